@@ -1,0 +1,41 @@
+# Each target prepares what it needs by itself: .venv, the hashed requirements and the compiled extension.
+
+PYTHON ?= python3
+VENV := .venv
+export VENV
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test bench lint format build lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/make \1\t\2/' | expand -t 14
+
+setup: ## create .venv and compile the extension
+	@scripts/setup $(VENV) $(PYTHON)
+
+run: setup ## run a small example subject under the guard
+	@$(VENV)/bin/python -m democrai_sandbox.example
+
+test: lint ## lint, all tests, and the guard's tests on every other supported Python found
+	@scripts/test
+
+bench: setup ## print the table of what the guard costs
+	@$(VENV)/bin/python -m bench
+
+lint: setup ## ruff, mypy and the import contract
+	@scripts/lint
+
+format: setup ## let ruff rewrite what it can
+	@$(VENV)/bin/ruff format .
+	@$(VENV)/bin/ruff check --fix .
+
+build: setup ## put a wheel for this interpreter into dist/
+	@$(VENV)/bin/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
+
+lock: ## resolve requirements/*.in again
+	@PYTHON=$(PYTHON) scripts/lock
+
+clean: ## remove everything that make created
+	rm -rf .venv .venv.lock .venvs .bench build dist src/*.egg-info src/democrai_sandbox/guard/_core.*.so
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

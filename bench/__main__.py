@@ -1,0 +1,88 @@
+"""`python -m bench`: measure, print the table, and say which targets are missed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from bench import report, summary
+from bench.cases.sweeps import DEPTHS
+from bench.ground import prepared_ground
+from bench.reference import ReferenceUnavailableError, reference_python
+from bench.registry import CASES, Case
+from bench.rounds import FULL, QUICK, Campaign, Measured, Settings
+from bench.workers import REFERENCE_MODES
+
+
+def main() -> int:
+    """Run the benchmarks; 1 when a target was to be checked and is missed."""
+    options = _options()
+    cases = [case for case in CASES.values() if _wanted(case.name, options.only)]
+    if not cases:
+        print(f"No case is called {' or '.join(options.only)}. The cases: {'; '.join(CASES)}.", file=sys.stderr)
+        return 2
+    settings = QUICK if options.quick else FULL
+    measured = _measured(cases, settings, reference=not options.no_reference)
+    rows, series = summary.rows(cases, measured), summary.series(cases, measured)
+    if rows:
+        print(report.table(rows), end="\n\n")
+    if series:
+        print(report.sweeps(series), end="\n\n")
+    print(report.legend(measured))
+    if options.json is not None:
+        options.json.write_text(report.as_json(rows, series, measured, settings))
+    missed = [row.name for row in rows if row.misses] + [one.name for one in series if one.misses]
+    complete = "guarded" in measured.versions
+    print(_conclusion(missed, complete=complete))
+    return 1 if options.check and (missed or not complete) else 0
+
+
+def _conclusion(missed: list[str], *, complete: bool) -> str:
+    if not complete:
+        return "The guard was not measured."
+    return f"Missed: {'; '.join(missed)}." if missed else "No target is missed."
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a few seconds, and rough")
+    parser.add_argument("--only", metavar="NAME", action="append", default=[], help="cases whose name contains this")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write all numbers, down to the single rounds")
+    parser.add_argument("--check", action="store_true", help="exit with 1 when a target is missed")
+    parser.add_argument("--no-reference", action="store_true", help="leave the reference product out")
+    return parser.parse_args()
+
+
+def _wanted(name: str, only: list[str]) -> bool:
+    return not only or any(part in name for part in only)
+
+
+def _measured(cases: list[Case], settings: Settings, *, reference: bool) -> Measured:
+    here = Path(sys.executable)
+    pythons = dict.fromkeys(("plain", "control", "idle", "guarded"), here)
+    absent = {}
+    if reference:
+        try:
+            python = reference_python()
+            pythons |= dict.fromkeys(REFERENCE_MODES, python)
+        except ReferenceUnavailableError as error:
+            absent["reference"] = str(error)
+    else:
+        absent["reference"] = "left out"
+    campaign = Campaign(cases, settings, _progress)
+    campaign.measured.absent.update(absent)
+    with prepared_ground(DEPTHS) as ground:
+        measured = campaign.run(pythons, ground)
+    _progress("")
+    return measured
+
+
+def _progress(text: str) -> None:
+    """Show what is being measured, where somebody is looking."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+"""Files and directories, allowed and denied."""
+
+from __future__ import annotations
+
+import os
+from itertools import repeat
+from pathlib import Path
+from time import perf_counter_ns
+from typing import TYPE_CHECKING
+
+from bench.registry import case
+
+if TYPE_CHECKING:
+    from bench.bed import Bed
+    from bench.registry import Loop
+
+
+def open_loop(path: str) -> Loop:
+    """Open and close a file for reading."""
+
+    def loop(turns: int) -> int:
+        start = perf_counter_ns()
+        for _ in repeat(None, turns):
+            open(path).close()
+        return perf_counter_ns() - start
+
+    return loop
+
+
+def stat_loop(path: str) -> Loop:
+    """Ask for a file's metadata."""
+
+    def loop(turns: int) -> int:
+        stat = os.stat
+        start = perf_counter_ns()
+        for _ in repeat(None, turns):
+            stat(path)
+        return perf_counter_ns() - start
+
+    return loop
+
+
+@case("open+close", limit=1.25)
+def open_close(bed: Bed) -> Loop:
+    return open_loop(str(bed.ground.file))
+
+
+@case("os.open+close")
+def os_open_close(bed: Bed) -> Loop:
+    path = str(bed.ground.file)
+
+    def loop(turns: int) -> int:
+        start = perf_counter_ns()
+        for _ in repeat(None, turns):
+            os.close(os.open(path, os.O_RDONLY))
+        return perf_counter_ns() - start
+
+    return loop
+
+
+@case("os.stat", limit=2.0)
+def os_stat(bed: Bed) -> Loop:
+    return stat_loop(str(bed.ground.file))
+
+
+@case("os.path.exists", limit=2.0)
+def path_exists(bed: Bed) -> Loop:
+    path = str(bed.ground.file)
+
+    def loop(turns: int) -> int:
+        exists = os.path.exists
+        start = perf_counter_ns()
+        for _ in repeat(None, turns):
+            exists(path)
+        return perf_counter_ns() - start
+
+    return loop
+
+
+@case("os.listdir, 10 files", limit=1.3)
+def listdir(bed: Bed) -> Loop:
+    path = str(bed.ground.folder)
+
+    def loop(turns: int) -> int:
+        start = perf_counter_ns()
+        for _ in repeat(None, turns):
+            os.listdir(path)
+        return perf_counter_ns() - start
+
+    return loop
+
+
+@case("os.scandir, 10 files", limit=1.25)
+def scandir(bed: Bed) -> Loop:
+    path = str(bed.ground.folder)
+
+    def loop(turns: int) -> int:
+        start = perf_counter_ns()
+        for _ in repeat(None, turns):
+            with os.scandir(path) as entries:
+                for _entry in entries:
+                    pass
+        return perf_counter_ns() - start
+
+    return loop
+
+
+@case("Path.read_text", limit=1.2)
+def read_text(bed: Bed) -> Loop:
+    path = Path(bed.ground.file)
+
+    def loop(turns: int) -> int:
+        start = perf_counter_ns()
+        for _ in repeat(None, turns):
+            path.read_text()
+        return perf_counter_ns() - start
+
+    return loop
+
+
+@case("write and remove a small file")
+def write_small(bed: Bed) -> Loop:
+    # A new file each time: file systems flush one that is cut short and written again, and nothing else would show.
+    path = str(bed.ground.work / f"written-{os.getpid()}")
+
+    def loop(turns: int) -> int:
+        start = perf_counter_ns()
+        for _ in repeat(None, turns):
+            with open(path, "w") as file:
+                file.write("A line of text.\n")
+            os.unlink(path)
+        return perf_counter_ns() - start
+
+    return loop
+
+
+@case("os.walk, 4 folders of 4 files")
+def walk(bed: Bed) -> Loop:
+    path = str(bed.ground.package)
+
+    def loop(turns: int) -> int:
+        start = perf_counter_ns()
+        for _ in repeat(None, turns):
+            for _entry in os.walk(path):
+                pass
+        return perf_counter_ns() - start
+
+    return loop
+
+
+def _refused_path(bed: Bed) -> str:
+    """A file that exists and is denied; where nothing denies, a file that does not exist fails as cheaply."""
+    return str(bed.ground.outside if bed.guarded else bed.ground.work / "missing")
+
+
+@case("denied open (to ENOENT)", limit=3.0)
+def denied_open(bed: Bed) -> Loop:
+    path = _refused_path(bed)
+
+    def loop(turns: int) -> int:
+        start = perf_counter_ns()
+        for _ in repeat(None, turns):
+            try:
+                open(path)
+            except OSError:
+                continue
+            raise AssertionError("an open that must fail succeeded")
+        return perf_counter_ns() - start
+
+    return loop
+
+
+@case("denied os.stat (to ENOENT)")
+def denied_stat(bed: Bed) -> Loop:
+    path = _refused_path(bed)
+
+    def loop(turns: int) -> int:
+        start = perf_counter_ns()
+        for _ in repeat(None, turns):
+            try:
+                os.stat(path)
+            except OSError:
+                continue
+            raise AssertionError("a stat that must fail succeeded")
+        return perf_counter_ns() - start
+
+    return loop

@@ -1,0 +1,45 @@
+"""Imports, from a file and from the modules that are already there."""
+
+from __future__ import annotations
+
+import sys
+from itertools import repeat
+from time import perf_counter_ns
+from typing import TYPE_CHECKING
+
+from bench.ground import FRESH_MODULE
+from bench.registry import case
+
+if TYPE_CHECKING:
+    from bench.bed import Bed
+    from bench.registry import Loop
+
+
+@case("fresh import", limit=1.3)
+def fresh_import(bed: Bed) -> Loop:
+    sys.path.insert(0, str(bed.ground.modules))
+    # The first one writes the bytecode file.
+    __import__(FRESH_MODULE)
+
+    def loop(turns: int) -> int:
+        modules = sys.modules
+        start = perf_counter_ns()
+        for _ in repeat(None, turns):
+            del modules[FRESH_MODULE]
+            __import__(FRESH_MODULE)
+        return perf_counter_ns() - start
+
+    return loop
+
+
+@case("import of a loaded module")
+def loaded_import(bed: Bed) -> Loop:
+    del bed
+
+    def loop(turns: int) -> int:
+        start = perf_counter_ns()
+        for _ in repeat(None, turns):
+            import json  # noqa: F401 - the statement itself is what is measured
+        return perf_counter_ns() - start
+
+    return loop

@@ -1,0 +1,87 @@
+"""What has nothing to do with a sandbox: plain calls, and the operations that raise audit events on the way."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from itertools import repeat
+from time import perf_counter_ns
+from typing import TYPE_CHECKING
+
+from bench.registry import case
+
+if TYPE_CHECKING:
+    from bench.bed import Bed
+    from bench.registry import Loop
+
+
+class _Discarding:
+    """A stream that keeps nothing, so that a record's own way is measured."""
+
+    def write(self, text: str) -> None:
+        """Forget the text."""
+
+    def flush(self) -> None:
+        """Have nothing to flush."""
+
+
+@case("plain function call", limit=1.05, per=8)
+def plain_call(bed: Bed) -> Loop:
+    del bed
+
+    def add(left: int, right: int) -> int:
+        return left + right
+
+    def loop(turns: int) -> int:
+        start = perf_counter_ns()
+        for _ in repeat(None, turns):
+            add(1, 2), add(1, 2), add(1, 2), add(1, 2)
+            add(1, 2), add(1, 2), add(1, 2), add(1, 2)
+        return perf_counter_ns() - start
+
+    return loop
+
+
+@case("id()", per=8)
+def identity(bed: Bed) -> Loop:
+    def loop(turns: int) -> int:
+        it = bed
+        start = perf_counter_ns()
+        for _ in repeat(None, turns):
+            id(it), id(it), id(it), id(it), id(it), id(it), id(it), id(it)
+        return perf_counter_ns() - start
+
+    return loop
+
+
+@case("copy.deepcopy")
+def deep_copy(bed: Bed) -> Loop:
+    del bed
+    value = {"name": "x", "parts": [{"key": number, "tags": ["a", "b"]} for number in range(8)], "limits": (1, [2, 3])}
+
+    def loop(turns: int) -> int:
+        start = perf_counter_ns()
+        for _ in repeat(None, turns):
+            copy.deepcopy(value)
+        return perf_counter_ns() - start
+
+    return loop
+
+
+@case("logging.info")
+def logging_call(bed: Bed) -> Loop:
+    del bed
+    logger = logging.getLogger("bench")
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    handler = logging.StreamHandler(_Discarding())
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger.addHandler(handler)
+
+    def loop(turns: int) -> int:
+        start = perf_counter_ns()
+        for number in range(turns):
+            logger.info("request %d took %s", number, "long")
+        return perf_counter_ns() - start
+
+    return loop

@@ -1,0 +1,105 @@
+"""The files that the cases use: one private directory, made by the driver and shared by all workers."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FRESH_MODULE = "bench_fresh_module"
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Where things lie below the private directory. Names are short so that shallow paths can be measured."""
+
+    base: Path
+
+    @property
+    def work(self) -> Path:
+        """The directory that a guard allows."""
+        return self.base / "w"
+
+    @property
+    def outside(self) -> Path:
+        """An existing file that no guard allows."""
+        return self.base / "o" / "secret.txt"
+
+    @property
+    def temp(self) -> Path:
+        """The temporary directory of the workers: guards allow theirs, so it must not hold the outside file."""
+        return self.base / "t"
+
+    @property
+    def home(self) -> Path:
+        """The home directory of the workers, for whatever a product keeps there."""
+        return self.base / "h"
+
+    @property
+    def file(self) -> Path:
+        """A small file below the allowed directory."""
+        return self.work / "f"
+
+    @property
+    def folder(self) -> Path:
+        """A directory of ten files."""
+        return self.work / "ten"
+
+    @property
+    def package(self) -> Path:
+        """A small tree, as large as a small package."""
+        return self.work / "package"
+
+    @property
+    def modules(self) -> Path:
+        """A directory for the import path."""
+        return self.work / "modules"
+
+    def deep(self, depth: int) -> Path:
+        """Name a file that many components below the file system's root."""
+        between = depth - len(self.work.parts)
+        if between < 0:
+            raise ValueError(f"the temporary directory lies deeper than {depth} components")
+        return self.work.joinpath(*["d"] * between, "f")
+
+
+@contextmanager
+def prepared_ground(depths: tuple[int, ...]) -> Iterator[Ground]:
+    """Make the files, and remove them afterwards."""
+    base = Path(tempfile.mkdtemp(prefix="bench-")).resolve()
+    try:
+        ground = Ground(base)
+        _fill(ground)
+        _fill_depths(ground, depths)
+        yield ground
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+
+
+def _fill(ground: Ground) -> None:
+    for folder in (ground.outside.parent, ground.temp, ground.home, ground.folder, ground.package, ground.modules):
+        folder.mkdir(parents=True)
+    ground.outside.write_text("secret\n")
+    ground.file.write_text("A line of text.\n" * 8)
+    for number in range(10):
+        (ground.folder / f"file{number}.txt").write_text("x\n")
+    for part in ("", "core", "core/parts", "web"):
+        (ground.package / part).mkdir(exist_ok=True)
+        for name in ("__init__.py", "models.py", "views.py", "errors.py"):
+            (ground.package / part / name).write_text("VALUE = 1\n")
+    source = "\n".join(f"def function_{number}(value):\n    return value + {number}\n" for number in range(8))
+    (ground.modules / f"{FRESH_MODULE}.py").write_text(source)
+
+
+def _fill_depths(ground: Ground, depths: tuple[int, ...]) -> None:
+    for depth in depths:
+        if depth >= len(ground.work.parts):
+            path = ground.deep(depth)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("x\n")

@@ -1,0 +1,105 @@
+"""The states an interpreter is measured in. Everything here runs in a worker."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+SUBJECT = "bench"
+OPERATIONS = ("read", "create", "modify", "delete")
+
+
+class Mode(Protocol):
+    """How a worker gets a guard, if it has any."""
+
+    guarded: bool
+
+    def guard(self, paths: list[str]) -> AbstractContextManager[Any]:
+        """Make the context in which those paths are allowed, ready to be entered."""
+
+    def run(self, paths: list[str], function: Callable[..., Any], *args: object) -> Any:
+        """Call the function under such a guard, without a with block."""
+
+
+class Plain:
+    """Nothing is installed."""
+
+    guarded = False
+
+    def guard(self, paths: list[str]) -> AbstractContextManager[Any]:
+        """Stand in for a guard."""
+        del paths
+        return contextlib.nullcontext()
+
+    def run(self, paths: list[str], function: Callable[..., Any], *args: object) -> Any:
+        """Call the function."""
+        del paths
+        return function(*args)
+
+
+class Product:
+    """Our package, with the caller inside its guard."""
+
+    guarded = True
+
+    def __init__(self) -> None:
+        self._package = importlib.import_module("democrai_sandbox")
+        # Whatever a first guard installs belongs to being installed.
+        with self.guard([os.getcwd()]):
+            pass
+
+    def guard(self, paths: list[str]) -> AbstractContextManager[Any]:
+        context: AbstractContextManager[Any] = self._package.process_guard_context(subject=SUBJECT, allowed_paths=paths)
+        return context
+
+    def run(self, paths: list[str], function: Callable[..., Any], *args: object) -> Any:
+        context: Any = self.guard(paths)
+        return context.run(function, *args)
+
+
+class Idle(Plain):
+    """Our package, imported and used once; the caller is not guarded."""
+
+    def __init__(self) -> None:
+        Product()
+
+
+class Reference:
+    """The reference product, with the caller inside its guard."""
+
+    guarded = True
+
+    def __init__(self) -> None:
+        manifest = importlib.import_module("democrai.core.application.access_policy.manifest")
+        process_guard = importlib.import_module("democrai.core.infrastructure.sandbox.process_guard")
+        self._parse = manifest.parse_access_manifest_rules
+        self._context = process_guard.process_guard_context
+
+    def guard(self, paths: list[str]) -> AbstractContextManager[Any]:
+        access = [
+            {"resource_type": "filesystem", "operation": operation, "target": path}
+            for path in paths
+            for operation in OPERATIONS
+        ]
+        rules = self._parse({"access": access}, subject_type="module", subject_name=SUBJECT)
+        context: AbstractContextManager[Any] = self._context(subject=SUBJECT, access=rules)
+        return context
+
+    def run(self, paths: list[str], function: Callable[..., Any], *args: object) -> Any:
+        raise NotImplementedError("the reference product has with blocks only")
+
+
+MODES: dict[str, Callable[[], Mode]] = {
+    "plain": Plain,
+    "control": Plain,
+    "idle": Idle,
+    "guarded": Product,
+    "reference-plain": Plain,
+    "reference-guarded": Reference,
+}

@@ -1,0 +1,71 @@
+"""The list of cases: what is measured, against what, and which ratio it must keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bench.bed import Bed
+
+Loop = Callable[[int], int]
+"""Performs the operation that many times and answers the nanoseconds it took."""
+
+IDLE_LIMIT = 1.05
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """The place of a case in a series that has to stay flat."""
+
+    series: str
+    point: int
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One row of the table."""
+
+    name: str
+    prepare: Callable[[Bed], Loop]
+    limit: float | None = None
+    """Guarded time over not-installed time, at most; None shows the row without a target."""
+    idle_limit: float | None = None
+    cheaper: float | None = None
+    """The reference product must take at least this many times as long."""
+    wrapped: bool = True
+    """Whether the worker runs the loop inside its guard; a case that enters guards by itself says no."""
+    per: int = 1
+    """Operations in one turn of the loop."""
+    roots: int = 1
+    """Allowed roots of the guard around the loop."""
+    sweep: Sweep | None = None
+
+
+CASES: dict[str, Case] = {}
+
+
+def add(case: Case) -> None:
+    """Enter a case in the list; a name stands for one case."""
+    if case.name in CASES:
+        raise ValueError(f"two benchmark cases are called {case.name!r}")
+    CASES[case.name] = case
+
+
+def case(
+    name: str,
+    *,
+    limit: float | None = None,
+    cheaper: float | None = None,
+    wrapped: bool = True,
+    per: int = 1,
+) -> Callable[[Callable[[Bed], Loop]], Callable[[Bed], Loop]]:
+    """Register the decorated function as the preparation of a case; a limited row is limited when idle too."""
+
+    def register(prepare: Callable[[Bed], Loop]) -> Callable[[Bed], Loop]:
+        idle_limit = None if limit is None else IDLE_LIMIT
+        add(Case(name, prepare, limit, idle_limit, cheaper, wrapped, per))
+        return prepare
+
+    return register

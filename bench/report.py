@@ -1,0 +1,129 @@
+"""The table on the terminal, and the same numbers as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING
+
+from bench.cases.sweeps import FLAT
+
+if TYPE_CHECKING:
+    from bench.rounds import Measured, Settings
+    from bench.summary import Ratio, Row, Series
+
+HEADINGS = ("operation", "not installed", "idle", "guarded", "reference", "noise", "target", "verdict")
+
+
+def table(rows: list[Row]) -> str:
+    """Lay out the rows."""
+    lines = [HEADINGS, *(_cells(row) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
+    texts = ["  ".join(_aligned(line, widths)).rstrip() for line in lines]
+    return "\n".join([texts[0], "-" * max(map(len, texts)), *texts[1:]])
+
+
+def sweeps(series: list[Series]) -> str:
+    """Lay out the sweeps: the guarded ratio at each point, and the dearest over the cheapest."""
+    lines = []
+    for one in series:
+        points = "   ".join(f"{point}: {ratio.middle:.2f}" for point, ratio in sorted(one.points.items()))
+        verdict = "-" if one.spread is None else f"x{one.spread:.2f}  {'MISS' if one.misses else 'pass'}"
+        lines.append(f"{one.name:<22}  {points or '-'}   dearest/cheapest {verdict}")
+    return "\n".join([f"Sweeps, guarded over not installed; flat means within x{FLAT}", *lines])
+
+
+def legend(measured: Measured) -> str:
+    """Say what the columns are, which interpreters ran, and what could not be measured."""
+    versions = measured.versions
+    lines = [
+        f"Times are on Python {versions.get('plain', '?')}. The other columns are ratios to not installed: medians of",
+        "interleaved rounds, ± half the interquartile range.",
+        "idle: imported and used once, caller not guarded.  guarded: caller inside a guard.",
+        "noise: a second process with nothing installed.",
+    ]
+    if "reference-guarded" in versions:
+        lines.append(f"reference: the reference product's guard on Python {versions['reference-guarded']}, to its own.")
+    lines += [f"{mode}: not measured: {reason}" for mode, reason in measured.absent.items()]
+    lines += _failures(measured)
+    return "\n".join(lines)
+
+
+def _failures(measured: Measured) -> list[str]:
+    """Say each reason once, however many cases it stopped."""
+    stopped: dict[tuple[str, str], list[str]] = {}
+    for (case, mode), reason in measured.failures.items():
+        stopped.setdefault((mode, reason), []).append(case)
+    return [f"{mode} fails: {reason} (in {'; '.join(cases)})" for (mode, reason), cases in stopped.items()]
+
+
+def as_json(rows: list[Row], series: list[Series], measured: Measured, settings: Settings) -> str:
+    """Write down everything, down to the single rounds."""
+    content = {
+        "settings": dataclasses.asdict(settings),
+        "versions": measured.versions,
+        "rows": [dataclasses.asdict(row) for row in rows],
+        "sweeps": [dataclasses.asdict(one) for one in series],
+        "absent": measured.absent,
+        "failures": [
+            {"case": case, "mode": mode, "reason": reason} for (case, mode), reason in measured.failures.items()
+        ],
+        "rounds": measured.rounds,
+    }
+    return json.dumps(content, indent=1) + "\n"
+
+
+def _aligned(cells: tuple[str, ...], widths: list[int]) -> list[str]:
+    """Align names and words to the left, numbers to the right."""
+    left = {0, 6, 7}
+    return [
+        cell.ljust(width) if column in left else cell.rjust(width)
+        for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    ]
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        row.name,
+        _time(row.nanoseconds.get("plain")),
+        _ratio(row.ratios.get("idle")),
+        _ratio(row.ratios.get("guarded")),
+        _ratio(row.ratios.get("reference-guarded")),
+        _ratio(row.ratios.get("control")),
+        _target(row),
+        _verdict(row),
+    )
+
+
+def _time(nanoseconds: float | None) -> str:
+    if nanoseconds is None:
+        return "-"
+    if nanoseconds < 1_000:
+        return f"{nanoseconds:.1f} ns"
+    return f"{nanoseconds / 1_000:.2f} us"
+
+
+def _ratio(ratio: Ratio | None) -> str:
+    if ratio is None:
+        return "-"
+    half = (ratio.high - ratio.low) / 2
+    if ratio.middle >= 100:
+        return f"{ratio.middle:.0f} ±{half:.0f}"
+    return f"{ratio.middle:.2f} ±{half:.2f}"
+
+
+def _target(row: Row) -> str:
+    if row.limit is not None:
+        return f"<= {row.limit:.2f}, idle {row.idle_limit:.2f}"
+    if row.cheaper is not None:
+        return f"reference/{row.cheaper:.0f}"
+    return ""
+
+
+def _verdict(row: Row) -> str:
+    text = "MISS: " + ", ".join(row.misses) if row.misses else "pass"
+    if row.cheaper is not None:
+        return "-" if row.factor is None else f"{text} (reference/{row.factor:.0f})"
+    if row.limit is None and not row.misses:
+        return ""
+    return text if "guarded" in row.ratios or row.misses else "-"

@@ -1,0 +1,114 @@
+"""The measuring itself: many short rounds, in each of which every mode takes its turn in random order."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from bench.worker import PARTS
+from bench.workers import WorkerError, WorkerProcess, running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from bench.ground import Ground
+    from bench.registry import Case
+
+T = TypeVar("T")
+
+SWEEP_MODES = ("plain", "guarded")
+FIRST_GUESS_NS = 500_000
+"""A trial at least this long is enough to tell how many turns fill a part of a sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How much is measured."""
+
+    generations: int
+    """Sets of fresh processes: where one happens to lie in memory makes it faster or slower for its whole life."""
+    rounds: int
+    """Rounds of each case in each generation."""
+    sample_ns: int
+    """About how long one sample takes, all its parts together."""
+
+
+FULL = Settings(generations=12, rounds=5, sample_ns=12_000_000)
+QUICK = Settings(generations=3, rounds=3, sample_ns=6_000_000)
+
+
+@dataclass(slots=True)
+class Measured:
+    """Everything a run found out."""
+
+    rounds: dict[str, list[dict[str, float]]] = field(default_factory=dict)
+    """By case, one entry per round: nanoseconds of one operation by mode."""
+    failures: dict[tuple[str, str], str] = field(default_factory=dict)
+    """By case and mode, why there is no time."""
+    absent: dict[str, str] = field(default_factory=dict)
+    """By mode, why it did not run at all."""
+    versions: dict[str, str] = field(default_factory=dict)
+    """By mode, the version of its interpreter."""
+
+
+class Campaign:
+    """One run over all cases."""
+
+    def __init__(self, cases: list[Case], settings: Settings, report: Callable[[str], None]) -> None:
+        self._cases = cases
+        self._settings = settings
+        self._report = report
+        self._turns: dict[tuple[str, str], int] = {}
+        self._random = random.Random()
+        self.measured = Measured(rounds={case.name: [] for case in cases})
+
+    def run(self, pythons: Mapping[str, Path], ground: Ground) -> Measured:
+        """Measure in as many generations of workers as the settings say."""
+        for generation in range(1, self._settings.generations + 1):
+            with running(pythons, ground) as started:
+                self.measured.absent.update(started.failures)
+                self.measured.versions.update({mode: worker.python for mode, worker in started.workers.items()})
+                for number, case in enumerate(self._shuffled(self._cases), 1):
+                    self._report(f"{generation}/{self._settings.generations}: {number}/{len(self._cases)} {case.name}")
+                    self._measure(case, list(started.workers.values()))
+        return self.measured
+
+    def _measure(self, case: Case, workers: list[WorkerProcess]) -> None:
+        wanted = [worker for worker in workers if case.sweep is None or worker.mode in SWEEP_MODES]
+        able = [worker for worker in wanted if self._warm_up(case, worker)]
+        for _ in range(self._settings.rounds):
+            times = {worker.mode: self._sample(case, worker) for worker in self._shuffled(able)}
+            self.measured.rounds[case.name].append({mode: time for mode, time in times.items() if time is not None})
+
+    def _warm_up(self, case: Case, worker: WorkerProcess) -> bool:
+        """Prepare the case in the worker, and learn how many turns fill a part of a sample."""
+        key = (case.name, worker.mode)
+        try:
+            if key not in self._turns:
+                self._turns[key] = self._calibrated(case, worker)
+            worker.measure(case.name, self._turns[key])
+        except WorkerError as error:
+            self.measured.failures[key] = str(error)
+            return False
+        return True
+
+    def _calibrated(self, case: Case, worker: WorkerProcess) -> int:
+        # The first turns pay for caches and lazy imports.
+        worker.measure(case.name, 3)
+        turns = 1
+        while (elapsed := worker.measure(case.name, turns)) < FIRST_GUESS_NS:
+            turns *= 4
+        return max(1, round(turns * self._settings.sample_ns / (PARTS * elapsed)))
+
+    def _sample(self, case: Case, worker: WorkerProcess) -> float | None:
+        turns = self._turns[case.name, worker.mode]
+        try:
+            return worker.measure(case.name, turns) / (turns * case.per)
+        except WorkerError as error:
+            self.measured.failures[case.name, worker.mode] = str(error)
+            return None
+
+    def _shuffled(self, items: list[T]) -> list[T]:
+        return self._random.sample(items, len(items))

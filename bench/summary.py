@@ -1,0 +1,128 @@
+"""From rounds to rows: medians of the ratios inside each round, their spread, and what became of the targets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median, quantiles
+from typing import TYPE_CHECKING
+
+from bench.cases.sweeps import FLAT
+
+if TYPE_CHECKING:
+    from bench.registry import Case
+    from bench.rounds import Measured
+
+BASES = {
+    "control": "plain",
+    "idle": "plain",
+    "guarded": "plain",
+    "reference-guarded": "reference-plain",
+}
+"""What each mode is compared with: not installed, on the same interpreter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """The middle of a mode's ratios, and the half of them that lies around it."""
+
+    middle: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One case of the table."""
+
+    name: str
+    nanoseconds: dict[str, float]
+    ratios: dict[str, Ratio]
+    limit: float | None
+    idle_limit: float | None
+    cheaper: float | None
+    """How many times cheaper than the reference product it has to be."""
+    factor: float | None
+    """How many times cheaper it is."""
+    misses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One sweep."""
+
+    name: str
+    points: dict[int, Ratio]
+    spread: float | None
+    """The dearest point over the cheapest."""
+    misses: tuple[str, ...]
+
+
+def rows(cases: list[Case], measured: Measured) -> list[Row]:
+    """Sum up every case that is a row of its own."""
+    return [_row(case, measured) for case in cases if case.sweep is None]
+
+
+def series(cases: list[Case], measured: Measured) -> list[Series]:
+    """Sum up the sweeps."""
+    found: dict[str, dict[int, Ratio]] = {}
+    for case in cases:
+        if case.sweep is None:
+            continue
+        points = found.setdefault(case.sweep.series, {})
+        ratio = _ratio(measured.rounds[case.name], "guarded")
+        if ratio is not None:
+            points[case.sweep.point] = ratio
+    return [_series(name, points) for name, points in found.items()]
+
+
+def _series(name: str, points: dict[int, Ratio]) -> Series:
+    if not points:
+        return Series(name, points, None, ())
+    middles = [ratio.middle for ratio in points.values()]
+    spread = max(middles) / min(middles)
+    return Series(name, points, spread, ("not flat",) if spread > FLAT else ())
+
+
+def _row(case: Case, measured: Measured) -> Row:
+    rounds = measured.rounds[case.name]
+    nanoseconds = {}
+    for mode in measured.versions:
+        times = [times[mode] for times in rounds if mode in times]
+        if times:
+            nanoseconds[mode] = median(times)
+    ratios = {mode: ratio for mode in BASES if (ratio := _ratio(rounds, mode)) is not None}
+    factor = None
+    if case.cheaper is not None and {"guarded", "reference-guarded"} <= nanoseconds.keys():
+        factor = nanoseconds["reference-guarded"] / nanoseconds["guarded"]
+    return Row(
+        case.name,
+        nanoseconds,
+        ratios,
+        case.limit,
+        case.idle_limit,
+        case.cheaper,
+        factor,
+        _misses(case, measured, ratios, factor),
+    )
+
+
+def _ratio(rounds: list[dict[str, float]], mode: str) -> Ratio | None:
+    base = BASES[mode]
+    values = [times[mode] / times[base] for times in rounds if mode in times and base in times]
+    if len(values) < 2:
+        return None
+    low, middle, high = quantiles(values, n=4, method="inclusive")
+    return Ratio(middle, low, high)
+
+
+def _misses(case: Case, measured: Measured, ratios: dict[str, Ratio], factor: float | None) -> tuple[str, ...]:
+    """Name what is over its limit; what fails where it has to work is a miss too."""
+    misses = []
+    for mode, limit in (("idle", case.idle_limit), ("guarded", case.limit)):
+        if (case.name, mode) in measured.failures:
+            misses.append(f"{mode} fails")
+        elif limit is not None and mode in ratios and ratios[mode].middle > limit:
+            misses.append(mode)
+    if case.cheaper is not None and factor is not None and factor < case.cheaper:
+        misses.append("reference")
+    return tuple(misses)

@@ -1,0 +1,123 @@
+"""The driver's end of a worker: starting the process, asking it, and learning that it cannot."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import select
+import subprocess
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from bench.ground import Ground
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+REFERENCE_MODES = ("reference-plain", "reference-guarded")
+PATIENCE = 120.0
+"""Seconds for one answer; the slowest are the first ones, when a product is imported or ten thousand roots compiled."""
+
+
+class WorkerError(Exception):
+    """A worker did not start, or a case failed in it; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The workers that started, and what the others said."""
+
+    workers: dict[str, WorkerProcess]
+    failures: dict[str, str]
+
+
+class WorkerProcess:
+    """One interpreter in one mode."""
+
+    def __init__(self, mode: str, python: Path, ground: Ground) -> None:
+        self.mode = mode
+        self._process = subprocess.Popen(
+            [str(python), "-m", "bench.worker", mode, str(ground.base)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            bufsize=1,
+            cwd=ground.work,
+            env=_environment(ground, mode),
+        )
+        self.python = "unknown"
+
+    def __enter__(self) -> Self:
+        self.python = str(self._read()["python"])
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def measure(self, case: str, turns: int) -> int:
+        """Answer the nanoseconds that the worker needed."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(f"run {turns} {case}\n")
+        except BrokenPipeError:
+            raise WorkerError("the worker has died") from None
+        return int(self._read()["ns"])
+
+    def _read(self) -> dict[str, Any]:
+        pipe = self._process.stdout
+        assert pipe is not None
+        ready, _, _ = select.select([pipe], [], [], PATIENCE)
+        line = pipe.readline() if ready else ""
+        if not line:
+            raise WorkerError("the worker has died" if ready else f"no answer within {PATIENCE:.0f} s")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise WorkerError(str(answer["error"]))
+        return answer
+
+
+@contextmanager
+def running(pythons: Mapping[str, Path], ground: Ground) -> Iterator[Running]:
+    """Start a worker for each mode; one that cannot start leaves its reason instead."""
+    with ExitStack() as stack:
+        result = Running({}, {})
+        # All are started before the first is waited for, so that they import at the same time.
+        for worker in [WorkerProcess(mode, python, ground) for mode, python in pythons.items()]:
+            stack.push(worker)
+            try:
+                result.workers[worker.mode] = worker.__enter__()
+            except WorkerError as error:
+                result.failures[worker.mode] = str(error)
+        yield result
+
+
+def _environment(ground: Ground, mode: str) -> dict[str, str]:
+    """Give every worker the same surroundings, apart from the user's own files and settings."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DEMOCRAI_", "PYTHON", "XDG_"))}
+    search = [REPOSITORY]
+    if mode not in REFERENCE_MODES:
+        search.append(_package_home())
+    return kept | {
+        "HOME": str(ground.home),
+        "TMPDIR": str(ground.temp),
+        "PYTHONPATH": os.pathsep.join(map(str, search)),
+        # Otherwise each process has its own layout of sets and dictionaries, and its own speed with it.
+        "PYTHONHASHSEED": "0",
+    }
+
+
+def _package_home() -> Path:
+    """Answer the directory that this interpreter finds the package in, or the source tree if it finds none."""
+    spec = importlib.util.find_spec("democrai_sandbox")
+    if spec is None or spec.origin is None:
+        return REPOSITORY / "src"
+    return Path(spec.origin).parents[1]

@@ -1,0 +1,48 @@
+"""A sandbox for other people's code in your own process: each subject has its own files, imports and children.
+
+The names below come from ``democrai_sandbox.guard`` when they are first used, so that importing a pure part of the
+package (``democrai_sandbox.policy``) does not arm the guard.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .guard import (
+        AccessQuestion,
+        Decider,
+        DenialRecorder,
+        GuardView,
+        child_environment,
+        configure_guard,
+        current_guard,
+        process_guard_bypass_context,
+        process_guard_context,
+        process_guard_context_from_env,
+        recent_denials,
+    )
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AccessQuestion",
+    "Decider",
+    "DenialRecorder",
+    "GuardView",
+    "child_environment",
+    "configure_guard",
+    "current_guard",
+    "process_guard_bypass_context",
+    "process_guard_context",
+    "process_guard_context_from_env",
+    "recent_denials",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the guard when one of its names is asked for."""
+    if name in __all__:
+        return getattr(import_module(".guard", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

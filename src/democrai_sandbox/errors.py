@@ -1,0 +1,228 @@
+"""The one error tree: denials, failures of the check itself, and misuse. Bad input is in ``policy.problems``.
+
+Three different things, three branches: policy said no (``SandboxDenied``, a ``PermissionError``), no decision could be
+had (``ExternalAccessCheckFailed``), and the call itself was wrong (``GuardUsageError``, ``InvalidInputError``).
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from typing import TYPE_CHECKING, Any
+
+from .policy import InvalidInputError, NetworkTargetMissingError, Problem, SandboxError
+
+if TYPE_CHECKING:
+    from .policy import SubjectChain
+
+__all__ = [
+    "EnvironmentDenied",
+    "ExternalAccessCheckFailed",
+    "FilesystemDenied",
+    "FilesystemFdDenied",
+    "GuardSealedError",
+    "GuardUsageError",
+    "InvalidInputError",
+    "ModuleDenied",
+    "NetworkDenied",
+    "NetworkTargetMissingError",
+    "Problem",
+    "SandboxDenied",
+    "SandboxError",
+    "SubprocessDenied",
+    "TamperDenied",
+]
+
+_SECTIONS = {"engine": "runtime", "extractor": "runtime"}
+
+
+class SandboxDenied(SandboxError, PermissionError):  # noqa: N818 - it says what happened, not that something broke
+    """Policy said no. ``str()`` is the documented shape; the attributes say the same in parts."""
+
+    code = "sandbox_denied"
+    layer = "guard"
+
+    def __init__(  # noqa: D417 - each is the attribute of the same name
+        self,
+        target: str,
+        *,
+        subject: str = "",
+        subject_kind: str = "",
+        subject_chain: SubjectChain = (),
+        operations: tuple[str, ...] = (),
+        installing: bool = False,
+    ) -> None:
+        """Describe what was refused to whom."""
+        super().__init__(errno.EACCES, target)
+        self.target = target
+        self.subject = subject
+        self.subject_kind = subject_kind
+        self.subject_chain = subject_chain
+        self.operations = operations
+        self.installing = installing
+
+    @property
+    def operation(self) -> str:
+        """The operation that was missing; the first, when one of several would have done."""
+        return self.operations[0] if self.operations else ""
+
+    @property
+    def hint(self) -> str:
+        """What to declare and where, or what to use instead."""
+        return ""
+
+    def __str__(self) -> str:
+        """Return the documented error shape."""
+        return f"{self.code}:{self.target}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Rebuild the same denial in another process."""
+        return (type(self), (self.target,), self.__dict__)
+
+    def diagnostics(self) -> str:
+        """Return the shape, who asked for what, and the hint."""
+        chain = " -> ".join(map(str, self.subject_chain)) or f"{self.subject_kind}:{self.subject}"
+        asked = f"{self.operation} {self.target}".strip()
+        return "\n".join(filter(None, (str(self), f"  {chain} asked for: {asked}", self.hint)))
+
+    def _place(self, key: str) -> str:
+        """Name the file and the section in which a declaration of this subject belongs."""
+        kind, name = self.subject_kind, self.subject
+        if kind in _SECTIONS:
+            section = "install" if self.installing else _SECTIONS[kind]
+            return f'"{key}" in the "{section}" section of manifest.json of {kind} {name}'
+        if kind in {"tool", "agent", "pipeline", "skill"}:
+            return f'"{key}" of the declaration of {kind} {name} (or of manifest.json of the module around it)'
+        if kind == "mcp":
+            return f'"{key}" of the registry entry of MCP server {name}'
+        return f'"{key}" in manifest.json of module {name}'
+
+
+class FilesystemDenied(SandboxDenied):
+    """A path lies outside what the subject declared for this operation."""
+
+    code = "sandbox_filesystem_denied"
+
+    def __str__(self) -> str:
+        """Return ``sandbox_filesystem_denied:<subject>:<path>``."""
+        return f"{self.code}:{self.subject}:{self.target}"
+
+    @property
+    def hint(self) -> str:
+        """The manifest entry that would allow it, and the approval call for paths chosen at run time."""
+        operation = list(self.operations) if len(self.operations) > 1 else self.operation
+        entry = json.dumps({"resource_type": "filesystem", "operation": operation, "target": self.target})
+        return (
+            f"Add to {self._place('access')}:\n  {entry}\n"
+            "If the path is chosen while the application runs, ask for approval instead: "
+            f'sdk.access.check_external_access(resource_type="filesystem", operation="{self.operation}", '
+            f"target={self.target!r})"
+        )
+
+
+class FilesystemFdDenied(SandboxDenied):
+    """A file was reached for by descriptor in a way that does not belong to the subject."""
+
+    code = "sandbox_filesystem_fd_denied"
+
+    def __str__(self) -> str:
+        """Return ``sandbox_filesystem_fd_denied:<subject>:<key>``."""
+        return f"{self.code}:{self.subject}:{self.target}"
+
+    @property
+    def hint(self) -> str:
+        """What to use instead."""
+        if self.target.endswith("dir_fd"):
+            return f"Use a full path instead of {self.target}: descriptor-relative names are for install phases."
+        return "Open the file by its path inside the guard; numbers of descriptors that belong to others are refused."
+
+
+class ModuleDenied(SandboxDenied):
+    """A sensitive module was asked for by the subject's own code, or used."""
+
+    code = "sandbox_module_denied"
+
+    @property
+    def hint(self) -> str:
+        """Where the root is declared, and that it is a high-trust exception."""
+        entry = json.dumps({"allowed_imports": [self.target]})
+        return (
+            f"If native interop is really needed, declare it in {self._place('allowed_imports')}:\n  {entry}\n"
+            "It can do whatever the process can; prefer a dependency that does without."
+        )
+
+
+class SubprocessDenied(SandboxDenied):
+    """The subject tried to start, replace or act on a process."""
+
+    code = "sandbox_subprocess_denied"
+
+    @property
+    def hint(self) -> str:
+        """The supported way to start a child."""
+        return "Start the child with await sdk.tasks.run_subprocess([...]): the runtime gives it a guarded environment."
+
+
+class EnvironmentDenied(SandboxDenied):
+    """The subject tried to change a variable that the runtime owns."""
+
+    code = "sandbox_env_denied"
+
+    @property
+    def hint(self) -> str:
+        """Say that no declaration opens this."""
+        return "DEMOCRAI_* belongs to the runtime, which sets it for children by itself; use another name."
+
+
+class TamperDenied(SandboxDenied):
+    """The subject reached for the interpreter's own machinery, by which guards of others could be undone."""
+
+    code = "sandbox_guard_denied"
+
+    @property
+    def hint(self) -> str:
+        """Say that no declaration opens this."""
+        return f"{self.target} is not available inside a guard; no declaration allows it."
+
+
+class NetworkDenied(SandboxDenied):
+    """A network target is not enabled for the subject."""
+
+    code = "sandbox_network_denied"
+
+    def __str__(self) -> str:
+        """Return the documented answer for a locked target."""
+        return f"External URL is locked. ({self.code}:{self.subject}:{self.target})"
+
+    @property
+    def hint(self) -> str:
+        """The manifest entry that would allow it, and the approval call for targets chosen at run time."""
+        entry = json.dumps({"resource_type": "network", "operation": self.operation, "target": self.target})
+        return (
+            f"Add to {self._place('access')}:\n  {entry}\n"
+            "If the target is chosen while the application runs, ask for approval instead: "
+            f'sdk.access.check_external_access(resource_type="network", operation="{self.operation}", '
+            f"target={self.target!r})"
+        )
+
+
+class ExternalAccessCheckFailed(SandboxError, RuntimeError):  # noqa: N818 - named after its code
+    """The approval check itself failed: nothing was decided and nothing was allowed."""
+
+    code = "sandbox_external_access_check_failed"
+
+    def __str__(self) -> str:
+        """Return the code; the cause is chained."""
+        return self.code
+
+
+class GuardUsageError(SandboxError, RuntimeError):
+    """A guard was entered, left or used in a way that could not be safe."""
+
+    code = "sandbox_guard_usage"
+
+
+class GuardSealedError(GuardUsageError):
+    """The guard's settings were touched after the first guard was entered, or from inside one."""
+
+    code = "sandbox_guard_sealed"

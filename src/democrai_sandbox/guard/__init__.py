@@ -1,0 +1,42 @@
+"""The guard: the native core and its Python face. Importing it installs the patches, once, for good."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from importlib import import_module
+
+from ._core import Guard, live_states, patched_entries
+from .contexts import exact_guard_context, process_guard_bypass_context, process_guard_context
+from .denials import DenialRecord, recent_denials
+from .environment import child_environment, environment_of, process_guard_context_from_env
+from .interface import AccessQuestion, AllowLink, Decider, DenialRecorder, DenyAll, GuardView
+from .probes import facade_files, install
+from .settings import configure_guard, install_defaults
+from .views import current_guard
+
+__all__ = [
+    "AccessQuestion",
+    "AllowLink",
+    "Decider",
+    "DenialRecord",
+    "DenialRecorder",
+    "DenyAll",
+    "Guard",
+    "GuardView",
+    "child_environment",
+    "configure_guard",
+    "current_guard",
+    "exact_guard_context",
+    "live_states",
+    "patched_entries",
+    "process_guard_bypass_context",
+    "process_guard_context",
+    "process_guard_context_from_env",
+    "recent_denials",
+]
+
+# Loading ctypes calls into itself; done here once, so that inside a guard every call to it can be refused.
+with suppress(ImportError):
+    import_module("ctypes")
+install()
+install_defaults(environment_of, facade_files())

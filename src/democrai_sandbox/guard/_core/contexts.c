@@ -1,0 +1,480 @@
+/* Guard objects: entered by with, async with or run().
+ *
+ * Leaving is bound to the frame that entered, so guarded code that finds the object cannot leave for the host. */
+#include "core.h"
+
+#include <string.h>
+
+PyObject *usage_error = NULL;
+bool sealed = false;
+
+/* ---- code the runtime registered before sealing ------------------------------------------------ */
+
+static PyObject **runtime_code = NULL;
+static Py_ssize_t runtime_code_count = 0;
+
+/* By identity: equal code objects can be made by anybody. */
+bool is_runtime_code(PyObject *code)
+{
+    for (Py_ssize_t i = 0; i < runtime_code_count; i++) {
+        if (runtime_code[i] == code) {
+            return true;
+        }
+    }
+    return false;
+}
+
+int register_runtime_code(PyObject *codes)
+{
+    PyObject *items = PySequence_Fast(codes, "runtime_code must be a sequence of code objects");
+    if (items == NULL) {
+        return -1;
+    }
+    Py_ssize_t extra = PySequence_Fast_GET_SIZE(items);
+    PyObject **grown = PyMem_Realloc(runtime_code, (size_t)(runtime_code_count + extra + 1) * sizeof *grown);
+    if (grown == NULL) {
+        Py_DECREF(items);
+        PyErr_NoMemory();
+        return -1;
+    }
+    runtime_code = grown;
+    for (Py_ssize_t i = 0; i < extra; i++) {
+        PyObject *code = PySequence_Fast_GET_ITEM(items, i);
+        if (!PyCode_Check(code)) {
+            Py_DECREF(items);
+            PyErr_Format(PyExc_TypeError, "not a code object: %R", code);
+            return -1;
+        }
+        runtime_code[runtime_code_count++] = Py_NewRef(code);
+    }
+    Py_DECREF(items);
+    return 0;
+}
+
+static bool called_by_runtime(void)
+{
+    PyFrameObject *frame = PyEval_GetFrame();
+    if (frame == NULL) {
+        return false;
+    }
+    PyCodeObject *code = PyFrame_GetCode(frame);
+    bool is = is_runtime_code((PyObject *)code);
+    Py_DECREF(code);
+    return is;
+}
+
+/* ---- the Guard object -------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    Policy *policy; /* NULL: a bypass */
+    PyObject *identity;
+    bool exact;
+    State *state; /* while entered */
+    Entered entered;
+    PyFrameObject *frame;
+    bool suspendable;
+} Guard;
+
+static Guard *make_guard(Policy *policy, PyObject *identity, bool exact)
+{
+    Guard *guard = PyObject_New(Guard, &Guard_Type);
+    if (guard == NULL) {
+        return NULL;
+    }
+    guard->policy = (Policy *)Py_XNewRef(policy);
+    guard->identity = Py_XNewRef(identity);
+    guard->exact = exact;
+    guard->state = NULL;
+    guard->frame = NULL;
+    guard->entered = (Entered){NULL, NULL};
+    guard->suspendable = false;
+    return guard;
+}
+
+PyObject *guard_new(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"policy", "user_id", "organization_id", "session_key", "exact", NULL};
+    PyObject *policy, *user, *organization, *session;
+    int exact;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OOOp", names, &Policy_Type, &policy, &user, &organization, &session, &exact)) {
+        return NULL;
+    }
+    PyObject *identity = PyTuple_Pack(3, user, organization, session);
+    Guard *guard = identity ? make_guard((Policy *)policy, identity, exact) : NULL;
+    Py_XDECREF(identity);
+    return (PyObject *)guard;
+}
+
+PyObject *bypass_new(PyObject *module, PyObject *unused)
+{
+    return (PyObject *)make_guard(NULL, NULL, false);
+}
+
+static void guard_dealloc(PyObject *self)
+{
+    Guard *guard = (Guard *)self;
+    Py_XDECREF(guard->policy);
+    Py_XDECREF(guard->identity);
+    Py_XDECREF(guard->state);
+    Py_XDECREF(guard->entered.previous);
+    Py_XDECREF(guard->frame);
+    PyObject_Free(self);
+}
+
+/* A state for this activation: what encloses it decides whether it adds, replaces or can only narrow. */
+static State *activate(Guard *guard)
+{
+    State *outer = state_current();
+    bool guarded = outer != NULL && outer->mode != MODE_BYPASS;
+    bool trusted = !guarded || called_by_runtime();
+    sealed = true;
+    if (imports_happened && patch_loaded_modules() < 0) {
+        return NULL;
+    }
+    if (guard->policy == NULL) {
+        return trusted ? state_new(outer, NULL, MODE_BYPASS, true, NULL)
+                       : deny_text(outer, DENY_TAMPER, "process_guard_bypass_context");
+    }
+    Mode mode = !trusted ? MODE_NARROW : guard->exact ? MODE_EXACT : MODE_MERGE;
+    bool children = guard->policy->allow_subprocess && (trusted || outer->allow_subprocess);
+    return state_new(outer, guard->policy, mode, children, guard->identity);
+}
+
+/* ---- with, async with --------------------------------------------------------------------------- */
+
+/* In a generator the guard would stay with whoever consumes it; an exit stack leaves from another frame. */
+static int check_frame(PyFrameObject *frame, bool *suspendable)
+{
+    if (frame == NULL) {
+        PyErr_SetString(usage_error, "a guard is entered from Python code");
+        return -1;
+    }
+    PyCodeObject *code = PyFrame_GetCode(frame);
+    int flags = code->co_flags;
+    bool stack = PyUnicode_CompareWithASCIIString(code->co_name, "enter_context") == 0 ||
+                 PyUnicode_CompareWithASCIIString(code->co_name, "enter_async_context") == 0;
+    Py_DECREF(code);
+    if (flags & (CO_GENERATOR | CO_ASYNC_GENERATOR)) {
+        PyErr_SetString(usage_error, "a guard cannot be entered in a generator: it would reach whoever consumes it; "
+                                     "use guard.run(...) around the consumer");
+        return -1;
+    }
+    if (stack) {
+        PyErr_SetString(usage_error, "a guard cannot be entered through an exit stack: it is left by the frame that entered it; "
+                                     "use a with statement or guard.run(...)");
+        return -1;
+    }
+    *suspendable = flags & (CO_COROUTINE | CO_ITERABLE_COROUTINE);
+    return 0;
+}
+
+static int enter(Guard *guard)
+{
+    PyFrameObject *frame = PyEval_GetFrame();
+    bool suspendable;
+    if (guard->state != NULL) {
+        PyErr_SetString(usage_error, "this guard is entered already; make one per activation, or use guard.run(...)");
+        return -1;
+    }
+    if (check_frame(frame, &suspendable) < 0) {
+        return -1;
+    }
+    State *state = activate(guard);
+    if (state == NULL) {
+        return -1;
+    }
+    State *floor = floor_get();
+    if (state_enter(state, &guard->entered) < 0) {
+        Py_DECREF(state);
+        return -1;
+    }
+    if (suspendable) {
+        /* other tasks run on this thread while the coroutine waits: here only the ContextVar carries the state */
+        Py_DECREF(floor_get());
+        floor_set(floor);
+    }
+    guard->state = state;
+    guard->suspendable = suspendable;
+    guard->frame = (PyFrameObject *)Py_NewRef(frame);
+    return 0;
+}
+
+static int leave(Guard *guard)
+{
+    if (guard->state == NULL || (PyFrameObject *)guard->frame != PyEval_GetFrame()) {
+        PyErr_SetString(usage_error, guard->state ? "a guard is left by the frame that entered it" : "this guard is not entered");
+        return -1;
+    }
+    State *state = guard->state;
+    if (guard->suspendable) {
+        State *floor = floor_get();
+        guard->entered.floor = floor == state ? state->parent : floor; /* this step began inside the guard */
+        Py_INCREF(state);
+        floor_set(state);
+    }
+    guard->state = NULL;
+    state_leave(&guard->entered);
+    Py_DECREF(state);
+    Py_CLEAR(guard->frame);
+    return 0;
+}
+
+static PyObject *guard_enter(PyObject *self, PyObject *unused)
+{
+    return enter((Guard *)self) < 0 ? NULL : Py_NewRef(self);
+}
+
+static PyObject *guard_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    return leave((Guard *)self) < 0 ? NULL : Py_NewRef(Py_False);
+}
+
+/* An awaitable that is done at once: async with enters and leaves in the caller's own frame. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *value;
+} Ready;
+
+static PyObject *ready_new(PyObject *value)
+{
+    Ready *ready = PyObject_New(Ready, &Ready_Type);
+    if (ready != NULL) {
+        ready->value = Py_NewRef(value);
+    }
+    return (PyObject *)ready;
+}
+
+static void stop_with(PyObject *value)
+{
+    PyObject *stop = PyObject_CallOneArg(PyExc_StopIteration, value);
+    if (stop != NULL) {
+        PyErr_SetObject(PyExc_StopIteration, stop);
+        Py_DECREF(stop);
+    }
+}
+
+static PyObject *ready_next(PyObject *self)
+{
+    stop_with(((Ready *)self)->value);
+    return NULL;
+}
+
+static void ready_dealloc(PyObject *self)
+{
+    Py_XDECREF(((Ready *)self)->value);
+    PyObject_Free(self);
+}
+
+static PyAsyncMethods ready_async = {.am_await = Py_NewRef};
+
+PyTypeObject Ready_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "democrai_sandbox.guard._core.Ready",
+    .tp_basicsize = sizeof(Ready),
+    .tp_dealloc = ready_dealloc,
+    .tp_as_async = &ready_async,
+    .tp_iter = PyObject_SelfIter,
+    .tp_iternext = ready_next,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+};
+
+static PyObject *guard_aenter(PyObject *self, PyObject *unused)
+{
+    return enter((Guard *)self) < 0 ? NULL : ready_new(self);
+}
+
+static PyObject *guard_aexit(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    return leave((Guard *)self) < 0 ? NULL : ready_new(Py_False);
+}
+
+/* ---- run ---------------------------------------------------------------------------------------- */
+
+/* A coroutine or generator whose every step runs under one state. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *inner;
+    State *state;
+} Steps;
+
+static PyObject *steps_new(State *state, PyObject *inner)
+{
+    Steps *steps = PyObject_GC_New(Steps, &Steps_Type);
+    if (steps == NULL) {
+        return NULL;
+    }
+    steps->inner = Py_NewRef(inner);
+    steps->state = (State *)Py_NewRef(state);
+    PyObject_GC_Track(steps);
+    return (PyObject *)steps;
+}
+
+static PySendResult steps_send_result(PyObject *self, PyObject *value, PyObject **result)
+{
+    Steps *steps = (Steps *)self;
+    Entered entered;
+    *result = NULL;
+    if (state_enter(steps->state, &entered) < 0) {
+        return PYGEN_ERROR;
+    }
+    PySendResult kind = PyIter_Send(steps->inner, value, result);
+    state_leave(&entered);
+    return kind;
+}
+
+static PyObject *steps_send(PyObject *self, PyObject *value)
+{
+    PyObject *result;
+    PySendResult kind = steps_send_result(self, value, &result);
+    if (kind == PYGEN_RETURN) {
+        stop_with(result);
+        Py_DECREF(result);
+        return NULL;
+    }
+    return result;
+}
+
+static PyObject *steps_next(PyObject *self)
+{
+    return steps_send(self, Py_None);
+}
+
+static PyObject *steps_call(PyObject *self, const char *name, PyObject *args)
+{
+    Steps *steps = (Steps *)self;
+    PyObject *method = PyObject_GetAttrString(steps->inner, name), *result = NULL;
+    Entered entered;
+    if (method != NULL && state_enter(steps->state, &entered) == 0) {
+        result = PyObject_Call(method, args, NULL);
+        state_leave(&entered);
+    }
+    Py_XDECREF(method);
+    return result;
+}
+
+static PyObject *steps_throw(PyObject *self, PyObject *args)
+{
+    return steps_call(self, "throw", args);
+}
+
+static PyObject *steps_close(PyObject *self, PyObject *unused)
+{
+    PyObject *none = PyTuple_New(0);
+    PyObject *result = none ? steps_call(self, "close", none) : NULL;
+    Py_XDECREF(none);
+    return result;
+}
+
+static int steps_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(((Steps *)self)->inner);
+    return 0;
+}
+
+/* Dropping an unfinished coroutine runs its finally blocks: under its guard, not as whoever dropped it. */
+static int steps_clear(PyObject *self)
+{
+    Steps *steps = (Steps *)self;
+    Entered entered;
+    if (steps->inner == NULL || state_enter(steps->state, &entered) < 0) {
+        PyErr_Clear();
+        return 0;
+    }
+    Py_CLEAR(steps->inner);
+    state_leave(&entered);
+    return 0;
+}
+
+static void steps_dealloc(PyObject *self)
+{
+    PyObject_GC_UnTrack(self);
+    steps_clear(self);
+    Py_CLEAR(((Steps *)self)->state);
+    PyObject_GC_Del(self);
+}
+
+static PyMethodDef steps_methods[] = {
+    {"send", steps_send, METH_O, NULL},
+    {"throw", steps_throw, METH_VARARGS, NULL},
+    {"close", steps_close, METH_NOARGS, NULL},
+    {NULL},
+};
+
+static PyAsyncMethods steps_async = {.am_await = Py_NewRef, .am_send = steps_send_result};
+
+PyTypeObject Steps_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "democrai_sandbox.guard._core.Steps",
+    .tp_basicsize = sizeof(Steps),
+    .tp_dealloc = steps_dealloc,
+    .tp_as_async = &steps_async,
+    .tp_iter = PyObject_SelfIter,
+    .tp_iternext = steps_next,
+    .tp_traverse = steps_traverse,
+    .tp_clear = steps_clear,
+    .tp_methods = steps_methods,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+};
+
+static PyObject *wrap_result(State *state, PyObject *result)
+{
+    if (result == NULL || !(PyCoro_CheckExact(result) || PyGen_CheckExact(result) || PyAsyncGen_CheckExact(result))) {
+        return result;
+    }
+    PyObject *steps = NULL;
+    if (PyAsyncGen_CheckExact(result)) {
+        PyErr_SetString(usage_error, "an async generator would run outside the guard; iterate it inside guard.run(...)");
+    }
+    else {
+        steps = steps_new(state, result);
+    }
+    Py_DECREF(result);
+    return steps;
+}
+
+static PyObject *guard_run(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    if (nargs < 1) {
+        PyErr_SetString(PyExc_TypeError, "run() takes a callable or a coroutine");
+        return NULL;
+    }
+    State *state = activate((Guard *)self);
+    PyObject *result = NULL;
+    Entered entered;
+    if (state == NULL) {
+        return NULL;
+    }
+    if (PyCoro_CheckExact(args[0])) {
+        result = steps_new(state, args[0]);
+    }
+    else if (state_enter(state, &entered) == 0) {
+        result = PyObject_Vectorcall(args[0], args + 1, (size_t)(nargs - 1), kwnames);
+        state_leave(&entered);
+        result = wrap_result(state, result);
+    }
+    Py_DECREF(state);
+    return result;
+}
+
+static PyMethodDef guard_methods[] = {
+    {"__enter__", guard_enter, METH_NOARGS, NULL},
+    {"__exit__", (PyCFunction)(void (*)(void))guard_exit, METH_FASTCALL, NULL},
+    {"__aenter__", guard_aenter, METH_NOARGS, NULL},
+    {"__aexit__", (PyCFunction)(void (*)(void))guard_aexit, METH_FASTCALL, NULL},
+    {"run", (PyCFunction)(void (*)(void))guard_run, METH_FASTCALL | METH_KEYWORDS,
+     "Run a callable under the guard; a coroutine or generator it returns is guarded step by step."},
+    {NULL},
+};
+
+PyTypeObject Guard_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "democrai_sandbox.guard._core.Guard",
+    .tp_doc = "One activation of a policy: with, async with, or run(callable).",
+    .tp_basicsize = sizeof(Guard),
+    .tp_dealloc = guard_dealloc,
+    .tp_methods = guard_methods,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+};
+
+int contexts_ready(void)
+{
+    return PyType_Ready(&Guard_Type) < 0 || PyType_Ready(&Steps_Type) < 0 || PyType_Ready(&Ready_Type) < 0 ? -1 : 0;
+}

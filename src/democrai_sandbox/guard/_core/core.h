@@ -1,0 +1,303 @@
+/* The native core of the guard: what guarded Python must not be able to reach.
+ *
+ * One concern a file:
+ *   policy.c    compiled roots and their lookup        state.c     guard states, floor, ContextVar
+ *   paths.c     conversion, normalising, resolving     verdict.c   deciding, denying, asking the decider
+ *   patch.c     replacing method entries and slots     table.c     every patched entry, in one table
+ *   files.c     path-taking calls                      opens.c     os.open, FileIO
+ *   descriptors.c  numbers that name open files        processes.c children and their environment
+ *   imports.c   sensitive roots, native modules        audit.c     the audit hook
+ *   handover.c  callables kept for later               contexts.c  Guard objects: with, async with, run
+ *   databases.c sqlite3, dbm                           module.c    the module, sealing, canaries
+ */
+#ifndef DEMOCRAI_CORE_H
+#define DEMOCRAI_CORE_H
+
+#define _GNU_SOURCE
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030E0000
+#error "the guard's core supports CPython 3.11 to 3.13"
+#endif
+
+#define LIKELY(x) __builtin_expect(!!(x), 1)
+#define UNLIKELY(x) __builtin_expect(!!(x), 0)
+
+/* ---- operations: the bits of democrai_sandbox.policy.FileAccess ---------------------------- */
+enum {
+    OP_READ = 1,
+    OP_CREATE = 2,
+    OP_MODIFY = 4,
+    OP_DELETE = 8,
+    OP_EXECUTE = 16,
+    OP_ALL = 31,
+    FLAG_CODE = 32,      /* a read-only code root: interpreter, standard library, site-packages */
+    FLAG_IMPORT = 64,    /* a directory only the import machinery may look into */
+    FLAG_OWNED = 128,    /* counts below a protected path too: the runtime gave it to this subject */
+    FLAG_PROTECTED = 256 /* nothing here or below, whatever other entries say */
+};
+
+/* ---- policy.c ------------------------------------------------------------------------------ */
+#define MAX_PREFIXES (PATH_MAX / 2 + 2)
+
+typedef struct {
+    const char *path;
+    int count;
+    uint64_t hash[MAX_PREFIXES];
+    uint16_t length[MAX_PREFIXES];
+} PathKey;
+
+typedef struct {
+    uint64_t hash;
+    uint32_t offset;
+    uint16_t length;
+    uint16_t declared;
+    uint16_t owned;
+    uint8_t is_protected;
+    uint8_t above_protected;
+} Entry;
+
+typedef struct {
+    PyObject_HEAD
+    Entry *table;
+    size_t slots; /* a power of two; 0 when there is no entry at all */
+    char *arena;
+    uint64_t id;
+    PyObject *subject, *kind;  /* exact str */
+    PyObject *imports;         /* frozenset of sensitive roots this subject may use */
+    PyObject *declared;        /* what the Python face wants back for views: immutable values */
+    bool allow_subprocess;
+    bool include_runtime;
+} Policy;
+
+extern PyTypeObject Policy_Type;
+PyObject *policy_new(PyObject *module, PyObject *args, PyObject *kwargs);
+void path_key(PathKey *key, const char *path);
+unsigned policy_mask(const Policy *policy, const PathKey *key);
+
+/* ---- state.c ------------------------------------------------------------------------------- */
+typedef enum {
+    MODE_MERGE,  /* own entries or those of the parent: contexts the runtime enters */
+    MODE_EXACT,  /* own entries only: a tool's own declaration, MCP */
+    MODE_NARROW, /* own entries and those of the parent: a context guarded code opened by itself */
+    MODE_BYPASS  /* runtime internals: no guard, until it is left */
+} Mode;
+
+typedef struct State {
+    PyObject_HEAD
+    struct State *parent;
+    Policy *policy; /* NULL only for MODE_BYPASS */
+    Mode mode;
+    bool allow_subprocess;
+    PyObject *user, *organization, *session;
+    PyObject *decisions; /* dict: operation and resolved path -> True or False */
+    PyObject *view;      /* tuple for the Python face, made on first use */
+} State;
+
+extern PyTypeObject State_Type;
+extern Py_ssize_t live_states;
+extern PyObject *state_variable;
+extern Policy *runtime_policy, *code_policy;
+
+typedef struct {
+    State *floor;
+    PyObject *previous;
+} Entered;
+
+int state_ready(void);
+State *state_new(State *parent, Policy *policy, Mode mode, bool allow_subprocess, PyObject *identity);
+State *state_current(void);   /* borrowed; bypass states included; NULL when there is none */
+State *state_guarding(void);  /* borrowed; NULL when nothing restricts the caller */
+bool state_descends(const State *state, const State *ancestor);
+State *state_of_context(PyObject *context); /* borrowed */
+int state_enter(State *state, Entered *entered);
+void state_leave(Entered *entered);
+State *floor_get(void);
+void floor_set(State *state);
+unsigned state_mask(const State *state, const PathKey *key);
+PyObject *state_view(State *state);
+bool state_allows_import(const State *state, PyObject *root);
+bool state_has_policy(const State *state, uint64_t policy_id);
+
+/* ---- paths.c ------------------------------------------------------------------------------- */
+typedef struct {
+    PyObject *object; /* exact str or bytes, owned */
+    char text[PATH_MAX];
+    char raw[PATH_MAX]; /* absolute, as the kernel would walk it */
+    bool directory;     /* ended in a slash: only a directory will do */
+} PathText;
+
+enum {
+    FOLLOW = 1,   /* a link in the last place is followed (unless follow_symlinks says otherwise) */
+    PARENT = 2,   /* hold the folder, not the object: it may not exist, or must not be followed */
+    PROBE = 4,    /* an exists-style question: library code gets "not found" for an answer */
+    ANY = 8,      /* one of the wanted operations is enough; the caller finds out which it is */
+    STAT = 16,    /* answer from the handle itself */
+    DEFAULTS = 32 /* without an argument it means the working directory */
+};
+
+typedef struct {
+    char path[PATH_MAX];
+    int fd; /* O_PATH handle of the object, or of its parent; -1 */
+    unsigned granted;
+} Resolved;
+
+int path_is_descriptor(PyObject *object);
+PyObject *path_exact(PyObject *object);
+int path_text(PyObject *object, PathText *out);
+int path_text_at(PyObject *object, const char *base, PathText *out);
+int path_canonical(const char *raw, int follow, char *out);
+int path_normalise(const char *raw, char *out);
+int path_of_descriptor(int fd, char *out);
+int open_beneath(const char *path, int flags, int mode);
+PyObject *path_object(const char *text, PyObject *like);
+PyObject *path_handle_object(int fd, const char *base, PyObject *like);
+int openat2_missing(void);
+
+/* ---- verdict.c ----------------------------------------------------------------------------- */
+typedef enum {
+    DENY_FILESYSTEM,
+    DENY_DESCRIPTOR,
+    DENY_MODULE,
+    DENY_SUBPROCESS,
+    DENY_ENVIRONMENT,
+    DENY_TAMPER,
+} DenialKind;
+
+extern PyObject *denial_factory, *decider, *recorder, *facade_files;
+PyObject *recent_denials(PyObject *module, PyObject *unused);
+
+int grant(State *state, const char *path, unsigned wanted, unsigned *granted);
+int require(State *state, const char *path, unsigned wanted);
+int resolve(State *state, PathText *text, unsigned wanted, int how, Resolved *out);
+unsigned location_mask(State *state, const char *path);
+void *deny(State *state, DenialKind kind, const char *operation, PyObject *target);
+void *deny_path(State *state, const char *path, unsigned missing, bool probe);
+void *deny_text(State *state, DenialKind kind, const char *text);
+int decide_descriptor(State *state, int fd, unsigned wanted);
+bool asker_is_library(void);
+bool frame_is_import_machinery(void);
+PyObject *errno_error(PyObject *filename);
+void errno_filename(PyObject *filename);
+
+/* ---- patch.c ------------------------------------------------------------------------------- */
+typedef struct Row Row;
+
+typedef struct {
+    Row *row;
+    PyObject *self;
+    PyTypeObject *type; /* the defining class, for METH_METHOD */
+    PyObject *const *args;
+    Py_ssize_t nargs;
+    PyObject *kwnames;
+} Call;
+
+typedef PyObject *(*Handler)(State *state, Call *call);
+
+enum { MAX_ARGS = 32 };
+
+struct Row {
+    const char *module, *owner, *name; /* owner: a type of the module, or "" for a function */
+    Handler handler;
+    unsigned operations;
+    int how;
+    const char *argument; /* name of the first path or descriptor argument */
+    int index;            /* its position */
+    bool optional;        /* absent in some interpreters or builds */
+    bool always;          /* called for unguarded code too, while any guard is alive */
+    PyCFunction trampolines[8];
+    PyMethodDef *entry;
+    PyObject *module_object;
+    PyCFunction original;
+    int flags;
+};
+
+extern Row rows[];
+extern Row *stat_row, *spawn_row;
+extern const int row_count;
+
+PyObject *call_original(const Call *call);
+PyObject *row_call(Row *row, PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
+PyObject *row_call_tuple(Row *row, PyObject *self, PyObject *args, PyObject *kwargs);
+Py_ssize_t call_find(const Call *call, Py_ssize_t index, const char *name);
+int call_copy(const Call *call, PyObject **argv, Call *copy);
+PyObject *call_with(const Call *call, Py_ssize_t at, PyObject *value);
+int patch_row(Row *row, PyObject *module);
+int patch_slot(PyTypeObject *type, const char *descriptor, void **slot, void *replacement);
+int patch_module(const char *name, PyObject *module);
+int patch_loaded_modules(void);
+extern bool imports_happened;
+
+/* ---- handlers ------------------------------------------------------------------------------ */
+PyObject *on_path(State *state, Call *call);
+PyObject *on_path_pair(State *state, Call *call);
+PyObject *on_symlink(State *state, Call *call);
+PyObject *on_scan(State *state, Call *call);
+PyObject *on_entry(State *state, Call *call);
+PyObject *on_certificates(State *state, Call *call);
+PyObject *on_history(State *state, Call *call);
+PyObject *on_device(State *state, Call *call);
+PyObject *on_open(State *state, Call *call);
+PyObject *on_descriptor(State *state, Call *call);
+PyObject *on_descriptor_pair(State *state, Call *call);
+PyObject *on_new_descriptor(State *state, Call *call);
+PyObject *on_dup2(State *state, Call *call);
+PyObject *on_refuse_descriptor(State *state, Call *call);
+PyObject *on_process(State *state, Call *call);
+PyObject *on_spawn(State *state, Call *call);
+PyObject *on_system(State *state, Call *call);
+PyObject *on_fork_exec(State *state, Call *call);
+PyObject *on_tamper(State *state, Call *call);
+PyObject *on_context_run(State *state, Call *call);
+PyObject *on_context_variable(State *state, Call *call);
+PyObject *on_callable(State *state, Call *call);
+PyObject *on_signal(State *state, Call *call);
+PyObject *on_at_fork(State *state, Call *call);
+PyObject *on_weak_proxy(State *state, Call *call);
+PyObject *on_import_native(State *state, Call *call);
+PyObject *on_sql(State *state, Call *call);
+PyObject *on_dbm(State *state, Call *call);
+PyObject *on_shared_memory(State *state, Call *call);
+PyObject *on_secret_database(State *state, Call *call);
+PyObject *on_foreign(State *state, Call *call);
+
+int directory_argument(State *state, const Call *call, const char *name, char *base, bool *given);
+
+/* ---- descriptors.c ------------------------------------------------------------------------- */
+void descriptor_adopt(State *state, int fd);
+int descriptor_check(State *state, PyObject *number, unsigned wanted);
+enum { WANT_MANAGE = 512 }; /* closing, duplicating over, changing flags: only one's own */
+
+/* ---- opens.c, databases.c, imports.c, handover.c, contexts.c, processes.c -------------------- */
+int opens_ready(void);
+int databases_patch(PyObject *module);
+int ctypes_patch(PyObject *module);
+int socket_patch(PyObject *module);
+int imports_ready(void);
+int import_check(State *state, PyObject *name, bool ask_frame);
+int import_native_check(State *state, PyObject *path);
+int environment_check(State *state, PyObject *name);
+extern PyObject *sensitive_roots;
+int handover_ready(void);
+int executor_patch(PyObject *module);
+int asyncio_patch(PyObject *module);
+PyObject *bound_new(State *state, PyObject *function, PyObject *args, PyObject *kwargs);
+extern PyTypeObject Bound_Type, Guard_Type, Steps_Type, Ready_Type;
+extern PyObject *usage_error, *child_environment;
+int contexts_ready(void);
+bool is_runtime_code(PyObject *code);
+int register_runtime_code(PyObject *codes);
+PyObject *guard_new(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *bypass_new(PyObject *module, PyObject *unused);
+
+/* ---- audit.c ------------------------------------------------------------------------------- */
+extern _Thread_local bool checked_open; /* this thread is inside an open that we made ourselves */
+int audit_ready(void);
+extern bool sealed;
+
+#endif

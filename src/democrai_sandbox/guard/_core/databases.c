@@ -1,0 +1,269 @@
+/* sqlite3 and dbm open files inside their libraries: the name is checked, and an authoriser sees ATTACH and VACUUM INTO. */
+#include "core.h"
+
+#include <string.h>
+#include <unistd.h>
+
+static initproc connection_original = NULL;
+static PyObject *authoriser = NULL;
+static _Thread_local PyObject *refused = NULL; /* the denial behind sqlite's "not authorized" */
+
+enum { SQLITE_OK = 0, SQLITE_DENY = 1, SQLITE_ATTACH = 24, SQLITE_FUNCTION = 31 };
+
+static int hex(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* The path of a "file:" URI, decoded as sqlite does. */
+static void uri_path(const char *uri, char *path)
+{
+    const char *p = uri + 5;
+    size_t used = 0;
+    if (strncmp(p, "//", 2) == 0) {
+        p += 2;
+        p += strcspn(p, "/?#"); /* authority: empty or localhost, sqlite refuses others */
+    }
+    for (; *p && *p != '?' && *p != '#' && used < PATH_MAX - 1; p++) {
+        if (*p == '%' && hex(p[1]) >= 0 && hex(p[2]) >= 0) {
+            path[used++] = (char)(hex(p[1]) * 16 + hex(p[2]));
+            p += 2;
+        }
+        else {
+            path[used++] = *p;
+        }
+    }
+    path[used] = '\0';
+}
+
+static bool is_memory(const char *name)
+{
+    return name[0] == '\0' || strcmp(name, ":memory:") == 0;
+}
+
+/* Decides on a database file; fills `location` with where it really is. Empty: nothing on disk. */
+static int check_database(State *state, const char *name, bool uri, char *location)
+{
+    char path[PATH_MAX];
+    bool read_only = false;
+    location[0] = '\0';
+    if (strlen(name) >= PATH_MAX) {
+        PyErr_SetString(PyExc_ValueError, "database name is too long");
+        return -1;
+    }
+    strcpy(path, name);
+    if (uri && strncmp(name, "file:", 5) == 0) {
+        uri_path(name, path);
+        read_only = strstr(name, "mode=ro") != NULL || strstr(name, "immutable=1") != NULL;
+        if (strstr(name, "mode=memory") != NULL) {
+            return 0;
+        }
+    }
+    if (is_memory(path)) {
+        return 0;
+    }
+    PyObject *object = PyUnicode_DecodeFSDefault(path);
+    PathText text;
+    if (object == NULL || path_text(object, &text) < 0) {
+        Py_XDECREF(object);
+        return -1;
+    }
+    Py_DECREF(object);
+    Py_BEGIN_ALLOW_THREADS
+    if (path_canonical(text.raw, 1, location) < 0) {
+        strcpy(location, text.text);
+    }
+    Py_END_ALLOW_THREADS
+    unsigned wanted = read_only ? OP_READ : OP_READ | (access(location, F_OK) == 0 ? OP_MODIFY : OP_CREATE | OP_MODIFY), granted;
+    int result = grant(state, location, wanted, &granted);
+    if (result == 0 && granted != wanted) {
+        /* outside the roots nothing tells whether the file is there */
+        bool inside = location_mask(state, location) & OP_READ;
+        deny_path(state, inside ? location : text.text, inside ? wanted & ~granted : OP_READ, false);
+        result = -1;
+    }
+    Py_DECREF(text.object);
+    return result;
+}
+
+/* ---- sqlite3.connect ------------------------------------------------------------------------------ */
+
+static PyObject *named(PyObject *args, PyObject *kwargs, Py_ssize_t index, const char *name)
+{
+    if (index < PyTuple_GET_SIZE(args)) {
+        return PyTuple_GET_ITEM(args, index);
+    }
+    return kwargs ? PyDict_GetItemString(kwargs, name) : NULL;
+}
+
+static PyObject *checked_database(State *state, PyObject *database, bool uri)
+{
+    char location[PATH_MAX];
+    PyObject *exact = path_exact(database), *bytes = NULL;
+    if (exact == NULL || !PyUnicode_FSConverter(exact, &bytes)) {
+        Py_XDECREF(exact);
+        return NULL;
+    }
+    int failed = check_database(state, PyBytes_AS_STRING(bytes), uri, location);
+    Py_DECREF(bytes);
+    if (failed < 0) {
+        Py_CLEAR(exact);
+    }
+    else if (location[0] && !uri) {
+        Py_SETREF(exact, path_object(location, exact)); /* no link left to exchange */
+    }
+    return exact;
+}
+
+static int connect_checked(PyObject *self, PyObject *args, PyObject *kwargs, PyObject *database)
+{
+    PyObject *changed = PySequence_List(args), *keywords = kwargs ? PyDict_Copy(kwargs) : NULL;
+    PyObject *tuple = NULL;
+    int result = -1;
+    if (changed != NULL && PyList_GET_SIZE(changed) > 0) {
+        result = PyList_SetItem(changed, 0, Py_NewRef(database));
+    }
+    else if (changed != NULL && keywords != NULL) {
+        result = PyDict_SetItemString(keywords, "database", database);
+    }
+    if (result == 0) {
+        tuple = PyList_AsTuple(changed);
+        result = tuple ? connection_original(self, tuple, keywords) : -1;
+    }
+    Py_XDECREF(changed);
+    Py_XDECREF(keywords);
+    Py_XDECREF(tuple);
+    return result;
+}
+
+static int connection_init(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    State *state = state_guarding();
+    PyObject *database = state ? named(args, kwargs, 0, "database") : NULL;
+    if (LIKELY(state == NULL) || database == NULL) {
+        return connection_original(self, args, kwargs);
+    }
+    PyObject *uri = named(args, kwargs, 7, "uri");
+    PyObject *exact = checked_database(state, database, uri != NULL && PyObject_IsTrue(uri) == 1);
+    if (exact == NULL) {
+        return -1;
+    }
+    int result = connect_checked(self, args, kwargs, exact);
+    Py_DECREF(exact);
+    if (result == 0) {
+        /* outside the row that refuses set_authorizer to guarded code */
+        State *outside = state_new(state, NULL, MODE_BYPASS, true, NULL);
+        Entered entered;
+        if (outside == NULL || state_enter(outside, &entered) < 0) {
+            Py_XDECREF(outside);
+            return -1;
+        }
+        PyObject *done = PyObject_CallMethod(self, "set_authorizer", "O", authoriser);
+        state_leave(&entered);
+        Py_DECREF(outside);
+        result = done ? 0 : -1;
+        Py_XDECREF(done);
+    }
+    return result;
+}
+
+static int authorise_attach(State *state, PyObject *name)
+{
+    char location[PATH_MAX];
+    PyObject *bytes = NULL;
+    if (!PyUnicode_Check(name)) {
+        return SQLITE_DENY; /* computed while the statement runs: cannot be known beforehand */
+    }
+    if (!PyUnicode_FSConverter(name, &bytes)) {
+        return -1;
+    }
+    int failed = check_database(state, PyBytes_AS_STRING(bytes), true, location);
+    Py_DECREF(bytes);
+    return failed < 0 ? -1 : SQLITE_OK;
+}
+
+static bool loads_extension(PyObject *name)
+{
+    return PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, "load_extension") == 0;
+}
+
+/* sqlite asks before every action of a statement; only these reach outside the database that was opened. */
+static PyObject *authorise(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    State *state = state_guarding();
+    long action = nargs == 5 ? PyLong_AsLong(args[0]) : -1;
+    int answer = SQLITE_OK;
+    if (state != NULL && action == SQLITE_ATTACH) {
+        answer = authorise_attach(state, args[1]);
+    }
+    else if (state != NULL && action == SQLITE_FUNCTION && loads_extension(args[2])) {
+        deny_text(state, DENY_TAMPER, "load_extension");
+        answer = -1;
+    }
+    if (answer < 0) {
+        PyObject *type, *value, *trace;
+        PyErr_Fetch(&type, &value, &trace);
+        PyErr_NormalizeException(&type, &value, &trace);
+        Py_XSETREF(refused, value);
+        Py_XDECREF(type);
+        Py_XDECREF(trace);
+        answer = SQLITE_DENY;
+    }
+    return PyLong_FromLong(answer);
+}
+
+/* sqlite turns a refusal into "not authorized": the caller gets the denial itself. */
+PyObject *on_sql(State *state, Call *call)
+{
+    Py_CLEAR(refused);
+    PyObject *result = call_original(call);
+    if (result == NULL && refused != NULL) {
+        PyErr_Clear();
+        PyErr_SetObject((PyObject *)Py_TYPE(refused), refused);
+    }
+    Py_CLEAR(refused);
+    return result;
+}
+
+int databases_patch(PyObject *module)
+{
+    static PyMethodDef def = {"authorise", (PyCFunction)(void (*)(void))authorise, METH_FASTCALL, NULL};
+    PyTypeObject *type = (PyTypeObject *)PyObject_GetAttrString(module, "Connection");
+    if (type == NULL) {
+        PyErr_Clear();
+        return 0;
+    }
+    authoriser = PyCFunction_New(&def, NULL);
+    connection_original = type->tp_init;
+    int result = authoriser ? patch_slot(type, "__init__", (void **)&type->tp_init, (void *)connection_init) : -1;
+    Py_DECREF(type);
+    return result < 0 ? -1 : 1;
+}
+
+/* ---- dbm ------------------------------------------------------------------------------------------- */
+
+/* open(filename, flags="r", mode=0o666): the library appends its own suffixes in the same folder. */
+PyObject *on_dbm(State *state, Call *call)
+{
+    Py_ssize_t at = call_find(call, 0, "filename"), flags_at = call_find(call, 1, "flags");
+    PathText text;
+    if (at < 0 || path_text(call->args[at], &text) < 0) {
+        return at < 0 ? call_original(call) : NULL;
+    }
+    const char *flags = flags_at >= 0 && PyUnicode_Check(call->args[flags_at]) ? PyUnicode_AsUTF8(call->args[flags_at]) : "r";
+    PyObject *result = NULL;
+    char location[PATH_MAX];
+    if (flags != NULL) {
+        unsigned wanted = flags[0] == 'r' ? OP_READ : flags[0] == 'w' ? OP_READ | OP_MODIFY : OP_READ | OP_CREATE | OP_MODIFY;
+        if (path_canonical(text.raw, 1, location) < 0) {
+            strcpy(location, text.text);
+        }
+        if (require(state, location, wanted) == 0) {
+            PyObject *path = path_object(location, text.object);
+            result = path ? call_with(call, at, path) : NULL;
+            Py_XDECREF(path);
+        }
+    }
+    Py_DECREF(text.object);
+    return result;
+}

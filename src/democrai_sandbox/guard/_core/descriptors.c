@@ -1,0 +1,247 @@
+/* Descriptor numbers. Those made under the guard are the subject's own; others are checked by what they point to.
+ *
+ * A number is reused after a close, so owning one means owning the file behind it: the table keeps device and inode and
+ * compares them on every use. Files opened through FileIO are not entered (open() is the hot path): their numbers are
+ * checked like foreign ones, and pass because their path does. */
+#include "core.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef struct {
+    uint64_t policy;
+    dev_t device;
+    ino_t inode;
+} Owner;
+
+static Owner *owners = NULL;
+static int owners_size = 0;
+
+void descriptor_adopt(State *state, int fd)
+{
+    struct stat info;
+    while (state->mode == MODE_NARROW) {
+        state = state->parent;
+    }
+    if (fd < 0 || fd > (1 << 20) || fstat(fd, &info) < 0) {
+        return;
+    }
+    if (fd >= owners_size) {
+        int size = (fd + 64) * 2;
+        Owner *grown = PyMem_Realloc(owners, (size_t)size * sizeof *owners);
+        if (grown == NULL) {
+            return; /* not adopted: checked like a foreign one */
+        }
+        memset(grown + owners_size, 0, (size_t)(size - owners_size) * sizeof *owners);
+        owners = grown;
+        owners_size = size;
+    }
+    owners[fd] = (Owner){state->policy->id, info.st_dev, info.st_ino};
+}
+
+static bool owns(const State *state, int fd, const struct stat *info)
+{
+    if (fd >= owners_size || owners[fd].policy == 0) {
+        return false;
+    }
+    return owners[fd].device == info->st_dev && owners[fd].inode == info->st_ino && state_has_policy(state, owners[fd].policy);
+}
+
+static void strip_deleted(char *path, const struct stat *info)
+{
+    static const char suffix[] = " (deleted)";
+    size_t length = strlen(path), cut = sizeof suffix - 1;
+    if (info->st_nlink == 0 && length > cut && strcmp(path + length - cut, suffix) == 0) {
+        path[length - cut] = '\0';
+    }
+}
+
+static int foreign(State *state, int fd, unsigned wanted, const struct stat *info)
+{
+    char path[PATH_MAX], normal[PATH_MAX];
+    bool named = S_ISREG(info->st_mode) || S_ISDIR(info->st_mode) || S_ISLNK(info->st_mode) || S_ISCHR(info->st_mode);
+    if (!named || path_of_descriptor(fd, path) < 0 || path[0] != '/') {
+        deny_text(state, DENY_DESCRIPTOR, "fd");
+        return -1;
+    }
+    strip_deleted(path, info);
+    if (path_normalise(path, normal) < 0) {
+        return -1;
+    }
+    return require(state, normal, wanted == WANT_MANAGE ? OP_READ : wanted);
+}
+
+/* 0 when the number may be used for `wanted`, -1 with an exception. A number that is not open is left to the call. */
+int descriptor_check(State *state, PyObject *number, unsigned wanted)
+{
+    long fd = PyLong_Check(number) ? PyLong_AsLong(number) : -1;
+    struct stat info;
+    if (fd == -1 && PyErr_Occurred()) {
+        PyErr_Clear(); /* far too large: the call says so */
+        return 0;
+    }
+    if (fd < 0 || fd > INT_MAX || fstat((int)fd, &info) < 0) {
+        return 0;
+    }
+    if (fd <= 2 && wanted != WANT_MANAGE) {
+        return 0; /* standard streams are for everybody to read and write, not to close or replace */
+    }
+    if (owns(state, (int)fd, &info)) {
+        return 0;
+    }
+    return foreign(state, (int)fd, wanted, &info);
+}
+
+/* An argument that is a number, or an object with fileno(): read once, passed on as the number. */
+static PyObject *number_of(PyObject *object)
+{
+    if (PyLong_CheckExact(object)) {
+        return Py_NewRef(object);
+    }
+    if (PyIndex_Check(object)) {
+        return PyNumber_Index(object);
+    }
+    int fd = PyObject_AsFileDescriptor(object);
+    return fd < 0 ? NULL : PyLong_FromLong(fd);
+}
+
+PyObject *on_descriptor(State *state, Call *call)
+{
+    Py_ssize_t at = call_find(call, call->row->index, call->row->argument);
+    if (at < 0) {
+        return call_original(call);
+    }
+    PyObject *number = number_of(call->args[at]);
+    PyObject *result = NULL;
+    if (number != NULL && descriptor_check(state, number, call->row->operations) == 0) {
+        result = call_with(call, at, number);
+    }
+    Py_XDECREF(number);
+    return result;
+}
+
+/* sendfile(out, in, ...), copy_file_range(src, dst, ...), splice(src, dst, ...): read one, write the other. */
+PyObject *on_descriptor_pair(State *state, Call *call)
+{
+    bool sendfile = call->row->index == 1;
+    Py_ssize_t from = call_find(call, sendfile ? 1 : 0, call->row->argument);
+    Py_ssize_t to = call_find(call, sendfile ? 0 : 1, sendfile ? "out_fd" : "dst");
+    if (from < 0 || to < 0) {
+        return call_original(call);
+    }
+    PyObject *argv[MAX_ARGS];
+    Call copy;
+    if (call_copy(call, argv, &copy) < 0) {
+        return NULL;
+    }
+    PyObject *source = number_of(argv[from]), *target = source ? number_of(argv[to]) : NULL;
+    PyObject *result = NULL;
+    if (target != NULL && descriptor_check(state, source, OP_READ) == 0 && descriptor_check(state, target, OP_MODIFY) == 0) {
+        argv[from] = source;
+        argv[to] = target;
+        result = call_original(&copy);
+    }
+    Py_XDECREF(source);
+    Py_XDECREF(target);
+    return result;
+}
+
+static void adopt_result(State *state, PyObject *result)
+{
+    if (PyLong_Check(result)) {
+        descriptor_adopt(state, (int)PyLong_AsLong(result));
+        return;
+    }
+    for (Py_ssize_t i = 0; PyTuple_Check(result) && i < PyTuple_GET_SIZE(result); i++) {
+        if (PyLong_Check(PyTuple_GET_ITEM(result, i))) {
+            descriptor_adopt(state, (int)PyLong_AsLong(PyTuple_GET_ITEM(result, i)));
+        }
+    }
+}
+
+/* dup, pipe, openpty, memfd_create, ...: what comes back is the subject's own. */
+PyObject *on_new_descriptor(State *state, Call *call)
+{
+    PyObject *result = call->row->argument ? on_descriptor(state, call) : call_original(call);
+    if (result != NULL) {
+        adopt_result(state, result);
+    }
+    return result;
+}
+
+/* dup2 over a number of somebody else would exchange the file under the owner's feet. */
+PyObject *on_dup2(State *state, Call *call)
+{
+    Py_ssize_t from = call_find(call, 0, "fd"), to = call_find(call, 1, "fd2");
+    if (from < 0 || to < 0) {
+        return call_original(call);
+    }
+    if (!PyLong_Check(call->args[from]) || !PyLong_Check(call->args[to])) {
+        PyErr_SetString(PyExc_TypeError, "dup2() arguments must be integers");
+        return NULL;
+    }
+    if (descriptor_check(state, call->args[from], OP_READ) < 0 || descriptor_check(state, call->args[to], WANT_MANAGE) < 0) {
+        return NULL;
+    }
+    PyObject *result = call_original(call);
+    if (result != NULL) {
+        adopt_result(state, result);
+    }
+    return result;
+}
+
+PyObject *on_refuse_descriptor(State *state, Call *call)
+{
+    return state->allow_subprocess ? call_original(call) : deny_text(state, DENY_DESCRIPTOR, "fd");
+}
+
+/* ---- sockets made from numbers -------------------------------------------------------------- */
+
+static initproc socket_original = NULL;
+
+static int socket_init(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    State *state = state_guarding();
+    if (LIKELY(state == NULL)) {
+        return socket_original(self, args, kwargs);
+    }
+    PyObject *number = PyTuple_GET_SIZE(args) > 3 ? PyTuple_GET_ITEM(args, 3) : NULL;
+    if (number == NULL && kwargs != NULL) {
+        number = PyDict_GetItemString(kwargs, "fileno");
+    }
+    bool given = number != NULL && number != Py_None;
+    if (given && (!PyLong_CheckExact(number) || descriptor_check(state, number, WANT_MANAGE) < 0)) {
+        if (!PyErr_Occurred()) {
+            deny_text(state, DENY_DESCRIPTOR, "fileno");
+        }
+        return -1;
+    }
+    Py_INCREF(state);
+    int result = socket_original(self, args, kwargs);
+    if (result == 0) {
+        PyObject *made = PyObject_CallMethod(self, "fileno", NULL);
+        if (made != NULL && PyLong_Check(made)) {
+            descriptor_adopt(state, (int)PyLong_AsLong(made));
+        }
+        Py_XDECREF(made);
+        PyErr_Clear();
+    }
+    Py_DECREF(state);
+    return result;
+}
+
+int socket_patch(PyObject *module)
+{
+    PyTypeObject *type = (PyTypeObject *)PyObject_GetAttrString(module, "socket");
+    if (type == NULL) {
+        PyErr_Clear();
+        return 0;
+    }
+    socket_original = type->tp_init;
+    int result = patch_slot(type, "__init__", (void **)&type->tp_init, (void *)socket_init);
+    Py_DECREF(type);
+    return result < 0 ? -1 : 1;
+}

@@ -1,0 +1,489 @@
+/* Path-taking calls of posix: resolved to a handle, decided, then made through the handle. */
+#include "core.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* dir_fd, src_dir_fd and dst_dir_fd are refused to the subject's own code. The standard library's rmtree and an
+ * installer may use them: then the name is taken as below the folder that the descriptor really is. */
+int directory_argument(State *state, const Call *call, const char *name, char *base, bool *given)
+{
+    Py_ssize_t at = call_find(call, -1, name);
+    *given = at >= 0 && call->args[at] != Py_None;
+    if (!*given) {
+        return 0;
+    }
+    if (!state->allow_subprocess && !asker_is_library()) {
+        deny_text(state, DENY_DESCRIPTOR, name);
+        return -1;
+    }
+    if (descriptor_check(state, call->args[at], OP_READ) < 0) {
+        return -1;
+    }
+    long fd = PyLong_AsLong(call->args[at]);
+    if (fd == -1 && PyErr_Occurred()) {
+        return -1;
+    }
+    if (path_of_descriptor((int)fd, base) < 0 || base[0] != '/') {
+        errno = ENOTDIR;
+        PyErr_SetFromErrno(PyExc_OSError);
+        return -1;
+    }
+    return 0;
+}
+
+static bool follows(const Call *call)
+{
+    Py_ssize_t at = call_find(call, -1, "follow_symlinks");
+    return at < 0 || PyObject_IsTrue(call->args[at]) == 1;
+}
+
+static const char *last_part(const char *path)
+{
+    return strrchr(path, '/') + 1;
+}
+
+/* Makes the call with the path replaced by a name that leads through the handle. */
+static PyObject *call_through(Call *call, Py_ssize_t at, int how, const PathText *text, const Resolved *where)
+{
+    char base[PATH_MAX] = "";
+    if (how & PARENT) {
+        strcpy(base, last_part(where->path));
+        if (text->directory && strlen(base) + 2 < PATH_MAX) {
+            strcat(base, "/");
+        }
+    }
+    PyObject *handle = path_handle_object(where->fd, base, text->object);
+    if (handle == NULL) {
+        return NULL;
+    }
+    PyObject *result = call_with(call, at, handle);
+    Py_DECREF(handle);
+    if (result == NULL) {
+        errno_filename(text->object);
+    }
+    return result;
+}
+
+/* stat and lstat are answered from the handle: nothing can be exchanged between the check and the answer. */
+static PyObject *stat_handle(const Resolved *where, const PathText *text)
+{
+    PyObject *number = PyLong_FromLong(where->fd);
+    if (number == NULL) {
+        return NULL;
+    }
+    PyObject *args[1] = {number};
+    Call call = {.row = stat_row, .self = stat_row->module_object, .args = args, .nargs = 1};
+    PyObject *result = call_original(&call);
+    Py_DECREF(number);
+    if (result == NULL) {
+        errno_filename(text->object);
+    }
+    return result;
+}
+
+static PyObject *finish(Call *call, Py_ssize_t at, int how, PathText *text, Resolved *where)
+{
+    PyObject *result = how & STAT ? stat_handle(where, text) : call_through(call, at, how, text, where);
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    close(where->fd);
+    PyErr_Restore(type, value, trace);
+    return result;
+}
+
+static int adjust(const Call *call)
+{
+    int how = call->row->how;
+    if ((how & FOLLOW) && !follows(call)) {
+        how &= ~FOLLOW;
+        how |= how & STAT ? 0 : PARENT; /* the object itself must not be followed: name it in its folder */
+    }
+    return how;
+}
+
+static PyObject *here(void)
+{
+    return PyUnicode_FromString(".");
+}
+
+static PyObject *on_path_object(State *state, Call *call, Py_ssize_t at, PyObject *given, int how)
+{
+    char base[PATH_MAX];
+    bool relative;
+    PathText text;
+    Resolved where;
+    if (directory_argument(state, call, "dir_fd", base, &relative) < 0 ||
+        path_text_at(given, relative ? base : NULL, &text) < 0) {
+        return NULL;
+    }
+    PyObject *result = NULL;
+    if (resolve(state, &text, call->row->operations, how, &where) == 0) {
+        result = finish(call, at, how, &text, &where);
+    }
+    Py_DECREF(text.object);
+    return result;
+}
+
+/* One path, at row->index or by name; a descriptor in its place is checked by what it points to. */
+PyObject *on_path(State *state, Call *call)
+{
+    Py_ssize_t at = call_find(call, call->row->index, call->row->argument);
+    bool missing = at < 0 || call->args[at] == Py_None;
+    if (missing && (call->row->how & DEFAULTS)) {
+        PyObject *dot = here();
+        PyObject *only[1] = {dot};
+        Call plain = *call;
+        if (at < 0 && call->nargs == 0 && call->kwnames == NULL) {
+            plain.args = only;
+            plain.nargs = 1;
+            at = 0;
+        }
+        PyObject *result = dot && at >= 0 ? on_path_object(state, &plain, at, dot, adjust(&plain)) : NULL;
+        if (result == NULL && !PyErr_Occurred()) {
+            deny_path(state, "/", OP_READ, false);
+        }
+        Py_XDECREF(dot);
+        return result;
+    }
+    if (missing) {
+        return call_original(call); /* a TypeError of its own */
+    }
+    if (path_is_descriptor(call->args[at])) {
+        PyObject *number = PyNumber_Index(call->args[at]);
+        PyObject *result = NULL;
+        if (number != NULL && descriptor_check(state, number, call->row->operations) == 0) {
+            result = call_with(call, at, number);
+        }
+        Py_XDECREF(number);
+        return result;
+    }
+    return on_path_object(state, call, at, call->args[at], adjust(call));
+}
+
+/* Device nodes open doors that no root describes. */
+PyObject *on_device(State *state, Call *call)
+{
+    Py_ssize_t at = call_find(call, 1, "mode");
+    if (at >= 0 && PyLong_Check(call->args[at])) {
+        long mode = PyLong_AsLong(call->args[at]);
+        if (mode == -1 && PyErr_Occurred()) {
+            return NULL;
+        }
+        if (S_ISCHR((mode_t)mode) || S_ISBLK((mode_t)mode)) {
+            return deny_text(state, DENY_SUBPROCESS, "os.mknod");
+        }
+    }
+    return on_path(state, call);
+}
+
+/* scandir keeps the caller's spelling, since its entries are built on it: checked first, then made. */
+PyObject *on_scan(State *state, Call *call)
+{
+    Py_ssize_t at = call_find(call, call->row->index, call->row->argument);
+    if (at < 0 || call->args[at] == Py_None) {
+        return on_path(state, call);
+    }
+    if (path_is_descriptor(call->args[at])) {
+        PyObject *number = PyNumber_Index(call->args[at]);
+        if (number == NULL || descriptor_check(state, number, OP_READ) < 0) {
+            Py_XDECREF(number);
+            return NULL;
+        }
+        /* through the name of the descriptor, so that each entry can be checked later by where it is */
+        PyObject *handle = PyUnicode_FromFormat("/proc/self/fd/%S", number);
+        PyObject *result = handle ? call_with(call, at, handle) : NULL;
+        Py_DECREF(number);
+        Py_XDECREF(handle);
+        return result;
+    }
+    PathText text;
+    Resolved where;
+    if (path_text(call->args[at], &text) < 0) {
+        return NULL;
+    }
+    PyObject *result = NULL;
+    if (resolve(state, &text, OP_READ, FOLLOW, &where) == 0) {
+        close(where.fd);
+        result = call_with(call, at, text.object);
+    }
+    Py_DECREF(text.object);
+    return result;
+}
+
+/* DirEntry.stat, is_dir, is_file: an entry that is a link tells about its target, which may lie outside. */
+PyObject *on_entry(State *state, Call *call)
+{
+    if (!follows(call)) {
+        return call_original(call);
+    }
+    PyObject *link = PyObject_CallMethod(call->self, "is_symlink", NULL);
+    if (link == NULL || link != Py_True) {
+        Py_XDECREF(link);
+        return link == NULL ? NULL : call_original(call);
+    }
+    Py_DECREF(link);
+    PyObject *path = PyObject_GetAttrString(call->self, "path");
+    PathText text;
+    Resolved where;
+    if (path == NULL || path_text(path, &text) < 0) {
+        Py_XDECREF(path);
+        return NULL;
+    }
+    Py_DECREF(path);
+    int failed = resolve(state, &text, OP_READ, FOLLOW | PROBE, &where);
+    Py_DECREF(text.object);
+    if (failed < 0) {
+        if (!PyErr_ExceptionMatches(PyExc_FileNotFoundError)) {
+            return NULL;
+        }
+        PyErr_Clear(); /* dangling: the entry's own answer says so */
+        return call_original(call);
+    }
+    close(where.fd);
+    return call_original(call);
+}
+
+/* ---- two paths ----------------------------------------------------------------------------- */
+
+typedef struct {
+    PathText text;
+    Resolved where;
+    Py_ssize_t at;
+} End;
+
+static int open_end(State *state, Call *call, End *end, int index, const char *name, const char *directory, unsigned wanted, int how)
+{
+    char base[PATH_MAX];
+    bool relative;
+    end->text.object = NULL;
+    end->where.fd = -1;
+    end->at = call_find(call, index, name);
+    if (end->at < 0) {
+        PyErr_Format(PyExc_TypeError, "%s() missing required argument '%s'", call->row->name, name);
+        return -1;
+    }
+    if (directory_argument(state, call, directory, base, &relative) < 0) {
+        return -1;
+    }
+    if (path_text_at(call->args[end->at], relative ? base : NULL, &end->text) < 0) {
+        return -1;
+    }
+    return resolve(state, &end->text, wanted, how, &end->where);
+}
+
+static void close_end(End *end)
+{
+    Py_XDECREF(end->text.object);
+    if (end->where.fd >= 0) {
+        close(end->where.fd);
+    }
+}
+
+/* Whether the target is new or replaces something is asked in the folder that will be used. */
+static int target_allows(State *state, const End *end)
+{
+    bool exists = faccessat(end->where.fd, last_part(end->where.path), F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+    unsigned needed = exists ? OP_MODIFY : OP_CREATE;
+    if (end->where.granted & needed) {
+        return 0;
+    }
+    deny_path(state, end->where.path, needed, false);
+    return -1;
+}
+
+/* A second name must not give rights that the first one did not: a read-only file linked into a writable folder. */
+static int gains_nothing(State *state, const End *source, const End *target, unsigned rights)
+{
+    unsigned gained = location_mask(state, target->where.path) & ~location_mask(state, source->where.path) & rights;
+    if (gained == 0) {
+        return 0;
+    }
+    unsigned granted;
+    if (grant(state, source->where.path, gained, &granted) < 0) {
+        return -1;
+    }
+    if (granted == gained) {
+        return 0;
+    }
+    deny_path(state, source->where.path, gained & ~granted, false);
+    return -1;
+}
+
+static PyObject *call_pair(Call *call, End *source, End *target)
+{
+    PyObject *argv[MAX_ARGS];
+    Call copy;
+    if (call_copy(call, argv, &copy) < 0) {
+        return NULL;
+    }
+    PyObject *from = path_handle_object(source->where.fd, last_part(source->where.path), source->text.object);
+    PyObject *to = path_handle_object(target->where.fd, last_part(target->where.path), target->text.object);
+    PyObject *result = NULL;
+    if (from != NULL && to != NULL) {
+        argv[source->at] = from;
+        argv[target->at] = to;
+        result = call_original(&copy);
+        if (result == NULL) {
+            errno_filename(source->text.object);
+        }
+    }
+    Py_XDECREF(from);
+    Py_XDECREF(to);
+    return result;
+}
+
+/* rename, replace: delete there, create or modify here. link: read there, create here. */
+PyObject *on_path_pair(State *state, Call *call)
+{
+    bool moving = call->row->operations == OP_DELETE;
+    End source = {.where.fd = -1}, target = {.where.fd = -1};
+    PyObject *result = NULL;
+    unsigned wanted = moving ? OP_CREATE | OP_MODIFY : OP_CREATE;
+    if (open_end(state, call, &source, 0, "src", "src_dir_fd", call->row->operations, PARENT) == 0 &&
+        open_end(state, call, &target, 1, "dst", "dst_dir_fd", wanted, PARENT | ANY) == 0 &&
+        (!moving || target_allows(state, &target) == 0) &&
+        gains_nothing(state, &source, &target, moving ? OP_READ | OP_MODIFY : OP_MODIFY) == 0) {
+        result = call_pair(call, &source, &target);
+    }
+    close_end(&source);
+    close_end(&target);
+    return result;
+}
+
+/* symlink: read of what the link will lead to, seen from the link's own folder, and create of the link. */
+static int link_target_allows(State *state, PyObject *object, const End *link)
+{
+    char folder[PATH_MAX], location[PATH_MAX];
+    PathText text;
+    strcpy(folder, link->where.path);
+    *strrchr(folder, '/') = '\0';
+    if (path_text_at(object, folder[0] ? folder : "/", &text) < 0) {
+        return -1;
+    }
+    int result = -1;
+    unsigned granted;
+    if (path_canonical(text.raw, 1, location) < 0) {
+        strcpy(location, text.text);
+    }
+    if (grant(state, location, OP_READ, &granted) == 0) {
+        result = granted ? 0 : -1;
+        if (!granted) {
+            deny_path(state, text.text, OP_READ, false);
+        }
+    }
+    Py_DECREF(text.object);
+    return result;
+}
+
+PyObject *on_symlink(State *state, Call *call)
+{
+    End link = {.where.fd = -1};
+    PyObject *result = NULL;
+    Py_ssize_t at = call_find(call, 0, "src");
+    PyObject *source = at < 0 ? NULL : path_exact(call->args[at]);
+    if (source != NULL && open_end(state, call, &link, 1, "dst", "dir_fd", OP_CREATE, PARENT) == 0 &&
+        link_target_allows(state, source, &link) == 0) {
+        PyObject *argv[MAX_ARGS];
+        Call copy;
+        if (call_copy(call, argv, &copy) == 0) {
+            argv[at] = source;
+            result = call_through(&copy, link.at, PARENT, &link.text, &link.where);
+        }
+    }
+    if (source == NULL && !PyErr_Occurred()) {
+        result = call_original(call); /* its own TypeError */
+    }
+    Py_XDECREF(source);
+    close_end(&link);
+    return result;
+}
+
+/* ---- files that native libraries open by themselves ----------------------------------------- */
+
+/* Reads by path inside OpenSSL or readline: checked, then handed the location that was decided on. */
+static int replace_path(State *state, PyObject **slot, unsigned wanted)
+{
+    PathText text;
+    Resolved where;
+    if (*slot == Py_None) {
+        Py_INCREF(*slot);
+        return 0;
+    }
+    if (path_text(*slot, &text) < 0) {
+        return -1;
+    }
+    int failed = resolve(state, &text, wanted, wanted & OP_CREATE ? FOLLOW | PARENT : FOLLOW, &where);
+    if (failed == 0) {
+        close(where.fd);
+        *slot = path_object(where.path, text.object);
+        failed = *slot == NULL ? -1 : 0;
+    }
+    Py_DECREF(text.object);
+    return failed;
+}
+
+PyObject *on_certificates(State *state, Call *call)
+{
+    static const struct {
+        const char *name;
+        int index;
+    } paths[] = {{"certfile", 0}, {"keyfile", 1}, {"cafile", 0}, {"capath", 1}};
+    bool chain = strcmp(call->row->name, "load_cert_chain") == 0;
+    PyObject *argv[MAX_ARGS], *held[2] = {NULL, NULL}, *result = NULL;
+    Call copy;
+    if (call_copy(call, argv, &copy) < 0) {
+        return NULL;
+    }
+    for (int i = 0; i < 2; i++) {
+        Py_ssize_t at = call_find(&copy, paths[i + (chain ? 0 : 2)].index, paths[i + (chain ? 0 : 2)].name);
+        if (at < 0) {
+            continue;
+        }
+        if (replace_path(state, &argv[at], OP_READ) < 0) {
+            goto done;
+        }
+        held[i] = argv[at];
+    }
+    result = call_original(&copy);
+done:
+    Py_XDECREF(held[0]);
+    Py_XDECREF(held[1]);
+    return result;
+}
+
+PyObject *on_history(State *state, Call *call)
+{
+    Py_ssize_t at = call_find(call, call->row->index, "");
+    if (at < 0 || call->args[at] == Py_None) {
+        return deny_text(state, DENY_FILESYSTEM, "~/.history"); /* the default lies in the user's home */
+    }
+    PyObject *path = call->args[at];
+    if (replace_path(state, &path, call->row->operations) < 0) {
+        return NULL;
+    }
+    PyObject *result = call_with(call, at, path);
+    Py_DECREF(path);
+    return result;
+}
+
+/* POSIX shared memory is a file below /dev/shm. */
+PyObject *on_shared_memory(State *state, Call *call)
+{
+    char text[PATH_MAX];
+    Py_ssize_t at = call_find(call, 0, "path");
+    const char *name = at >= 0 && PyUnicode_CheckExact(call->args[at]) ? PyUnicode_AsUTF8(call->args[at]) : NULL;
+    if (name == NULL || snprintf(text, PATH_MAX, "/dev/shm/%s", name) >= PATH_MAX) {
+        PyErr_Clear();
+        return deny_text(state, DENY_FILESYSTEM, "/dev/shm");
+    }
+    char normal[PATH_MAX];
+    if (path_normalise(text, normal) < 0 || require(state, normal, call->row->operations) < 0) {
+        return NULL;
+    }
+    return call_original(call);
+}

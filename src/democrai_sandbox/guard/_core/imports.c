@@ -1,0 +1,239 @@
+/* Sensitive imports: refused when the subject's own code asks, and refused at use whoever imported them. */
+#include "core.h"
+
+#include <string.h>
+
+PyObject *sensitive_roots = NULL; /* frozenset of str */
+
+static PyObject *import_original = NULL, *sanity_original = NULL;
+
+static PyObject *root_of(PyObject *name)
+{
+    Py_ssize_t length = PyUnicode_GET_LENGTH(name);
+    Py_ssize_t dot = PyUnicode_FindChar(name, '.', 0, length, 1);
+    return dot > 0 ? PyUnicode_Substring(name, 0, dot) : Py_NewRef(name);
+}
+
+/* "ctypes" allows "_ctypes" with it, and "cffi" its backend: neither works without the other. */
+static bool allows(const State *state, PyObject *root)
+{
+    static const char *const pairs[][2] = {{"ctypes", "_ctypes"}, {"cffi", "_cffi_backend"}};
+    if (state_allows_import(state, root)) {
+        return true;
+    }
+    for (int i = 0; i < 2; i++) {
+        for (int k = 0; k < 2; k++) {
+            if (PyUnicode_CompareWithASCIIString(root, pairs[i][k]) == 0) {
+                PyObject *other = PyUnicode_FromString(pairs[i][1 - k]);
+                bool allowed = other && state_allows_import(state, other);
+                Py_XDECREF(other);
+                return allowed;
+            }
+        }
+    }
+    return false;
+}
+
+static int refuse(State *state, PyObject *root)
+{
+    deny(state, DENY_MODULE, "use", root);
+    return -1;
+}
+
+/* -1 with an exception when the module is sensitive and the subject's own code asks for it. A library below the read-only
+ * code roots may import it (numpy does); what it then calls is refused at the call. */
+int import_check(State *state, PyObject *name, bool ask_frame)
+{
+    if (!PyUnicode_Check(name) || sensitive_roots == NULL) {
+        return 0;
+    }
+    PyObject *root = root_of(name);
+    if (root == NULL) {
+        return -1;
+    }
+    int result = 0;
+    if (PySet_Contains(sensitive_roots, root) == 1 && !allows(state, root) && !(ask_frame && asker_is_library())) {
+        result = refuse(state, root);
+    }
+    Py_DECREF(root);
+    return result;
+}
+
+/* Native code is not contained here, so it comes only from where the subject cannot have put it. */
+int import_native_check(State *state, PyObject *path)
+{
+    PathText text;
+    char location[PATH_MAX];
+    if (path_text(path, &text) < 0) {
+        return -1;
+    }
+    if (path_canonical(text.raw, 1, location) < 0) {
+        strcpy(location, text.text);
+    }
+    unsigned mask = location_mask(state, location);
+    int result = 0;
+    if (!(mask & FLAG_CODE) || (mask & (OP_CREATE | OP_MODIFY | OP_DELETE))) {
+        deny_path(state, location, OP_EXECUTE, false);
+        result = -1;
+    }
+    Py_DECREF(text.object);
+    return result;
+}
+
+/* ---- __import__, importlib ---------------------------------------------------------------------- */
+
+static PyObject *guarded_import(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"name", "globals", "locals", "fromlist", "level", NULL};
+    PyObject *name, *globals = NULL, *locals = NULL, *fromlist = NULL;
+    int level = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "U|OOOi:__import__", names, &name, &globals, &locals, &fromlist, &level)) {
+        return NULL;
+    }
+    State *state = state_guarding();
+    if (state != NULL && level == 0 && import_check(state, name, true) < 0) {
+        return NULL;
+    }
+    PyObject *result = PyImport_ImportModuleLevelObject(name, globals, locals, fromlist, level);
+    if (UNLIKELY(imports_happened) && result != NULL && patch_loaded_modules() < 0) {
+        Py_CLEAR(result);
+    }
+    return result;
+}
+
+/* importlib's own first step, for modules that are loaded already and raise no event. */
+static PyObject *guarded_sanity(PyObject *module, PyObject *args)
+{
+    State *state = state_guarding();
+    PyObject *name = PyTuple_GET_SIZE(args) > 0 ? PyTuple_GET_ITEM(args, 0) : NULL;
+    long level = PyTuple_GET_SIZE(args) > 2 && PyLong_Check(PyTuple_GET_ITEM(args, 2)) ? PyLong_AsLong(PyTuple_GET_ITEM(args, 2)) : 0;
+    if (state != NULL && name != NULL && level == 0 && import_check(state, name, true) < 0) {
+        return NULL;
+    }
+    return PyObject_Call(sanity_original, args, NULL);
+}
+
+static PyMethodDef import_def = {"__import__", (PyCFunction)(void (*)(void))guarded_import, METH_VARARGS | METH_KEYWORDS,
+                                 "__import__(name, globals=None, locals=None, fromlist=(), level=0) -> module"};
+static PyMethodDef sanity_def = {"_sanity_check", guarded_sanity, METH_VARARGS, NULL};
+
+static int replace(const char *module_name, const char *name, PyMethodDef *def, PyObject **original)
+{
+    PyObject *module = PyImport_ImportModule(module_name);
+    PyObject *function = module ? PyCFunction_New(def, NULL) : NULL;
+    *original = function ? PyObject_GetAttrString(module, name) : NULL;
+    int result = *original ? PyObject_SetAttrString(module, name, function) : -1;
+    Py_XDECREF(function);
+    Py_XDECREF(module);
+    return result;
+}
+
+int imports_ready(void)
+{
+    if (replace("builtins", "__import__", &import_def, &import_original) < 0 ||
+        replace("_frozen_importlib", "_sanity_check", &sanity_def, &sanity_original) < 0) {
+        return -1;
+    }
+    return 0;
+}
+
+/* What a native module brings is patched before anybody can use it, also when it never enters sys.modules. */
+PyObject *on_import_native(State *state, Call *call)
+{
+    PyObject *result = call_original(call);
+    if (result == NULL || PyErr_Occurred()) {
+        return result;
+    }
+    PyObject *module = PyModule_Check(result) ? result : call->nargs > 0 ? call->args[0] : NULL;
+    if (module != NULL && PyModule_Check(module)) {
+        const char *name = PyModule_GetName(module);
+        if (name == NULL || patch_module(name, module) < 0) {
+            Py_DECREF(result);
+            return NULL;
+        }
+    }
+    return result;
+}
+
+/* ---- use ------------------------------------------------------------------------------------------ */
+
+static int foreign_allowed(State *state, const char *root)
+{
+    PyObject *name = PyUnicode_FromString(root);
+    int result = name && allows(state, name) ? 0 : -1;
+    if (name != NULL && result < 0) {
+        refuse(state, name);
+    }
+    Py_XDECREF(name);
+    return result;
+}
+
+PyObject *on_foreign(State *state, Call *call)
+{
+    return foreign_allowed(state, call->row->argument) < 0 ? NULL : call_original(call);
+}
+
+static ternaryfunc pointer_original = NULL;
+
+/* Calling a C function pointer raises no event, and memmove alone writes anywhere. */
+static PyObject *pointer_call(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    State *state = state_guarding();
+    if (state != NULL && foreign_allowed(state, "ctypes") < 0) {
+        return NULL;
+    }
+    return pointer_original(self, args, kwargs);
+}
+
+/* Data types need no call either: a c_char_p made of a number reads at that address. */
+static const char *const data_types[] = {"_SimpleCData", "Structure", "Union", "Array", "_Pointer", "CFuncPtr"};
+enum { DATA_TYPES = sizeof data_types / sizeof *data_types };
+static struct {
+    PyTypeObject *type;
+    newfunc original;
+} data[DATA_TYPES];
+
+static PyObject *data_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    State *state = state_guarding();
+    if (state != NULL && foreign_allowed(state, "ctypes") < 0) {
+        return NULL;
+    }
+    for (PyTypeObject *base = type; base != NULL; base = base->tp_base) {
+        for (int i = 0; i < DATA_TYPES; i++) {
+            if (data[i].type == base) {
+                return data[i].original(type, args, kwargs);
+            }
+        }
+    }
+    PyErr_SetString(PyExc_TypeError, "not a ctypes type");
+    return NULL;
+}
+
+static int patch_data_type(PyObject *module, int index)
+{
+    PyTypeObject *type = (PyTypeObject *)PyObject_GetAttrString(module, data_types[index]);
+    if (type == NULL) {
+        PyErr_Clear();
+        return 0;
+    }
+    data[index].type = type; /* kept for good */
+    data[index].original = type->tp_new;
+    return patch_slot(type, NULL, (void **)&type->tp_new, (void *)data_new) < 0 ? -1 : 1;
+}
+
+int ctypes_patch(PyObject *module)
+{
+    PyTypeObject *type = (PyTypeObject *)PyObject_GetAttrString(module, "CFuncPtr");
+    if (type == NULL) {
+        PyErr_Clear();
+        return 0;
+    }
+    pointer_original = type->tp_call;
+    int result = patch_slot(type, "__call__", (void **)&type->tp_call, (void *)pointer_call) < 0 ? -1 : 1;
+    for (int i = 0; result == 1 && i < DATA_TYPES; i++) {
+        result = patch_data_type(module, i);
+    }
+    Py_DECREF(type);
+    return result;
+}

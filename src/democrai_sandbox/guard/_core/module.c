@@ -1,0 +1,216 @@
+/* The extension module: installs everything when it is imported, and is never unloaded. */
+#include "core.h"
+
+#include <string.h>
+
+PyObject *child_environment = NULL;
+
+static PyObject *protected = NULL; /* entries of what the host protects, for every policy made from now on */
+static PyObject *policies = NULL;  /* compiled policies by their declarations; out of reach of guarded code */
+enum { POLICIES_KEPT = 1024 };
+
+static int refuse_when_sealed(void)
+{
+    if (sealed) {
+        PyErr_SetString(usage_error ? usage_error : PyExc_RuntimeError,
+                        "the guard is sealed: configure it before the first guard is entered");
+        return -1;
+    }
+    return 0;
+}
+
+/* setup(**what): given by the Python face at import and by the host before the first guard; never afterwards. */
+static PyObject *setup(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"denial_factory", "usage_error", "child_environment", "decider", "recorder", "facade_files",
+                            "sensitive_roots", "protected", "runtime_policy", "code_policy", "runtime_code", NULL};
+    PyObject *factory = NULL, *usage = NULL, *environment = NULL, *ask = NULL, *record = NULL, *facade = NULL, *roots = NULL;
+    PyObject *shut = NULL, *runtime = NULL, *code = NULL, *codes = NULL;
+    if (refuse_when_sealed() < 0 ||
+        !PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOOOO!O!O!O!O!O", names, &factory, &usage, &environment, &ask,
+                                     &record, &PyFrozenSet_Type, &facade, &PyFrozenSet_Type, &roots, &PyTuple_Type, &shut,
+                                     &Policy_Type, &runtime, &Policy_Type, &code, &codes)) {
+        return NULL;
+    }
+    struct {
+        PyObject **place, *value;
+    } given[] = {{&denial_factory, factory}, {&usage_error, usage}, {&child_environment, environment}, {&decider, ask},
+                 {&recorder, record}, {&facade_files, facade}, {&sensitive_roots, roots}, {&protected, shut}, {(PyObject **)&runtime_policy, runtime},
+                 {(PyObject **)&code_policy, code}};
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
+        if (given[i].value != NULL) {
+            Py_XSETREF(*given[i].place, Py_NewRef(given[i].value));
+        }
+    }
+    if (codes != NULL && register_runtime_code(codes) < 0) {
+        return NULL;
+    }
+    if (shut != NULL && policies != NULL) {
+        PyDict_Clear(policies); /* compiled without the new protected paths */
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *protected_entries(PyObject *module, PyObject *unused)
+{
+    return protected ? Py_NewRef(protected) : PyTuple_New(0);
+}
+
+static PyObject *get_sensitive_roots(PyObject *module, PyObject *unused)
+{
+    return sensitive_roots ? Py_NewRef(sensitive_roots) : PyFrozenSet_New(NULL);
+}
+
+static PyObject *recall(PyObject *module, PyObject *key)
+{
+    PyObject *found = PyTuple_CheckExact(key) ? PyDict_GetItemWithError(policies, key) : NULL;
+    return found ? Py_NewRef(found) : PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
+/* What guarded code compiles is not kept: it must not be able to choose what the host finds under a key. */
+static PyObject *remember(PyObject *module, PyObject *args)
+{
+    PyObject *key, *policy;
+    if (!PyArg_ParseTuple(args, "O!O!", &PyTuple_Type, &key, &Policy_Type, &policy)) {
+        return NULL;
+    }
+    if (state_guarding() == NULL) {
+        if (PyDict_GET_SIZE(policies) >= POLICIES_KEPT) {
+            PyDict_Clear(policies);
+        }
+        if (PyDict_SetItem(policies, key, policy) < 0) {
+            return NULL;
+        }
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *current_view(PyObject *module, PyObject *unused)
+{
+    State *state = state_guarding();
+    return state ? state_view(state) : Py_NewRef(Py_None);
+}
+
+static PyObject *recent_for_host(PyObject *module, PyObject *unused)
+{
+    return state_guarding() ? PyList_New(0) : recent_denials(module, unused);
+}
+
+static PyObject *count_states(PyObject *module, PyObject *unused)
+{
+    return PyLong_FromSsize_t(live_states);
+}
+
+static PyObject *is_sealed(PyObject *module, PyObject *unused)
+{
+    return PyBool_FromLong(sealed);
+}
+
+/* (module, owner, name, patched) of every row: the coverage test and the status page read it. */
+static PyObject *patched_entries(PyObject *module, PyObject *unused)
+{
+    PyObject *list = PyList_New(0);
+    for (int i = 0; list != NULL && i < row_count; i++) {
+        PyObject *row = Py_BuildValue("(sssO)", rows[i].module, rows[i].owner, rows[i].name, rows[i].original ? Py_True : Py_False);
+        if (row == NULL || PyList_Append(list, row) < 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(row);
+    }
+    return list;
+}
+
+/* mask(policy, path): the native matcher by itself, for the differential test against policy.paths. */
+static PyObject *mask(PyObject *module, PyObject *args)
+{
+    PyObject *policy;
+    const char *path;
+    PathKey key;
+    if (!PyArg_ParseTuple(args, "O!y", &Policy_Type, &policy, &path)) {
+        return NULL;
+    }
+    if (path[0] != '/' || strlen(path) >= PATH_MAX) {
+        PyErr_SetString(PyExc_ValueError, "not an absolute path");
+        return NULL;
+    }
+    path_key(&key, path);
+    return PyLong_FromUnsignedLong(policy_mask((Policy *)policy, &key));
+}
+
+static PyMethodDef methods[] = {
+    {"setup", (PyCFunction)(void (*)(void))setup, METH_VARARGS | METH_KEYWORDS, NULL},
+    {"policy", (PyCFunction)(void (*)(void))policy_new, METH_VARARGS | METH_KEYWORDS, NULL},
+    {"guard", (PyCFunction)(void (*)(void))guard_new, METH_VARARGS | METH_KEYWORDS, NULL},
+    {"bypass", bypass_new, METH_NOARGS, NULL},
+    {"recall", recall, METH_O, NULL},
+    {"remember", remember, METH_VARARGS, NULL},
+    {"protected_entries", protected_entries, METH_NOARGS, NULL},
+    {"sensitive_roots", get_sensitive_roots, METH_NOARGS, NULL},
+    {"recent", recent_for_host, METH_NOARGS, NULL},
+    {"current_view", current_view, METH_NOARGS, NULL},
+    {"live_states", count_states, METH_NOARGS, "Count the guard states that are alive in this process."},
+    {"is_sealed", is_sealed, METH_NOARGS, NULL},
+    {"patched_entries", patched_entries, METH_NOARGS,
+     "List every builtin of the patch table: module, type, name, and whether this interpreter has it patched."},
+    {"mask", mask, METH_VARARGS, NULL},
+    {NULL},
+};
+
+static int check_system(void)
+{
+    int failed = openat2_missing();
+    if (failed == 0) {
+        return 0;
+    }
+    PyErr_Format(PyExc_ImportError,
+                 "democrai-sandbox needs the openat2 system call (%s): Linux 5.6 or newer, and a container profile that "
+                 "permits it",
+                 strerror(failed));
+    return -1;
+}
+
+static int import_first(void)
+{
+    static const char *const needed[] = {"posix", "_io", "_thread", "_signal", "atexit", "_weakref", "_contextvars", "_imp"};
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
+        PyObject *module = PyImport_ImportModule(needed[i]);
+        if (module == NULL) {
+            return -1;
+        }
+        Py_DECREF(module);
+    }
+    return 0;
+}
+
+static int all_required_patched(void)
+{
+    for (int i = 0; i < row_count; i++) {
+        if (rows[i].original == NULL && !rows[i].optional) {
+            PyErr_Format(PyExc_ImportError, "%s.%s was not found: the guard does not fit this interpreter", rows[i].module, rows[i].name);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_core", .m_size = -1, .m_methods = methods};
+
+PyMODINIT_FUNC PyInit__core(void)
+{
+    static PyObject *only = NULL;
+    if (only != NULL) {
+        return Py_NewRef(only); /* a second import after del sys.modules[...] finds the one that is installed */
+    }
+    if (check_system() < 0 || state_ready() < 0 || contexts_ready() < 0 || import_first() < 0 || handover_ready() < 0 ||
+        opens_ready() < 0 || imports_ready() < 0 || patch_loaded_modules() < 0 || all_required_patched() < 0 || audit_ready() < 0) {
+        return NULL;
+    }
+    policies = PyDict_New();
+    only = policies ? PyModule_Create(&definition) : NULL;
+    if (only == NULL || PyModule_AddObjectRef(only, "Guard", (PyObject *)&Guard_Type) < 0 ||
+        PyModule_AddObjectRef(only, "Policy", (PyObject *)&Policy_Type) < 0) {
+        return NULL;
+    }
+    PyObject_GC_UnTrack(policies);
+    return Py_NewRef(only);
+}

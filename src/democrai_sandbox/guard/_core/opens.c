@@ -1,0 +1,364 @@
+/* Opening: the openat2 that checks is the open itself, so nothing can be exchanged in between. */
+#include "core.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+_Thread_local bool checked_open = false;
+
+/* ---- which operations an open asks for ------------------------------------------------------ */
+
+typedef struct {
+    unsigned must;   /* all of these */
+    unsigned either; /* and one of these: which one depends on whether the file is there */
+} Wanted;
+
+static Wanted wanted_by(int flags)
+{
+    int access = flags & O_ACCMODE;
+    bool writes = access != O_RDONLY || (flags & O_TRUNC);
+    Wanted wanted = {0, 0};
+    if (access != O_WRONLY || (flags & O_PATH)) {
+        wanted.must |= OP_READ;
+    }
+    if ((flags & O_TMPFILE) == O_TMPFILE) {
+        wanted.must = OP_CREATE;
+    }
+    else if (flags & O_CREAT) {
+        wanted.must |= flags & O_EXCL ? OP_CREATE : 0;
+        wanted.either = flags & O_EXCL ? 0 : (writes ? OP_CREATE | OP_MODIFY : OP_CREATE | OP_READ);
+    }
+    else if (writes && !(flags & O_PATH)) {
+        wanted.must |= OP_MODIFY;
+    }
+    return wanted;
+}
+
+static bool enough(Wanted wanted, unsigned granted)
+{
+    return (granted & wanted.must) == wanted.must && (wanted.either == 0 || (granted & wanted.either));
+}
+
+/* Who may only modify does not create, who may only create does not modify: the kernel is asked for just that. */
+static int limited_flags(int flags, Wanted wanted, unsigned granted)
+{
+    if (wanted.either == 0) {
+        return flags;
+    }
+    if (!(granted & OP_CREATE)) {
+        return flags & ~O_CREAT;
+    }
+    return (wanted.either & OP_MODIFY) && !(granted & OP_MODIFY) ? flags | O_EXCL : flags;
+}
+
+/* ---- the open ------------------------------------------------------------------------------- */
+
+typedef struct {
+    State *state;
+    PathText *text;
+    int flags, mode;
+    Wanted wanted;
+    char path[PATH_MAX];
+    bool inside;
+} Opening;
+
+static void locate(Opening *opening)
+{
+    int follow = !(opening->flags & O_NOFOLLOW) && (opening->flags & (O_CREAT | O_EXCL)) != (O_CREAT | O_EXCL);
+    Py_BEGIN_ALLOW_THREADS
+    if (path_canonical(opening->text->raw, follow, opening->path) < 0) {
+        strcpy(opening->path, opening->text->text);
+    }
+    Py_END_ALLOW_THREADS
+}
+
+static int refuse(Opening *opening, unsigned missing)
+{
+    deny_path(opening->state, opening->inside ? opening->path : opening->text->text, missing, false);
+    return -1;
+}
+
+/* 1 and *fd, 0 to try again at a new location, -1 with an exception. */
+static int open_once(Opening *opening, int *fd)
+{
+    unsigned granted;
+    Wanted wanted = opening->wanted;
+    if (grant(opening->state, opening->path, wanted.must | wanted.either, &granted) < 0) {
+        return -1;
+    }
+    if (!enough(wanted, granted)) {
+        unsigned missing = wanted.must & ~granted;
+        return refuse(opening, missing ? missing : wanted.either & ~OP_READ);
+    }
+    int flags = limited_flags(opening->flags, wanted, granted), failed;
+    do {
+        Py_BEGIN_ALLOW_THREADS
+        *fd = open_beneath(opening->path, flags, opening->mode);
+        failed = *fd < 0 ? errno : 0;
+        Py_END_ALLOW_THREADS
+    } while (failed == EINTR && PyErr_CheckSignals() == 0);
+    if (!failed) {
+        return 1;
+    }
+    if (PyErr_Occurred()) {
+        return -1;
+    }
+    if (failed == ENOENT && flags != opening->flags && !(flags & O_CREAT)) {
+        return refuse(opening, OP_CREATE);
+    }
+    if (failed == EEXIST && flags != opening->flags && (flags & O_EXCL)) {
+        return refuse(opening, OP_MODIFY);
+    }
+    if (failed == ELOOP) {
+        char before[PATH_MAX];
+        strcpy(before, opening->path);
+        locate(opening);
+        if (strcmp(before, opening->path) != 0 || !(opening->flags & O_NOFOLLOW)) {
+            return 0;
+        }
+    }
+    errno = failed;
+    errno_error(opening->text->object);
+    return -1;
+}
+
+static int guarded_open(State *state, PathText *text, int flags, int mode)
+{
+    Opening opening = {.state = state, .text = text, .flags = flags, .mode = mode, .wanted = wanted_by(flags)};
+    int fd = -1;
+    strcpy(opening.path, text->text);
+    opening.flags |= text->directory && !(flags & O_CREAT) ? O_DIRECTORY : 0;
+    opening.inside = enough(opening.wanted, location_mask(state, opening.path));
+    if (!opening.inside) {
+        locate(&opening);
+    }
+    for (int attempt = 0; attempt < 8; attempt++) {
+        int result = open_once(&opening, &fd);
+        if (result != 0) {
+            return result < 0 ? -1 : fd;
+        }
+    }
+    errno = ELOOP;
+    errno_error(text->object);
+    return -1;
+}
+
+/* Other hooks still learn of the open; ours need not look again. */
+static int announce(PyObject *path, const char *mode, int flags)
+{
+    checked_open = true;
+    int result = mode ? PySys_Audit("open", "Osi", path, mode, flags) : PySys_Audit("open", "OOi", path, Py_None, flags);
+    checked_open = false;
+    return result;
+}
+
+/* ---- os.open -------------------------------------------------------------------------------- */
+
+static int integer_argument(const Call *call, int index, const char *name, int fallback)
+{
+    Py_ssize_t at = call_find(call, index, name);
+    if (at < 0) {
+        return fallback;
+    }
+    long value = PyLong_AsLong(call->args[at]);
+    if (value > INT_MAX || value < INT_MIN) {
+        PyErr_SetString(PyExc_OverflowError, "signed integer does not fit into int");
+        return -1;
+    }
+    return (int)value;
+}
+
+PyObject *on_open(State *state, Call *call)
+{
+    char base[PATH_MAX];
+    bool relative;
+    PathText text;
+    Py_ssize_t at = call_find(call, 0, "path"), flags_at = call_find(call, 1, "flags");
+    if (at < 0 || flags_at < 0) {
+        return call_original(call); /* its own TypeError */
+    }
+    int flags = integer_argument(call, 1, "flags", 0), mode = integer_argument(call, 2, "mode", 0777);
+    if (PyErr_Occurred() || directory_argument(state, call, "dir_fd", base, &relative) < 0 ||
+        path_text_at(call->args[at], relative ? base : NULL, &text) < 0) {
+        return NULL;
+    }
+    int fd = -1;
+    if (announce(text.object, NULL, flags) == 0) {
+        fd = guarded_open(state, &text, flags, mode);
+    }
+    Py_DECREF(text.object);
+    if (fd < 0) {
+        return NULL;
+    }
+    descriptor_adopt(state, fd);
+    return PyLong_FromLong(fd);
+}
+
+/* ---- FileIO: open(), io.open, io.open_code, FileIO itself ------------------------------------ */
+
+static initproc fileio_original = NULL;
+
+/* The flags FileIO derives from its mode; -1 when FileIO itself will complain. */
+static int mode_flags(const char *mode)
+{
+    int flags = 0;
+    bool plus = strchr(mode, '+') != NULL;
+    switch (mode[strspn(mode, "b+")]) {
+    case 'r':
+        flags = plus ? O_RDWR : O_RDONLY;
+        break;
+    case 'w':
+        flags = O_CREAT | O_TRUNC | (plus ? O_RDWR : O_WRONLY);
+        break;
+    case 'x':
+        flags = O_CREAT | O_EXCL | (plus ? O_RDWR : O_WRONLY);
+        break;
+    case 'a':
+        flags = O_CREAT | O_APPEND | (plus ? O_RDWR : O_WRONLY);
+        break;
+    default:
+        return -1;
+    }
+    size_t kinds = 0;
+    for (const char *p = mode; *p; p++) {
+        if (strchr("rwxa", *p)) {
+            kinds++;
+        }
+        else if (*p != 'b' && *p != '+') {
+            return -1;
+        }
+    }
+    return kinds == 1 ? flags : -1;
+}
+
+static unsigned mode_operations(int flags)
+{
+    int access = flags & O_ACCMODE;
+    return (access != O_WRONLY ? OP_READ : 0) | (access != O_RDONLY ? OP_MODIFY : 0);
+}
+
+static int init_with(PyObject *self, PyObject *file, const char *mode, int closefd)
+{
+    PyObject *args = Py_BuildValue("(OsO)", file, mode, closefd ? Py_True : Py_False);
+    if (args == NULL) {
+        return -1;
+    }
+    checked_open = true;
+    int result = fileio_original(self, args, NULL);
+    checked_open = false;
+    Py_DECREF(args);
+    return result;
+}
+
+/* FileIO takes the descriptor we opened, and keeps the name the caller gave. */
+static int init_opened(PyObject *self, int fd, PyObject *name, const char *mode)
+{
+    PyObject *number = PyLong_FromLong(fd);
+    int result = number ? init_with(self, number, mode, 1) : -1;
+    Py_XDECREF(number);
+    if (result < 0) {
+        errno_filename(name);
+        close(fd);
+        return -1;
+    }
+    static PyObject *name_attribute = NULL;
+    if (name_attribute == NULL) {
+        name_attribute = PyUnicode_InternFromString("name");
+    }
+    return PyObject_SetAttr(self, name_attribute, name);
+}
+
+/* A caller's opener may return any number it likes: it is looked at before FileIO may have it. */
+static int init_from_opener(State *state, PyObject *self, PyObject *file, PyObject *opener, const char *mode, int flags)
+{
+    PyObject *number = PyObject_CallFunction(opener, "Oi", file, flags | O_CLOEXEC);
+    if (number == NULL) {
+        return -1;
+    }
+    int fd = PyLong_Check(number) ? (int)PyLong_AsLong(number) : -1;
+    int result = -1;
+    if (fd < 0) {
+        if (!PyErr_Occurred()) {
+            PyErr_Format(PyExc_ValueError, "opener returned %R", number);
+        }
+    }
+    else if (descriptor_check(state, number, mode_operations(flags)) == 0) {
+        ioctl(fd, FIOCLEX);
+        result = init_opened(self, fd, file, mode);
+    }
+    Py_DECREF(number);
+    return result;
+}
+
+static int init_path(State *state, PyObject *self, PyObject *file, PyObject *opener, const char *mode, int flags)
+{
+    PathText text;
+    if (path_text(file, &text) < 0) {
+        return -1;
+    }
+    int result = -1;
+    if (announce(text.object, mode, flags) == 0) {
+        if (opener != Py_None) {
+            result = init_from_opener(state, self, text.object, opener, mode, flags);
+        }
+        else {
+            int fd = guarded_open(state, &text, flags, 0666);
+            result = fd < 0 ? -1 : init_opened(self, fd, file, mode);
+        }
+    }
+    Py_DECREF(text.object);
+    return result;
+}
+
+static int init_descriptor(State *state, PyObject *self, PyObject *file, const char *mode, int closefd, int flags)
+{
+    PyObject *number = PyNumber_Index(file);
+    int result = -1;
+    if (number != NULL && descriptor_check(state, number, mode_operations(flags)) == 0) {
+        result = init_with(self, number, mode, closefd);
+    }
+    Py_XDECREF(number);
+    return result;
+}
+
+static int fileio_init(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    State *state = state_guarding();
+    if (LIKELY(state == NULL)) {
+        return fileio_original(self, args, kwargs);
+    }
+    static char *names[] = {"file", "mode", "closefd", "opener", NULL};
+    PyObject *file, *opener = Py_None;
+    const char *mode = "r";
+    int closefd = 1;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|spO:FileIO", names, &file, &mode, &closefd, &opener)) {
+        return -1;
+    }
+    int flags = mode_flags(mode);
+    if (flags < 0 || (!closefd && !path_is_descriptor(file))) {
+        PyErr_Format(PyExc_ValueError, flags < 0 ? "invalid mode: %.200s" : "Cannot use closefd=False with file name", mode);
+        return -1;
+    }
+    Py_INCREF(state);
+    int result = path_is_descriptor(file) ? init_descriptor(state, self, file, mode, closefd, flags)
+                                          : init_path(state, self, file, opener, mode, flags | O_CLOEXEC);
+    Py_DECREF(state);
+    return result;
+}
+
+int opens_ready(void)
+{
+    PyObject *io = PyImport_ImportModule("_io");
+    PyTypeObject *type = io ? (PyTypeObject *)PyObject_GetAttrString(io, "FileIO") : NULL;
+    Py_XDECREF(io);
+    if (type == NULL) {
+        return -1;
+    }
+    fileio_original = type->tp_init;
+    int result = patch_slot(type, "__init__", (void **)&type->tp_init, (void *)fileio_init);
+    Py_DECREF(type);
+    return result;
+}

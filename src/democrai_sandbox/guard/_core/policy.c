@@ -1,0 +1,224 @@
+/* Compiled roots: a hash of whole component prefixes with an operation mask.
+ *
+ * A path is matched by hashing it once and looking up each of its prefixes, so the cost depends neither on the
+ * number of roots nor on how many of them share a beginning ("/srv/a" never answers for "/srv/ab"). */
+#include "core.h"
+
+#include <string.h>
+
+static uint64_t next_policy_id = 1;
+
+/* FNV-1a, taken at every component boundary. Collisions are harmless: an entry's text is compared before it counts. */
+void path_key(PathKey *key, const char *path)
+{
+    uint64_t hash = 14695981039346656037ULL ^ '/';
+    hash *= 1099511628211ULL;
+    key->path = path;
+    key->hash[0] = hash;
+    key->length[0] = 1;
+    key->count = 1;
+    const char *p = path + 1;
+    if (*p == '\0') {
+        return;
+    }
+    for (;; p++) {
+        if (*p == '/' || *p == '\0') {
+            key->hash[key->count] = hash;
+            key->length[key->count++] = (uint16_t)(p - path);
+            if (*p == '\0') {
+                return;
+            }
+        }
+        hash = (hash ^ (unsigned char)*p) * 1099511628211ULL;
+    }
+}
+
+static Entry *find_slot(const Policy *policy, uint64_t hash, const char *path, uint16_t length)
+{
+    size_t at = (hash ^ (hash >> 29)) & (policy->slots - 1);
+    for (;; at = (at + 1) & (policy->slots - 1)) {
+        Entry *entry = &policy->table[at];
+        if (entry->length == 0) {
+            return entry;
+        }
+        if (entry->hash == hash && entry->length == length && memcmp(policy->arena + entry->offset, path, length) == 0) {
+            return entry;
+        }
+    }
+}
+
+unsigned policy_mask(const Policy *policy, const PathKey *key)
+{
+    unsigned mask = 0;
+    bool guarded = false;
+    if (policy->slots == 0) {
+        return 0;
+    }
+    for (int i = 0; i < key->count; i++) {
+        const Entry *entry = find_slot(policy, key->hash[i], key->path, key->length[i]);
+        if (LIKELY(entry->length == 0)) {
+            continue;
+        }
+        if (entry->is_protected) {
+            mask = 0;
+            guarded = true;
+            continue;
+        }
+        guarded = guarded && entry->owned == 0; /* what the runtime gave to this subject opens again below */
+        mask |= guarded ? 0 : (unsigned)(entry->declared | entry->owned);
+        if (entry->above_protected && i == key->count - 1) {
+            /* moving the folder away would carry the protected file out of its place, and planting a link where the folder
+             * is still missing would decide where the host puts the file */
+            mask &= ~(OP_DELETE | OP_CREATE);
+        }
+    }
+    return mask;
+}
+
+static Entry *insert(Policy *policy, const char *path, size_t length, uint32_t *used)
+{
+    PathKey key;
+    char text[PATH_MAX];
+    memcpy(text, path, length);
+    text[length] = '\0';
+    path_key(&key, text);
+    Entry *entry = find_slot(policy, key.hash[key.count - 1], text, (uint16_t)length);
+    if (entry->length == 0) {
+        entry->hash = key.hash[key.count - 1];
+        entry->offset = *used;
+        entry->length = (uint16_t)length;
+        memcpy(policy->arena + *used, text, length);
+        *used += (uint32_t)length;
+    }
+    return entry;
+}
+
+static void mark_ancestors(Policy *policy, const char *path, uint32_t *used)
+{
+    PathKey key;
+    path_key(&key, path);
+    for (int i = 0; i < key.count - 1; i++) {
+        insert(policy, path, key.length[i], used)->above_protected = 1;
+    }
+}
+
+/* Room for every entry, and for every ancestor of a protected one. */
+static int measure(PyObject *entries, size_t *count, size_t *bytes)
+{
+    *count = 0;
+    *bytes = 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(entries); i++) {
+        const char *path;
+        Py_ssize_t length;
+        int mask;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(entries, i), "y#i", &path, &length, &mask)) {
+            return -1;
+        }
+        if (length < 1 || length >= PATH_MAX || path[0] != '/' || memchr(path, 0, (size_t)length) != NULL || (length > 1 && path[length - 1] == '/')) {
+            PyErr_Format(PyExc_ValueError, "not a normalised absolute path: %R", PyTuple_GET_ITEM(entries, i));
+            return -1;
+        }
+        size_t parts = 1;
+        for (Py_ssize_t k = 0; k < length && (mask & FLAG_PROTECTED); k++) {
+            parts += path[k] == '/';
+        }
+        *count += parts;
+        *bytes += parts * (size_t)length;
+    }
+    return 0;
+}
+
+static int fill(Policy *policy, PyObject *entries)
+{
+    uint32_t used = 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(entries); i++) {
+        const char *path;
+        Py_ssize_t length;
+        int mask;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(entries, i), "y#i", &path, &length, &mask)) {
+            return -1;
+        }
+        Entry *entry = insert(policy, path, (size_t)length, &used);
+        unsigned bits = (unsigned)mask & (OP_ALL | FLAG_CODE | FLAG_IMPORT);
+        if (mask & FLAG_PROTECTED) {
+            entry->is_protected = 1;
+            mark_ancestors(policy, path, &used);
+        }
+        else if (mask & FLAG_OWNED) {
+            entry->owned |= (uint16_t)bits;
+        }
+        else {
+            entry->declared |= (uint16_t)bits;
+        }
+    }
+    return 0;
+}
+
+static int build(Policy *policy, PyObject *entries)
+{
+    size_t count, bytes;
+    if (measure(entries, &count, &bytes) < 0) {
+        return -1;
+    }
+    if (count == 0) {
+        return 0;
+    }
+    for (policy->slots = 8; policy->slots < count * 2; policy->slots *= 2) {
+    }
+    policy->table = PyMem_Calloc(policy->slots, sizeof(Entry));
+    policy->arena = PyMem_Malloc(bytes);
+    if (policy->table == NULL || policy->arena == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    return fill(policy, entries);
+}
+
+PyObject *policy_new(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"subject", "kind", "entries", "imports", "allow_subprocess", "include_runtime", "declared", NULL};
+    PyObject *subject, *kind, *entries, *imports, *declared;
+    int allow_subprocess, include_runtime;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UUO!O!ppO", names, &subject, &kind, &PyTuple_Type, &entries,
+                                     &PyFrozenSet_Type, &imports, &allow_subprocess, &include_runtime, &declared)) {
+        return NULL;
+    }
+    Policy *policy = PyObject_New(Policy, &Policy_Type);
+    if (policy == NULL) {
+        return NULL;
+    }
+    policy->table = NULL;
+    policy->arena = NULL;
+    policy->slots = 0;
+    policy->id = next_policy_id++;
+    policy->subject = Py_NewRef(subject);
+    policy->kind = Py_NewRef(kind);
+    policy->imports = Py_NewRef(imports);
+    policy->declared = Py_NewRef(declared);
+    policy->allow_subprocess = allow_subprocess;
+    policy->include_runtime = include_runtime;
+    if (build(policy, entries) < 0) {
+        Py_DECREF(policy);
+        return NULL;
+    }
+    return (PyObject *)policy;
+}
+
+static void policy_dealloc(PyObject *self)
+{
+    Policy *policy = (Policy *)self;
+    PyMem_Free(policy->table);
+    PyMem_Free(policy->arena);
+    Py_XDECREF(policy->subject);
+    Py_XDECREF(policy->kind);
+    Py_XDECREF(policy->imports);
+    Py_XDECREF(policy->declared);
+    PyObject_Free(self);
+}
+
+PyTypeObject Policy_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "democrai_sandbox.guard._core.Policy",
+    .tp_basicsize = sizeof(Policy),
+    .tp_dealloc = policy_dealloc,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+};

@@ -1,0 +1,284 @@
+/* Children: refused by default; where the runtime allows them they get the environment the runtime owns. */
+#include "core.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+
+static const char PREFIX[] = "DEMOCRAI_";
+
+static void *refuse(State *state, const Call *call)
+{
+    char entrypoint[128];
+    snprintf(entrypoint, sizeof entrypoint, "%s.%s", call->row->argument, call->row->name);
+    return deny_text(state, DENY_SUBPROCESS, entrypoint);
+}
+
+PyObject *on_process(State *state, Call *call)
+{
+    return state->allow_subprocess ? call_original(call) : refuse(state, call);
+}
+
+/* The shadow file read by libc, not by open(). */
+PyObject *on_secret_database(State *state, Call *call)
+{
+    return deny_path(state, "/etc/shadow", OP_READ, false);
+}
+
+/* ---- the child's environment ----------------------------------------------------------------- */
+
+/* DEMOCRAI_* for children of this state, as a dict of bytes; the Python face words them, from guard state only. */
+extern PyObject *child_environment;
+
+static PyObject *owned_environment(State *state)
+{
+    PyObject *view = state_view(state);
+    PyObject *owned = view && child_environment ? PyObject_CallOneArg(child_environment, view) : NULL;
+    Py_XDECREF(view);
+    if (owned != NULL && !PyDict_CheckExact(owned)) {
+        Py_CLEAR(owned);
+    }
+    if (owned == NULL && !PyErr_Occurred()) {
+        PyErr_SetString(PyExc_RuntimeError, "the guard has no environment for children");
+    }
+    return owned;
+}
+
+static bool is_owned_name(const char *text)
+{
+    return strncmp(text, PREFIX, sizeof PREFIX - 1) == 0;
+}
+
+/* A value that the process already has (a copy of os.environ) is dropped silently; any other is an attempt to spoof. */
+static int check_given(State *state, const char *pair)
+{
+    const char *equals = strchr(pair, '=');
+    char name[256];
+    snprintf(name, sizeof name, "%.*s", equals ? (int)(equals - pair) : 255, pair);
+    const char *known = getenv(name);
+    if (known != NULL && equals != NULL && strcmp(known, equals + 1) == 0) {
+        return 0;
+    }
+    deny_text(state, DENY_ENVIRONMENT, name);
+    return -1;
+}
+
+static int append_pair(PyObject *list, const char *pair)
+{
+    PyObject *bytes = PyBytes_FromString(pair);
+    int result = bytes ? PyList_Append(list, bytes) : -1;
+    Py_XDECREF(bytes);
+    return result;
+}
+
+static int append_inherited(PyObject *list)
+{
+    for (char **pair = environ; pair && *pair; pair++) {
+        if (!is_owned_name(*pair) && append_pair(list, *pair) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int append_given(State *state, PyObject *list, PyObject *given)
+{
+    PyObject *pairs = PySequence_Fast(given, "env must be a sequence");
+    int result = pairs ? 0 : -1;
+    for (Py_ssize_t i = 0; result == 0 && i < PySequence_Fast_GET_SIZE(pairs); i++) {
+        PyObject *bytes = NULL;
+        if (!PyUnicode_FSConverter(PySequence_Fast_GET_ITEM(pairs, i), &bytes)) {
+            result = -1;
+            break;
+        }
+        const char *pair = PyBytes_AS_STRING(bytes);
+        result = is_owned_name(pair) ? check_given(state, pair) : append_pair(list, pair);
+        Py_DECREF(bytes);
+    }
+    Py_XDECREF(pairs);
+    return result;
+}
+
+static int append_owned(State *state, PyObject *list)
+{
+    PyObject *owned = owned_environment(state), *key, *value;
+    Py_ssize_t position = 0;
+    int result = owned ? 0 : -1;
+    while (result == 0 && PyDict_Next(owned, &position, &key, &value)) {
+        PyObject *pair = PyUnicode_FromFormat("%U=%U", key, value);
+        PyObject *bytes = pair ? PyUnicode_EncodeFSDefault(pair) : NULL;
+        result = bytes ? PyList_Append(list, bytes) : -1;
+        Py_XDECREF(pair);
+        Py_XDECREF(bytes);
+    }
+    Py_XDECREF(owned);
+    return result;
+}
+
+/* "NAME=value" bytes: what was given (or inherited) without DEMOCRAI_*, and DEMOCRAI_* from the guard. */
+static PyObject *environment_pairs(State *state, PyObject *given)
+{
+    PyObject *list = PyList_New(0);
+    if (list == NULL) {
+        return NULL;
+    }
+    int result = given == NULL || given == Py_None ? append_inherited(list) : append_given(state, list, given);
+    if (result < 0 || append_owned(state, list) < 0) {
+        Py_CLEAR(list);
+    }
+    return list;
+}
+
+/* The same as a mapping, which posix_spawn and execve take. */
+static PyObject *environment_mapping(State *state, PyObject *given)
+{
+    PyObject *pairs = NULL, *mapping = NULL, *list = NULL;
+    if (given != NULL && given != Py_None) {
+        PyObject *items = PyMapping_Items(given);
+        list = items ? PyList_New(0) : NULL;
+        for (Py_ssize_t i = 0; list != NULL && i < PyList_GET_SIZE(items); i++) {
+            PyObject *name = NULL, *value = NULL, *item = PyList_GET_ITEM(items, i), *pair = NULL;
+            if (PyArg_ParseTuple(item, "O&O&", PyUnicode_FSConverter, &name, PyUnicode_FSConverter, &value)) {
+                pair = PyBytes_FromFormat("%s=%s", PyBytes_AS_STRING(name), PyBytes_AS_STRING(value));
+            }
+            if (pair == NULL || PyList_Append(list, pair) < 0) {
+                Py_CLEAR(list);
+            }
+            Py_XDECREF(pair);
+            Py_XDECREF(name);
+            Py_XDECREF(value);
+        }
+        Py_XDECREF(items);
+        if (list == NULL) {
+            return NULL;
+        }
+    }
+    pairs = environment_pairs(state, list);
+    Py_XDECREF(list);
+    mapping = pairs ? PyDict_New() : NULL;
+    for (Py_ssize_t i = 0; mapping != NULL && i < PyList_GET_SIZE(pairs); i++) {
+        const char *pair = PyBytes_AS_STRING(PyList_GET_ITEM(pairs, i)), *equals = strchr(pair, '=');
+        PyObject *name = equals ? PyBytes_FromStringAndSize(pair, equals - pair) : NULL;
+        PyObject *value = name ? PyBytes_FromString(equals + 1) : NULL;
+        if (value != NULL && PyDict_SetItem(mapping, name, value) < 0) {
+            Py_CLEAR(mapping);
+        }
+        Py_XDECREF(name);
+        Py_XDECREF(value);
+    }
+    Py_XDECREF(pairs);
+    return mapping;
+}
+
+/* ---- the doors ------------------------------------------------------------------------------- */
+
+/* fork_exec raises no audit event; multiprocessing's "spawn" goes through it. Its sixth argument is the environment. */
+PyObject *on_fork_exec(State *state, Call *call)
+{
+    enum { ENVIRONMENT = 5 };
+    if (!state->allow_subprocess) {
+        return refuse(state, call);
+    }
+    if (call->nargs <= ENVIRONMENT) {
+        return call_original(call);
+    }
+    PyObject *pairs = environment_pairs(state, call->args[ENVIRONMENT]);
+    PyObject *result = pairs ? call_with(call, ENVIRONMENT, pairs) : NULL;
+    Py_XDECREF(pairs);
+    return result;
+}
+
+static PyObject *exec_without_environment(State *state, Call *call)
+{
+    PyObject *mapping = environment_mapping(state, NULL);
+    PyObject *posix = mapping ? PyImport_ImportModule("posix") : NULL;
+    PyObject *result = posix ? PyObject_CallMethod(posix, "execve", "OOO", call->args[0], call->args[1], mapping) : NULL;
+    Py_XDECREF(mapping);
+    Py_XDECREF(posix);
+    return result;
+}
+
+/* posix_spawn(path, argv, env), execve(path, argv, env), execv(path, argv) */
+PyObject *on_spawn(State *state, Call *call)
+{
+    if (!state->allow_subprocess) {
+        return refuse(state, call);
+    }
+    if (call->row->index < 0) {
+        return call->nargs == 2 ? exec_without_environment(state, call) : call_original(call);
+    }
+    Py_ssize_t at = call_find(call, call->row->index, "env");
+    if (at < 0) {
+        return call_original(call);
+    }
+    PyObject *mapping = environment_mapping(state, call->args[at]);
+    PyObject *result = mapping ? call_with(call, at, mapping) : NULL;
+    Py_XDECREF(mapping);
+    return result;
+}
+
+static PyObject *wait_for(PyObject *child)
+{
+    pid_t pid = (pid_t)PyLong_AsLong(child), done;
+    int status = 0;
+    do {
+        Py_BEGIN_ALLOW_THREADS
+        done = waitpid(pid, &status, 0);
+        Py_END_ALLOW_THREADS
+    } while (done < 0 && errno == EINTR && PyErr_CheckSignals() == 0);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    return done < 0 ? PyErr_SetFromErrno(PyExc_OSError) : PyLong_FromLong(status);
+}
+
+/* system() would hand over the C environment as it is, so the shell is started here. */
+PyObject *on_system(State *state, Call *call)
+{
+    if (!state->allow_subprocess) {
+        return refuse(state, call);
+    }
+    Py_ssize_t at = call_find(call, 0, "command");
+    if (at < 0 || spawn_row->original == NULL) {
+        return call_original(call);
+    }
+    PyObject *mapping = environment_mapping(state, NULL), *shell = NULL, *argv = NULL, *child = NULL, *result = NULL;
+    if (mapping != NULL) {
+        shell = PyUnicode_FromString("/bin/sh");
+        argv = Py_BuildValue("(ssO)", "sh", "-c", call->args[at]);
+    }
+    if (shell != NULL && argv != NULL) {
+        PyObject *args[3] = {shell, argv, mapping};
+        Call spawn = {.row = spawn_row, .self = spawn_row->module_object, .args = args, .nargs = 3};
+        child = call_original(&spawn);
+    }
+    if (child != NULL) {
+        result = wait_for(child);
+    }
+    Py_XDECREF(mapping);
+    Py_XDECREF(shell);
+    Py_XDECREF(argv);
+    Py_XDECREF(child);
+    return result;
+}
+
+/* ---- the environment of this process ---------------------------------------------------------- */
+
+int environment_check(State *state, PyObject *name)
+{
+    PyObject *bytes = NULL;
+    if (!PyUnicode_FSConverter(name, &bytes)) {
+        return -1;
+    }
+    int result = 0;
+    if (is_owned_name(PyBytes_AS_STRING(bytes))) {
+        deny_text(state, DENY_ENVIRONMENT, PyBytes_AS_STRING(bytes));
+        result = -1;
+    }
+    Py_DECREF(bytes);
+    return result;
+}

@@ -1,0 +1,274 @@
+/* Guard states and how they are carried.
+ *
+ * Two carriers together. The floor is thread-local, lives in C and is set for the dynamic extent of a guarded call: it is
+ * the authority. The ContextVar carries the state into child tasks, handles and threads. The state in force is the
+ * ContextVar's if it descends from the floor, else the floor: an emptied or foreign Context loses nothing, and two tasks
+ * on one loop never see each other's guard. */
+#include "core.h"
+
+Py_ssize_t live_states = 0;
+PyObject *state_variable = NULL;
+Policy *runtime_policy = NULL, *code_policy = NULL;
+
+static _Thread_local State *thread_floor = NULL;
+
+State *floor_get(void)
+{
+    return thread_floor;
+}
+
+void floor_set(State *state)
+{
+    thread_floor = state;
+}
+
+State *state_new(State *parent, Policy *policy, Mode mode, bool allow_subprocess, PyObject *identity)
+{
+    State *state = PyObject_New(State, &State_Type);
+    if (state == NULL) {
+        return NULL;
+    }
+    live_states++;
+    PyObject **own[] = {&state->user, &state->organization, &state->session};
+    PyObject *inherited[] = {parent ? parent->user : NULL, parent ? parent->organization : NULL, parent ? parent->session : NULL};
+    for (int i = 0; i < 3; i++) {
+        PyObject *given = identity ? PyTuple_GET_ITEM(identity, i) : Py_None;
+        /* who asks comes from the runtime: a context that guarded code opens keeps the identity it is in */
+        bool keep = parent != NULL && (given == Py_None || mode == MODE_NARROW);
+        *own[i] = Py_NewRef(keep ? inherited[i] : given);
+    }
+    state->parent = (State *)Py_XNewRef(parent);
+    state->policy = (Policy *)Py_XNewRef(policy);
+    state->mode = mode;
+    state->allow_subprocess = allow_subprocess;
+    state->view = NULL;
+    state->decisions = PyDict_New();
+    if (state->decisions == NULL) {
+        Py_DECREF(state);
+        return NULL;
+    }
+    PyObject_GC_UnTrack(state->decisions); /* not to be found through gc */
+    return state;
+}
+
+static void state_dealloc(PyObject *self)
+{
+    State *state = (State *)self;
+    live_states--;
+    Py_XDECREF(state->parent);
+    Py_XDECREF(state->policy);
+    Py_XDECREF(state->user);
+    Py_XDECREF(state->organization);
+    Py_XDECREF(state->session);
+    Py_XDECREF(state->decisions);
+    Py_XDECREF(state->view);
+    PyObject_Free(self);
+}
+
+PyTypeObject State_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "democrai_sandbox.guard._core.State",
+    .tp_basicsize = sizeof(State),
+    .tp_dealloc = state_dealloc,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+};
+
+bool state_descends(const State *state, const State *ancestor)
+{
+    for (; state != NULL; state = state->parent) {
+        if (state == ancestor) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static State *carried(void)
+{
+    PyObject *value = NULL;
+    if (PyContextVar_Get(state_variable, NULL, &value) < 0) {
+        PyErr_Clear(); /* cannot happen for a live variable; the floor still holds */
+        return NULL;
+    }
+    Py_XDECREF(value); /* the current context keeps it alive */
+    return value != NULL && Py_IS_TYPE(value, &State_Type) ? (State *)value : NULL;
+}
+
+State *state_current(void)
+{
+    if (LIKELY(live_states == 0)) {
+        return NULL;
+    }
+    State *floor = thread_floor;
+    State *state = carried();
+    if (floor == NULL || state == floor) {
+        return state;
+    }
+    return state != NULL && state_descends(state, floor) ? state : floor;
+}
+
+State *state_guarding(void)
+{
+    State *state = state_current();
+    return state == NULL || state->mode == MODE_BYPASS ? NULL : state;
+}
+
+State *state_of_context(PyObject *context)
+{
+    int has = PySequence_Contains(context, state_variable);
+    if (has <= 0) {
+        PyErr_Clear();
+        return NULL;
+    }
+    PyObject *value = PyObject_GetItem(context, state_variable);
+    if (value == NULL) {
+        PyErr_Clear();
+        return NULL;
+    }
+    Py_DECREF(value);
+    return Py_IS_TYPE(value, &State_Type) ? (State *)value : NULL;
+}
+
+static int carry(PyObject *value)
+{
+    PyObject *type, *error, *trace;
+    PyErr_Fetch(&type, &error, &trace);
+    PyObject *token = PyContextVar_Set(state_variable, value);
+    Py_XDECREF(token); /* a token left behind could reset the variable */
+    if (token == NULL) {
+        Py_XDECREF(type);
+        Py_XDECREF(error);
+        Py_XDECREF(trace);
+        return -1;
+    }
+    PyErr_Restore(type, error, trace);
+    return 0;
+}
+
+/* NULL enters "no guard at all": a job of unguarded code on a thread that guarded code started. */
+int state_enter(State *state, Entered *entered)
+{
+    entered->floor = thread_floor;
+    entered->previous = NULL;
+    if (PyContextVar_Get(state_variable, Py_None, &entered->previous) < 0) {
+        return -1;
+    }
+    if (carry(state ? (PyObject *)state : Py_None) < 0) {
+        Py_CLEAR(entered->previous);
+        return -1;
+    }
+    Py_XINCREF(state);
+    thread_floor = state;
+    return 0;
+}
+
+void state_leave(Entered *entered)
+{
+    State *left = thread_floor;
+    thread_floor = entered->floor;
+    if (carry(entered->previous) < 0) {
+        PyErr_WriteUnraisable(NULL); /* out of memory: the variable keeps the narrower state */
+    }
+    Py_CLEAR(entered->previous);
+    Py_XDECREF(left);
+}
+
+static unsigned own_mask(const State *state, const PathKey *key)
+{
+    const Policy *shared = state->policy->include_runtime ? runtime_policy : code_policy;
+    unsigned mask = policy_mask(state->policy, key);
+    return shared ? mask | policy_mask(shared, key) : mask;
+}
+
+unsigned state_mask(const State *state, const PathKey *key)
+{
+    if (state->mode == MODE_BYPASS) {
+        return OP_ALL;
+    }
+    unsigned mask = own_mask(state, key);
+    if (state->parent == NULL || state->mode == MODE_EXACT) {
+        return mask;
+    }
+    /* a bypass is where the runtime stepped out: what is entered inside it starts afresh */
+    if (state->parent->mode == MODE_BYPASS) {
+        return mask;
+    }
+    unsigned outer = state_mask(state->parent, key);
+    return state->mode == MODE_NARROW ? mask & outer : mask | outer;
+}
+
+static bool has_import(const State *state, PyObject *root)
+{
+    return PySet_Contains(state->policy->imports, root) == 1;
+}
+
+bool state_allows_import(const State *state, PyObject *root)
+{
+    if (state->mode == MODE_BYPASS) {
+        return true;
+    }
+    bool own = has_import(state, root);
+    if (state->parent == NULL || state->mode == MODE_EXACT || state->parent->mode == MODE_BYPASS) {
+        return own;
+    }
+    bool outer = state_allows_import(state->parent, root);
+    return state->mode == MODE_NARROW ? own && outer : own || outer;
+}
+
+bool state_has_policy(const State *state, uint64_t policy_id)
+{
+    for (; state != NULL && state->mode != MODE_BYPASS; state = state->parent) {
+        if (state->policy->id == policy_id) {
+            return true;
+        }
+        if (state->mode == MODE_EXACT) {
+            return false;
+        }
+    }
+    return false;
+}
+
+/* ((kind, name, declared, mode) from the outermost, user, organization, session, allow_subprocess, imports) */
+static PyObject *view_chain(const State *state)
+{
+    PyObject *chain = PyList_New(0);
+    for (; chain != NULL && state != NULL; state = state->parent) {
+        if (state->mode == MODE_BYPASS || state->mode == MODE_NARROW) {
+            continue; /* neither is an actor of its own */
+        }
+        PyObject *link = Py_BuildValue("(OOOi)", state->policy->kind, state->policy->subject, state->policy->declared, (int)state->mode);
+        if (link == NULL || PyList_Append(chain, link) < 0) {
+            Py_CLEAR(chain);
+        }
+        Py_XDECREF(link);
+    }
+    if (chain == NULL || PyList_Reverse(chain) < 0) {
+        Py_XDECREF(chain);
+        return NULL;
+    }
+    PyObject *tuple = PyList_AsTuple(chain);
+    Py_DECREF(chain);
+    return tuple;
+}
+
+PyObject *state_view(State *state)
+{
+    if (state->view == NULL) {
+        PyObject *chain = view_chain(state);
+        if (chain == NULL) {
+            return NULL;
+        }
+        PyObject *imports = state->policy ? state->policy->imports : Py_None;
+        state->view = Py_BuildValue("(NOOOOO)", chain, state->user, state->organization, state->session,
+                                    state->allow_subprocess ? Py_True : Py_False, imports);
+    }
+    return Py_XNewRef(state->view);
+}
+
+int state_ready(void)
+{
+    if (PyType_Ready(&Policy_Type) < 0 || PyType_Ready(&State_Type) < 0) {
+        return -1;
+    }
+    state_variable = PyContextVar_New("democrai_sandbox_guard", NULL);
+    return state_variable == NULL ? -1 : 0;
+}

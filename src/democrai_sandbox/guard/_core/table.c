@@ -1,0 +1,249 @@
+/* Every patched builtin, in one table: where it is, which handler decides, for which operations.
+ *
+ * Slots of types (FileIO.__init__, sqlite3.Connection.__init__, ...) cannot be listed here; they are patched in the file
+ * that handles them, by patch_slot(). Calls that raise an audit event and need no race protection are in audit.c. */
+#include "core.h"
+
+#define DIR (FOLLOW | DEFAULTS)
+#define ROWS(X)                                                                                                        \
+    /*  module, owner, name, handler, operations, how, argument, index, optional, always */                            \
+    X(posix, _, stat, on_path, OP_READ, FOLLOW | STAT | PROBE, "path", 0, 0, 0)                                        \
+    X(posix, _, lstat, on_path, OP_READ, STAT | PROBE, "path", 0, 0, 0)                                                \
+    X(posix, _, access, on_path, OP_READ, FOLLOW | PROBE, "path", 0, 0, 0)                                             \
+    X(posix, _, readlink, on_path, OP_READ, PARENT | PROBE, "path", 0, 0, 0)                                           \
+    X(posix, _, listdir, on_path, OP_READ, DIR, "path", 0, 0, 0)                                                       \
+    X(posix, _, scandir, on_scan, OP_READ, DIR, "path", 0, 0, 0)                                                       \
+    X(posix, DirEntry, stat, on_entry, OP_READ, 0, "", 0, 0, 0)                                                        \
+    X(posix, DirEntry, is_dir, on_entry, OP_READ, 0, "", 0, 0, 0)                                                      \
+    X(posix, DirEntry, is_file, on_entry, OP_READ, 0, "", 0, 0, 0)                                                     \
+    X(posix, _, chdir, on_path, OP_READ, FOLLOW, "path", 0, 0, 0)                                                      \
+    X(posix, _, statvfs, on_path, OP_READ, FOLLOW, "path", 0, 0, 0)                                                    \
+    X(posix, _, pathconf, on_path, OP_READ, FOLLOW, "path", 0, 0, 0)                                                   \
+    X(posix, _, getxattr, on_path, OP_READ, FOLLOW, "path", 0, 1, 0)                                                   \
+    X(posix, _, listxattr, on_path, OP_READ, DIR, "path", 0, 1, 0)                                                     \
+    X(posix, _, setxattr, on_path, OP_MODIFY, FOLLOW, "path", 0, 1, 0)                                                 \
+    X(posix, _, removexattr, on_path, OP_MODIFY, FOLLOW, "path", 0, 1, 0)                                              \
+    X(posix, _, chmod, on_path, OP_MODIFY, FOLLOW, "path", 0, 0, 0)                                                    \
+    X(posix, _, chown, on_path, OP_MODIFY, FOLLOW, "path", 0, 0, 0)                                                    \
+    X(posix, _, lchown, on_path, OP_MODIFY, PARENT, "path", 0, 0, 0)                                                   \
+    X(posix, _, utime, on_path, OP_MODIFY, FOLLOW, "path", 0, 0, 0)                                                    \
+    X(posix, _, truncate, on_path, OP_MODIFY, FOLLOW, "path", 0, 0, 0)                                                 \
+    X(posix, _, mkdir, on_path, OP_CREATE, PARENT, "path", 0, 0, 0)                                                    \
+    X(posix, _, mkfifo, on_path, OP_CREATE, PARENT, "path", 0, 0, 0)                                                   \
+    X(posix, _, mknod, on_device, OP_CREATE, PARENT, "path", 0, 0, 0)                                                  \
+    X(posix, _, unlink, on_path, OP_DELETE, PARENT, "path", 0, 0, 0)                                                   \
+    X(posix, _, remove, on_path, OP_DELETE, PARENT, "path", 0, 0, 0)                                                   \
+    X(posix, _, rmdir, on_path, OP_DELETE, PARENT, "path", 0, 0, 0)                                                    \
+    X(posix, _, rename, on_path_pair, OP_DELETE, PARENT, "src", 0, 0, 0)                                               \
+    X(posix, _, replace, on_path_pair, OP_DELETE, PARENT, "src", 0, 0, 0)                                              \
+    X(posix, _, link, on_path_pair, OP_READ, PARENT, "src", 0, 0, 0)                                                   \
+    X(posix, _, symlink, on_symlink, OP_CREATE, PARENT, "src", 0, 0, 0)                                                \
+    X(posix, _, open, on_open, 0, 0, "path", 0, 0, 0)                                                                  \
+    X(posix, _, chroot, on_process, 0, 0, "os", 0, 1, 0)                                                               \
+    /* descriptors: by number, checked by what they point to unless made under the guard */                            \
+    X(posix, _, read, on_descriptor, OP_READ, 0, "fd", 0, 0, 0)                                                        \
+    X(posix, _, readv, on_descriptor, OP_READ, 0, "fd", 0, 1, 0)                                                       \
+    X(posix, _, readinto, on_descriptor, OP_READ, 0, "fd", 0, 1, 0)                                                    \
+    X(posix, _, pread, on_descriptor, OP_READ, 0, "fd", 0, 0, 0)                                                       \
+    X(posix, _, preadv, on_descriptor, OP_READ, 0, "fd", 0, 1, 0)                                                      \
+    X(posix, _, lseek, on_descriptor, WANT_MANAGE, 0, "fd", 0, 0, 0)                                                   \
+    X(posix, _, fstat, on_descriptor, OP_READ, 0, "fd", 0, 0, 0)                                                       \
+    X(posix, _, fstatvfs, on_descriptor, OP_READ, 0, "fd", 0, 0, 0)                                                    \
+    X(posix, _, fpathconf, on_descriptor, OP_READ, 0, "fd", 0, 0, 0)                                                   \
+    X(posix, _, fchdir, on_descriptor, OP_READ, 0, "fd", 0, 0, 0)                                                      \
+    X(posix, _, dup, on_new_descriptor, OP_READ, 0, "fd", 0, 0, 0)                                                     \
+    X(posix, _, write, on_descriptor, OP_MODIFY, 0, "fd", 0, 0, 0)                                                     \
+    X(posix, _, writev, on_descriptor, OP_MODIFY, 0, "fd", 0, 1, 0)                                                    \
+    X(posix, _, pwrite, on_descriptor, OP_MODIFY, 0, "fd", 0, 0, 0)                                                    \
+    X(posix, _, pwritev, on_descriptor, OP_MODIFY, 0, "fd", 0, 1, 0)                                                   \
+    X(posix, _, ftruncate, on_descriptor, OP_MODIFY, 0, "fd", 0, 0, 0)                                                 \
+    X(posix, _, fchmod, on_descriptor, OP_MODIFY, 0, "fd", 0, 0, 0)                                                    \
+    X(posix, _, fchown, on_descriptor, OP_MODIFY, 0, "fd", 0, 0, 0)                                                    \
+    X(posix, _, posix_fallocate, on_descriptor, OP_MODIFY, 0, "fd", 0, 1, 0)                                           \
+    X(posix, _, posix_fadvise, on_descriptor, OP_READ, 0, "fd", 0, 1, 0)                                               \
+    X(posix, _, lockf, on_descriptor, WANT_MANAGE, 0, "fd", 0, 1, 0)                                                   \
+    X(posix, _, close, on_descriptor, WANT_MANAGE, 0, "fd", 0, 0, 0)                                                   \
+    X(posix, _, set_inheritable, on_descriptor, WANT_MANAGE, 0, "fd", 0, 0, 0)                                         \
+    X(posix, _, set_blocking, on_descriptor, WANT_MANAGE, 0, "fd", 0, 0, 0)                                            \
+    X(posix, _, tcsetpgrp, on_descriptor, WANT_MANAGE, 0, "fd", 0, 1, 0)                                               \
+    X(posix, _, eventfd_read, on_descriptor, OP_READ, 0, "fd", 0, 1, 0)                                                \
+    X(posix, _, eventfd_write, on_descriptor, OP_MODIFY, 0, "fd", 0, 1, 0)                                             \
+    X(posix, _, timerfd_settime, on_descriptor, WANT_MANAGE, 0, "fd", 0, 1, 0)                                         \
+    X(posix, _, timerfd_settime_ns, on_descriptor, WANT_MANAGE, 0, "fd", 0, 1, 0)                                      \
+    X(posix, _, sendfile, on_descriptor_pair, OP_READ, 0, "in_fd", 1, 0, 0)                                            \
+    X(posix, _, copy_file_range, on_descriptor_pair, OP_READ, 0, "src", 0, 1, 0)                                       \
+    X(posix, _, splice, on_descriptor_pair, OP_READ, 0, "src", 0, 1, 0)                                                \
+    X(posix, _, dup2, on_dup2, OP_READ, 0, "fd", 0, 0, 0)                                                              \
+    X(posix, _, closerange, on_refuse_descriptor, 0, 0, "fd", 0, 0, 0)                                                 \
+    X(posix, _, login_tty, on_refuse_descriptor, 0, 0, "fd", 0, 1, 0)                                                  \
+    X(posix, _, pipe, on_new_descriptor, 0, 0, NULL, 0, 0, 0)                                                          \
+    X(posix, _, pipe2, on_new_descriptor, 0, 0, NULL, 0, 1, 0)                                                         \
+    X(posix, _, openpty, on_new_descriptor, 0, 0, NULL, 0, 1, 0)                                                       \
+    X(posix, _, posix_openpt, on_new_descriptor, 0, 0, NULL, 0, 1, 0)                                                  \
+    X(posix, _, memfd_create, on_new_descriptor, 0, 0, NULL, 0, 1, 0)                                                  \
+    X(posix, _, eventfd, on_new_descriptor, 0, 0, NULL, 0, 1, 0)                                                       \
+    X(_socket, socket, _accept, on_new_descriptor, 0, 0, NULL, 0, 1, 0)                                                \
+    X(_socket, socket, detach, on_new_descriptor, 0, 0, NULL, 0, 1, 0)                                                 \
+    X(_socket, _, dup, on_new_descriptor, OP_READ, 0, "", 0, 1, 0)                                                     \
+    X(_socket, _, close, on_descriptor, WANT_MANAGE, 0, "", 0, 1, 0)                                                   \
+    X(posix, _, timerfd_create, on_new_descriptor, 0, 0, NULL, 0, 1, 0)                                                \
+    /* processes: starting them, becoming another one, and acting on others */                                         \
+    X(_posixsubprocess, _, fork_exec, on_fork_exec, 0, 0, "_posixsubprocess", 0, 1, 0)                                 \
+    X(posix, _, system, on_system, 0, 0, "os", 0, 0, 0)                                                                \
+    X(posix, _, posix_spawn, on_spawn, 0, 0, "os", 2, 1, 0)                                                            \
+    X(posix, _, posix_spawnp, on_spawn, 0, 0, "os", 2, 1, 0)                                                           \
+    X(posix, _, execv, on_spawn, 0, 0, "os", -1, 0, 0)                                                                 \
+    X(posix, _, execve, on_spawn, 0, 0, "os", 2, 0, 0)                                                                 \
+    X(posix, _, fork, on_process, 0, 0, "os", 0, 0, 0)                                                                 \
+    X(posix, _, fork1, on_process, 0, 0, "os", 0, 1, 0)                                                                \
+    X(posix, _, forkpty, on_process, 0, 0, "os", 0, 1, 0)                                                              \
+    X(posix, _, kill, on_process, 0, 0, "os", 0, 0, 0)                                                                 \
+    X(posix, _, killpg, on_process, 0, 0, "os", 0, 0, 0)                                                               \
+    X(posix, _, abort, on_process, 0, 0, "os", 0, 0, 0)                                                                \
+    X(posix, _, _exit, on_process, 0, 0, "os", 0, 0, 0)                                                                \
+    X(posix, _, pidfd_open, on_process, 0, 0, "os", 0, 1, 0)                                                           \
+    X(posix, _, setns, on_process, 0, 0, "os", 0, 1, 0)                                                                \
+    X(posix, _, unshare, on_process, 0, 0, "os", 0, 1, 0)                                                              \
+    X(posix, _, setuid, on_process, 0, 0, "os", 0, 0, 0)                                                               \
+    X(posix, _, seteuid, on_process, 0, 0, "os", 0, 0, 0)                                                              \
+    X(posix, _, setreuid, on_process, 0, 0, "os", 0, 0, 0)                                                             \
+    X(posix, _, setresuid, on_process, 0, 0, "os", 0, 1, 0)                                                            \
+    X(posix, _, setgid, on_process, 0, 0, "os", 0, 0, 0)                                                               \
+    X(posix, _, setegid, on_process, 0, 0, "os", 0, 0, 0)                                                              \
+    X(posix, _, setregid, on_process, 0, 0, "os", 0, 0, 0)                                                             \
+    X(posix, _, setresgid, on_process, 0, 0, "os", 0, 1, 0)                                                            \
+    X(posix, _, setgroups, on_process, 0, 0, "os", 0, 0, 0)                                                            \
+    X(posix, _, initgroups, on_process, 0, 0, "os", 0, 1, 0)                                                           \
+    X(posix, _, setsid, on_process, 0, 0, "os", 0, 0, 0)                                                               \
+    X(posix, _, setpgid, on_process, 0, 0, "os", 0, 0, 0)                                                              \
+    X(posix, _, setpgrp, on_process, 0, 0, "os", 0, 1, 0)                                                              \
+    X(posix, _, umask, on_process, 0, 0, "os", 0, 0, 0)                                                                \
+    X(posix, _, register_at_fork, on_at_fork, 0, 0, NULL, 0, 1, 0)                                                     \
+    X(_signal, _, pidfd_send_signal, on_process, 0, 0, "signal", 0, 1, 0)                                              \
+    X(spwd, _, getspnam, on_secret_database, 0, 0, NULL, 0, 1, 0)                                                      \
+    X(spwd, _, getspall, on_secret_database, 0, 0, NULL, 0, 1, 0)                                                      \
+    /* callables kept for later run under the guard that handed them over */                                           \
+    X(_thread, _, start_new_thread, on_callable, 0, 0, "function", 0, 0, 0)                                            \
+    X(_thread, _, start_new, on_callable, 0, 0, "function", 0, 1, 0)                                                   \
+    X(_thread, _, start_joinable_thread, on_callable, 0, 0, "function", 0, 1, 0)                                       \
+    X(atexit, _, register, on_callable, 0, 0, "func", 0, 0, 0)                                                         \
+    X(_signal, _, signal, on_signal, 0, 0, "handler", 1, 0, 1)                                                         \
+    X(_weakref, _, proxy, on_weak_proxy, 0, 0, "callback", 1, 0, 0)                                                    \
+    /* losing the context is not losing the guard */                                                                   \
+    X(_contextvars, Context, run, on_context_run, 0, 0, NULL, 0, 0, 1)                                                 \
+    X(_contextvars, ContextVar, set, on_context_variable, 0, 0, NULL, 0, 0, 0)                                         \
+    X(_contextvars, ContextVar, reset, on_context_variable, 0, 0, NULL, 0, 0, 0)                                       \
+    /* interpreters of their own would not carry the ContextVar */                                                     \
+    X(_xxsubinterpreters, _, create, on_tamper, 0, 0, NULL, 0, 1, 0)                                                   \
+    X(_xxsubinterpreters, _, run_string, on_tamper, 0, 0, NULL, 0, 1, 0)                                               \
+    X(_xxsubinterpreters, _, run_func, on_tamper, 0, 0, NULL, 0, 1, 0)                                                 \
+    X(_interpreters, _, create, on_tamper, 0, 0, NULL, 0, 1, 0)                                                        \
+    X(_interpreters, _, exec, on_tamper, 0, 0, NULL, 0, 1, 0)                                                          \
+    X(_interpreters, _, run_string, on_tamper, 0, 0, NULL, 0, 1, 0)                                                    \
+    X(_interpreters, _, run_func, on_tamper, 0, 0, NULL, 0, 1, 0)                                                      \
+    X(_interpreters, _, call, on_tamper, 0, 0, NULL, 0, 1, 0)                                                          \
+    X(_testcapi, _, run_in_subinterp, on_tamper, 0, 0, NULL, 0, 1, 0)                                                  \
+    X(_testcapi, _, run_in_subinterp_with_config, on_tamper, 0, 0, NULL, 0, 1, 0)                                      \
+    /* native modules: where they come from, and patching what they bring */                                           \
+    X(_imp, _, create_dynamic, on_import_native, 0, 0, "spec", 0, 0, 1)                                                \
+    X(_imp, _, exec_dynamic, on_import_native, 0, 0, NULL, 0, 0, 1)                                                    \
+    X(_imp, _, exec_builtin, on_import_native, 0, 0, NULL, 0, 0, 1)                                                    \
+    /* libraries that open files by themselves */                                                                      \
+    X(_ssl, _SSLContext, load_cert_chain, on_certificates, OP_READ, 0, NULL, 0, 1, 0)                                  \
+    X(_ssl, _SSLContext, load_verify_locations, on_certificates, OP_READ, 0, NULL, 0, 1, 0)                            \
+    X(readline, _, read_history_file, on_history, OP_READ, 0, NULL, 0, 1, 0)                                           \
+    X(readline, _, read_init_file, on_history, OP_READ, 0, NULL, 0, 1, 0)                                              \
+    X(readline, _, write_history_file, on_history, OP_CREATE | OP_MODIFY, 0, NULL, 0, 1, 0)                            \
+    X(readline, _, append_history_file, on_history, OP_CREATE | OP_MODIFY, 0, NULL, 1, 1, 0)                           \
+    X(_dbm, _, open, on_dbm, 0, 0, "filename", 0, 1, 0)                                                                \
+    X(_gdbm, _, open, on_dbm, 0, 0, "filename", 0, 1, 0)                                                               \
+    X(_posixshmem, _, shm_open, on_shared_memory, OP_READ | OP_CREATE | OP_MODIFY, 0, "path", 0, 1, 0)                 \
+    X(_posixshmem, _, shm_unlink, on_shared_memory, OP_DELETE, 0, "path", 0, 1, 0)                                     \
+    X(_sqlite3, Connection, execute, on_sql, 0, 0, NULL, 0, 1, 0)                                                      \
+    X(_sqlite3, Connection, executemany, on_sql, 0, 0, NULL, 0, 1, 0)                                                  \
+    X(_sqlite3, Connection, executescript, on_sql, 0, 0, NULL, 0, 1, 0)                                                \
+    X(_sqlite3, Cursor, execute, on_sql, 0, 0, NULL, 0, 1, 0)                                                          \
+    X(_sqlite3, Cursor, executemany, on_sql, 0, 0, NULL, 0, 1, 0)                                                      \
+    X(_sqlite3, Cursor, executescript, on_sql, 0, 0, NULL, 0, 1, 0)                                                    \
+    X(_sqlite3, Connection, set_authorizer, on_tamper, 0, 0, NULL, 0, 1, 0)                                            \
+    X(_sqlite3, Connection, enable_load_extension, on_tamper, 0, 0, NULL, 0, 1, 0)                                     \
+    X(_sqlite3, Connection, load_extension, on_tamper, 0, 0, NULL, 0, 1, 0)                                            \
+    X(_cffi_backend, _, load_library, on_foreign, 0, 0, "_cffi_backend", 0, 1, 0)                                      \
+    X(_cffi_backend, FFI, dlopen, on_foreign, 0, 0, "_cffi_backend", 0, 1, 0)                                          \
+    X(_cffi_backend, FFI, cast, on_foreign, 0, 0, "_cffi_backend", 0, 1, 0)                                            \
+    X(_cffi_backend, FFI, memmove, on_foreign, 0, 0, "_cffi_backend", 0, 1, 0)                                         \
+    X(_cffi_backend, _, cast, on_foreign, 0, 0, "_cffi_backend", 0, 1, 0)                                              \
+    X(_cffi_backend, _, memmove, on_foreign, 0, 0, "_cffi_backend", 0, 1, 0)                                           \
+    X(_ctypes, _, dlopen, on_foreign, 0, 0, "_ctypes", 0, 1, 0)                                                        \
+    X(_ctypes, _, dlsym, on_foreign, 0, 0, "_ctypes", 0, 1, 0)                                                         \
+    X(_ctypes, _, call_function, on_foreign, 0, 0, "_ctypes", 0, 1, 0)                                                 \
+    X(_ctypes, _, call_cdeclfunction, on_foreign, 0, 0, "_ctypes", 0, 1, 0)                                            \
+    X(_ctypes, _, PyObj_FromPtr, on_foreign, 0, 0, "_ctypes", 0, 1, 0)                                                 \
+    X(_ctypes, _, addressof, on_foreign, 0, 0, "_ctypes", 0, 1, 0)
+
+/* A C function gets no hint which entry it was called through, so every row has trampolines of its own, one for each
+ * calling convention an interpreter may have chosen for it. */
+#define ROW_ID(module, owner, name) row_##module##_##owner##_##name
+#define NAME_ID(module, owner, name, handler, operations, how, argument, index, optional, always) ROW_ID(module, owner, name),
+enum { ROWS(NAME_ID) ROW_COUNT };
+
+#define IDLE LIKELY(live_states == 0)
+#define ORIGINAL(type) ((type)(void (*)(void))row->original)
+typedef PyObject *(*T0)(PyObject *, PyObject *const *, Py_ssize_t, PyObject *);
+typedef PyObject *(*T1)(PyObject *, PyObject *const *, Py_ssize_t);
+typedef PyObject *(*T2)(PyObject *, PyObject *);
+typedef PyObject *(*T5)(PyObject *, PyObject *, PyObject *);
+typedef PyObject *(*T6)(PyObject *, PyTypeObject *, PyObject *const *, size_t, PyObject *);
+
+#define TRAMPOLINES(id)                                                                                                \
+    static PyObject *id##_0(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)                \
+    {                                                                                                                  \
+        Row *row = &rows[id];                                                                                          \
+        return IDLE ? ORIGINAL(T0)(self, args, nargs, kwnames) : row_call(row, self, NULL, args, nargs, kwnames);      \
+    }                                                                                                                  \
+    static PyObject *id##_1(PyObject *self, PyObject *const *args, Py_ssize_t nargs)                                   \
+    {                                                                                                                  \
+        Row *row = &rows[id];                                                                                          \
+        return IDLE ? ORIGINAL(T1)(self, args, nargs) : row_call(row, self, NULL, args, nargs, NULL);                  \
+    }                                                                                                                  \
+    static PyObject *id##_2(PyObject *self, PyObject *arg)                                                             \
+    {                                                                                                                  \
+        Row *row = &rows[id];                                                                                          \
+        return IDLE ? ORIGINAL(T2)(self, arg) : row_call(row, self, NULL, &arg, 1, NULL);                              \
+    }                                                                                                                  \
+    static PyObject *id##_3(PyObject *self, PyObject *unused)                                                          \
+    {                                                                                                                  \
+        Row *row = &rows[id];                                                                                          \
+        return IDLE ? ORIGINAL(T2)(self, NULL) : row_call(row, self, NULL, &unused, 0, NULL);                          \
+    }                                                                                                                  \
+    static PyObject *id##_4(PyObject *self, PyObject *args)                                                            \
+    {                                                                                                                  \
+        Row *row = &rows[id];                                                                                          \
+        return IDLE ? ORIGINAL(T2)(self, args) : row_call_tuple(row, self, args, NULL);                                \
+    }                                                                                                                  \
+    static PyObject *id##_5(PyObject *self, PyObject *args, PyObject *kwargs)                                          \
+    {                                                                                                                  \
+        Row *row = &rows[id];                                                                                          \
+        return IDLE ? ORIGINAL(T5)(self, args, kwargs) : row_call_tuple(row, self, args, kwargs);                      \
+    }                                                                                                                  \
+    static PyObject *id##_6(PyObject *self, PyTypeObject *type, PyObject *const *args, size_t nargs, PyObject *kwnames)\
+    {                                                                                                                  \
+        Row *row = &rows[id];                                                                                          \
+        return IDLE ? ORIGINAL(T6)(self, type, args, nargs, kwnames)                                                   \
+                    : row_call(row, self, type, args, (Py_ssize_t)nargs, kwnames);                                     \
+    }
+
+#define MAKE_TRAMPOLINES(module, owner, name, handler, operations, how, argument, index, optional, always)             \
+    TRAMPOLINES(row_##module##_##owner##_##name)
+ROWS(MAKE_TRAMPOLINES)
+
+#define F(id, n) (PyCFunction)(void (*)(void))id##_##n
+#define LIST(id) {F(id, 0), F(id, 1), F(id, 2), F(id, 3), F(id, 4), F(id, 5), F(id, 6)}
+#define MAKE_ROW(module, owner, name, handler, operations, how, argument, index, optional, always)                     \
+    {#module, #owner[0] == '_' && #owner[1] == '\0' ? "" : #owner, #name, handler, operations, how, argument, index,   \
+     optional, always, LIST(row_##module##_##owner##_##name)},
+
+Row rows[] = {ROWS(MAKE_ROW)};
+const int row_count = ROW_COUNT;
+Row *stat_row = &rows[row_posix___stat];
+Row *spawn_row = &rows[row_posix___posix_spawn];

@@ -1,0 +1,413 @@
+/* From a resolved path to a verdict: the chain's masks, then the decider, then a denial that says how to fix it. */
+#include "core.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+PyObject *denial_factory = NULL; /* builds the exception; Python, because it only words what was decided here */
+PyObject *decider = NULL;
+PyObject *facade_files = NULL; /* files of os, os.path, pathlib, shutil ...: they ask on behalf of their caller */
+
+PyObject *recorder = NULL; /* the host's: told of every denial, outside the guard */
+
+static const char *const operation_names[] = {"read", "create", "modify", "delete", "execute"};
+
+/* "read", or "create,modify" when one of them would have done. */
+static void operation_text(unsigned bits, char *out)
+{
+    out[0] = '\0';
+    for (int i = 0; i < 5; i++) {
+        if (bits & (1u << i)) {
+            strcat(out, out[0] ? "," : "");
+            strcat(out, operation_names[i]);
+        }
+    }
+}
+
+/* ---- who asks ------------------------------------------------------------------------------ */
+
+static bool is_library_file(PyObject *filename)
+{
+    Py_ssize_t length;
+    const char *text = PyUnicode_AsUTF8AndSize(filename, &length);
+    if (text == NULL) {
+        PyErr_Clear();
+        return false;
+    }
+    if (strncmp(text, "<frozen ", 8) == 0) {
+        return true;
+    }
+    if (text[0] != '/' || length >= PATH_MAX || code_policy == NULL) {
+        return false;
+    }
+    char normal[PATH_MAX];
+    PathKey key;
+    if (path_normalise(text, normal) < 0) {
+        return false;
+    }
+    path_key(&key, normal);
+    return policy_mask(code_policy, &key) & FLAG_CODE;
+}
+
+/* The first frame outside the file facade decides: the subject's own code, or a library that looks around. File names can
+ * be forged with compile(); what that buys is "not found" in place of "denied", or an import whose use is refused. */
+bool asker_is_library(void)
+{
+    PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
+    bool library = false;
+    while (frame != NULL) {
+        PyCodeObject *code = PyFrame_GetCode(frame);
+        int facade = facade_files ? PySet_Contains(facade_files, code->co_filename) : 0;
+        bool done = facade <= 0;
+        if (done) {
+            library = is_library_file(code->co_filename);
+        }
+        Py_DECREF(code);
+        PyFrameObject *back = done ? NULL : PyFrame_GetBack(frame);
+        Py_DECREF(frame);
+        frame = back;
+    }
+    return library;
+}
+
+bool frame_is_import_machinery(void)
+{
+    PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
+    if (frame == NULL) {
+        return false;
+    }
+    PyCodeObject *code = PyFrame_GetCode(frame);
+    bool is = PyUnicode_CompareWithASCIIString(code->co_filename, "<frozen importlib._bootstrap_external>") == 0;
+    Py_DECREF(code);
+    Py_DECREF(frame);
+    return is;
+}
+
+/* ---- denying ------------------------------------------------------------------------------- */
+
+static const char *const kind_names[] = {"filesystem", "descriptor", "module", "subprocess", "environment", "tamper"};
+
+/* The latest denials, for the host. Facts, not exceptions: those would keep frames alive. */
+enum { RECENT = 512 };
+static PyObject *recent[RECENT];
+static size_t recent_next = 0;
+
+static void remember_denial(PyObject *facts, bool silent)
+{
+    PyObject *record = NULL, *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    record = Py_BuildValue("(dOO)", (double)now.tv_sec + (double)now.tv_nsec / 1e9, silent ? Py_True : Py_False, facts);
+    if (record != NULL) {
+        Py_XSETREF(recent[recent_next % RECENT], record);
+        recent_next++;
+    }
+    PyErr_Restore(type, value, trace);
+}
+
+PyObject *recent_denials(PyObject *module, PyObject *unused)
+{
+    PyObject *list = PyList_New(0);
+    size_t first = recent_next > RECENT ? recent_next - RECENT : 0;
+    for (size_t i = first; list != NULL && i < recent_next; i++) {
+        if (PyList_Append(list, recent[i % RECENT]) < 0) {
+            Py_CLEAR(list);
+        }
+    }
+    return list;
+}
+
+/* Runs a callable of the host's outside the guard; NULL with an exception when it fails. */
+static PyObject *call_outside(State *state, PyObject *function, PyObject *args)
+{
+    State *outside = state_new(state, NULL, MODE_BYPASS, true, NULL);
+    PyObject *result = NULL;
+    Entered entered;
+    if (outside != NULL && state_enter(outside, &entered) == 0) {
+        result = PyObject_Call(function, args, NULL);
+        state_leave(&entered);
+    }
+    Py_XDECREF(outside);
+    return result;
+}
+
+static void tell_recorder(State *state, PyObject *error)
+{
+    if (recorder == NULL || recorder == Py_None) {
+        return;
+    }
+    PyObject *args = PyTuple_Pack(1, error);
+    PyObject *result = args ? call_outside(state, recorder, args) : NULL;
+    Py_XDECREF(args);
+    Py_XDECREF(result);
+    PyErr_Clear(); /* a recorder that fails changes nothing about the denial */
+}
+
+static void *deny_quietly(State *state, DenialKind kind, const char *operation, PyObject *target, bool silent)
+{
+    PyObject *view = state_view(state);
+    PyObject *facts = view ? Py_BuildValue("(sOsO)", kind_names[kind], view, operation, target) : NULL;
+    PyObject *error = facts && denial_factory ? PyObject_Call(denial_factory, facts, NULL) : NULL;
+    if (facts != NULL) {
+        remember_denial(facts, silent);
+    }
+    if (error == NULL || !PyExceptionInstance_Check(error)) {
+        PyErr_Clear();
+        PyErr_Format(PyExc_PermissionError, "sandbox_%s_denied", kind_names[kind]);
+    }
+    else {
+        tell_recorder(state, error);
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    }
+    Py_XDECREF(view);
+    Py_XDECREF(facts);
+    Py_XDECREF(error);
+    return NULL;
+}
+
+/* Sets the exception and returns NULL. Whatever goes wrong in wording it, nothing is allowed. */
+void *deny(State *state, DenialKind kind, const char *operation, PyObject *target)
+{
+    return deny_quietly(state, kind, operation, target, false);
+}
+
+void *deny_text(State *state, DenialKind kind, const char *text)
+{
+    PyObject *target = PyUnicode_DecodeFSDefault(text);
+    if (target != NULL) {
+        deny(state, kind, kind == DENY_SUBPROCESS ? "execute" : "use", target);
+        Py_DECREF(target);
+    }
+    return NULL;
+}
+
+/* A probe by library code is answered as on a machine where nothing is there; the denial is recorded all the same. */
+void *deny_path(State *state, const char *path, unsigned missing, bool probe)
+{
+    PyObject *target = PyUnicode_DecodeFSDefault(path);
+    if (target == NULL) {
+        return NULL;
+    }
+    char operation[64];
+    operation_text(missing, operation);
+    bool silent = probe && asker_is_library();
+    deny_quietly(state, DENY_FILESYSTEM, operation, target, silent);
+    if (silent) {
+        PyErr_Clear();
+        errno = ENOENT;
+        PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, target);
+    }
+    Py_DECREF(target);
+    return NULL;
+}
+
+PyObject *errno_error(PyObject *filename)
+{
+    return PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, filename);
+}
+
+/* The call went through a handle: its error should still name the path the caller gave. */
+void errno_filename(PyObject *filename)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    if (value != NULL && PyObject_TypeCheck(value, (PyTypeObject *)PyExc_OSError)) {
+        if (PyObject_SetAttrString(value, "filename", filename) < 0) {
+            PyErr_Clear();
+        }
+    }
+    PyErr_Restore(type, value, trace);
+}
+
+/* ---- asking the decider -------------------------------------------------------------------- */
+
+/* Asked outside the guard, so that the service can reach its own store. Only an exact True allows. */
+static int ask_decider(State *state, unsigned operation, PyObject *target)
+{
+    char name[64];
+    operation_text(operation, name);
+    PyObject *view = state_view(state);
+    PyObject *args = view ? Py_BuildValue("(OsO)", view, name, target) : NULL;
+    PyObject *answer = args ? call_outside(state, decider, args) : NULL;
+    int result = answer == NULL ? -1 : answer == Py_True;
+    Py_XDECREF(view);
+    Py_XDECREF(args);
+    Py_XDECREF(answer);
+    return result;
+}
+
+static State *answering(State *state)
+{
+    while (state->mode == MODE_NARROW) {
+        state = state->parent;
+    }
+    return state;
+}
+
+/* 1 approved, 0 not, -1 the check itself failed. Cached in the activation per (operation, resolved path). */
+static int approved(State *state, const char *path, unsigned operation)
+{
+    if (decider == NULL || decider == Py_None) {
+        return 0;
+    }
+    state = answering(state);
+    PyObject *target = PyUnicode_DecodeFSDefault(path);
+    PyObject *key = target ? Py_BuildValue("(iO)", (int)operation, target) : NULL;
+    int result = -1;
+    if (key != NULL) {
+        PyObject *known = PyDict_GetItemWithError(state->decisions, key);
+        if (known != NULL) {
+            result = known == Py_True;
+        }
+        else if (!PyErr_Occurred()) {
+            result = ask_decider(state, operation, target);
+            if (result >= 0 && PyDict_SetItem(state->decisions, key, result ? Py_True : Py_False) < 0) {
+                result = -1;
+            }
+        }
+    }
+    Py_XDECREF(key);
+    Py_XDECREF(target);
+    return result;
+}
+
+/* A context that guarded code opened must itself contain the path: an approval cannot widen what it narrowed. */
+static bool narrowed_away(const State *state, const PathKey *key, unsigned operation)
+{
+    for (; state->mode == MODE_NARROW; state = state->parent) {
+        const Policy *shared = state->policy->include_runtime ? runtime_policy : code_policy;
+        unsigned mask = policy_mask(state->policy, key) | (shared ? policy_mask(shared, key) : 0);
+        if (!(mask & operation)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_memory(const char *path)
+{
+    size_t length = strlen(path);
+    return strncmp(path, "/proc/", 6) == 0 && length > 10 && strcmp(path + length - 4, "/mem") == 0;
+}
+
+/* *granted = which of the wanted operations the chain or an approval allows at this exact location. */
+int grant(State *state, const char *path, unsigned wanted, unsigned *granted)
+{
+    PathKey key;
+    path_key(&key, path);
+    unsigned mask = state_mask(state, &key);
+    *granted = mask & wanted;
+    if (UNLIKELY(is_memory(path))) {
+        *granted = 0; /* the process's own memory is no file, whatever root it lies under */
+        return 0;
+    }
+    if ((mask & FLAG_IMPORT) && (wanted & OP_READ) && frame_is_import_machinery()) {
+        *granted |= OP_READ;
+    }
+    for (unsigned bit = OP_READ; bit <= OP_EXECUTE; bit <<= 1) {
+        if (!(wanted & bit) || (*granted & bit) || narrowed_away(state, &key, bit)) {
+            continue;
+        }
+        int answer = approved(state, path, bit);
+        if (answer < 0) {
+            return -1;
+        }
+        *granted |= answer ? bit : 0;
+    }
+    return 0;
+}
+
+int require(State *state, const char *path, unsigned wanted)
+{
+    unsigned granted;
+    if (grant(state, path, wanted, &granted) < 0) {
+        return -1;
+    }
+    if (granted != wanted) {
+        deny_path(state, path, wanted & ~granted, false);
+        return -1;
+    }
+    return 0;
+}
+
+/* ---- resolving ----------------------------------------------------------------------------- */
+
+unsigned location_mask(State *state, const char *path)
+{
+    PathKey key;
+    path_key(&key, path);
+    return state_mask(state, &key);
+}
+
+static int open_handle(const char *path, int how, bool directory)
+{
+    if (!(how & PARENT)) {
+        return open_beneath(path, O_PATH | (how & FOLLOW ? 0 : O_NOFOLLOW) | (directory ? O_DIRECTORY : 0), 0);
+    }
+    char folder[PATH_MAX];
+    const char *cut = strrchr(path, '/');
+    size_t length = cut == path ? 1 : (size_t)(cut - path);
+    memcpy(folder, path, length);
+    folder[length] = '\0';
+    return open_beneath(folder, O_PATH | O_DIRECTORY, 0);
+}
+
+static bool sufficient(unsigned granted, unsigned wanted, int how)
+{
+    return how & ANY ? granted != 0 : granted == wanted;
+}
+
+/* Looks the path up where the kernel would end; the GIL is free meanwhile (a dead network mount must not stop the host). */
+static void find_location(const PathText *text, int follow, char *path)
+{
+    Py_BEGIN_ALLOW_THREADS
+    if (path_canonical(text->raw, follow, path) < 0) {
+        strcpy(path, text->text);
+    }
+    Py_END_ALLOW_THREADS
+}
+
+/* Finds where `text` leads, decides, and opens an O_PATH handle there: of the object itself or, with PARENT, of the folder
+ * it is in. The location that was decided on is the location of the handle. -1 with an exception otherwise. */
+int resolve(State *state, PathText *text, unsigned wanted, int how, Resolved *out)
+{
+    bool directory = text->directory && !(how & PARENT);
+    how |= directory ? FOLLOW : 0;
+    strcpy(out->path, text->text);
+    bool inside = sufficient(location_mask(state, out->path) & wanted, wanted, how);
+    if (!inside) {
+        find_location(text, how & FOLLOW, out->path);
+    }
+    for (int attempt = 0; attempt < 8; attempt++) {
+        if (grant(state, out->path, wanted, &out->granted) < 0) {
+            return -1;
+        }
+        if (!sufficient(out->granted, wanted, how)) {
+            /* outside the roots the answer shows the path as it was asked for, not where a link there leads */
+            deny_path(state, inside ? out->path : text->text, wanted & ~out->granted, how & PROBE);
+            return -1;
+        }
+        int failed;
+        Py_BEGIN_ALLOW_THREADS
+        out->fd = open_handle(out->path, how, directory);
+        failed = out->fd < 0 ? errno : 0;
+        Py_END_ALLOW_THREADS
+        if (!failed) {
+            return 0;
+        }
+        if (failed != ELOOP) {
+            errno = failed;
+            errno_error(text->object);
+            return -1;
+        }
+        find_location(text, how & FOLLOW, out->path);
+    }
+    errno = ELOOP;
+    errno_error(text->object);
+    return -1;
+}

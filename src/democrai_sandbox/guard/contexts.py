@@ -1,0 +1,198 @@
+"""``process_guard_context`` and its kin: declarations in, a native guard out."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.policy import (
+    AccessRule,
+    CompiledPolicy,
+    InvalidInputError,
+    Problem,
+    Subject,
+    SubjectChain,
+    compile_policy,
+    parse_access,
+    rules_for_paths,
+    rules_for_targets,
+)
+
+from . import _core, settings
+from .views import Declared
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ._core import Guard, Policy
+
+Access = "AccessRule | Mapping[str, object]"
+
+
+def process_guard_context(
+    *,
+    subject: str,
+    subject_kind: str = "module",
+    allowed_paths: Iterable[str | os.PathLike[str]] = (),
+    allowed_targets: Iterable[str] = (),
+    access: Iterable[AccessRule | Mapping[str, object]] = (),
+    allowed_imports: Iterable[str] = (),
+    allow_subprocess: bool = False,
+    include_runtime_paths: bool = True,
+    user_id: Any = None,
+    organization_id: Any = None,
+    session_key: Any = None,
+) -> Guard:
+    """Return a guard for one activation of a subject: ``with``, ``async with``, or ``.run(callable)``.
+
+    ``allowed_paths`` stand for read, create, modify and delete; ``allowed_targets`` for connect, receive and send.
+    ``access`` takes rules or the dictionaries of a manifest. Inside a guard, contexts of the runtime merge with what
+    encloses them; a context that guarded code opens by itself can only narrow, and keeps its identity.
+    """
+    return make_guard(
+        subject=subject,
+        subject_kind=subject_kind,
+        allowed_paths=allowed_paths,
+        allowed_targets=allowed_targets,
+        access=access,
+        allowed_imports=allowed_imports,
+        allow_subprocess=allow_subprocess,
+        include_runtime_paths=include_runtime_paths,
+        user_id=user_id,
+        organization_id=organization_id,
+        session_key=session_key,
+    )
+
+
+def exact_guard_context(
+    *,
+    subject: str,
+    subject_kind: str,
+    access: Iterable[AccessRule | Mapping[str, object]] = (),
+    allowed_imports: Iterable[str] = (),
+    include_runtime_paths: bool = True,
+    user_id: Any = None,
+    organization_id: Any = None,
+    session_key: Any = None,
+) -> Guard:
+    """Return a guard that takes nothing from what encloses it: a tool's own declaration, an MCP server."""
+    return make_guard(
+        subject=subject,
+        subject_kind=subject_kind,
+        access=access,
+        allowed_imports=allowed_imports,
+        include_runtime_paths=include_runtime_paths,
+        user_id=user_id,
+        organization_id=organization_id,
+        session_key=session_key,
+        exact=True,
+    )
+
+
+def process_guard_bypass_context() -> Guard:
+    """Return a context in which no guard is in force, for runtime internals.
+
+    Entering it inside a guard is refused unless the calling code was registered with ``configure_guard``.
+    """
+    return _core.bypass()
+
+
+def make_guard(
+    *,
+    user_id: Any = None,
+    organization_id: Any = None,
+    session_key: Any = None,
+    exact: bool = False,
+    **declarations: Any,
+) -> Guard:
+    """Return a guard from declarations; the compiled policy is kept for the next activation."""
+    key = _key(declarations)
+    policy = None if key is None else _core.recall(key)
+    if policy is None:
+        policy = _compile(**declarations)
+        if key is not None:
+            _core.remember(key, policy)
+    return _core.guard(policy, user_id, organization_id, session_key, exact)
+
+
+def _key(declarations: dict[str, Any]) -> tuple[object, ...] | None:
+    """Return a key of plain values; None when something is not plain, which is then compiled each time."""
+    parts: list[object] = []
+    for name, value in declarations.items():
+        if type(value) in (list, tuple):
+            items = tuple(_plain(item) for item in value)
+            if None in items:
+                return None
+            parts.append((name, items))
+        elif type(value) in (str, bool):
+            parts.append((name, value))
+        else:
+            return None
+    return tuple(parts)
+
+
+def _plain(item: object) -> object:
+    if type(item) is str or type(item) is AccessRule or type(item) is Subject:
+        return item
+    if type(item) is dict and all(type(key) is str and type(value) is str for key, value in item.items()):
+        return tuple(item.items())
+    return os.fspath(item) if type(item).__module__.startswith("pathlib") and isinstance(item, os.PathLike) else None
+
+
+def _compile(
+    *,
+    subject: str,
+    subject_kind: str = "module",
+    allowed_paths: Iterable[str | os.PathLike[str]] = (),
+    allowed_targets: Iterable[str] = (),
+    access: Iterable[AccessRule | Mapping[str, object]] = (),
+    allowed_imports: Iterable[str] = (),
+    allow_subprocess: bool = False,
+    include_runtime_paths: bool = True,
+    ancestors: SubjectChain = (),
+) -> Policy:
+    problems: list[Problem] = []
+    if type(include_runtime_paths) is not bool:
+        problems.append(Problem("/include_runtime_paths", f"expected bool, got {type(include_runtime_paths).__name__}"))
+    rules: list[AccessRule] = []
+    actor: Subject | None = None
+    try:
+        actor = Subject(subject_kind, subject)  # type: ignore[arg-type] # text is taken and checked
+    except InvalidInputError as error:
+        problems += error.problems
+    for parse in (
+        lambda: rules_for_paths(_sequence(allowed_paths, "/allowed_paths")),
+        lambda: rules_for_targets(_sequence(allowed_targets, "/allowed_targets")),
+        lambda: parse_access(_sequence(access, "/access"), base=None),
+    ):
+        try:
+            rules += parse()
+        except InvalidInputError as error:
+            problems += error.problems
+    if problems or actor is None:
+        raise InvalidInputError(problems)
+    compiled = compile_policy(
+        subject=actor, rules=rules, allowed_imports=allowed_imports, allow_subprocess=allow_subprocess
+    )
+    return _native(compiled, include_runtime_paths=include_runtime_paths, ancestors=ancestors)
+
+
+def _sequence(value: Any, pointer: str) -> list[Any]:
+    """Refuse a lone string, whose characters would each count as a path."""
+    if isinstance(value, list | tuple | set | frozenset):
+        return list(value)
+    raise InvalidInputError.of(f"expected a list, got {type(value).__name__}", pointer=pointer)
+
+
+def _native(compiled: CompiledPolicy, *, include_runtime_paths: bool, ancestors: SubjectChain) -> Policy:
+    """Hand the policy to the core: each root where it really is, so that a root that is a link works."""
+    roots = [(os.fsencode(os.path.realpath(path)), mask) for path, mask in compiled.file_entries]
+    return _core.policy(
+        subject=compiled.subject.name,
+        kind=compiled.subject.kind.value,
+        entries=(*roots, *settings.protected()),
+        imports=compiled.allowed_imports,
+        allow_subprocess=compiled.allow_subprocess,
+        include_runtime=include_runtime_paths,
+        declared=Declared(compiled.rules, ancestors),
+    )

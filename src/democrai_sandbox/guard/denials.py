@@ -1,0 +1,97 @@
+"""Wording what the core refused. Nothing here decides: a failure in wording still refuses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.errors import (
+    EnvironmentDenied,
+    ExternalAccessCheckFailed,
+    FilesystemDenied,
+    FilesystemFdDenied,
+    GuardUsageError,
+    ModuleDenied,
+    SandboxDenied,
+    SubprocessDenied,
+    TamperDenied,
+)
+from democrai_sandbox.policy import Operation, ResourceType, SubjectKind
+
+from . import _core
+from .interface import AccessQuestion
+from .views import RawView
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .interface import Decider
+
+_CLASSES: dict[str, type[SandboxDenied]] = {
+    "filesystem": FilesystemDenied,
+    "descriptor": FilesystemFdDenied,
+    "module": ModuleDenied,
+    "subprocess": SubprocessDenied,
+    "environment": EnvironmentDenied,
+    "tamper": TamperDenied,
+}
+
+
+def make_denial(kind: str, view: tuple[Any, ...], operation: str, target: str) -> SandboxDenied:
+    """Return the exception for a refusal of the core."""
+    raw = RawView(*view)
+    subject_kind, subject = raw.actor
+    return _CLASSES[kind](
+        target,
+        subject=subject,
+        subject_kind=subject_kind,
+        subject_chain=raw.chain,
+        operations=tuple(operation.split(",")),
+        installing=raw.allow_subprocess,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DenialRecord:
+    """A denial as the host finds it afterwards; ``silent`` when library code was told that nothing is there."""
+
+    time: float
+    denial: SandboxDenied
+    silent: bool
+
+    def __str__(self) -> str:
+        """Return the documented error shape."""
+        return str(self.denial)
+
+
+def recent_denials() -> list[DenialRecord]:
+    """Return the latest denials of this process, oldest first. For the host: refused inside a guard."""
+    if _core.current_view() is not None:
+        raise GuardUsageError("denials are for the host to read, not for guarded code")
+    return [DenialRecord(time, make_denial(*facts), silent) for time, silent, facts in _core.recent()]
+
+
+def deciding_by(decider: Decider) -> Callable[[tuple[Any, ...], str, str], bool]:
+    """Return what the core calls: it puts the question to the decider and turns its failure into ours."""
+
+    def decide(view: tuple[Any, ...], operation: str, target: str) -> bool:
+        raw = RawView(*view)
+        kind, subject = raw.actor
+        question = AccessQuestion(
+            subject=subject,
+            subject_kind=SubjectKind(kind),
+            subject_chain=raw.chain,
+            resource_type=ResourceType.FILESYSTEM,
+            operation=Operation(operation),
+            target=target,
+            register_request=False,
+            user_id=raw.user_id,
+            organization_id=raw.organization_id,
+            session_key=raw.session_key,
+        )
+        try:
+            return decider.decide(question) is True
+        except Exception as error:
+            raise ExternalAccessCheckFailed from error
+
+    return decide

@@ -1,0 +1,85 @@
+"""The environment of children: made from guard state, read back in a Python child."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.policy import (
+    InvalidInputError,
+    Problem,
+    SubjectChain,
+    chain_from_list,
+    chain_to_list,
+    rules_from_json,
+    rules_to_json,
+)
+
+from . import _core
+from .contexts import make_guard
+from .views import RawView
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ._core import Guard
+
+SUBJECT = "DEMOCRAI_NETWORK_SUBJECT"
+SUBJECT_KIND = "DEMOCRAI_NETWORK_SUBJECT_KIND"
+ACCESS = "DEMOCRAI_ACCESS"
+SUBJECT_CHAIN = "DEMOCRAI_SUBJECT_CHAIN"
+IDENTITY = {
+    "user_id": "DEMOCRAI_USER_ID",
+    "organization_id": "DEMOCRAI_ORGANIZATION_ID",
+    "session_key": "DEMOCRAI_SESSION_KEY",
+}
+
+
+def environment_of(view: tuple[Any, ...]) -> dict[str, str]:
+    """Return ``DEMOCRAI_*`` for a child of the state that this view shows."""
+    raw = RawView(*view)
+    kind, name = raw.actor
+    rules = dict.fromkeys(rule for link in raw.allow_chain for rule in link.rules)
+    made = {
+        SUBJECT: name,
+        SUBJECT_KIND: kind,
+        ACCESS: rules_to_json(tuple(rules)),
+        SUBJECT_CHAIN: json.dumps(chain_to_list(raw.chain)),
+    }
+    for attribute, variable in IDENTITY.items():
+        value = getattr(raw, attribute)
+        if value is not None:
+            made[variable] = str(value)
+    return made
+
+
+def child_environment() -> dict[str, str]:
+    """Return the ``DEMOCRAI_*`` variables for a child process of the active guard; empty where there is none."""
+    view = _core.current_view()
+    return {} if view is None else environment_of(view)
+
+
+def process_guard_context_from_env(environ: Mapping[str, str] | None = None) -> Guard:
+    """Return the guard that the parent's environment describes. A missing or malformed value is an error."""
+    given = os.environ if environ is None else environ
+    missing = [name for name in (SUBJECT, SUBJECT_KIND, ACCESS) if not given.get(name)]
+    if missing:
+        raise InvalidInputError([Problem(f"/{name}", "the variable is missing or empty") for name in missing])
+    return make_guard(
+        subject=given[SUBJECT],
+        subject_kind=given[SUBJECT_KIND],
+        access=rules_from_json(given[ACCESS], pointer=f"/{ACCESS}"),
+        ancestors=_chain(given.get(SUBJECT_CHAIN)),
+        **{attribute: given.get(variable) for attribute, variable in IDENTITY.items()},
+    )
+
+
+def _chain(text: str | None) -> SubjectChain:
+    if text is None:
+        return ()
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise InvalidInputError.of(f"not JSON: {error}", pointer=f"/{SUBJECT_CHAIN}") from None
+    return chain_from_list(value, pointer=f"/{SUBJECT_CHAIN}")

@@ -1,0 +1,121 @@
+"""``os.path`` questions that swallow every error: taught to let a denial through.
+
+The functions keep their identity and globals, only their code is exchanged, so references taken earlier (pathlib's,
+shutil's) behave the same. Inside the new code nothing is slower: the check stands in the ``except`` branch.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from types import FunctionType
+from typing import Any
+
+# Filled in by the module the code is moved to.
+from genericpath import exists as _exists
+from os.path import join, realpath
+
+
+def exists(path: Any) -> bool:
+    """Test whether a path exists. Returns False for broken symbolic links."""
+    try:
+        os.stat(path)
+    except (OSError, ValueError) as error:
+        if getattr(error, "layer", None) is not None:
+            raise
+        return False
+    return True
+
+
+def lexists(path: Any) -> bool:
+    """Test whether a path exists. Returns True for broken symbolic links."""
+    try:
+        os.lstat(path)
+    except (OSError, ValueError) as error:
+        if getattr(error, "layer", None) is not None:
+            raise
+        return False
+    return True
+
+
+def isfile(path: Any) -> bool:
+    """Test whether a path is a regular file."""
+    try:
+        st = os.stat(path)
+    except (OSError, ValueError) as error:
+        if getattr(error, "layer", None) is not None:
+            raise
+        return False
+    return stat.S_ISREG(st.st_mode)
+
+
+def isdir(s: Any) -> bool:
+    """Return true if the pathname refers to an existing directory."""
+    try:
+        st = os.stat(s)
+    except (OSError, ValueError) as error:
+        if getattr(error, "layer", None) is not None:
+            raise
+        return False
+    return stat.S_ISDIR(st.st_mode)
+
+
+def islink(path: Any) -> bool:
+    """Test whether a path is a symbolic link."""
+    try:
+        st = os.lstat(path)
+    except (OSError, ValueError, AttributeError) as error:
+        if getattr(error, "layer", None) is not None:
+            raise
+        return False
+    return stat.S_ISLNK(st.st_mode)
+
+
+def ismount(path: Any) -> bool:
+    """Test whether a path is a mount point."""
+    try:
+        here = os.lstat(path)
+    except (OSError, ValueError) as error:
+        if getattr(error, "layer", None) is not None:
+            raise
+        return False
+    if stat.S_ISLNK(here.st_mode):
+        return False
+    path = os.fspath(path)
+    try:
+        above = os.lstat(realpath(join(path, b".." if isinstance(path, bytes) else "..")))
+    except OSError:
+        return False
+    return here.st_dev != above.st_dev or here.st_ino == above.st_ino
+
+
+def install() -> None:
+    """Exchange the code of the ``os.path`` functions; done once, before the first guard."""
+    assert isinstance(_exists, FunctionType)  # noqa: S101 - a C implementation would make this module pointless
+    for ours in (exists, lexists, isfile, isdir, islink, ismount):
+        theirs = getattr(os.path, ours.__name__)
+        if not isinstance(theirs, FunctionType) or theirs.__code__.co_argcount != ours.__code__.co_argcount:
+            raise ImportError(f"os.path.{ours.__name__} is not what the guard knows: it does not fit this interpreter")
+        old = theirs.__code__
+        theirs.__code__ = ours.__code__.replace(
+            co_filename=old.co_filename, co_firstlineno=old.co_firstlineno, co_qualname=old.co_qualname
+        )
+
+
+def facade_files() -> frozenset[str]:
+    """Return the files that ask on behalf of their caller; the frame behind them is the one that asks."""
+    import glob
+    import importlib
+    import pathlib
+    import shutil
+
+    names = {function.__code__.co_filename for function in (os.walk, os.path.join, os.path.exists)}
+    names |= {f"<frozen {name}>" for name in ("os", "posixpath", "genericpath", "importlib._bootstrap")}
+    names.add("<frozen importlib._bootstrap_external>")
+    names |= {module.__file__ for module in (glob, importlib, shutil) if module.__file__}
+    for cls in (pathlib.PurePath, pathlib.Path):
+        for member in vars(cls).values():
+            code = getattr(getattr(member, "__func__", member), "__code__", None)
+            if code is not None:
+                names.add(code.co_filename)
+    return frozenset(names)

@@ -1,0 +1,95 @@
+"""What every subject can read and write without declaring it: the interpreter, libraries, system files, temp.
+
+Computed once, before the first guard. Entries are (path, mask) for the core; a path is given in its resolved form.
+"""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+import sysconfig
+import tempfile
+from typing import TYPE_CHECKING
+
+from democrai_sandbox.policy import FileAccess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+CODE = 32
+"""A read-only code root: native modules load only from these, and code in them counts as a library."""
+IMPORT_ONLY = 64
+"""A folder on sys.path that only the import machinery may look into."""
+OWNED = 128
+PROTECTED = 256
+
+_READ = int(FileAccess.READ)
+_SCRATCH = int(FileAccess.READ | FileAccess.CREATE | FileAccess.MODIFY | FileAccess.DELETE)
+
+# What Python and common libraries look at. Never /etc, /proc, /run or /sys as a whole: secrets live there.
+_SYSTEM_FILES = (
+    *("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin"),
+    *("/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/etc/ca-certificates.conf", "/etc/crypto-policies"),
+    *("/etc/localtime", "/etc/timezone", "/etc/zoneinfo", "/etc/mime.types", "/etc/magic", "/etc/magic.mime"),
+    *("/etc/hosts", "/etc/hostname", "/etc/host.conf", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/gai.conf"),
+    *("/etc/services", "/etc/protocols", "/etc/networks", "/etc/os-release", "/etc/lsb-release", "/etc/debian_version"),
+    *("/etc/locale.conf", "/etc/default/locale", "/etc/locale.alias", "/etc/fonts", "/etc/ld.so.cache"),
+    *("/etc/alternatives", "/etc/inputrc", "/etc/terminfo", "/etc/xdg"),
+    *("/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/loadavg", "/proc/uptime", "/proc/version"),
+    *("/proc/filesystems", "/proc/sys/kernel/osrelease", "/proc/sys/kernel/random/uuid", "/proc/sys/vm"),
+    *("/proc/self/stat", "/proc/self/statm", "/proc/self/status", "/proc/self/cgroup", "/proc/self/mountinfo"),
+    *("/proc/self/limits", "/proc/self/mounts"),
+    *("/sys/devices/system/cpu", "/sys/devices/system/node", "/sys/fs/cgroup", "/sys/kernel/mm/transparent_hugepage"),
+    *("/dev/zero", "/dev/urandom", "/dev/random", "/dev/full"),
+)
+
+Entry = tuple[bytes, int]
+
+
+def entry(path: str, mask: int) -> Entry:
+    """Return an entry for the core, resolved as far as the path exists."""
+    return os.fsencode(os.path.realpath(path)), mask
+
+
+def code_entries() -> Iterator[Entry]:
+    """Yield the read-only code roots, and what the import machinery needs so that its caches stay true for the host."""
+    for path in _code_roots():
+        yield entry(path, _READ | CODE)
+    for path in _too_wide_to_read():
+        yield entry(path, IMPORT_ONLY)
+    too_wide = set(_too_wide_to_read())
+    for path in sys.path:
+        if os.path.isabs(path) and os.path.realpath(path) not in too_wide:
+            yield entry(path, _READ)
+
+
+def runtime_entries() -> Iterator[Entry]:
+    """Yield the code roots and everything else that comes with ``include_runtime_paths``."""
+    yield from code_entries()
+    for path in (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix, os.path.realpath(sys.executable)):
+        yield entry(path, _READ)
+    for path in _SYSTEM_FILES:
+        yield entry(path, _READ)
+    yield entry("/dev/null", _READ | int(FileAccess.MODIFY))
+    yield entry(tempfile.gettempdir(), _SCRATCH)
+
+
+def protected_entries(paths: Iterable[str]) -> tuple[Entry, ...]:
+    """Return the entries that shut out what the host names, whatever root it lies under."""
+    return tuple(entry(path, PROTECTED) for path in paths)
+
+
+def _code_roots() -> set[str]:
+    roots = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    roots.update(site.getsitepackages())
+    if site.ENABLE_USER_SITE:
+        roots.add(site.getusersitepackages())
+    roots.add(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    return {root for root in roots if root}
+
+
+def _too_wide_to_read() -> list[str]:
+    """Folders on sys.path that would give away far more than modules: the root, a home."""
+    wide = {"/", "/home", os.path.realpath(os.path.expanduser("~"))}
+    return [real for path in sys.path if os.path.isabs(path) and (real := os.path.realpath(path)) in wide]

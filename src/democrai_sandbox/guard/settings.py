@@ -1,0 +1,107 @@
+"""What the host settles before the first guard is entered. Afterwards nothing can be changed any more."""
+
+from __future__ import annotations
+
+import os
+from types import CodeType, FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.errors import GuardSealedError, GuardUsageError
+from democrai_sandbox.policy import InvalidInputError, normalise_path
+
+from . import _core
+from .denials import deciding_by, make_denial
+from .interface import Decider, DenialRecorder, DenyAll
+from .runtime_paths import Entry, code_entries, protected_entries, runtime_entries
+from .views import Declared
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+SENSITIVE_ROOTS = frozenset({"ctypes", "_ctypes", "cffi", "_cffi_backend"})
+
+
+
+def protected() -> tuple[Entry, ...]:
+    """Return the entries that shut out what the host protects."""
+    return _core.protected_entries()
+
+
+def configure_guard(
+    *,
+    decider: Decider | None = None,
+    recorder: DenialRecorder | None = None,
+    protected_paths: Iterable[str | os.PathLike[str]] = (),
+    sensitive_imports: Iterable[str] = (),
+    runtime_code: Iterable[Callable[..., Any] | CodeType] = (),
+) -> None:
+    """Settle the guard for this process; calls before the first guard add up.
+
+    ``protected_paths`` (configuration, approval database, helper socket, ...) are outside every subject's roots.
+    ``sensitive_imports`` are added to the four default roots. ``runtime_code`` are the functions of the host's runtime
+    that may merge contexts or step out of the guard while guarded code is running.
+    """
+    if _core.is_sealed() or _core.current_view() is not None:
+        raise GuardSealedError("the guard is sealed: configure it before the first guard is entered")
+    if decider is not None and not isinstance(decider, Decider):
+        raise InvalidInputError.of(f"not a Decider: {type(decider).__name__}", pointer="/decider")
+    if recorder is not None and not isinstance(recorder, DenialRecorder):
+        raise InvalidInputError.of(f"not a DenialRecorder: {type(recorder).__name__}", pointer="/recorder")
+    shut = protected_entries(normalise_path(os.fspath(path)) for path in protected_paths)
+    roots = _checked_roots(sensitive_imports)
+    codes = [_code_of(function) for function in runtime_code]
+    if decider is not None:
+        _core.setup(decider=deciding_by(decider))
+    if recorder is not None:
+        _core.setup(recorder=recorder.record)
+    _core.setup(runtime_code=codes, sensitive_roots=_core.sensitive_roots() | roots)
+    _core.setup(protected=(*_core.protected_entries(), *shut))
+    install_runtime_paths()
+
+
+def install_defaults(child_environment: Callable[[tuple[Any, ...]], dict[str, str]], facade: frozenset[str]) -> None:
+    """Give the core what it needs before a host says anything."""
+    _core.setup(
+        denial_factory=make_denial,
+        usage_error=GuardUsageError,
+        child_environment=child_environment,
+        decider=deciding_by(DenyAll()),
+        facade_files=facade,
+        sensitive_roots=SENSITIVE_ROOTS,
+        protected=(),
+    )
+    install_runtime_paths()
+
+
+def install_runtime_paths() -> None:
+    """Compute the runtime paths; again when the protected paths change, never per activation."""
+    _core.setup(code_policy=_shared(code_entries()), runtime_policy=_shared(runtime_entries()))
+
+
+def _shared(entries: Iterable[Entry]) -> _core.Policy:
+    return _core.policy(
+        subject="runtime",
+        kind="core",
+        entries=(*entries, *_core.protected_entries()),
+        imports=frozenset(),
+        allow_subprocess=False,
+        include_runtime=False,
+        declared=Declared(),
+    )
+
+
+def _checked_roots(names: Iterable[str]) -> frozenset[str]:
+    for name in names:
+        if type(name) is not str or not name.isidentifier():
+            raise InvalidInputError.of(f"not the root name of an import: {name!r}", pointer="/sensitive_imports")
+    return frozenset(names)
+
+
+def _code_of(function: Callable[..., Any] | CodeType) -> CodeType:
+    if isinstance(function, CodeType):
+        return function
+    if isinstance(function, MethodType):
+        function = function.__func__
+    if isinstance(function, FunctionType):
+        return function.__code__
+    raise InvalidInputError.of(f"not a Python function: {function!r}", pointer="/runtime_code")

@@ -1,0 +1,78 @@
+"""Reading the native state: the tuple the core hands out, made into values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from democrai_sandbox.policy import AccessRule, Subject, SubjectChain, SubjectKind, append_subject
+
+from ._core import current_view
+from .interface import AllowLink, GuardView
+
+_EXACT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What a native policy carries along for views: its rules, and the chain of the process that started this one."""
+
+    rules: tuple[AccessRule, ...] = ()
+    ancestors: SubjectChain = ()
+
+
+class RawView(NamedTuple):
+    """The core's view: links from the outermost, then the request's identity."""
+
+    links: tuple[tuple[str, str, Declared, int], ...]
+    user_id: Any
+    organization_id: Any
+    session_key: Any
+    allow_subprocess: bool
+    allowed_imports: frozenset[str]
+
+    @property
+    def chain(self) -> SubjectChain:
+        """The nested subjects, outermost first."""
+        chain: SubjectChain = ()
+        for kind, name, declared, _ in self.links:
+            for ancestor in declared.ancestors:
+                chain = append_subject(chain, ancestor)
+            chain = append_subject(chain, Subject(SubjectKind(kind), name))
+        return chain
+
+    @property
+    def allow_chain(self) -> tuple[AllowLink, ...]:
+        """The entries in force by the subject that contributed them; an exact context hides what is around it."""
+        links: list[AllowLink] = []
+        for kind, name, declared, mode in self.links:
+            if mode == _EXACT:
+                links.clear()
+            links.append(AllowLink(Subject(SubjectKind(kind), name), declared.rules))
+        return tuple(links)
+
+    @property
+    def actor(self) -> tuple[str, str]:
+        """Kind and name of the innermost subject."""
+        kind, name, _, _ = self.links[-1]
+        return kind, name
+
+
+def current_guard() -> GuardView | None:
+    """Return who is guarded here and by what; None when nothing restricts the caller."""
+    raw = current_view()
+    if raw is None:
+        return None
+    view = RawView(*raw)
+    kind, name = view.actor
+    return GuardView(
+        subject=name,
+        subject_kind=SubjectKind(kind),
+        subject_chain=view.chain,
+        subject_allow_chain=view.allow_chain,
+        allowed_imports=view.allowed_imports,
+        allow_subprocess=view.allow_subprocess,
+        user_id=view.user_id,
+        organization_id=view.organization_id,
+        session_key=view.session_key,
+    )

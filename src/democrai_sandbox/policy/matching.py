@@ -1,0 +1,160 @@
+"""The index that finds the rule which allows a network request, at a cost that does not grow with the rules."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias, final
+
+from .hosts import LOOPBACK, LOOPBACK_ADDRESSES, host_key, is_address
+from .operations import Operation, ResourceType
+from .targets import NetworkTarget, TargetKind, parse_declaration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from .rules import AccessRule
+
+_ByOperation: TypeAlias = "dict[Operation, AccessRule]"
+
+
+def implied_connection(target: NetworkTarget) -> NetworkTarget:
+    """Return the one connection that a permitted request to this URL needs, in host form with its port."""
+    if target.kind is not TargetKind.URL:
+        message = f"only a request to a URL implies a connection, not {target}"
+        raise ValueError(message)
+    return NetworkTarget(TargetKind.HOST, host=target.host, port=target.port)
+
+
+@dataclass(slots=True)
+class _Origin:
+    """The rules for one scheme, host and port, by path."""
+
+    paths: dict[tuple[str, ...], _ByOperation] = field(default_factory=dict)
+    depth: int = 0
+
+
+@final
+@dataclass(frozen=True, slots=True, init=False, eq=False, repr=False)
+class NetworkIndex:
+    """Which rule allows a request. Immutable.
+
+    * A URL rule covers URLs with its scheme, host and port, and its path or one below it by whole segments. It never
+      covers a socket.
+    * A host, wildcard or network rule covers sockets and URLs of its hosts, on its port or on any.
+    * A unix rule covers that socket.
+    * An operation is covered only by a rule that names it. ``receive`` and ``send`` do not imply ``connect`` here;
+      the caller that permits a request opens what ``implied_connection`` says.
+
+    Of several rules that cover a request the most specific one is returned: URL before host form, longer path, exact
+    port, longer wildcard, longer network prefix; among equals the one declared first.
+    """
+
+    _origins: dict[tuple[str | None, str, int | None], _Origin]
+    _hosts: dict[tuple[str, int | None], _ByOperation]
+    _wildcards: dict[tuple[str, int | None], _ByOperation]
+    # By IP version, then by prefix length, the longest first.
+    _networks: dict[int, dict[int, dict[int, _ByOperation]]]
+    _sockets: dict[str, _ByOperation]
+    _names: dict[str, AccessRule]
+
+    def __init__(self, rules: Iterable[AccessRule] = ()) -> None:
+        """Index the network rules among ``rules``; the others are left out."""
+        for name in ("_origins", "_hosts", "_wildcards", "_sockets", "_names"):
+            object.__setattr__(self, name, {})
+        object.__setattr__(self, "_networks", {4: {}, 6: {}})
+        for rule in rules:
+            if rule.resource_type is ResourceType.NETWORK:
+                self._add(parse_declaration(rule.normalized_target), rule)
+        for version, lengths in self._networks.items():
+            self._networks[version] = dict(sorted(lengths.items(), reverse=True))
+
+    def find(self, operation: Operation, target: NetworkTarget) -> AccessRule | None:
+        """Return the rule that allows ``operation`` on the requested URL, host or unix socket, or None."""
+        for rules in self._candidates(target):
+            rule = rules.get(operation)
+            if rule is not None:
+                return rule
+        return None
+
+    def allows(self, operation: Operation, target: NetworkTarget) -> bool:
+        """Tell whether some rule allows ``operation`` on the requested URL, host or unix socket."""
+        return self.find(operation, target) is not None
+
+    def find_name(self, host: str) -> AccessRule | None:
+        """Return a rule, of any operation and form, for whose sake this canonical host name may be looked up."""
+        rule = self._names.get(host_key(host))
+        if rule is not None or is_address(host):
+            return rule
+        for name in _parents(host):
+            rule = self._names.get(f"*.{name}")
+            if rule is not None:
+                return rule
+        return None
+
+    def _add(self, target: NetworkTarget, rule: AccessRule) -> None:
+        self._slot(target).setdefault(rule.operation, rule)
+        if target.kind in (TargetKind.URL, TargetKind.HOST):
+            self._names.setdefault(host_key(target.host), rule)
+        elif target.kind is TargetKind.WILDCARD:
+            self._names.setdefault(f"*.{target.host}", rule)
+
+    def _slot(self, target: NetworkTarget) -> _ByOperation:
+        if target.kind is TargetKind.URL:
+            origin = self._origins.setdefault((target.scheme, host_key(target.host), target.port), _Origin())
+            origin.depth = max(origin.depth, len(target.path))
+            return origin.paths.setdefault(target.path, {})
+        if target.kind is TargetKind.UNIX:
+            return self._sockets.setdefault(target.socket or "", {})
+        if target.kind is TargetKind.NETWORK:
+            network = ipaddress.ip_network(target.host)
+            lengths = self._networks[network.version].setdefault(network.prefixlen, {})
+            return lengths.setdefault(int(network.network_address), {})
+        if target.kind is TargetKind.WILDCARD:
+            return self._wildcards.setdefault((target.host, target.port), {})
+        return self._hosts.setdefault((host_key(target.host), target.port), {})
+
+    def _candidates(self, target: NetworkTarget) -> Iterator[_ByOperation]:
+        """Yield the rules that cover the target, the most specific first."""
+        if target.kind is TargetKind.UNIX:
+            yield self._sockets.get(target.socket or "", {})
+        elif target.kind in (TargetKind.URL, TargetKind.HOST):
+            if target.kind is TargetKind.URL:
+                yield from self._covering_urls(target)
+            yield from self._covering_hosts(target)
+
+    def _covering_urls(self, target: NetworkTarget) -> Iterator[_ByOperation]:
+        origin = self._origins.get((target.scheme, host_key(target.host), target.port))
+        if origin is None:
+            return
+        # Nobody knows which path an ambiguous one ends up at, so only a rule for all paths covers it. The declared
+        # depth bounds the walk: a request with thousands of segments must not cost more than any other.
+        depth = 0 if target.ambiguous else min(origin.depth, len(target.path))
+        for length in range(depth, -1, -1):
+            rules = origin.paths.get(target.path[:length])
+            if rules is not None:
+                yield rules
+
+    def _covering_hosts(self, target: NetworkTarget) -> Iterator[_ByOperation]:
+        ports = (None,) if target.port is None else (target.port, None)
+        key = host_key(target.host)
+        for port in ports:
+            yield self._hosts.get((key, port), {})
+        if key != LOOPBACK and not is_address(key):
+            for name in _parents(key):
+                for port in ports:
+                    yield self._wildcards.get((name, port), {})
+            return
+        addresses = LOOPBACK_ADDRESSES if key == LOOPBACK else (ipaddress.ip_address(key),)
+        for address in addresses:
+            for length, networks in self._networks[address.version].items():
+                shift = address.max_prefixlen - length
+                yield networks.get(int(address) >> shift << shift, {})
+
+
+def _parents(name: str) -> Iterator[str]:
+    """Yield what is left of a host name as labels are taken from its front, the longest first."""
+    dot = name.find(".")
+    while dot != -1:
+        yield name[dot + 1 :]
+        dot = name.find(".", dot + 1)

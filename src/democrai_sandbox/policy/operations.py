@@ -1,0 +1,103 @@
+"""What can be done to what: resource types, operations and the file access mask."""
+
+from __future__ import annotations
+
+from enum import IntFlag, StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from .text import exact_str
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+class ResourceType(StrEnum):
+    """The kinds of resource a rule can be about. A URL is a *target* of the network, not a type."""
+
+    NETWORK = "network"
+    FILESYSTEM = "filesystem"
+    SYSTEM_DEPENDENCY = "system_dependency"
+
+
+class Operation(StrEnum):
+    """What is done to a resource. No operation implies another."""
+
+    CONNECT = "connect"
+    RECEIVE = "receive"
+    SEND = "send"
+    READ = "read"
+    CREATE = "create"
+    MODIFY = "modify"
+    DELETE = "delete"
+    EXECUTE = "execute"
+
+
+NETWORK_OPERATIONS = (Operation.CONNECT, Operation.RECEIVE, Operation.SEND)
+"""Every network operation; what the ``allowed_targets`` shorthand stands for."""
+
+WRITING_OPERATIONS = (Operation.READ, Operation.CREATE, Operation.MODIFY, Operation.DELETE)
+"""What the ``allowed_paths`` shorthand stands for: everything on files but running them."""
+
+VALID_OPERATIONS: Mapping[ResourceType, tuple[Operation, ...]] = MappingProxyType(
+    {
+        ResourceType.NETWORK: NETWORK_OPERATIONS,
+        ResourceType.FILESYSTEM: (*WRITING_OPERATIONS, Operation.EXECUTE),
+        ResourceType.SYSTEM_DEPENDENCY: (Operation.EXECUTE,),
+    }
+)
+"""Which operations a rule for a resource type may name."""
+
+
+class FileAccess(IntFlag):
+    """Filesystem operations as bits. The native core uses exactly these values; never renumber them."""
+
+    READ = 1
+    CREATE = 2
+    MODIFY = 4
+    DELETE = 8
+    EXECUTE = 16
+
+
+NO_ACCESS = FileAccess(0)
+EVERY_ACCESS = FileAccess.READ | FileAccess.CREATE | FileAccess.MODIFY | FileAccess.DELETE | FileAccess.EXECUTE
+
+_ACCESS_OF_OPERATION: Mapping[Operation, FileAccess] = MappingProxyType(
+    {
+        Operation.READ: FileAccess.READ,
+        Operation.CREATE: FileAccess.CREATE,
+        Operation.MODIFY: FileAccess.MODIFY,
+        Operation.DELETE: FileAccess.DELETE,
+        Operation.EXECUTE: FileAccess.EXECUTE,
+    }
+)
+
+_RECEIVING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+def is_valid_operation(resource_type: ResourceType, operation: Operation) -> bool:
+    """Tell whether the operation exists for that resource type."""
+    return operation in VALID_OPERATIONS[resource_type]
+
+
+def file_access(operations: Operation | Iterable[Operation]) -> FileAccess:
+    """Return the mask of one or several filesystem operations; ``ValueError`` for one that is not about files."""
+    mask = NO_ACCESS
+    for operation in (operations,) if isinstance(operations, Operation) else operations:
+        bit = _ACCESS_OF_OPERATION.get(operation)
+        if bit is None:
+            message = f"{operation!s} is not a filesystem operation"
+            raise ValueError(message)
+        mask |= bit
+    return mask
+
+
+def http_operation(method: str) -> Operation:
+    """Return the operation an HTTP request needs: GET, HEAD and OPTIONS receive, every other verb sends.
+
+    Case is folded for ASCII only: ``str.upper`` would turn U+017F into an ``S`` and an unknown verb into OPTIONS.
+    """
+    text = exact_str(method)
+    if text is not None and text.isascii() and text.upper() in _RECEIVING_METHODS:
+        return Operation.RECEIVE
+    return Operation.SEND

@@ -1,0 +1,160 @@
+"""Absolute POSIX paths compared by whole components, and the index that answers what may be done to one.
+
+Everything here is lexical. Resolving symlinks is the caller's work: a path is compared as it is given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+from .operations import EVERY_ACCESS, NO_ACCESS, FileAccess
+from .problems import InvalidInputError
+from .text import exact_str, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+def normalise_path(path: str) -> str:
+    """Return an absolute path without ``//``, ``.``, ``..`` and a trailing slash.
+
+    Refuses what is not text, the empty string, NUL and relative paths. ``..`` at the root stays there.
+    Bytes that are no UTF-8 are welcome in their ``surrogateescape`` form.
+    """
+    text = exact_str(path)
+    if text is None:
+        raise InvalidInputError.of(f"expected a path, got {shown(path)}")
+    if not text:
+        raise InvalidInputError.of("the path is empty")
+    if "\0" in text:
+        raise InvalidInputError.of(f"the path holds a NUL: {shown(text)}")
+    if text[0] != "/":
+        raise InvalidInputError.of(f"the path is not absolute: {shown(text)}")
+    components: list[str] = []
+    for component in text.split("/"):
+        if component == "..":
+            del components[-1:]
+        elif component not in ("", "."):
+            components.append(component)
+    return "/" + "/".join(components)
+
+
+def is_at_or_below(path: str, root: str) -> bool:
+    """Tell whether ``path`` is ``root`` or lies below it; ``/srv/ab`` is not below ``/srv/a``."""
+    inner, outer = normalise_path(path), normalise_path(root)
+    return outer in ("/", inner) or inner.startswith(outer + "/")
+
+
+@final
+@dataclass(frozen=True, slots=True, init=False, eq=False, repr=False)
+class PathIndex:
+    """What may be done to a path, from many roots at once. Immutable.
+
+    This is the reference for the matcher of the native core; the two must agree on every input.
+
+    ``mask(path)`` is defined by a walk over the normalised path's prefixes by whole components, from ``/`` down to
+    the path itself, with an accumulator that begins empty and a flag *shut* that begins false. For each prefix:
+
+    1. if it is a protected path: empty the accumulator and set *shut*;
+    2. else if it is the path of an entry flagged as owned: clear *shut*;
+    3. if *shut* is false and the prefix has an entry: add the entry's mask to the accumulator.
+
+    At the end, if the path is a proper ancestor of a protected path, ``DELETE`` is taken away.
+
+    So: a path has the union of the masks of the roots at or above it. What a root above a protected path grants does
+    not reach the protected path nor anything below it. An owned entry strictly below the protected path opens its own
+    subtree again, with its own mask and those of deeper entries only, up to the next protected path further down. A
+    path that is both protected and owned is protected. An owned path that has no entry opens nothing. An ancestor of a
+    protected path cannot be removed or moved away, since that would move the protected path with it.
+    """
+
+    _masks: dict[str, FileAccess]
+    _protected: frozenset[str]
+    _owned: frozenset[str]
+    _ancestors: frozenset[str]
+    _depth: int
+
+    def __init__(
+        self,
+        entries: Iterable[tuple[str, FileAccess | int]] = (),
+        *,
+        protected: Iterable[str] = (),
+        owned: Iterable[str] = (),
+    ) -> None:
+        """Build the index; masks given for the same path are united, in whatever order they come."""
+        masks: dict[str, FileAccess] = {}
+        for path, mask in entries:
+            root = normalise_path(path)
+            masks[root] = masks.get(root, NO_ACCESS) | _checked_mask(mask)
+        shut = frozenset(map(normalise_path, protected))
+        attributes = {
+            "_masks": masks,
+            "_protected": shut,
+            "_owned": frozenset(map(normalise_path, owned)) & masks.keys(),
+            "_ancestors": frozenset(prefix for path in shut for prefix in _prefixes(path) if prefix != path),
+            "_depth": max((_depth(path) for path in (*masks, *shut)), default=0),
+        }
+        for name, value in attributes.items():
+            object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        """Name the roots and masks."""
+        return f"PathIndex({list(self.entries)!r}, protected={self.protected!r}, owned={self.owned!r})"
+
+    @property
+    def entries(self) -> tuple[tuple[str, FileAccess], ...]:
+        """The roots with their masks, sorted by path."""
+        return tuple(sorted(self._masks.items()))
+
+    @property
+    def protected(self) -> tuple[str, ...]:
+        """The protected paths, sorted."""
+        return tuple(sorted(self._protected))
+
+    @property
+    def owned(self) -> tuple[str, ...]:
+        """The paths of the entries flagged as owned, sorted."""
+        return tuple(sorted(self._owned))
+
+    def mask(self, path: str) -> FileAccess:
+        """Return everything that may be done to ``path``."""
+        normal = normalise_path(path)
+        found = NO_ACCESS
+        shut = False
+        # No key is deeper than _depth: the rest of a long path cannot change the answer.
+        for prefix in _prefixes(normal, self._depth):
+            if prefix in self._protected:
+                found, shut = NO_ACCESS, True
+            elif prefix in self._owned:
+                shut = False
+            if not shut:
+                found |= self._masks.get(prefix, NO_ACCESS)
+        return found & ~FileAccess.DELETE if normal in self._ancestors else found
+
+    def allows(self, path: str, access: FileAccess) -> bool:
+        """Tell whether all of ``access`` may be done to ``path``; asking for nothing is never a yes."""
+        return bool(access) and access & ~self.mask(path) == NO_ACCESS
+
+
+def _prefixes(path: str, depth: int | None = None) -> Iterator[str]:
+    """Yield ``/`` and every component prefix of a normalised path, at most ``depth`` components long."""
+    yield "/"
+    if path == "/":
+        return
+    end = 0
+    while end != len(path) and (depth is None or depth > 0):
+        end = path.find("/", end + 1)
+        end = len(path) if end == -1 else end
+        yield path[:end]
+        depth = None if depth is None else depth - 1
+
+
+def _depth(path: str) -> int:
+    return 0 if path == "/" else path.count("/")
+
+
+def _checked_mask(mask: FileAccess | int) -> FileAccess:
+    if type(mask) not in (int, FileAccess) or mask & ~int(EVERY_ACCESS):
+        raise InvalidInputError.of(f"expected a file access mask, got {mask if type(mask) is int else shown(mask)}")
+    return FileAccess(mask)

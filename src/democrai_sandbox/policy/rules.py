@@ -1,0 +1,230 @@
+"""Access rules: what a manifest, a guard or an approval lets a subject do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+
+from .operations import VALID_OPERATIONS, Operation, ResourceType, is_valid_operation
+from .paths import normalise_path
+from .problems import InvalidInputError, NetworkTargetMissingError, Problem, nearest, pointer_to
+from .targets import parse_declaration
+from .text import control_character, exact_str, invisible_character, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+KEYS = ("resource_type", "operation", "target")
+"""The members of one entry of an ``access`` list; all are required, others are refused."""
+
+# What people write who know other systems. Only ever a hint in an error, never accepted.
+_OTHER_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("type", "resource", "kind"), "resource_type"),
+        **dict.fromkeys(("operations", "op", "ops", "action", "mode", "method"), "operation"),
+        **dict.fromkeys(("targets", "path", "host", "value"), "target"),
+        **dict.fromkeys(("url", "http", "https", "net", "socket", "internet"), "network"),
+        **dict.fromkeys(("file", "files", "fs", "disk", "folder", "directory"), "filesystem"),
+        **dict.fromkeys(("program", "binary", "command", "dependency"), "system_dependency"),
+        **dict.fromkeys(("get", "download", "fetch", "head"), "receive"),
+        **dict.fromkeys(("post", "put", "upload"), "send"),
+        **dict.fromkeys(("list", "stat", "open"), "read"),
+        **dict.fromkeys(("write", "update", "append", "edit", "change"), "modify"),
+        **dict.fromkeys(("remove", "unlink", "move"), "delete"),
+        **dict.fromkeys(("run", "exec", "spawn"), "execute"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRule:
+    """One thing a subject may do. Two rules are equal when they allow the same, however the target was written."""
+
+    resource_type: ResourceType
+    operation: Operation
+    target: str = field(compare=False)
+    """The target as it was written."""
+    normalized_target: str
+
+    def to_dict(self) -> dict[str, str]:
+        """Return the manifest form, with the normalised target: it needs no base folder to be read back."""
+        return {
+            "resource_type": self.resource_type.value,
+            "operation": self.operation.value,
+            "target": self.normalized_target,
+        }
+
+
+def parse_access(entries: object, *, base: str | None, pointer: str = "/access") -> tuple[AccessRule, ...]:
+    """Return the rules of an ``access`` list, or refuse it with every problem that it has.
+
+    ``entries`` is a list of ``AccessRule`` objects and manifest entries. A relative filesystem target is taken from
+    ``base``, the folder of the manifest. No entries means no rules; a missing list is for the caller to decide about.
+    """
+    if not isinstance(entries, list | tuple):
+        raise InvalidInputError.of(f"expected a list of access entries, got {shown(entries)}", pointer=pointer)
+    folder = None if base is None else normalise_path(base)
+    rules: dict[AccessRule, None] = {}
+    problems: list[Problem] = []
+    for index, entry in enumerate(entries):
+        place = pointer_to(pointer, index)
+        found = _check_rule(entry, place) if type(entry) is AccessRule else _parse_entry(entry, folder, place)
+        rules.update(dict.fromkeys(found.rules))
+        problems += found.problems
+    if problems:
+        raise InvalidInputError(problems)
+    return tuple(rules)
+
+
+def normalise_target(resource_type: ResourceType, target: str, *, base: str | None = None) -> str:
+    """Return the canonical text of a target; the one normaliser for manifests, approvals and requests."""
+    if resource_type is ResourceType.NETWORK:
+        return parse_declaration(target).normalized
+    text = exact_str(target)
+    if text is None:
+        raise InvalidInputError.of(f"expected a text, got {shown(target)}")
+    if not text:
+        raise InvalidInputError.of("the target is empty")
+    if resource_type is ResourceType.FILESYSTEM:
+        return _normalise_file_target(text, base)
+    if (invisible := invisible_character(text)) or text != text.strip():
+        what = f"the character {invisible}" if invisible else "white space at its begin or end"
+        raise InvalidInputError.of(f"the name of a system dependency holds {what}: {shown(text)}")
+    return text
+
+
+_Members: TypeAlias = "dict[str | None, Any]"
+
+
+class _Found(NamedTuple):
+    rules: list[AccessRule]
+    problems: list[Problem]
+
+
+def _parse_entry(entry: object, folder: str | None, pointer: str) -> _Found:
+    if not issubclass(type(entry), dict):
+        return _Found([], [Problem(pointer, f"expected an object with {', '.join(KEYS)}, got {shown(entry)}")])
+    items = dict.items(cast("dict[object, Any]", entry))  # the type's own method: a subclass may have another
+    members: _Members = {key: value for name, value in items if (key := exact_str(name)) in KEYS}
+    missing = [key for key in KEYS if key not in members]
+    problems = [_unknown_key(name, missing, pointer) for name, _ in items if exact_str(name) not in KEYS]
+    problems += [Problem(pointer, f"the key '{key}' is missing") for key in missing]
+    resource_type = _parse_resource_type(members, pointer, problems)
+    operations = _parse_operations(members, resource_type, pointer, problems)
+    target = _parse_target(members, resource_type, folder, pointer, problems)
+    if problems or resource_type is None or target is None:
+        return _Found([], problems)
+    raw, normal = target
+    return _Found([AccessRule(resource_type, operation, raw, normal) for operation in operations], problems)
+
+
+def _unknown_key(key: object, missing: list[str], pointer: str) -> Problem:
+    name = exact_str(key) or ""
+    return Problem(pointer_to(pointer, name), f"unknown key {shown(key)}", _suggest(name, missing))
+
+
+def _parse_resource_type(members: _Members, pointer: str, problems: list[Problem]) -> ResourceType | None:
+    if "resource_type" not in members:
+        return None
+    place = pointer_to(pointer, "resource_type")
+    text = exact_str(members["resource_type"])
+    if text is None:
+        problems.append(Problem(place, f"expected a text, got {shown(members['resource_type'])}"))
+    elif text not in tuple(ResourceType):
+        problems.append(Problem(place, f"unknown resource type {shown(text)}", _suggest(text, ResourceType)))
+    else:
+        return ResourceType(text)
+    return None
+
+
+def _parse_operations(
+    members: _Members, resource_type: ResourceType | None, pointer: str, problems: list[Problem]
+) -> list[Operation]:
+    if "operation" not in members:
+        return []
+    value = members["operation"]
+    place = pointer_to(pointer, "operation")
+    if not isinstance(value, list | tuple):
+        return _parse_operation(value, resource_type, place, problems)
+    if not value:
+        problems.append(Problem(place, "the list of operations is empty"))
+    return [
+        operation
+        for index, item in enumerate(value)
+        for operation in _parse_operation(item, resource_type, pointer_to(place, index), problems)
+    ]
+
+
+def _parse_operation(
+    value: object, resource_type: ResourceType | None, place: str, problems: list[Problem]
+) -> list[Operation]:
+    choices = tuple(Operation) if resource_type is None else VALID_OPERATIONS[resource_type]
+    text = exact_str(value)
+    if text is None:
+        problems.append(Problem(place, f"expected an operation or a list of operations, got {shown(value)}"))
+    elif text not in choices:
+        known = text in tuple(Operation)
+        what = f"{text!r} is no operation for {resource_type}" if known else f"unknown operation {shown(text)}"
+        problems.append(Problem(place, f"{what}; one of: {', '.join(choices)}", _suggest(text, choices)))
+    else:
+        return [Operation(text)]
+    return []
+
+
+def _parse_target(
+    members: _Members, resource_type: ResourceType | None, folder: str | None, pointer: str, problems: list[Problem]
+) -> tuple[str, str] | None:
+    if "target" not in members:
+        return None
+    place = pointer_to(pointer, "target")
+    text = exact_str(members["target"])
+    if text is None:
+        problems.append(Problem(place, f"expected a text, got {shown(members['target'])}"))
+    elif not text:
+        missing = resource_type is ResourceType.NETWORK
+        problems.append(Problem(place, NetworkTargetMissingError.code if missing else "the target is empty"))
+    elif resource_type is not None:
+        try:
+            return text, normalise_target(resource_type, text, base=folder)
+        except InvalidInputError as error:
+            problems += [problem.moved(place) for problem in error.problems]
+    return None
+
+
+def _check_rule(rule: AccessRule, pointer: str) -> _Found:
+    """Take a rule that was made elsewhere only if it says what parsing would have said."""
+    sound = (
+        type(rule.resource_type) is ResourceType
+        and type(rule.operation) is Operation
+        and is_valid_operation(rule.resource_type, rule.operation)
+        and type(rule.normalized_target) is str
+    )
+    if not sound:
+        return _Found([], [Problem(pointer, "the rule holds values that no rule can have")])
+    try:
+        normal = normalise_target(rule.resource_type, rule.normalized_target)
+    except InvalidInputError as error:
+        return _Found([], [problem.moved(pointer_to(pointer, "normalized_target")) for problem in error.problems])
+    if normal != rule.normalized_target:
+        place = pointer_to(pointer, "normalized_target")
+        return _Found([], [Problem(place, f"{shown(rule.normalized_target)} is not normalised", normal)])
+    return _Found([rule], [])
+
+
+def _normalise_file_target(text: str, base: str | None) -> str:
+    if control := control_character(text):
+        raise InvalidInputError.of(f"the path holds the control character {control}: {shown(text)}")
+    if text.startswith("~"):
+        raise InvalidInputError.of(f"'~' is not expanded: write the absolute path instead of {shown(text)}")
+    if text.startswith("/"):
+        return normalise_path(text)
+    if base is None:
+        raise InvalidInputError.of(f"the path is not absolute: {shown(text)}")
+    return normalise_path(f"{base}/{text}")
+
+
+def _suggest(name: str, candidates: Iterable[str]) -> str | None:
+    choices = [str(candidate) for candidate in candidates]
+    other = _OTHER_NAMES.get(name.lower())
+    return other if other in choices else nearest(name, choices)

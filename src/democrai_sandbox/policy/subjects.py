@@ -1,0 +1,120 @@
+"""Who acts: subjects and the chain of subjects that led to an action."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from .problems import InvalidInputError, Problem, nearest, pointer_to
+from .text import exact_str, invisible_character, shown
+
+LONGEST_SUBJECT_NAME = 255
+
+
+class SubjectKind(StrEnum):
+    """The category of a runtime actor."""
+
+    MODULE = "module"
+    TASK = "task"
+    ENGINE = "engine"
+    EXTRACTOR = "extractor"
+    MCP = "mcp"
+    TOOL = "tool"
+    AGENT = "agent"
+    PIPELINE = "pipeline"
+    SKILL = "skill"
+    CORE = "core"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One runtime actor.
+
+    The text form is ``kind:name``. A name may hold colons itself: no kind does, so the first colon always separates.
+    """
+
+    kind: SubjectKind
+    name: str
+
+    def __post_init__(self) -> None:
+        """Turn the fields into exact values or refuse them, all problems at once."""
+        kind, kind_problem = _parse_kind(self.kind)
+        name = exact_str(self.name)
+        problems = [kind_problem, _name_problem(name, self.name)]
+        found = [problem for problem in problems if problem is not None]
+        if found:
+            raise InvalidInputError(found)
+        object.__setattr__(self, "kind", kind)
+        object.__setattr__(self, "name", name)
+
+    @classmethod
+    def parse(cls, text: str) -> Subject:
+        """Return the subject that ``kind:name`` denotes."""
+        exact = exact_str(text)
+        if exact is None:
+            raise InvalidInputError.of(f"expected a subject as 'kind:name', got {shown(text)}")
+        kind, colon, name = exact.partition(":")
+        if not colon:
+            raise InvalidInputError.of(f"expected a subject as 'kind:name', got {shown(exact)}")
+        return cls(kind, name)  # type: ignore[arg-type]  # the constructor turns the text into a SubjectKind
+
+    def __str__(self) -> str:
+        """Return the text form, which ``parse`` reads back."""
+        return f"{self.kind.value}:{self.name}"
+
+
+SubjectChain: TypeAlias = tuple[Subject, ...]
+"""The nested execution path, outermost subject first."""
+
+
+def append_subject(chain: SubjectChain, subject: Subject) -> SubjectChain:
+    """Return the chain with ``subject`` at its end; a subject that enters itself again is not repeated."""
+    return chain if chain and chain[-1] == subject else (*chain, subject)
+
+
+def chain_to_list(chain: SubjectChain) -> list[str]:
+    """Return the chain as plain JSON data."""
+    return [str(subject) for subject in chain]
+
+
+def chain_from_list(value: object, *, pointer: str = "/subject_chain") -> SubjectChain:
+    """Return the chain that ``chain_to_list`` wrote, or refuse with every problem in it."""
+    if not isinstance(value, list | tuple):
+        raise InvalidInputError.of(f"expected a list of 'kind:name', got {shown(value)}", pointer=pointer)
+    chain: list[Subject] = []
+    problems: list[Problem] = []
+    for index, item in enumerate(value):
+        try:
+            chain.append(Subject.parse(item))
+        except InvalidInputError as error:
+            place = pointer_to(pointer, index)
+            problems += [Problem(place, problem.message, problem.suggestion) for problem in error.problems]
+    if problems:
+        raise InvalidInputError(problems)
+    return tuple(chain)
+
+
+def _parse_kind(value: object) -> tuple[SubjectKind | None, Problem | None]:
+    text = exact_str(value)
+    if text is None:
+        return None, Problem("/kind", f"expected the kind of a subject, got {shown(value)}")
+    try:
+        return SubjectKind(text), None
+    except ValueError:
+        return None, Problem("/kind", f"unknown subject kind {shown(text)}", nearest(text, SubjectKind))
+
+
+def _name_problem(name: str | None, given: object) -> Problem | None:
+    message = None
+    if name is None:
+        message = f"expected the name of a subject, got {shown(given)}"
+    elif not name:
+        message = "the name of a subject is empty"
+    elif len(name) > LONGEST_SUBJECT_NAME:
+        message = f"the name of a subject is longer than {LONGEST_SUBJECT_NAME} characters"
+    elif invisible := invisible_character(name):
+        message = f"the name of a subject holds the character {invisible}, which cannot be seen"
+    elif name != name.strip():
+        message = f"the name of a subject begins or ends with white space: {shown(name)}"
+    return None if message is None else Problem("/name", message)

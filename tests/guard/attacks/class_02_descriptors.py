@@ -1,0 +1,333 @@
+"""Class 2, a number for the path: descriptors that the host opened are no way out, nor is a folder's descriptor."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from tests.guard.attacks.kit import FD, FILES_OR_FD, SANDBOX, Ground, attack, attacks_of
+
+
+def hold(ground: Ground) -> None:
+    ground.held.fd = os.open(ground.outside, os.O_RDWR)
+    ground.held.folder = os.open(ground.outside_dir, os.O_RDONLY)
+
+
+def own(ground: Ground, flags: int = os.O_RDWR | os.O_CREAT) -> int:
+    return os.open(f"{ground.inside}/target", flags, 0o600)
+
+
+def content(ground: Ground) -> bytes:
+    return open(f"{ground.inside}/target", "rb").read()
+
+
+def read_vector(ground: Ground) -> object:
+    buffer = bytearray(99)
+    os.readv(ground.held.fd, [buffer])
+    return buffer
+
+
+def positional_vector(ground: Ground) -> object:
+    buffer = bytearray(99)
+    os.preadv(ground.held.fd, [buffer], 0)
+    return buffer
+
+
+def memory_map(ground: Ground) -> object:
+    import mmap
+
+    return mmap.mmap(ground.held.fd, 0, access=mmap.ACCESS_READ).read()
+
+
+def send_file(ground: Ground) -> object:
+    os.sendfile(own(ground), ground.held.fd, 0, 99)
+    return content(ground)
+
+
+def copy_range(ground: Ground) -> object:
+    os.copy_file_range(ground.held.fd, own(ground), 99)
+    return content(ground)
+
+
+def splice(ground: Ground) -> object:
+    read, write = os.pipe()
+    os.splice(ground.held.fd, write, 99)
+    return os.read(read, 99)
+
+
+def duplicate(ground: Ground) -> object:
+    return os.pread(os.dup(ground.held.fd), 99, 0)
+
+
+def duplicate_onto_own(ground: Ground) -> object:
+    number = own(ground)
+    os.dup2(ground.held.fd, number)
+    return os.pread(number, 99, 0)
+
+
+def duplicate_by_fcntl(ground: Ground) -> object:
+    import fcntl
+
+    return os.pread(fcntl.fcntl(ground.held.fd, fcntl.F_DUPFD, 0), 99, 0)
+
+
+def numpy_file(ground: Ground) -> object:
+    import numpy
+
+    return numpy.fromfile(open(ground.held.fd, "rb", closefd=False), dtype="u1").tobytes()
+
+
+def poll_path(ground: Ground) -> object:
+    return open(f"/proc/self/fd/{ground.held.fd}").read()
+
+
+attacks_of(
+    {
+        "read": lambda ground: os.read(ground.held.fd, 99),
+        "pread": lambda ground: os.pread(ground.held.fd, 99, 0),
+        "readv": read_vector,
+        "preadv": positional_vector,
+        "open": lambda ground: open(ground.held.fd).read(),
+        "fdopen": lambda ground: os.fdopen(ground.held.fd).read(),
+        "FileIO": lambda ground: __import__("io").FileIO(ground.held.fd).read(),
+        "_pyio_FileIO": lambda ground: __import__("_pyio").FileIO(ground.held.fd).read(),
+        "opener": lambda ground: open("x", opener=lambda path, flags: ground.held.fd).read(),
+        "mmap": memory_map,
+        "sendfile": send_file,
+        "copy_file_range": copy_range,
+        "splice": splice,
+        "dup": duplicate,
+        "dup2": duplicate_onto_own,
+        "F_DUPFD": duplicate_by_fcntl,
+        "proc_path": poll_path,
+        "dev_path": lambda ground: open(f"/dev/fd/{ground.held.fd}").read(),
+        "proc_path_stat": lambda ground: os.stat(f"/proc/self/fd/{ground.held.fd}").st_size > 0,
+        "fstat": lambda ground: os.fstat(ground.held.fd).st_size > 0,
+        "stat": lambda ground: os.stat(ground.held.fd).st_size > 0,
+        "listxattr": lambda ground: os.listxattr(ground.held.fd) is not None,
+        "statvfs": lambda ground: os.fstatvfs(ground.held.fd).f_bsize > 0,
+        "lseek": lambda ground: os.lseek(ground.held.fd, 0, os.SEEK_END) > 0,
+    },
+    "a file the host opened is read by its number: {}",
+    expect=FILES_OR_FD,
+    prepare=hold,
+)
+attacks_of(
+    {
+        "write": lambda ground: os.write(ground.held.fd, b"changed"),
+        "pwrite": lambda ground: os.pwrite(ground.held.fd, b"changed", 0),
+        "writev": lambda ground: os.writev(ground.held.fd, [b"changed"]),
+        "ftruncate": lambda ground: os.ftruncate(ground.held.fd, 0),
+        "truncate": lambda ground: os.truncate(ground.held.fd, 0),
+        "fchmod": lambda ground: os.fchmod(ground.held.fd, 0o777),
+        "utime": lambda ground: os.utime(ground.held.fd, (1, 1)),
+        "setxattr": lambda ground: os.setxattr(ground.held.fd, "user.x", b"y"),
+        "posix_fallocate": lambda ground: os.posix_fallocate(ground.held.fd, 0, 4096),
+        "sendfile_onto": lambda ground: os.sendfile(ground.held.fd, os.open(f"{ground.inside}/own.txt", 0), 0, 9),
+        "open_write": lambda ground: open(ground.held.fd, "w").write("changed"),
+        "mmap": lambda ground: __import__("mmap").mmap(ground.held.fd, 0).__setitem__(0, 65),
+        "faulthandler": lambda ground: __import__("faulthandler").dump_traceback(ground.held.fd),
+        "print_to_it": lambda ground: os.dup2(own(ground), ground.held.fd) and None,
+    },
+    "a file the host opened is changed by its number: {}",
+    expect=FILES_OR_FD,
+    group="change_",
+    prepare=hold,
+    after=lambda ground: os.path.samestat(os.fstat(ground.held.fd), os.stat(ground.outside)) is False or None,
+)
+attacks_of(
+    {
+        "listdir": lambda ground: "secret.txt" in os.listdir(ground.held.folder),
+        "scandir": lambda ground: any(os.scandir(ground.held.folder)),
+        "fchdir": lambda ground: os.fchdir(ground.held.folder) or open("secret.txt").read(),
+        "chdir": lambda ground: os.chdir(ground.held.folder) or open("secret.txt").read(),
+        "dir_fd_open": lambda ground: os.read(os.open("secret.txt", 0, dir_fd=ground.held.folder), 99),
+        "posix_dir_fd_open": lambda ground: os.read(
+            __import__("posix").open("secret.txt", 0, dir_fd=ground.held.folder), 99
+        ),
+        "dir_fd_opener": lambda ground: open(
+            "secret.txt", opener=lambda path, flags: os.open(path, flags, dir_fd=ground.held.folder)
+        ).read(),
+    },
+    "a folder the host opened is used by its number: {}",
+    expect=FILES_OR_FD,
+    group="folder_",
+    prepare=hold,
+)
+
+
+def outward(ground: Ground) -> int:
+    """The descriptor of a folder the subject may well open."""
+    return os.open(ground.inside, os.O_RDONLY)
+
+
+UP = "../outside/secret.txt"
+NEW = "../outside/new"
+attacks_of(
+    {
+        "open": lambda ground: os.read(os.open(UP, 0, dir_fd=outward(ground)), 99),
+        "stat": lambda ground: os.stat(UP, dir_fd=outward(ground)).st_size > 0,
+        "lstat": lambda ground: os.lstat(UP, dir_fd=outward(ground)).st_size > 0,
+        "access": lambda ground: os.access(UP, os.R_OK, dir_fd=outward(ground)),
+        "mkdir": lambda ground: os.mkdir(NEW, dir_fd=outward(ground)),
+        "rmdir": lambda ground: os.rmdir("../outside/empty", dir_fd=outward(ground)),
+        "unlink": lambda ground: os.unlink(UP, dir_fd=outward(ground)),
+        "remove": lambda ground: os.remove(UP, dir_fd=outward(ground)),
+        "rename": lambda ground: os.rename(UP, f"{ground.inside}/l", src_dir_fd=outward(ground)),
+        "rename_destination": lambda ground: os.rename(f"{ground.inside}/own.txt", NEW, dst_dir_fd=outward(ground)),
+        "replace": lambda ground: os.replace(f"{ground.inside}/own.txt", UP, dst_dir_fd=outward(ground)),
+        "link": lambda ground: os.link(UP, f"{ground.inside}/l", src_dir_fd=outward(ground)),
+        "link_destination": lambda ground: os.link(f"{ground.inside}/own.txt", NEW, dst_dir_fd=outward(ground)),
+        "symlink": lambda ground: os.symlink("x", NEW, dir_fd=outward(ground)),
+        "readlink": lambda ground: os.readlink("../outside/alias", dir_fd=outward(ground)) != "",
+        "chmod": lambda ground: os.chmod(UP, 0o777, dir_fd=outward(ground)),
+        "utime": lambda ground: os.utime(UP, (1, 1), dir_fd=outward(ground)),
+        "mkfifo": lambda ground: os.mkfifo(NEW, dir_fd=outward(ground)),
+        "mknod": lambda ground: os.mknod(NEW, 0o100600, dir_fd=outward(ground)),
+        "posix_unlink": lambda ground: __import__("posix").unlink(UP, dir_fd=outward(ground)),
+        "posix_stat": lambda ground: __import__("posix").stat(UP, dir_fd=outward(ground)).st_size > 0,
+        "standard_input": lambda ground: os.stat(ground.outside, dir_fd=0).st_size > 0,
+        "numpy_number": lambda ground: os.stat(UP, dir_fd=__import__("operator").index(outward(ground))).st_size > 0,
+    },
+    "{} is given a folder's descriptor and a name that leads out of it",
+    expect=FD,
+    group="dir_fd_",
+    prepare=lambda ground: (os.mkdir(f"{ground.outside_dir}/empty"), os.symlink("x", f"{ground.outside_dir}/alias")),
+)
+
+
+@attack("chown is given a folder's descriptor", expect=FD, needs=("root",))
+def dir_fd_chown(ground: Ground) -> None:
+    os.chown(UP, 12345, 12345, dir_fd=outward(ground))
+
+
+attacks_of(
+    {
+        "open": lambda ground: os.read(os.open(UP, 0, dir_fd=outward(ground)), 99),
+        "stat": lambda ground: os.stat(UP, dir_fd=outward(ground)).st_size > 0,
+        "unlink": lambda ground: os.unlink(UP, dir_fd=outward(ground)),
+        "rename": lambda ground: os.rename(UP, "x", src_dir_fd=outward(ground), dst_dir_fd=outward(ground)),
+        "mkdir": lambda ground: os.mkdir(NEW, dir_fd=outward(ground)),
+        "protected": lambda ground: os.read(os.open("holder/vault/secret.txt", 0, dir_fd=outward(ground)), 99),
+        "host_folder": lambda ground: os.read(os.open("secret.txt", 0, dir_fd=ground.held.folder), 99),
+        "rmtree": lambda ground: __import__("shutil").rmtree(ground.outside_dir),
+    },
+    "an install phase, which may name folders by descriptor, leaves its roots: {}",
+    expect=FILES_OR_FD,
+    group="install_",
+    prepare=hold,
+    policy=lambda ground: {"allow_subprocess": True},
+)
+
+
+@attack("os.fwalk walks by descriptors from the host's folder", expect=FILES_OR_FD, prepare=hold)
+def fwalk(ground: Ground) -> bool:
+    return any("secret.txt" in files for _, _, files, _ in os.fwalk(".", dir_fd=ground.held.folder))
+
+
+def hold_pipe(ground: Ground) -> None:
+    ground.held.read, ground.held.write = os.pipe()
+    os.write(ground.held.write, ground.SECRET.encode())
+
+
+attacks_of(
+    {
+        "read": lambda ground: os.read(ground.held.read, 99),
+        "open": lambda ground: open(ground.held.read, "rb", 0).read(99),
+        "proc_path": lambda ground: open(f"/proc/self/fd/{ground.held.read}", "rb", 0).read(99),
+        "tee": lambda ground: os.splice(ground.held.read, own(ground), 99) and content(ground),
+        "dup": lambda ground: os.read(os.dup(ground.held.read), 99),
+    },
+    "what the host's pipe carries is read: {}",
+    expect=FILES_OR_FD,
+    group="pipe_",
+    prepare=hold_pipe,
+)
+
+
+def hold_socket(ground: Ground) -> None:
+    import socket
+
+    ground.held.ours, ground.held.theirs = socket.socketpair()
+    ground.held.theirs.sendall(ground.SECRET.encode())
+
+
+attacks_of(
+    {
+        "fileno": lambda ground: __import__("socket").socket(fileno=ground.held.ours.fileno()).recv(99),
+        "c_socket": lambda ground: __import__("_socket").socket(fileno=ground.held.ours.fileno()).recv(99),
+        "fromfd": lambda ground: __import__("socket").fromfd(ground.held.ours.fileno(), 1, 1).recv(99),
+        "c_dup": lambda ground: os.read(__import__("_socket").dup(ground.held.ours.fileno()), 99),
+        "read": lambda ground: os.read(ground.held.ours.fileno(), 99),
+    },
+    "what the host's socket carries is read by its number: {}",
+    expect=FILES_OR_FD,
+    group="socket_",
+    prepare=hold_socket,
+)
+
+
+@attack("the host's descriptor is closed and its number taken over", expect=FILES_OR_FD, prepare=hold,
+        after=lambda ground: open(ground.held.fd, closefd=False).read() == "forged")  # fmt: skip
+def takeover(ground: Ground) -> None:
+    forged = os.open(f"{ground.inside}/forged", os.O_RDWR | os.O_CREAT)
+    os.write(forged, b"forged")
+    os.lseek(forged, 0, os.SEEK_SET)
+    os.dup2(forged, ground.held.fd)
+
+
+@attack("the host's descriptor is closed", expect=FILES_OR_FD, prepare=hold)
+def close_descriptor(ground: Ground) -> bool:
+    os.close(ground.held.fd)
+    return True
+
+
+@attack("all of the host's descriptors are closed", expect=FILES_OR_FD, prepare=hold)
+def close_range(ground: Ground) -> bool:
+    os.closerange(ground.held.fd, ground.held.fd + 1)
+    return True
+
+
+def hold_reopen(ground: Ground) -> None:
+    """A host thread that opens the secret whenever it is asked to, outside every guard."""
+    import queue
+    import threading
+
+    orders, answers = queue.SimpleQueue(), queue.SimpleQueue()
+
+    def serve() -> None:
+        while True:
+            orders.get()
+            answers.put(os.open(ground.outside, os.O_RDONLY))
+
+    threading.Thread(target=serve, daemon=True).start()
+    ground.held.reopen = lambda number: (orders.put(number), answers.get())[1]
+
+
+@attack("a number made by the subject is closed, reused by the host and read again", expect=FILES_OR_FD, prepare=hold_reopen)
+def recycled_number(ground: Ground) -> object:
+    number = os.open(f"{ground.inside}/own.txt", os.O_RDONLY)
+    os.close(number)
+    again = ground.held.reopen(number)
+    return os.pread(again, 99, 0)
+
+
+@attack("the host's file is locked through its descriptor", expect=SANDBOX, prepare=hold)
+def file_lock(ground: Ground) -> bool:
+    import fcntl
+
+    fcntl.flock(ground.held.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return True
+
+
+@attack("a record lock is put on the host's file", expect=SANDBOX, prepare=hold)
+def record_lock(ground: Ground) -> bool:
+    os.lockf(ground.held.fd, os.F_LOCK, 0)
+    return True
+
+
+@attack("flags of the host's descriptor are changed", expect=FILES_OR_FD, prepare=hold)
+def status_flags(ground: Ground) -> bool:
+    os.set_blocking(ground.held.fd, False)
+    os.set_inheritable(ground.held.fd, True)
+    return sys.platform != ""

@@ -1,0 +1,436 @@
+"""Class 28, deferred execution: what guarded code sets up runs under its guard, whenever and by whomever it is run."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from tests.guard.attacks.kit import FILES, SANDBOX, Ground, attack, attacks_of
+
+
+def wait(ground: Ground) -> None:
+    """Give other threads time; the host does nothing else."""
+    end = time.monotonic() + 3
+    while time.monotonic() < end and not ground.loot and not ground.errors:
+        time.sleep(0.01)
+
+
+class Bomb:
+    """An object that steals when it dies."""
+
+    def __init__(self, ground: Ground) -> None:
+        self.ground = ground
+
+    def __del__(self) -> None:
+        self.ground.steal()
+
+
+def drop(ground: Ground) -> None:
+    import gc
+
+    ground.held.bomb = None
+    del ground.held.bomb
+    gc.collect()
+
+
+def set_bomb(ground: Ground) -> None:
+    ground.held.bomb = Bomb(ground)
+
+
+def set_cycle(ground: Ground) -> None:
+    first, second = Bomb(ground), Bomb(ground)
+    first.other, second.other = second, first
+    ground.held.bomb = first
+
+
+def set_weak_callback(ground: Ground) -> None:
+    import weakref
+
+    class Thing:
+        pass
+
+    ground.held.bomb = Thing()
+    ground.held.weak = weakref.ref(ground.held.bomb, lambda _: ground.steal())
+
+
+def set_finalizer(ground: Ground) -> None:
+    import weakref
+
+    class Thing:
+        pass
+
+    ground.held.bomb = Thing()
+    weakref.finalize(ground.held.bomb, lambda: ground.steal())
+
+
+def set_generator(ground: Ground) -> None:
+    def generator():
+        try:
+            yield
+        finally:
+            ground.steal()
+
+    ground.held.bomb = generator()
+    next(ground.held.bomb)
+
+
+def set_coroutine(ground: Ground) -> None:
+    async def coroutine() -> None:
+        try:
+            await Never()
+        finally:
+            ground.steal()
+
+    ground.held.bomb = coroutine()
+    ground.held.bomb.send(None)
+
+
+class Never:
+    """Awaiting it never ends."""
+
+    def __await__(self):
+        yield
+
+
+def set_weak_method(ground: Ground) -> None:
+    import weakref
+
+    ground.held.bomb = Bomb(ground)
+    ground.held.weak = weakref.WeakValueDictionary(x=ground.held.bomb)
+
+
+def set_local(ground: Ground) -> None:
+    """A thread's local variables die with it."""
+    import threading
+
+    local = threading.local()
+    local.value = Bomb(ground)
+    ground.held.bomb = local
+
+
+def set_exception(ground: Ground) -> None:
+    """A traceback keeps the frame, which keeps the bomb."""
+
+    def fail() -> None:
+        bomb = Bomb(ground)
+        raise ValueError(bomb is None)
+
+    try:
+        fail()
+    except ValueError as error:
+        ground.held.bomb = error
+
+
+attacks_of(
+    {
+        "del": set_bomb,
+        "del_in_cycle": set_cycle,
+        "weak_callback": set_weak_callback,
+        "finalizer": set_finalizer,
+        "generator": set_generator,
+        "coroutine": set_coroutine,
+        "weak_dictionary": set_weak_method,
+        "thread_local": set_local,
+        "traceback": set_exception,
+    },
+    "an object that the host drops later runs the subject's code: {}",
+    expect=FILES,
+    group="finalised_",
+    after=drop,
+)
+
+
+@attack("an object dies while the guard still stands", expect=FILES)
+def finalised_inside(ground: Ground) -> None:
+    import gc
+
+    ground.held.bomb = Bomb(ground)
+    ground.held.bomb = None
+    gc.collect()
+
+
+@attack("a function is left for the end of the process", expect=FILES,
+        after=lambda ground: __import__("atexit")._run_exitfuncs())  # fmt: skip
+def atexit_function(ground: Ground) -> None:
+    import atexit
+
+    atexit.register(lambda: ground.steal())
+
+
+def leave_loot(ground: Ground) -> None:
+    """Write what was stolen, or what stopped the theft, where the parent finds it."""
+    import json
+
+    ground.steal()
+    if ground.loot:
+        line = {"verdict": "escaped", "error_type": None, "code": None}
+    else:
+        error = ground.errors[-1]
+        line = {"verdict": "denied", "error_type": type(error).__name__, "code": str(error)}
+    with open(f"{ground.inside}/loot", "w") as file:
+        file.write(json.dumps(line))
+
+
+@attack("a function really runs at the end of the process", expect=FILES, at_exit=True)
+def atexit_really(ground: Ground) -> None:
+    import atexit
+
+    atexit.register(lambda: leave_loot(ground))
+
+
+@attack("a thread's end function really runs at the end of the process", expect=FILES, at_exit=True)
+def thread_atexit_really(ground: Ground) -> None:
+    import threading
+
+    threading._register_atexit(lambda: leave_loot(ground))
+
+
+@attack("a finaliser really runs at the end of the process", expect=FILES, at_exit=True)
+def finalizer_really(ground: Ground) -> None:
+    import weakref
+
+    ground.held.thing = lambda: None
+    weakref.finalize(ground.held.thing, lambda: leave_loot(ground))
+
+
+def send_signal(ground: Ground) -> None:
+    import signal
+
+    signal.raise_signal(signal.SIGUSR1)
+
+
+@attack("a signal handler waits for the host's signal", expect=FILES, after=send_signal)
+def signal_handler(ground: Ground) -> None:
+    import signal
+
+    signal.signal(signal.SIGUSR1, lambda *_: ground.steal())
+
+
+@attack("a timer's signal comes when the guard is left", expect=FILES, after=wait)
+def interval_timer(ground: Ground) -> None:
+    import signal
+
+    signal.signal(signal.SIGALRM, lambda *_: ground.steal())
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+
+
+@attack("the C part of the signal module is used", expect=FILES, after=send_signal)
+def c_signal_handler(ground: Ground) -> None:
+    import _signal
+
+    _signal.signal(_signal.SIGUSR1, lambda *_: ground.steal())
+
+
+@attack("functions are left for the host's next fork", expect=FILES,
+        after=lambda ground: os.waitpid(pid, 0) if (pid := os.fork()) else os._exit(0))  # fmt: skip
+def at_fork(ground: Ground) -> None:
+    os.register_at_fork(before=lambda: ground.steal())
+
+
+def start_thread(ground: Ground, act) -> None:
+    import threading
+
+    threading.Thread(target=act, daemon=True).start()
+
+
+def late_theft(ground: Ground) -> None:
+    time.sleep(0.15)
+    ground.steal()
+
+
+@attack("a thread outlives the guard", expect=FILES, after=wait)
+def late_thread(ground: Ground) -> None:
+    start_thread(ground, lambda: late_theft(ground))
+
+
+@attack("a timer fires after the guard", expect=FILES, after=wait)
+def late_timer(ground: Ground) -> None:
+    import threading
+
+    threading.Timer(0.15, lambda: ground.steal()).start()
+
+
+@attack("a raw thread outlives the guard", expect=FILES, after=wait)
+def late_raw_thread(ground: Ground) -> None:
+    import _thread
+
+    _thread.start_new_thread(lambda: late_theft(ground), ())
+
+
+@attack("a task in a pool of the subject waits until the guard is left", expect=FILES, after=wait)
+def late_pool_task(ground: Ground) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    ground.held.pool = ThreadPoolExecutor(1)
+    ground.held.pool.submit(lambda: late_theft(ground))
+    ground.held.pool.submit(lambda: ground.steal())
+
+
+@attack("a trace function is set", expect=SANDBOX, after=lambda ground: (lambda: None)())
+def trace_function(ground: Ground) -> None:
+    sys.settrace(lambda *_: ground.steal())
+
+
+@attack("a profile function is set", expect=SANDBOX, after=lambda ground: (lambda: None)())
+def profile_function(ground: Ground) -> None:
+    sys.setprofile(lambda *_: ground.steal() if not ground.loot else None)
+
+
+@attack("monitoring calls back in the host", expect=SANDBOX, since=(3, 12), after=lambda ground: (lambda: None)())
+def monitoring(ground: Ground) -> None:
+    tool = sys.monitoring
+    tool.use_tool_id(4, "attack")
+    tool.register_callback(4, tool.events.PY_START, lambda *_: ground.steal() if not ground.loot else None)
+    tool.set_events(4, tool.events.PY_START)
+
+
+@attack("an audit hook is added", expect=SANDBOX.quietly, after=lambda ground: open(f"{ground.inside}/own.txt").close())
+def audit_hook(ground: Ground) -> None:
+    state = {"on": True}
+
+    def hook(event: str, arguments: object) -> None:
+        if state["on"] and event == "open" and "own.txt" in str(arguments):
+            state["on"] = False
+            ground.steal()
+
+    sys.addaudithook(hook)
+
+
+@attack("the hooks of asynchronous generators are set", expect=SANDBOX)
+async def asyncgen_hooks(ground: Ground) -> bool:
+    sys.set_asyncgen_hooks(firstiter=lambda _: None, finalizer=lambda _: ground.steal())
+    return True
+
+
+async def settle(ground: Ground) -> None:
+    """The host's loop goes on after the guard was left."""
+    import asyncio
+
+    for _ in range(30):
+        await asyncio.sleep(0.01)
+        if ground.loot or ground.errors:
+            break
+
+
+@attack("a task outlives the guard", expect=FILES, after=settle)
+async def late_task(ground: Ground) -> None:
+    import asyncio
+
+    async def work() -> None:
+        await asyncio.sleep(0.05)
+        ground.steal()
+
+    ground.held.task = asyncio.create_task(work())
+
+
+@attack("a call is scheduled on the loop", expect=FILES, after=settle)
+async def call_soon(ground: Ground) -> None:
+    import asyncio
+
+    asyncio.get_running_loop().call_soon(lambda: ground.steal())
+
+
+@attack("a call is scheduled for later", expect=FILES, after=settle)
+async def call_later(ground: Ground) -> None:
+    import asyncio
+
+    asyncio.get_running_loop().call_later(0.05, lambda: ground.steal())
+
+
+@attack("a call is scheduled from the same thread as if from another", expect=FILES, after=settle)
+async def call_soon_threadsafe(ground: Ground) -> None:
+    import asyncio
+
+    asyncio.get_running_loop().call_soon_threadsafe(lambda: ground.steal())
+
+
+@attack("a reader is added to the loop", expect=FILES, after=settle)
+async def add_reader(ground: Ground) -> None:
+    import asyncio
+
+    read, write = os.pipe()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(read, lambda: (loop.remove_reader(read), ground.steal()))
+    os.write(write, b"x")
+
+
+def hold_future(ground: Ground) -> None:
+    import asyncio
+
+    ground.held.future = asyncio.get_running_loop().create_future()
+
+
+async def finish_future(ground: Ground) -> None:
+    ground.held.future.set_result(1)
+    await settle(ground)
+
+
+@attack("the host's future gets a callback of the subject", expect=FILES, prepare=hold_future, after=finish_future)
+async def done_callback(ground: Ground) -> None:
+    ground.held.future.add_done_callback(lambda _: ground.steal())
+
+
+@attack("the loop's signal handler is the subject's", expect=FILES,
+        after=lambda ground: (send_signal(ground), settle(ground))[1])  # fmt: skip
+async def loop_signal_handler(ground: Ground) -> None:
+    import asyncio
+    import signal
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, lambda: ground.steal())
+
+
+@attack("an asynchronous generator is finalised by the host's loop", expect=FILES,
+        after=lambda ground: (drop(ground), settle(ground))[1])  # fmt: skip
+async def async_generator(ground: Ground) -> None:
+    async def generator():
+        try:
+            yield
+        finally:
+            ground.steal()
+
+    ground.held.bomb = generator()
+    await anext(ground.held.bomb)
+
+
+@attack("a task is cancelled by the host and cleans up", expect=FILES,
+        after=lambda ground: (ground.held.task.cancel(), settle(ground))[1])  # fmt: skip
+async def cancelled_task(ground: Ground) -> None:
+    import asyncio
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(10)
+        finally:
+            ground.steal()
+
+    ground.held.task = asyncio.create_task(work())
+    await asyncio.sleep(0)
+
+
+def take_steps(ground: Ground) -> object:
+    return next(iter(ground.held.result))
+
+
+@attack("a generator is returned to the host, which runs it", expect=FILES, form="run", after=take_steps)
+def returned_generator(ground: Ground) -> object:
+    def generator():
+        yield open(ground.outside).read()
+
+    return generator()
+
+
+def drive(ground: Ground) -> object:
+    try:
+        ground.held.result.send(None)
+    except StopIteration as end:
+        return end.value
+    return None
+
+
+@attack("a coroutine is returned to the host, which runs it", expect=FILES, form="run", after=drive)
+def returned_coroutine(ground: Ground) -> object:
+    async def coroutine() -> str:
+        return open(ground.outside).read()
+
+    return coroutine()

@@ -1,0 +1,212 @@
+"""What the guard alone does not stop: the subject changes something that trusted code of the host uses later.
+
+The process, its modules and its objects are shared; the guard binds what is handed over through the doors it knows
+(threads, pools, loops, signals, `atexit`, finalisers), but it cannot know that a function the host calls by itself came
+from a subject. Each attack here succeeds today; a row that no longer does fails the test, and is then to be moved.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+from tests.guard.attacks.kit import Ground, Residual, attack
+
+REPLACED = Residual(
+    why="the host calls a function that the subject put in place of a trusted one",
+    closes="code provenance: code objects that a subject's loader made are guarded wherever they run",
+)
+REGISTERED = Residual(
+    why="the host consults a registry of the interpreter or of a library in which the subject left a function",
+    closes="code provenance",
+)
+RETURNED = Residual(
+    why="the host uses an object of the subject, and its methods run in the host",
+    closes="code provenance; runtimes that take only plain data from subjects",
+)
+QUEUED = Residual(
+    why="the subject puts work into a private queue of a host object, past the methods that bind it",
+    closes="code provenance, or workers that run under a base state which denies everything",
+)
+SHARED = Residual(
+    why="state of the process that the host's later work depends on is shared with the subject",
+    closes="the kernel layer: the spawn server builds a child's environment itself, and Landlock bounds the process",
+)
+
+
+@attack("a builtin function is replaced", expect=REPLACED, after=lambda ground: len(ground.held.__dict__) and None)
+def builtin_replaced(ground: Ground) -> None:
+    import builtins
+
+    original = len
+
+    def thief(thing: object) -> int:
+        builtins.len = original
+        ground.steal()
+        return original(thing)
+
+    builtins.len = thief
+
+
+@attack("a function of the standard library is replaced", expect=REPLACED,
+        after=lambda ground: __import__("textwrap").dedent("x") and None)  # fmt: skip
+def library_function_replaced(ground: Ground) -> None:
+    import textwrap
+
+    textwrap.dedent = lambda text: ground.steal()
+
+
+@attack("a module in sys.modules is replaced", expect=REPLACED, after=lambda ground: __import__("colorsys").rgb_to_hsv(0, 0, 0))
+def module_replaced(ground: Ground) -> None:
+    class Module:
+        @staticmethod
+        def rgb_to_hsv(*_: object) -> None:
+            ground.steal()
+
+    sys.modules["colorsys"] = Module
+
+
+def raise_in_thread(ground: Ground) -> None:
+    thread = threading.Thread(target=lambda: 1 / 0)
+    thread.start()
+    thread.join()
+
+
+@attack("the hook for exceptions in threads is replaced", expect=REGISTERED, after=raise_in_thread)
+def exception_hook(ground: Ground) -> None:
+    threading.excepthook = lambda _: ground.steal()
+
+
+@attack("a finder is put into the import system", expect=REGISTERED, after=lambda ground: __import__("colorsys") and None)
+def import_finder(ground: Ground) -> None:
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, path: object = None, target: object = None) -> None:
+            sys.meta_path.remove(Finder)
+            ground.steal()
+
+    sys.meta_path.insert(0, Finder)
+
+
+@attack("a folder of the subject is put in front of the import path", expect=SHARED,
+        after=lambda ground: __import__("colorsys").steal(ground))  # fmt: skip
+def import_path(ground: Ground) -> None:
+    with open(f"{ground.inside}/colorsys.py", "w") as file:
+        file.write("def steal(ground):\n    ground.steal()\n")
+    sys.path.insert(0, ground.inside)
+
+
+@attack("the garbage collector calls back", expect=REGISTERED, after=lambda ground: __import__("gc").collect() and None)
+def collector_callback(ground: Ground) -> None:
+    import gc
+
+    def callback(*_: object) -> None:
+        gc.callbacks.remove(callback)
+        ground.steal()
+
+    gc.callbacks.append(callback)
+
+
+@attack("threads started later are profiled", expect=REGISTERED, after=raise_in_thread)
+def thread_profile(ground: Ground) -> None:
+    threading.setprofile(lambda *_: ground.steal() if not ground.loot else None)
+
+
+@attack("an error handler of the codecs is registered", expect=REGISTERED,
+        after=lambda ground: b"\xff".decode("ascii", "attack") and None)  # fmt: skip
+def codec_error_handler(ground: Ground) -> None:
+    import codecs
+
+    codecs.register_error("attack", lambda error: (ground.steal() or "", error.end))
+
+
+@attack("a log handler is added", expect=REGISTERED, after=lambda ground: __import__("logging").error("x"))
+def log_handler(ground: Ground) -> None:
+    import logging
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            ground.steal()
+
+    logging.getLogger().addHandler(Handler())
+
+
+@attack("an object whose text is the secret is returned", expect=RETURNED, after=lambda ground: repr(ground.held.result) and None)
+def returned_object(ground: Ground) -> object:
+    class Thing:
+        def __repr__(self) -> str:
+            ground.steal()
+            return ""
+
+    return Thing()
+
+
+@attack("a lazy iterator over a builtin is returned", expect=RETURNED, form="run",
+        after=lambda ground: next(ground.held.result).read())  # fmt: skip
+def returned_iterator(ground: Ground) -> object:
+    return map(open, [ground.outside])
+
+
+def hold_pool(ground: Ground) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    ground.held.pool = ThreadPoolExecutor(1)
+    ground.held.pool.submit(int).result()
+
+
+@attack("a work item is put into the queue of the host's pool", expect=QUEUED, prepare=hold_pool)
+def pool_queue(ground: Ground) -> None:
+    done = threading.Event()
+
+    class Item:
+        def run(self) -> None:
+            ground.steal()
+            done.set()
+
+    ground.held.pool._work_queue.put(Item())
+    done.wait(3)
+
+
+@attack("a handle of the subject's own making is put into the queue of the host's loop", expect=QUEUED)
+async def loop_queue(ground: Ground) -> None:
+    import asyncio
+
+    class Handle:
+        _cancelled = False
+
+        def _run(self) -> None:
+            ground.steal()
+
+    asyncio.get_running_loop()._ready.append(Handle())
+    await asyncio.sleep(0)
+
+
+@attack("a local variable of a frame of the host is replaced", expect=REPLACED, since=(3, 13),
+        after=lambda ground: None)  # fmt: skip
+def frame_variable(ground: Ground) -> None:
+    frame = sys._getframe()
+    while frame is not None and "attack" not in frame.f_locals:
+        frame = frame.f_back
+    original = frame.f_locals["attack"]
+
+    class Forged:
+        after = staticmethod(lambda _: ground.steal())
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(original, name)
+
+    while frame is not None:
+        if "attack" in frame.f_locals:
+            frame.f_locals["attack"] = Forged()
+        frame = frame.f_back
+
+
+@attack("the environment of the process makes the host's next child run the subject's code", expect=SHARED,
+        after=lambda ground: __import__("subprocess").run([sys.executable, "-c", ""], check=False)
+        and open(f"{ground.inside}/loot.txt").read())  # fmt: skip
+def children_environment(ground: Ground) -> None:
+    import os
+
+    with open(f"{ground.inside}/sitecustomize.py", "w") as file:
+        file.write(f"open('{ground.inside}/loot.txt', 'w').write(open({ground.outside!r}).read())\n")
+    os.environ["PYTHONPATH"] = ground.inside

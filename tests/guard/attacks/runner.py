@@ -1,0 +1,169 @@
+"""Play one attack in this fresh process and print its verdict as one line of JSON.
+
+    python -P runner.py <attack file> <attack name> --guard on|off --base <empty directory>
+
+The process is the host: it builds the ground, prepares what the attack wants the host to have prepared, enters the
+guard (or not), lets the attack run, leaves the guard, and then looks at what the attack carried away or changed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+PACKAGE = "tests.guard.attacks"
+
+
+def load(file: str, name: str):
+    """Find the attack. The repository is on the path only for this moment: it is no code root of the guard."""
+    sys.path.insert(0, ROOT)
+    kit = import_module(f"{PACKAGE}.kit")
+    import_module(f"{PACKAGE}.{file}")
+    sys.path.remove(ROOT)
+    return kit, kit.REGISTRY.attacks[file][name]
+
+
+def make_guard(attack, ground):
+    """Install the guard, let the host configure it, and make the context the attack runs in."""
+    import democrai_sandbox
+
+    democrai_sandbox.configure_guard(protected_paths=[ground.vault])
+    arguments = {
+        "subject": "attacker",
+        "allowed_paths": [ground.inside],
+        "access": [{"resource_type": "filesystem", "operation": "read", "target": ground.readonly}],
+    }
+    if attack.policy is not None:
+        arguments |= attack.policy(ground)
+    return lambda: democrai_sandbox.process_guard_context(**arguments)
+
+
+def begin(attack, ground):
+    """The attack itself; an attack that never began was not stopped, the guard just could not be entered."""
+    ground.held.begun = True
+    return attack.act(ground)
+
+
+def play(attack, ground, guard):
+    """Run the attack in the form it asks for; returns what it brought home."""
+    if guard is None:
+        return begin(attack, ground)
+    if attack.form == "run":
+        return guard().run(begin, attack, ground)
+    with guard():
+        return begin(attack, ground)
+
+
+def play_sync(attack, ground, guard):
+    """One synchronous attack from the host's preparation to the host's aftermath."""
+    if attack.prepare is not None:
+        attack.prepare(ground)
+    before = ground.snapshot()
+    ground.attempt(lambda: ground.held.__setattr__("result", play(attack, ground, guard)))
+    ground.loot[:] = [item for item in ground.loot if item is not None]
+    if attack.after is not None:
+        ground.attempt(lambda: attack.after(ground))
+    return before
+
+
+async def play_async(attack, ground, guard):
+    """The same on an event loop that belongs to the host."""
+    import inspect
+
+    async def companion(function):
+        if function is not None:
+            result = function(ground)
+            return await result if inspect.isawaitable(result) else result
+        return None
+
+    await companion(attack.prepare)
+    before = ground.snapshot()
+    try:
+        if guard is None:
+            ground.held.result = await begin(attack, ground)
+        elif attack.form == "run":
+            ground.held.result = await guard().run(begin, attack, ground)
+        else:
+            async with guard():
+                ground.held.result = await begin(attack, ground)
+    except BaseException as error:
+        ground.errors.append(error)
+    try:
+        ground.loot.append(await companion(attack.after))
+    except BaseException as error:
+        ground.errors.append(error)
+    return before
+
+
+def carried_away(ground, before) -> str:
+    """What proves that the attack succeeded, or nothing."""
+    for item in (getattr(ground.held, "result", None), *ground.loot):
+        if item is True:
+            return "the attack says so"
+        text = item.decode("latin-1") if isinstance(item, (bytes, bytearray)) else item
+        if isinstance(text, str) and ground.SECRET in text:
+            return "the secret"
+    changed = [path for path, seen in ground.snapshot().items() if before.get(path) != seen]
+    changed += [path for path in before if not os.path.lexists(path)]
+    return f"changed {sorted(changed)}" if changed else ""
+
+
+def stopped_by(errors):
+    """The guard's own error among the errors and what they were raised from, else the first error."""
+    pending, seen = list(errors), []
+    while pending:
+        error = pending.pop(0)
+        if error in seen:
+            continue
+        seen.append(error)
+        if type(error).__module__.startswith("democrai_sandbox"):
+            return "denied", error
+        pending += [other for other in (error.__cause__, error.__context__) if other is not None]
+        pending += getattr(error, "exceptions", ())
+    return "failed", errors[0] if errors else None
+
+
+def report(out: int, verdict: str, proof: str, error) -> None:
+    """Print the one line the parent reads."""
+    import json
+
+    line = {
+        "verdict": verdict,
+        "proof": proof,
+        "error_type": type(error).__name__ if error is not None else None,
+        "error_text": str(error)[:400] if error is not None else None,
+        "code": str(error)[:400] if verdict == "denied" else None,
+    }
+    os.write(out, json.dumps(line).encode("ascii", "backslashreplace") + b"\n")
+
+
+def main() -> None:
+    """Play the attack named on the command line."""
+    file, name, guarded, base = sys.argv[1], sys.argv[2], sys.argv[4] == "on", sys.argv[6]
+    kit, attack = load(file, name)
+    out = os.dup(1)
+    ground = kit.Ground(base)
+    ground.build()
+    os.chdir(ground.neutral)
+    sys.path.append(ground.site)
+    if attack.early is not None:
+        attack.early(ground)
+    guard = make_guard(attack, ground) if guarded else None
+    if attack.act.__code__.co_flags & 0x80:  # a coroutine function
+        import asyncio
+
+        before = asyncio.run(play_async(attack, ground, guard))
+    else:
+        before = play_sync(attack, ground, guard)
+    proof = carried_away(ground, before)
+    verdict, error = ("escaped", None) if proof else stopped_by(ground.errors)
+    if not hasattr(ground.held, "begun"):
+        verdict = "not begun"
+    report(out, verdict, proof, error)
+    if not attack.at_exit:
+        os._exit(0)
+
+
+main()

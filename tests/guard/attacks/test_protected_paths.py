@@ -1,0 +1,128 @@
+"""Paths the host protects stay closed to every subject, also below a root that the subject was given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.guard.attacks.cases import run_cases
+
+SECRET = "inside + '/vault/secret.txt'"
+GUARD = """
+def act():
+    {act}
+result = process_guard_context(subject='s', allowed_paths=[inside]{more}).run(act)
+"""
+ACTS = {
+    "read": f"return open({SECRET}).read()",
+    "write": f"open({SECRET}, 'w').write('x')",
+    "append": f"open({SECRET}, 'a').write('x')",
+    "stat": f"return os.stat({SECRET}).st_size",
+    "exists": f"return os.path.exists({SECRET})",
+    "list": "return os.listdir(inside + '/vault')",
+    "scan": "return list(os.scandir(inside + '/vault'))",
+    "enter": "os.chdir(inside + '/vault')",
+    "remove": f"os.remove({SECRET})",
+    "move": f"os.rename({SECRET}, inside + '/x')",
+    "move_folder": "os.rename(inside + '/vault', inside + '/x')",
+    "replace": f"os.replace(inside + '/own.txt', {SECRET})",
+    "replace_folder": "os.rename(inside, inside + '2')",
+    "link": f"os.link({SECRET}, inside + '/x')",
+    "symlink": f"os.symlink({SECRET}, inside + '/x')",
+    "symlink_relative": "os.symlink('vault', inside + '/x')",
+    "chmod": f"os.chmod({SECRET}, 0o777)",
+    "truncate": f"os.truncate({SECRET}, 0)",
+    "new_file": "open(inside + '/vault/new', 'w')",
+    "new_folder": "os.mkdir(inside + '/vault/new')",
+    "dots": "return open(inside + '/vault/../vault/./secret.txt').read()",
+    "proc": f"return open('/proc/self/root' + {SECRET}).read()",
+    "bytes": f"return open(({SECRET}).encode()).read()",
+    "copytree": "__import__('shutil').copytree(inside, inside + '-copy')",
+    "rmtree": "__import__('shutil').rmtree(inside + '/vault')",
+    "sqlite": f"return __import__('sqlite3').connect({SECRET}).execute('select 1')",
+}
+# Ways a host may name the same secret.
+NAMES = {
+    "folder": "inside + '/vault'",
+    "file": SECRET,
+    "trailing_slash": "inside + '/vault/'",
+    "dots": "inside + '/vault/../vault'",
+    "path_object": "__import__('pathlib').Path(inside) / 'vault'",
+    "through_link": "base + '/to-vault'",
+    "above": "inside",
+}
+FILE_ONLY = {"list", "scan", "enter", "new_file", "new_folder", "symlink_relative"}
+MORE = {
+    "plain": "",
+    "rule": f", access=[{{'resource_type': 'filesystem', 'operation': ['read', 'modify'], 'target': {SECRET}}}]",
+    "root_itself": ", include_runtime_paths=False",
+    "install": ", allow_subprocess=True",
+}
+
+
+def setup(name: str) -> str:
+    return f"os.symlink('inside/vault', base + '/to-vault')\nconfigure_guard(protected_paths=[{name}])"
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, dict[str, object]]]:
+    """Every act under every way of naming the secret, one child per way."""
+    found = {}
+    for name, expression in NAMES.items():
+        cases = {
+            f"{act} {more}": GUARD.format(act=source, more=addition)
+            for act, source in ACTS.items()
+            for more, addition in MORE.items()
+        }
+        found[name] = run_cases(cases, tmp_path_factory.mktemp("protected") / "b", setup(expression))
+    return found
+
+
+@pytest.mark.parametrize("more", MORE)
+@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize("name", NAMES)
+def test_protected_path_is_closed(name: str, act: str, more: str, outcomes: dict[str, dict[str, dict[str, object]]]) -> None:
+    """However the host names it and whatever else the subject was given, the protected path is denied."""
+    if name == "file" and act in FILE_ONLY:
+        pytest.skip("concerns the folder, which is not protected here")
+    outcome = outcomes[name][f"{act} {more}"]
+    assert "FilesystemDenied" in outcome.get("raised", ()), outcome
+
+
+OPEN_CASES = {
+    "neighbour": "open(inside + '/vaults', 'w').write('x')",
+    "neighbour_folder": "os.mkdir(inside + '/vault2')",
+    "own": "return open(inside + '/own.txt').read()",
+    "listing": "return 'own.txt' in os.listdir(inside)",
+    "new": "open(inside + '/new', 'w').write('x')",
+    "move": "os.rename(inside + '/own.txt', inside + '/own2.txt')",
+    "remove": "os.remove(inside + '/own.txt')",
+}
+
+
+def test_what_lies_beside_stays_open(tmp_path: Path) -> None:
+    """Protecting a path takes nothing else from the subject."""
+    cases = {name: GUARD.format(act=act, more="") for name, act in OPEN_CASES.items()}
+    found = run_cases(cases, tmp_path / "b", setup(NAMES["folder"]))
+    assert [name for name, outcome in found.items() if "value" not in outcome] == [], found
+
+
+def test_host_reads_what_it_protects(tmp_path: Path) -> None:
+    """The protection binds subjects only; the host is not guarded."""
+    found = run_cases({"host": f"result = open({SECRET}).read()"}, tmp_path / "b", setup(NAMES["folder"]))
+    assert found["host"] == {"value": "'the-secret-4711'"}
+
+
+def test_protection_cannot_be_added_or_lifted_later(tmp_path: Path) -> None:
+    """Once a guard was entered the list is closed, for the host too."""
+    source = "process_guard_context(subject='s').run(int)\nconfigure_guard(protected_paths=[])"
+    found = run_cases({"later": source}, tmp_path / "b", setup(NAMES["folder"]))
+    assert "GuardSealedError" in found["later"]["raised"]
+
+
+def test_bad_protected_path_is_refused(tmp_path: Path) -> None:
+    """A host that names a secret wrongly is told so; it must not believe itself protected."""
+    wrong = ("''", "'relative'", "7", "None", "'/a\\0b'", "[]")
+    found = run_cases({name: f"configure_guard(protected_paths=[{name}])" for name in wrong}, tmp_path / "b")
+    assert [name for name, outcome in found.items() if "InvalidInputError" not in outcome.get("raised", ())] == [], found

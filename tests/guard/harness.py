@@ -1,0 +1,77 @@
+"""Run the body of a guard test in a fresh process.
+
+Patches are process-wide and sealing is final, so nothing of the guard is ever armed in pytest's own process. A body is
+an ordinary function of the test module; the child compiles that module without its tests and calls the body with a
+`World` (see child.py). What the body returns comes back through JSON.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CHILD = Path(__file__).with_name("child.py")
+
+
+class ChildError(AssertionError):
+    """The child did not come to its end; the text is what it wrote."""
+
+
+class Case:
+    """One test's private world: a root, an outside with a secret, a home and a temp directory of its own."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        for name in ("root", "outside", "home", "tmp"):
+            (base / name).mkdir(exist_ok=True)
+        self.root = base / "root"
+        self.outside = base / "outside"
+        self.secret = base / "outside" / "secret.txt"
+        self.secret.write_text("SECRET")
+
+    def environment(self, **extra: str) -> dict[str, str]:
+        """The child's environment: private HOME and TMPDIR, the package on the path, no DEMOCRAI_* of the parent."""
+        kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "LANG") if name in os.environ}
+        return {
+            **kept,
+            "HOME": str(self.base / "home"),
+            "TMPDIR": str(self.base / "tmp"),
+            "PYTHONPATH": os.environ.get("STUB", str(REPOSITORY / "src")),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **extra,
+        }
+
+    def run(
+        self, body: Any, *args: Any, guard: dict[str, Any] | None = None, timeout: float = 120, **extra: str
+    ) -> Any:
+        """Run the body in a child, unguarded unless `guard` has arguments for one guard around it."""
+        spec = {
+            "file": inspect.getsourcefile(body),
+            "body": body.__name__,
+            "base": str(self.base),
+            "args": args,
+            "guard": guard,
+        }
+        command = [sys.executable, "-P", "-W", "ignore::DeprecationWarning", str(CHILD), json.dumps(spec)]
+        done = subprocess.run(
+            command, cwd=self.base, env=self.environment(**extra), capture_output=True, text=True, timeout=timeout
+        )
+        if done.returncode != 0:
+            raise ChildError(f"exit {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}")
+        return json.loads(done.stdout.rstrip("\n").rpartition("\n")[2])
+
+    def guarded(self, body: Any, *args: Any, roots: Any = ("root",), timeout: float = 120, **guard: Any) -> Any:
+        """Run the body in a child, inside one guard whose allowed paths are the named places of this world."""
+        paths = [str(self.base / root) for root in roots]
+        return self.run(body, *args, guard={"subject": "demo", "allowed_paths": paths, **guard}, timeout=timeout)
+
+
+def run_guarded(body: Any, base: Path, *args: Any, roots: Any = ("root",), **guard: Any) -> Any:
+    """The same for a test that needs no more than one call."""
+    return Case(base).guarded(body, *args, roots=roots, **guard)

@@ -1,0 +1,220 @@
+"""The decider: asked when the policy does not allow, once, from outside the guard; its failure is not a denial."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+
+def install(world, answer):
+    """Configure a decider that answers by this function and keeps what it was asked."""
+    from democrai_sandbox import configure_guard, current_guard
+
+    asked = []
+
+    class Recorder:
+        def decide(self, question):
+            asked.append(
+                {
+                    "operation": str(question.operation),
+                    "target": question.target,
+                    "subject": question.subject,
+                    "kind": str(question.subject_kind),
+                    "chain": [str(subject) for subject in question.subject_chain],
+                    "resource": str(question.resource_type),
+                    "register": question.register_request,
+                    "identity": [question.user_id, question.organization_id, question.session_key],
+                    "thread": threading.get_ident(),
+                    "guarded": current_guard() is not None,
+                    "read": describe(error) if (error := caught(read, world.secret)) else "ok",
+                }
+            )
+            return answer(question)
+
+    configure_guard(decider=Recorder())
+    return asked
+
+
+def guard_of(world, **more):
+    from democrai_sandbox import process_guard_context
+
+    return process_guard_context(subject="demo", allowed_paths=[world.root], **more)
+
+
+def questions(world):
+    """What is asked, how often, and what about."""
+    asked = install(world, lambda question: False)
+    write(world.inside("f"))
+    os.symlink(world.secret, world.inside("link"))
+    counts = {}
+
+    def count(name, *actions):
+        before = len(asked)
+        for action in actions:
+            caught(action)
+        counts[name] = [(one["operation"], one["target"]) for one in asked[before:]]
+
+    def subject():
+        count("allowed", lambda: read(world.inside("f")), lambda: os.stat(world.root))
+        count("first", lambda: read(world.secret))
+        count("again", lambda: read(world.secret), lambda: os.stat(world.secret), lambda: read(world.inside("link")))
+        count(
+            "bytes and dots",
+            lambda: read(os.fsencode(world.secret)),
+            lambda: read(world.inside("..", "outside", "secret.txt")),
+        )
+        count("other operation", lambda: os.unlink(world.secret))
+        count("other path", lambda: read(world.out("missing")))
+        count("rename", lambda: os.rename(world.out("a"), world.out("b")))
+        count("descriptor", lambda: os.open("x", os.O_RDONLY, dir_fd=3))
+
+    guard_of(world, subject_kind="engine", user_id="u", organization_id="o", session_key="s").run(subject)
+    guard_of(world).run(lambda: count("new activation", lambda: read(world.secret)))
+    return {"counts": counts, "first": {**asked[0], "thread": asked[0]["thread"] == threading.get_ident()}}
+
+
+def approvals(world):
+    """An approval lets exactly its operation on exactly its path pass."""
+    allowed = {("read", world.secret), ("create", world.out("new")), ("modify", world.out("new"))}
+    install(world, lambda question: (str(question.operation), question.target) in allowed)
+    write(world.out("other"))
+
+    def subject():
+        return {
+            "read": read(world.secret).decode() if not caught(read, world.secret) else "denied",
+            "stat": world.verdict(os.stat, world.secret),
+            "exists": world.verdict(os.path.exists, world.secret),
+            "write": world.verdict(write, world.secret),
+            "other": world.verdict(read, world.out("other")),
+            "folder": world.verdict(os.listdir, world.outside),
+            "create": world.verdict(write, world.out("new"), "made"),
+            "modify": world.verdict(write, world.out("new"), "again"),
+            "delete": world.verdict(os.unlink, world.out("new")),
+            "fd": world.verdict(lambda: os.open("secret.txt", os.O_RDONLY, dir_fd=3)),
+        }
+
+    return guard_of(world).run(subject), read(world.out("new")).decode()
+
+
+def answers(world):
+    """Only the exact True is a yes."""
+    box = [None]
+    install(world, lambda question: box[0])
+    seen = {}
+    for value in (True, False, 1, "yes", None, [1]):
+        box[0] = value
+        seen[repr(value)] = guard_of(world).run(world.can_read)
+    return seen
+
+
+def failures(world):
+    """A decider that fails stops the operation with an error of another kind, and nothing is remembered."""
+    box = [RuntimeError("the store is down")]
+
+    def answer(question):
+        if box[0] is not None:
+            raise box[0]
+        return True
+
+    install(world, answer)
+
+    def subject():
+        told = [facts(caught(read, world.secret)), facts(caught(read, world.secret))]
+        probes = [describe(caught(probe, world.secret)) for probe in (os.stat, os.path.exists, os.path.isfile)]
+        box[0] = PermissionError(13, "store refused")
+        told.append(facts(caught(read, world.secret)))
+        box[0] = None
+        return [*told, *probes, world.can_read()]
+
+    return guard_of(world).run(subject), world.can_read()
+
+
+def by_default(world):
+    """Nobody configured a decider."""
+    return guard_of(world).run(world.can_read)
+
+
+def in_tasks(world):
+    """Threads and tasks of one activation share its answers."""
+    import asyncio
+
+    asked = install(world, lambda question: True)
+
+    async def main():
+        async with guard_of(world):
+            await asyncio.gather(*(asyncio.to_thread(world.can_read) for _ in range(5)), child(), child())
+
+    async def child():
+        await asyncio.sleep(0)
+        return world.can_read()
+
+    asyncio.run(main())
+    return 1 <= len(asked) <= 7, {one["guarded"] for one in asked} == {False}
+
+
+class TestQuestions:
+    def test_it_is_asked_once_per_operation_and_resolved_path(self, case):
+        """Inside one activation the same question, however spelled, is put once; another activation asks anew."""
+        counts = case.run(questions)["counts"]
+        secret, outside = str(case.secret), case.outside
+        assert counts["allowed"] == []
+        assert counts["first"] == [["read", secret]]
+        assert counts["again"] == counts["bytes and dots"] == []
+        assert counts["other operation"] == [["delete", secret]]
+        assert counts["other path"] == [["read", str(outside / "missing")]]
+        assert counts["rename"][0] == ["delete", str(outside / "a")]
+        assert counts["descriptor"] == []
+        assert counts["new activation"] == [["read", secret]]
+
+    def test_the_question_tells_who_asks_for_what(self, case):
+        """Subject, kind, chain, resource, operation, target and identity; never a pending request."""
+        assert case.run(questions)["first"] == {
+            "operation": "read",
+            "target": str(case.secret),
+            "subject": "demo",
+            "kind": "engine",
+            "chain": ["engine:demo"],
+            "resource": "filesystem",
+            "register": False,
+            "identity": ["u", "o", "s"],
+            "thread": True,
+            "guarded": False,
+            "read": "ok",
+        }
+
+
+class TestAnswers:
+    def test_an_approval_covers_its_operation_and_path(self, case):
+        """The approved operation passes; others on the same path, and other paths, do not."""
+        seen, content = case.run(approvals)
+        denied = {"write", "other", "folder", "delete"}
+        assert seen.pop("read") == "SECRET"
+        assert seen.pop("fd") == "FilesystemFdDenied"
+        assert {name for name, verdict in seen.items() if verdict == "FilesystemDenied"} == denied
+        assert all(seen[name] == "ok" for name in set(seen) - denied)
+        assert content == "again"
+
+    def test_only_true_is_a_yes(self, case):
+        """Truthy values, None and silence are a no."""
+        seen = case.run(answers)
+        assert seen.pop("True") == "ok"
+        assert set(seen.values()) == {"FilesystemDenied"}
+
+    def test_the_default_says_no(self, case):
+        """Without a decider what the policy does not allow is denied."""
+        assert case.run(by_default) == "FilesystemDenied"
+
+    def test_a_failure_is_not_a_denial(self, case):
+        """It is ExternalAccessCheckFailed, no PermissionError, is asked again next time, and allows nothing."""
+        (first, second, third, *probes, recovered), host = case.run(failures)
+        for told in (first, second, third):
+            assert told["type"] == "ExternalAccessCheckFailed"
+            assert "sandbox_external_access_check_failed" in told["str"]
+            assert {"SandboxError", "RuntimeError"} <= set(told["bases"])
+            assert "OSError" not in told["bases"]
+        assert probes == ["ExternalAccessCheckFailed"] * 3
+        assert (recovered, host) == ("ok", "ok")
+
+    def test_tasks_and_threads_of_an_activation_ask_from_outside_the_guard(self, case):
+        """Every question reaches the decider unguarded, whichever thread or task it came from."""
+        assert case.run(in_tasks) == [True, True]

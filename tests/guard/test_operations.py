@@ -1,0 +1,312 @@
+"""Operations are told apart: a rule gives what it names, and a denial says what was missing."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import types
+
+import pytest
+
+from tests.guard import calls
+
+OPERATIONS = ("read", "create", "modify", "delete")
+SUBSETS = [subset for size in range(5) for subset in itertools.combinations(OPERATIONS, size)]
+
+
+def matrix(world):
+    """Every call of the matrix under each given set of operations on the root: how it ended, and what it said."""
+    from democrai_sandbox import process_guard_context
+
+    table = types.SimpleNamespace(**world.load(world.args[0]))
+    wrong = {}
+    here = os.getcwd()
+    for subset in world.args[1]:
+        access = [{"resource_type": "filesystem", "operation": name, "target": world.root} for name in subset]
+        for name, (needed, call) in table.CALLS.items():
+            table.lay_out(world.root)
+            error = caught(process_guard_context(subject="demo", access=access).run, call, world.root)
+            os.chdir(here)
+            missing = needed - set(subset)
+            problem = judge(error, missing)
+            if problem:
+                wrong[f"{name} with {'+'.join(subset) or 'nothing'}"] = problem
+    return wrong
+
+
+def judge(error, missing):
+    """What is wrong with an outcome, given the operations that were missing."""
+    name = type(error).__name__
+    if not missing:
+        return None if error is None else f"{name}: {error} ({getattr(error, 'operation', '')})"
+    if error is None:
+        return f"passed without {sorted(missing)}"
+    if name != "FilesystemDenied":
+        return f"{name}: {error}"
+    if error.operation not in missing:
+        return f"denied {error.operation}, which was given; missing was {sorted(missing)}"
+    return None
+
+
+def both_ends(world):
+    """Calls with two paths, one of them outside, in both directions; and where nothing may happen."""
+    from democrai_sandbox import process_guard_context
+
+    two = {
+        "rename": os.rename,
+        "replace": os.replace,
+        "link": os.link,
+        "symlink": os.symlink,
+        "shutil.move": __import__("shutil").move,
+        "shutil.copyfile": __import__("shutil").copyfile,
+        "Path.rename": lambda a, b: __import__("pathlib").Path(a).rename(b),
+    }
+    answers = {}
+    for name, function in two.items():
+        for direction, (source, target) in {
+            "out": (world.inside("f"), world.out("new")),
+            "in": (world.secret, world.inside("new")),
+            "over": (world.inside("f"), world.secret),
+        }.items():
+            write(world.inside("f"))
+            error = caught(
+                process_guard_context(subject="demo", allowed_paths=[world.root]).run, function, source, target
+            )
+            answers[f"{name} {direction}"] = [describe(error) if error else "ok", getattr(error, "target", None)]
+            answers[f"{name} {direction}"].append(
+                os.listdir(world.outside) == ["secret.txt"] and "new" not in os.listdir(world.root)
+            )
+    return answers
+
+
+def link_text(world):
+    """Links by what they will resolve to: relative text is relative to the link, dots count, missing targets too."""
+    from democrai_sandbox import process_guard_context
+
+    os.mkdir(world.inside("d"))
+    cases = {
+        "absolute outside": (world.secret, "l1"),
+        "relative outside": ("../outside/secret.txt", "l2"),
+        "relative from a folder": ("../../outside/secret.txt", "d/l3"),
+        "relative inside": ("../f", "d/l4"),
+        "dots that stay": ("d/../f", "l5"),
+        "outside and missing": ("../outside/nothing", "l6"),
+        "folder outside": ("..", "l7"),
+        "inside and missing": ("later", "l8"),
+    }
+    write(world.inside("f"))
+    guard = process_guard_context(subject="demo", allowed_paths=[world.root])
+    return {
+        name: guard.run(world.verdict, os.symlink, text, world.inside(link)) for name, (text, link) in cases.items()
+    }
+
+
+def hard_links(world):
+    """A second name for a file may not carry more rights than its first."""
+    from democrai_sandbox import process_guard_context
+
+    for name in ("shown", "work"):
+        os.mkdir(world.inside(name))
+    write(world.inside("shown", "f"), "original")
+    access = [
+        {"resource_type": "filesystem", "operation": "read", "target": world.inside("shown")},
+        {
+            "resource_type": "filesystem",
+            "operation": ["read", "create", "modify", "delete"],
+            "target": world.inside("work"),
+        },
+    ]
+
+    def attempt():
+        answers = [world.verdict(os.link, world.inside("shown", "f"), world.inside("work", "f"))]
+        answers.append(world.verdict(write, world.inside("work", "f"), "changed"))
+        return answers
+
+    answers = process_guard_context(subject="demo", access=access).run(attempt)
+    return answers, read(world.inside("shown", "f")).decode()
+
+
+def denial(world):
+    """What a denial says about itself, for different calls and kinds of subject."""
+    from democrai_sandbox import process_guard_context
+
+    def ask(kind, call, *args):
+        guard = process_guard_context(subject="demo", subject_kind=kind, allowed_paths=[world.root])
+        return facts(caught(guard.run, call, *args))
+
+    def import_ctypes():
+        import ctypes
+
+    return {
+        "read": ask("module", open, world.secret),
+        "write": ask("module", open, world.out("new"), "w"),
+        "over": ask("module", open, world.secret, "w"),
+        "delete": ask("module", os.unlink, world.secret),
+        "link": ask("module", open, world.inside("leads-out")),
+        "engine": ask("engine", os.listdir, world.outside),
+        "tool": ask("tool", os.mkdir, world.out("new")),
+        "fd": ask("module", lambda: os.open("secret.txt", os.O_RDONLY, dir_fd=3)),
+        "module": ask("module", import_ctypes),
+        "process": ask("module", os.system, "true"),
+        "environment": ask("module", os.putenv, "DEMOCRAI_ACCESS", "[]"),
+    }
+
+
+def sameness(world):
+    """The same question about a path that exists and about one that does not."""
+    from democrai_sandbox import process_guard_context
+
+    questions = {
+        "open": lambda path: open(path),
+        "open w": lambda path: open(path, "w"),
+        "open x": lambda path: open(path, "x"),
+        "stat": os.stat,
+        "lstat": os.lstat,
+        "listdir": os.listdir,
+        "unlink": os.unlink,
+        "rmdir": os.rmdir,
+        "mkdir": os.mkdir,
+        "chmod": lambda path: os.chmod(path, 0o600),
+        "exists": os.path.exists,
+        "readlink": os.readlink,
+        "rename": lambda path: os.rename(path, world.inside("n")),
+        "truncate": lambda path: os.truncate(path, 0),
+        "over": lambda path: os.replace(world.inside("f"), path),
+    }
+    write(world.inside("f"))
+    os.mkdir(world.out("thing"))
+    os.symlink(world.out("thing"), world.inside("to-folder"))
+    os.symlink(world.out("gone!"), world.inside("to-nothing"))
+    guard = process_guard_context(subject="demo", allowed_paths=[world.root])
+    different = {}
+    pairs = {
+        "file": (world.secret, world.out("missing.txt")),
+        "folder": (world.out("thing"), world.out("gone!")),
+        "through link": (world.inside("to-folder", "x"), world.inside("to-nothing", "x")),
+    }
+    for kind, (there, missing) in pairs.items():
+        for name, ask in questions.items():
+            told = [facts(caught(guard.run, ask, path)) for path in (there, missing)]
+            for one in told:
+                for old in ("secret.txt", "missing.txt", "thing", "gone!", "to-folder", "to-nothing"):
+                    for key in ("str", "target", "hint", "filename"):
+                        one[key] = one[key] and one[key].replace(old, "*")
+            if told[0] != told[1]:
+                different[f"{name} {kind}"] = told
+    return different
+
+
+class TestMatrix:
+    @pytest.mark.parametrize("half", [SUBSETS[:8], SUBSETS[8:]], ids=["few", "many"])
+    def test_each_call_needs_exactly_its_operations(self, case, half):
+        """Under every set of operations a call passes when all it needs are given, and names a missing one when not."""
+        assert case.run(matrix, calls.__file__, half) == {}
+
+
+class TestBothEnds:
+    def test_moving_and_linking_check_both_ends(self, case):
+        """A call with one end outside is denied, names that end, and leaves both ends as they were."""
+        secret, new = str(case.secret), str(case.outside / "new")
+        answers = case.run(both_ends)
+        for name, (verdict, target, untouched) in answers.items():
+            assert verdict == "FilesystemDenied", name
+            assert target == (new if name.endswith("out") else secret), name
+            assert untouched, name
+
+    def test_a_symlink_may_only_point_where_its_maker_may_read(self, case):
+        """A link is judged by where its text leads from its own folder, whether or not anything is there."""
+        assert case.run(link_text) == {
+            "absolute outside": "FilesystemDenied",
+            "relative outside": "FilesystemDenied",
+            "relative from a folder": "FilesystemDenied",
+            "relative inside": "ok",
+            "dots that stay": "ok",
+            "outside and missing": "FilesystemDenied",
+            "folder outside": "FilesystemDenied",
+            "inside and missing": "ok",
+        }
+
+    def test_a_hard_link_does_not_turn_reading_into_writing(self, case):
+        """A file that may only be read keeps its content when linked into a folder that may be written."""
+        answers, content = case.run(hard_links)
+        assert content == "original"
+        assert "FilesystemDenied" in answers
+
+
+class TestDenial:
+    @pytest.fixture
+    def told(self, case):
+        (case.root / "leads-out").symlink_to(case.secret)
+        return case.run(denial)
+
+    def test_a_denial_says_who_what_and_where(self, case, told):
+        """Class, errno, code shape and the structured attributes of each kind of denial."""
+        secret, new = str(case.secret), str(case.outside / "new")
+        expected = {
+            "read": ("FilesystemDenied", f"sandbox_filesystem_denied:demo:{secret}", "read", secret),
+            "write": ("FilesystemDenied", f"sandbox_filesystem_denied:demo:{new}", "create", new),
+            "over": ("FilesystemDenied", f"sandbox_filesystem_denied:demo:{secret}", None, secret),
+            "delete": ("FilesystemDenied", f"sandbox_filesystem_denied:demo:{secret}", "delete", secret),
+            "link": ("FilesystemDenied", f"sandbox_filesystem_denied:demo:{secret}", "read", secret),
+            "engine": ("FilesystemDenied", f"sandbox_filesystem_denied:demo:{case.outside}", "read", str(case.outside)),
+            "tool": ("FilesystemDenied", f"sandbox_filesystem_denied:demo:{new}", "create", new),
+            "fd": ("FilesystemFdDenied", "sandbox_filesystem_fd_denied:demo:dir_fd", None, None),
+            "module": ("ModuleDenied", "sandbox_module_denied:ctypes", None, "ctypes"),
+            "process": ("SubprocessDenied", "sandbox_subprocess_denied:os.system", None, None),
+            "environment": ("EnvironmentDenied", "sandbox_env_denied:DEMOCRAI_ACCESS", None, None),
+        }
+        for name, (kind, text, operation, target) in expected.items():
+            one = told[name]
+            assert (one["type"], one["str"]) == (kind, text), name
+            assert {"SandboxDenied", "SandboxError", "PermissionError", "OSError"} <= set(one["bases"]), name
+            assert one["errno"] == 13, name
+            assert one["layer"] == "guard", name
+            assert one["code"] == text.partition(":")[0], name
+            assert one["subject"] == "demo", name
+            assert one["subject_kind"] == {"engine": "engine", "tool": "tool"}.get(name, "module"), name
+            assert len(one["subject_chain"]) == 1, name
+            assert operation is None or one["operation"] == operation, name
+            assert target is None or one["target"] == target, name
+
+    @pytest.mark.parametrize(
+        ("name", "section"), [("read", None), ("write", None), ("delete", None), ("engine", "runtime")]
+    )
+    def test_a_hint_is_a_ready_manifest_entry(self, told, name, section):
+        """The hint names the file and the section, and holds an entry that a manifest takes as it is."""
+        one = told[name]
+        entry = entry_in(one["hint"])
+        assert entry["resource_type"] == "filesystem"
+        assert one["operation"] in entry["operation"]
+        assert entry["target"] == one["target"]
+        assert set(entry) == {"resource_type", "operation", "target"}
+        assert "manifest.json" in one["hint"]
+        assert "access" in one["hint"]
+        assert section is None or section in one["hint"]
+
+    def test_other_hints_name_their_own_cure(self, told):
+        """An import names allowed_imports, a process the task helper."""
+        assert "allowed_imports" in told["module"]["hint"]
+        assert "ctypes" in told["module"]["hint"]
+        assert "subprocess" in told["process"]["hint"]
+        assert told["environment"]["hint"]
+        assert told["fd"]["hint"]
+
+    def test_the_answer_is_the_same_whether_the_path_exists(self, case):
+        """Type, text, attributes and hint about an outside path do not tell whether something is there."""
+        assert case.run(sameness) == {}
+
+
+def entry_in(hint):
+    """The first JSON object with a resource type in a text."""
+    decoder = json.JSONDecoder()
+    for position, letter in enumerate(hint):
+        if letter == "{":
+            try:
+                found, _ = decoder.raw_decode(hint[position:])
+            except ValueError:
+                continue
+            for candidate in (found, *found.get("access", []), *found.get("runtime", {}).get("access", [])):
+                if isinstance(candidate, dict) and "resource_type" in candidate:
+                    return candidate
+    pytest.fail(f"no manifest entry in the hint: {hint}")

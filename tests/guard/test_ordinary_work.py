@@ -1,0 +1,80 @@
+"""Ordinary work keeps working under a guard: what it may use it can use, in every usual way."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from tests.guard.harness import Case
+from tests.guard.workload import concurrency, data, files, language, libraries
+from tests.guard.workload.run import run_all
+
+WORKLOADS = {module.__name__.rpartition(".")[2]: module for module in (files, data, language, concurrency, libraries)}
+ITEMS = [
+    (name, item)
+    for name, module in WORKLOADS.items()
+    for item, function in vars(module).items()
+    if inspect.isfunction(function) and function.__module__ == module.__name__ and not item.startswith("_")
+]
+OPTIONAL = {
+    "numpy",
+    "pydantic",
+    "requests",
+    "certifi",
+    "jinja2",
+    "yaml",
+    "attrs",
+    "hypothesis",
+    "tzdata",
+    "packaging",
+    "pluggy",
+    "urllib3",
+    "pygments",
+}
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory):
+    """The outcomes of one workload, run once for all its items."""
+    known = {}
+
+    def of(name):
+        if name not in known:
+            items = [item for workload, item in ITEMS if workload == name]
+            case = Case(tmp_path_factory.mktemp(name))
+            known[name] = case.guarded(run_all, WORKLOADS[name].__file__, items)
+        return known[name]
+
+    return of
+
+
+@pytest.mark.parametrize(("workload", "item"), ITEMS, ids=[f"{workload}-{item}" for workload, item in ITEMS])
+def test_ordinary_work(outcomes, workload, item):
+    """One piece of ordinary work, inside a guard that has one root and the runtime paths."""
+    outcome = outcomes(workload)[item]
+    if outcome.startswith("missing ") and outcome.removeprefix("missing ") in OPTIONAL:
+        pytest.skip(outcome)
+    assert outcome == "ok", outcome
+
+
+def test_work_below_a_symlinked_root(tmp_path):
+    """A root that is itself a symlink serves as well as the folder behind it."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "root").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    items = [item for workload, item in ITEMS if workload == "files"]
+    seen = Case(tmp_path).guarded(run_all, files.__file__, items)
+    assert {item: outcome for item, outcome in seen.items() if outcome != "ok"} == {}
+
+
+def test_the_same_work_without_a_guard(tmp_path):
+    """The work itself is sound: it passes unguarded, but for what shows that a guard is there."""
+    wrong = {}
+    for name, module in WORKLOADS.items():
+        (tmp_path / name).mkdir()
+        items = [item for workload, item in ITEMS if workload == name]
+        seen = Case(tmp_path / name).run(run_all, module.__file__, items)
+        wrong |= {
+            item: outcome for item, outcome in seen.items() if outcome != "ok" and not outcome.startswith("missing ")
+        }
+    assert set(wrong) == {"own_dir_opener", "walking_by_descriptor"}, wrong

@@ -1,0 +1,154 @@
+"""Random trees of folders, files and links: the guard's verdict is that of the path where a name really leads."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from democrai_sandbox.policy.operations import FileAccess
+from democrai_sandbox.policy.paths import PathIndex
+from tests.guard import tree_server
+from tests.guard.harness import CHILD, Case
+
+NAMES = st.sampled_from(["a", "b", "c", "ab", "..x", "a.", "\udcff", "ü", " ", "%2e"])
+TOPS = st.sampled_from(["in", "in2", "out", "inx"])
+DOTS = st.sampled_from([".", "..", "", "..."])
+STEPS = st.one_of(NAMES, NAMES, TOPS, DOTS)
+
+PLACES = st.builds(lambda top, names: "/".join([top, *names]), TOPS, st.lists(NAMES, min_size=0, max_size=3))
+RELATIVE = st.builds("/".join, st.lists(STEPS, min_size=1, max_size=6))
+ABSOLUTE = st.builds(lambda place, rest: "/".join(["{top}", place, *rest]), PLACES, st.lists(STEPS, max_size=4))
+ODD = st.sampled_from(
+    [
+        "/",
+        "//",
+        "/..",
+        "{top}",
+        "{top}/",
+        "{top}/in/",
+        "{top}/in/.",
+        "{top}/in/..",
+        "/proc/self/cwd/a",
+        "/proc/self/root{top}/in/a",
+    ]
+)
+TARGETS = st.one_of(RELATIVE, ABSOLUTE).filter(bool)
+NODES = st.one_of(
+    st.tuples(st.just("dir"), PLACES, st.just("")),
+    st.tuples(st.just("file"), PLACES, st.just("")),
+    st.tuples(st.just("link"), PLACES, TARGETS),
+    st.tuples(st.just("link"), PLACES, TARGETS),
+)
+OPERATIONS = st.lists(st.sampled_from(["read", "modify", "create", "delete"]), min_size=1, max_size=4, unique=True)
+REQUESTS = st.fixed_dictionaries(
+    {
+        "nodes": st.lists(NODES, max_size=14).map(
+            lambda nodes: [("dir", top, "") for top in ("in", "in2", "out", "inx")] + nodes
+        ),
+        "roots": st.lists(
+            st.tuples(st.sampled_from(["in", "in2", "in/a", "out/a/b", "in/b/c"]), OPERATIONS), min_size=1, max_size=3
+        ),
+        "cwd": st.sampled_from(["in", "in/a", "."]),
+        "paths": st.lists(st.one_of(ABSOLUTE, ABSOLUTE, RELATIVE, ODD), min_size=1, max_size=8),
+        "bytes": st.booleans(),
+    }
+)
+NEEDED = {
+    "open": FileAccess.READ,
+    "rdwr": FileAccess.READ | FileAccess.MODIFY,
+    "stat": FileAccess.READ,
+    "lstat": FileAccess.READ,
+    "listdir": FileAccess.READ,
+    "readlink": FileAccess.READ,
+}
+
+
+@pytest.fixture(scope="module")
+def ask(tmp_path_factory):
+    """A function that puts one request to the server."""
+    case = Case(tmp_path_factory.mktemp("trees"))
+    spec = {"file": tree_server.__file__, "body": "serve", "base": str(case.base), "args": [], "guard": None}
+    process = subprocess.Popen(
+        [sys.executable, "-P", str(CHILD), json.dumps(spec)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=case.environment(),
+        cwd=case.base,
+    )
+
+    def put(request):
+        process.stdin.write(json.dumps(request) + "\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+        assert line, f"the server died of {request}"
+        return json.loads(line)
+
+    yield put
+    process.stdin.close()
+    process.wait(10)
+    process.stdout.close()
+
+
+def judge(index, name, row, free, guarded):
+    """What is wrong with the guard's answer, or None. `free` is the answer without a guard."""
+    place = row["parent"] if name in {"lstat", "readlink"} else row["real"]
+    if index.allows(place, NEEDED[name]):
+        return None if guarded == free else f"{place} is allowed; expected the system's own answer"
+    if guarded[0] == "denied":
+        return None
+    if free[0] == "error" and guarded == free:
+        return None  # the walk itself fails before it leaves the roots
+    return f"{place} is not allowed"
+
+
+LINK_AND_UP = {
+    "nodes": [("dir", "in/a/b", ""), ("file", "in/a/c", ""), ("file", "in/c", ""), ("link", "in/b", "a/b")],
+    "roots": [("in", ["read", "modify"])],
+    "cwd": "in",
+    "paths": ["{top}/in/b/../c", "b/../c"],
+    "bytes": False,
+}
+MISSING_AND_UP = {
+    "nodes": [("dir", "in", ""), ("file", "in/c", "")],
+    "roots": [("in", ["read"])],
+    "cwd": "in",
+    "paths": ["{top}/in/nothing/../c", "{top}/in/c/../c", "{top}/in/c/", "{top}/in/c/."],
+    "bytes": False,
+}
+LOOPS = {
+    "nodes": [("link", "in/a", "b"), ("link", "in/b", "a"), ("link", "in/c", "../out/c"), ("link", "out/c", "../in/c")],
+    "roots": [("in", ["read"])],
+    "cwd": "in",
+    "paths": ["{top}/in/a", "{top}/in/c", "{top}/in/a/b"],
+    "bytes": True,
+}
+
+
+@pytest.mark.slow
+class TestTrees:
+    @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+    @given(request=REQUESTS)
+    @example(request=LINK_AND_UP)
+    @example(request=MISSING_AND_UP)
+    @example(request=LOOPS)
+    def test_the_verdict_is_that_of_the_resolved_path(self, ask, request):
+        """Where the model allows, the guard changes nothing; where it does not, nothing is read."""
+        told = ask(request)
+        entries = [
+            (root, sum(FileAccess[operation.upper()] for operation in set(operations)))
+            for root, (_, operations) in zip(told["roots"], request["roots"], strict=True)
+        ]
+        index = PathIndex(entries)
+        wrong = [
+            (name, row["path"], row["real"], free, guarded, problem)
+            for row in told["rows"]
+            for name, (free, guarded) in row["answers"].items()
+            if (problem := judge(index, name, row, free, guarded))
+        ]
+        assert wrong == []

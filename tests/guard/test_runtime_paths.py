@@ -1,0 +1,315 @@
+"""What every guard can read and write without declaring it, and what it cannot."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+
+
+def guard_of(world, **more):
+    from democrai_sandbox import process_guard_context
+
+    more.setdefault("allowed_paths", [world.root])
+    return process_guard_context(subject="demo", **more)
+
+
+def readable(world):
+    """Paths that should be readable, and how a read of each ends."""
+    import idna
+
+    places = {
+        "interpreter": os.path.realpath(sys.executable),
+        "standard library": os.__file__,
+        "package": idna.__file__,
+        "stdlib folder": sysconfig.get_path("stdlib"),
+        "site-packages": sysconfig.get_path("purelib"),
+        "this package": sys.modules["democrai_sandbox"].__file__,
+        "/usr": "/usr",
+        "/usr/lib": "/usr/lib",
+        "/dev/null": "/dev/null",
+        "/dev/zero": "/dev/zero",
+        "/dev/urandom": "/dev/urandom",
+        "temp": world.tmp,
+        **{
+            path: path
+            for path in (
+                "/etc/ssl",
+                "/etc/localtime",
+                "/etc/hosts",
+                "/etc/mime.types",
+                "/etc/os-release",
+                "/usr/share/zoneinfo",
+                "/proc/cpuinfo",
+                "/proc/meminfo",
+                "/etc/resolv.conf",
+                "/etc/nsswitch.conf",
+                "/proc/self/stat",
+                "/proc/self/status",
+            )
+        },
+    }
+    existing = {name: path for name, path in places.items() if os.path.exists(path)}
+    return guard_of(world).run(lambda: {name: world.verdict(os.stat, path) for name, path in existing.items()})
+
+
+def unreadable(world):
+    """Paths that must not be readable, and how a read of each ends; written both ways where both exist."""
+    me = os.getpid()
+    held = os.open(world.secret, os.O_RDONLY)
+    places = [
+        "/etc/shadow",
+        "/etc/passwd",
+        "/etc/sudoers",
+        "/etc/machine-id",
+        "/root",
+        "/home",
+        world.home,
+        os.path.join(world.home, ".ssh"),
+        "/",
+        "/etc",
+        "/proc",
+        "/sys",
+        "/run",
+        "/var",
+        "/var/log",
+        "/boot",
+        "/mnt",
+        *(
+            f"/proc/{who}/{name}"
+            for who in ("self", "thread-self", me, 1)
+            for name in (
+                "mem",
+                "environ",
+                "maps",
+                "fd",
+                f"fd/{held}",
+                "root",
+                "root/etc/passwd",
+                "cwd",
+                "exe",
+                "auxv",
+                "syscall",
+                "map_files",
+                "pagemap",
+                "fdinfo",
+                "ns",
+            )
+            if not (name == "exe")
+        ),
+        f"/proc/self/task/{me}/mem",
+        f"/proc/self/task/{me}/environ",
+        f"/proc/self/task/{me}/fd/{held}",
+        f"/dev/fd/{held}",
+        "/dev/mem",
+        "/dev/kmem",
+        "/dev/kmsg",
+        "/dev/sda",
+        "/dev/shm/nothing",
+        "/proc/kcore",
+        "/proc/1/environ",
+        "/proc/keys",
+        world.secret,
+    ]
+    ask = {
+        "stat": os.stat,
+        "open": lambda path: os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK)),
+        "list": os.listdir,
+    }
+    guard = guard_of(world)
+    return {
+        f"{name} {path}": verdict
+        for path in places
+        for name, function in ask.items()
+        if not (verdict := guard.run(world.verdict, function, path)).startswith(
+            ("FilesystemDenied", "FilesystemFdDenied")
+        )
+    }
+
+
+def writable(world):
+    """What may be written without a rule: the temp directory and /dev/null."""
+
+    def append(path):
+        with open(path, "ab") as file:
+            file.write(b"x")
+
+    def subject():
+        return {
+            "/dev/null": [
+                world.verdict(append, "/dev/null"),
+                world.verdict(write, "/dev/null"),
+                world.verdict(os.open, "/dev/null", os.O_RDWR),
+            ],
+            "temp": [
+                world.verdict(write, os.path.join(world.tmp, "t")),
+                world.verdict(os.unlink, os.path.join(world.tmp, "t")),
+            ],
+            "/dev/zero": [world.verdict(append, "/dev/zero")],
+            "stdlib": [
+                world.verdict(append, os.__file__),
+                world.verdict(write, os.path.join(os.path.dirname(os.__file__), "new.py")),
+            ],
+            "package": [world.verdict(append, sys.modules["democrai_sandbox"].__file__)],
+            "site-packages": [world.verdict(os.mkdir, os.path.join(sysconfig.get_path("purelib"), "new"))],
+            "pth": [world.verdict(write, os.path.join(sysconfig.get_path("purelib"), "new.pth"), "import os")],
+            "pycache": [world.verdict(write, os.path.join(os.path.dirname(os.__file__), "__pycache__", "x.pyc"))],
+            "/etc/hosts": [world.verdict(append, "/etc/hosts")],
+            "/usr": [world.verdict(os.mkdir, "/usr/new")],
+            "delete /dev/null": [world.verdict(os.unlink, "/dev/null"), world.verdict(os.chmod, "/dev/null", 0o666)],
+        }
+
+    return guard_of(world).run(subject)
+
+
+def without(world):
+    """A guard without runtime paths and without roots still imports, and reads nothing else."""
+
+    def subject():
+        import colorsys
+        import xml.dom.minidom
+
+        import idna.uts46data
+
+        return {
+            "import": [colorsys.__name__, xml.dom.minidom.__name__, idna.uts46data.__name__],
+            "stdlib": world.verdict(read, os.__file__),
+            "temp": world.verdict(os.listdir, world.tmp),
+            "temp write": world.verdict(write, os.path.join(world.tmp, "x")),
+            "/usr": world.verdict(os.listdir, "/usr"),
+            "site-packages": world.verdict(os.listdir, sysconfig.get_path("purelib")),
+            "/dev/null": world.verdict(write, "/dev/null"),
+            "/etc/hosts": world.verdict(read, "/etc/hosts"),
+            "root": world.verdict(os.listdir, world.root),
+        }
+
+    return guard_of(world, allowed_paths=[], include_runtime_paths=False).run(subject)
+
+
+def protected(world):
+    """Paths the host protects are closed below an allowed root, existing or not, and do not move with their parents."""
+    from democrai_sandbox import configure_guard
+
+    os.makedirs(world.inside("app", "config"))
+    write(world.inside("app", "config", "policy.json"), "{}")
+    write(world.inside("app", "data"))
+    write(world.inside("app.sock"))
+    later = world.inside("later.db")
+    configure_guard(protected_paths=[world.inside("app", "config"), world.inside("app.sock"), later])
+
+    def subject():
+        policy = world.inside("app", "config", "policy.json")
+        os.symlink(world.inside("app", "data"), world.inside("fine"))
+        return {
+            "read": world.can_read(policy),
+            "stat": world.verdict(os.stat, policy),
+            "list": world.verdict(os.listdir, world.inside("app", "config")),
+            "write": world.verdict(write, policy),
+            "delete": world.verdict(os.unlink, policy),
+            "new file": world.verdict(write, world.inside("app", "config", "new")),
+            "file": world.can_read(world.inside("app.sock")),
+            "appears later": world.verdict(write, later),
+            "folder made later": world.verdict(os.mkdir, later),
+            "moved with parent": world.verdict(os.rename, world.inside("app"), world.inside("moved")),
+            "replaced": world.verdict(os.rename, world.inside("app", "data"), policy),
+            "link to it": world.verdict(os.symlink, policy, world.inside("link")),
+            "hard link": world.verdict(os.link, policy, world.inside("hard")),
+            "beside": [world.can_read(world.inside("app", "data")), world.verdict(write, world.inside("app.sock2"))],
+            "parent": world.verdict(os.listdir, world.inside("app")),
+        }
+
+    return guard_of(world).run(subject)
+
+
+def later_root(world):
+    """Roots that do not exist yet, are links, or end in a slash."""
+    os.symlink(world.out("real"), os.path.join(world.base, "alias"))
+    os.mkdir(world.out("real"))
+    os.mkdir(world.out("real2"))
+    write(world.out("real", "f"))
+    write(world.out("real2", "f"))
+    seen = {}
+    future = guard_of(world, allowed_paths=[world.out("future", "deep")])
+    seen["future before"] = future.run(world.verdict, os.mkdir, world.out("future", "deep"))
+    os.mkdir(world.out("future"))
+    seen["future"] = future.run(
+        lambda: [
+            world.verdict(os.mkdir, world.out("future", "deep")),
+            world.verdict(write, world.out("future", "deep", "x")),
+            world.verdict(write, world.out("future", "y")),
+        ]
+    )
+    alias = os.path.join(world.base, "alias")
+    for name, root in {
+        "link": alias,
+        "real": world.out("real"),
+        "slash": world.out("real") + "/",
+        "dots": world.out("x", "..", "real"),
+    }.items():
+        guard = guard_of(world, allowed_paths=[root])
+        seen[name] = guard.run(
+            lambda: [
+                world.can_read(os.path.join(alias, "f")),
+                world.can_read(world.out("real", "f")),
+                world.can_read(world.out("real2", "f")),
+                world.verdict(os.listdir, root),
+            ]
+        )
+    seen["file as root"] = guard_of(world, allowed_paths=[world.out("real", "f")]).run(
+        lambda: [
+            world.can_read(world.out("real", "f")),
+            world.can_read(world.out("real", "g")),
+            world.verdict(os.listdir, world.out("real")),
+        ]
+    )
+    seen["everything"] = guard_of(world, allowed_paths=["/"]).run(world.can_read)
+    seen["nothing"] = guard_of(world, allowed_paths=[]).run(world.can_read, world.inside("f"))
+    return seen
+
+
+class TestReading:
+    def test_what_python_needs_is_readable(self, case):
+        """The interpreter, libraries, time zones, certificates and a few system files."""
+        seen = case.run(readable)
+        assert {name: verdict for name, verdict in seen.items() if verdict != "ok"} == {}
+        assert len(seen) > 12
+
+    def test_what_belongs_to_others_is_not(self, case):
+        """Accounts, homes, other processes, this process's memory, environment and descriptors, the system's roots."""
+        assert case.run(unreadable) == {}
+
+    def test_without_runtime_paths_imports_still_work(self, case):
+        """include_runtime_paths=False leaves nothing to read, but importing is not broken."""
+        seen = case.run(without)
+        assert seen.pop("import") == ["colorsys", "xml.dom.minidom", "idna.uts46data"]
+        assert seen.pop("/dev/null") == "ok"
+        assert set(seen.values()) == {"FilesystemDenied"}, seen
+
+
+class TestWriting:
+    def test_only_temp_and_null_can_be_written(self, case):
+        """Code, packages, caches and system files cannot; /dev/null takes everything but can neither go nor change."""
+        seen = case.run(writable)
+        assert seen.pop("/dev/null") == ["ok"] * 3
+        assert seen.pop("temp") == ["ok"] * 2
+        assert {verdict for verdicts in seen.values() for verdict in verdicts} == {"FilesystemDenied"}, seen
+
+
+class TestRoots:
+    def test_protected_paths_are_closed_below_an_allowed_root(self, case):
+        """They cannot be read, listed, changed, made, linked to or moved with their parent; what is beside them can."""
+        seen = case.run(protected)
+        assert seen.pop("beside") == ["ok", "ok"]
+        assert seen.pop("parent") == "ok"
+        assert {name for name, verdict in seen.items() if verdict != "FilesystemDenied"} == set()
+
+    def test_roots_may_come_later_or_be_links(self, case):
+        """A root counts where it resolves, also when it appears later; a neighbour with the same beginning does not."""
+        seen = case.run(later_root)
+        assert seen["future before"] == "FileNotFoundError:ENOENT"
+        assert seen["future"] == ["ok", "ok", "FilesystemDenied"]
+        for name in ("link", "real", "slash", "dots"):
+            assert seen[name] == ["ok", "ok", "FilesystemDenied", "ok"], name
+        assert seen["file as root"] == ["ok", "FilesystemDenied", "FilesystemDenied"]
+        assert seen["everything"] == "ok"
+        assert seen["nothing"] == "FilesystemDenied"

@@ -1,0 +1,272 @@
+"""Access rules: parsing of manifest entries, with every problem told at once."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+
+import pytest
+
+from democrai_sandbox.policy import (
+    AccessRule,
+    InvalidInputError,
+    Operation,
+    ResourceType,
+    normalise_target,
+    parse_access,
+)
+
+
+def entry(resource_type="filesystem", operation="read", target="/srv/a", **extra):
+    return {"resource_type": resource_type, "operation": operation, "target": target, **extra}
+
+
+def problems_of(entries, **options):
+    options = {"base": None, **options}
+    with pytest.raises(InvalidInputError) as caught:
+        parse_access(entries, **options)
+    return {problem.pointer: problem for problem in caught.value.problems}
+
+
+def test_entries_become_rules():
+    """Each resource type yields a rule with the raw and the normalised target."""
+    rules = parse_access(
+        [
+            entry(target="/srv/a/../b/"),
+            entry("network", "receive", "HTTPS://API.Example.com:443/v1/"),
+            entry("system_dependency", "execute", "ffmpeg"),
+        ],
+        base=None,
+    )
+    assert rules == (
+        AccessRule(ResourceType.FILESYSTEM, Operation.READ, "", "/srv/b"),
+        AccessRule(ResourceType.NETWORK, Operation.RECEIVE, "", "https://api.example.com/v1"),
+        AccessRule(ResourceType.SYSTEM_DEPENDENCY, Operation.EXECUTE, "", "ffmpeg"),
+    )
+    assert rules[0].target == "/srv/a/../b/"
+
+
+@pytest.mark.parametrize("entries", [[], ()])
+def test_an_empty_list_is_no_rules(entries):
+    """Nothing declared means nothing allowed, and that is not an error."""
+    assert parse_access(entries, base=None) == ()
+
+
+@pytest.mark.parametrize("entries", [None, {}, "", "read", 0, False, {"access": []}, b"", iter(())])
+def test_what_is_no_list_is_refused(entries):
+    """A wrong type is never read as an empty list."""
+    assert set(problems_of(entries)) == {"/access"}
+
+
+def test_a_list_of_operations_makes_one_rule_each():
+    """Several operations on one target are several rules; a repeated one counts once."""
+    rules = parse_access([entry(operation=["read", "create", "read"])], base=None)
+    assert [rule.operation for rule in rules] == [Operation.READ, Operation.CREATE]
+
+
+def test_rules_that_allow_the_same_are_one():
+    """Other spellings of a target do not make another rule."""
+    rules = parse_access([entry(target="/srv/a"), entry(target="/srv//a/"), entry(target="/srv/b")], base=None)
+    assert [rule.normalized_target for rule in rules] == ["/srv/a", "/srv/b"]
+    assert rules[0].target == "/srv/a"
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [("data", "/opt/mod/data"), ("./data/", "/opt/mod/data"), (".", "/opt/mod"), ("../x", "/opt/x"), ("/abs", "/abs")],
+)
+def test_relative_paths_belong_to_the_manifest_folder(target, expected):
+    """A relative target is taken from the base; an absolute one stays."""
+    (rule,) = parse_access([entry(target=target)], base="/opt/mod/")
+    assert rule.normalized_target == expected
+
+
+def test_relative_paths_without_a_folder_are_refused():
+    """Without a base nothing is guessed, least of all the working directory."""
+    assert "not absolute" in problems_of([entry(target="data")])["/access/0/target"].message
+
+
+@pytest.mark.parametrize("base", ["", "mod", "/a\0b"])
+def test_a_base_must_be_an_absolute_path(base):
+    """A broken base is an error of the caller, not the start of a relative rule."""
+    with pytest.raises(InvalidInputError):
+        parse_access([entry(target="data")], base=base)
+
+
+def test_every_problem_is_told_at_once():
+    """One run over a manifest finds all faults, each with its pointer and likely meaning."""
+    found = problems_of(
+        [
+            entry(),
+            entry(operation="raed"),
+            entry("url", "get", "https://example.com"),
+            {"resource_type": "network", "opration": "send", "target": "https://example.com"},
+            entry(operation=["read", "connect", 7]),
+            entry(target=""),
+            entry("network", "receive", ""),
+            "read /srv",
+            entry(target="/a\nb", extra=1),
+        ]
+    )
+    assert found["/access/1/operation"].suggestion == "read"
+    assert found["/access/2/resource_type"].suggestion == "network"
+    assert found["/access/3/opration"].suggestion == "operation"
+    assert "missing" in found["/access/3"].message
+    assert "no operation for filesystem" in found["/access/4/operation/1"].message
+    assert "type int" in found["/access/4/operation/2"].message
+    assert found["/access/5/target"].message == "the target is empty"
+    assert found["/access/6/target"].message == "network_target_missing"
+    assert "expected an object" in found["/access/7"].message
+    assert "control character U+000A" in found["/access/8/target"].message
+    assert "unknown key" in found["/access/8/extra"].message
+    assert not any(pointer.startswith("/access/0") for pointer in found)
+
+
+def test_the_pointer_begins_where_the_caller_says():
+    """A list inside a phase of a manifest is named with that phase."""
+    assert set(problems_of([entry(operation="x")], pointer="/runtime/access")) == {"/runtime/access/0/operation"}
+
+
+@pytest.mark.parametrize(
+    ("resource_type", "operation"),
+    [
+        ("filesystem", "connect"),
+        ("filesystem", "receive"),
+        ("network", "read"),
+        ("network", "execute"),
+        ("system_dependency", "read"),
+        ("system_dependency", "connect"),
+    ],
+)
+def test_operations_of_other_resources_are_refused(resource_type, operation):
+    """An operation must exist for its resource type."""
+    target = "/srv/a" if resource_type == "filesystem" else "example.com"
+    assert set(problems_of([entry(resource_type, operation, target)])) == {"/access/0/operation"}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "suggestion"),
+    [
+        ("operation", "write", "modify"),
+        ("operation", "Read", "read"),
+        ("operation", "exec", "execute"),
+        ("operation", "download", None),
+        ("resource_type", "file", "filesystem"),
+        ("resource_type", "filesytem", "filesystem"),
+        ("resource_type", "quantum", None),
+    ],
+)
+def test_misspelt_values_are_told_the_right_name(field, value, suggestion):
+    """The suggestion is a name that is valid in that place, or none."""
+    assert problems_of([entry(**{field: value})])[f"/access/0/{field}"].suggestion == suggestion
+
+
+@pytest.mark.parametrize("field", ["resource_type", "operation", "target"])
+@pytest.mark.parametrize("value", [None, 1, True, b"read", {"a": 1}, object()])
+def test_wrong_types_are_refused(field, value):
+    """Each member has its type; nothing is converted."""
+    assert f"/access/0/{field}" in problems_of([entry(**{field: value})])
+
+
+@pytest.mark.parametrize("field", ["resource_type", "operation", "target"])
+def test_every_key_is_required(field):
+    """A missing member is an error of the entry."""
+    incomplete = entry()
+    del incomplete[field]
+    assert f"'{field}' is missing" in problems_of([incomplete])["/access/0"].message
+
+
+def test_an_empty_list_of_operations_is_refused():
+    """A rule without an operation says nothing."""
+    assert "/access/0/operation" in problems_of([entry(operation=[])])
+
+
+@pytest.mark.parametrize("key", ["resource_types", "", "a/b", 3, None])
+def test_unknown_keys_are_refused(key):
+    """Keys from the future and keys that are no text are refused, not skipped."""
+    found = problems_of([{**entry(), key: 1}])
+    assert any("unknown key" in problem.message for problem in found.values())
+
+
+@pytest.mark.parametrize("target", ["~", "~/x", "~root/x", "/a\0b", "/a\x1b[31m", "/a\u0085", "", "\n"])
+def test_odd_paths_are_refused(target):
+    """Home shorthands, NUL and control characters are refused, with and without a base."""
+    assert set(problems_of([entry(target=target)], base="/opt")) == {"/access/0/target"}
+
+
+@pytest.mark.parametrize("target", ["/srv/\udcff", "/srv/*", "/srv/a b", "/srv/\u202e", "/srv/e\u0301"])
+def test_names_that_a_disk_can_hold_are_accepted(target):
+    """A name is literal: stars are no pattern, and bytes that are no UTF-8 are kept."""
+    (rule,) = parse_access([entry(target=target)], base=None)
+    assert rule.normalized_target == target
+
+
+@pytest.mark.parametrize("target", [" ffmpeg", "ffmpeg\n", "a\u202eb", ""])
+def test_odd_dependency_names_are_refused(target):
+    """The name of a program is shown to an approver, so it holds nothing invisible."""
+    assert set(problems_of([entry("system_dependency", "execute", target)])) == {"/access/0/target"}
+
+
+def test_rules_are_accepted_among_entries():
+    """Rules that exist already pass through beside manifest entries."""
+    (rule,) = parse_access([entry()], base=None)
+    assert parse_access([rule, entry(target="/srv/b")], base=None)[0] is rule
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        AccessRule(ResourceType.FILESYSTEM, Operation.READ, "/a", "/a/.."),
+        AccessRule(ResourceType.FILESYSTEM, Operation.READ, "/a", "a"),
+        AccessRule(ResourceType.FILESYSTEM, Operation.CONNECT, "/a", "/a"),
+        AccessRule("filesystem", Operation.READ, "/a", "/a"),
+        AccessRule(ResourceType.FILESYSTEM, "read", "/a", "/a"),
+        AccessRule(ResourceType.FILESYSTEM, Operation.READ, "/a", None),
+        AccessRule(ResourceType.NETWORK, Operation.SEND, "x", "*.com"),
+        AccessRule(ResourceType.NETWORK, Operation.SEND, "x", "EXAMPLE.com"),
+    ],
+)
+def test_rules_made_by_hand_must_be_sound(rule):
+    """A rule that parsing would not have made is refused."""
+    assert all(pointer.startswith("/access/0") for pointer in problems_of([rule]))
+
+
+def test_text_subclasses_are_copied():
+    """A rule keeps the characters, not the object that could change its mind."""
+
+    class Sly(str):
+        __slots__ = ()
+
+        def startswith(self, *args):
+            return True
+
+    class SlyDict(dict):
+        def items(self):
+            return entry(target="/").items()
+
+    (rule,) = parse_access([SlyDict(entry(target=Sly("/srv/x"), operation=Operation.READ))], base=None)
+    assert type(rule.target) is type(rule.normalized_target) is str
+    assert rule.normalized_target == "/srv/x"
+
+
+def test_rules_do_not_change_and_can_be_hashed():
+    """Rules are values."""
+    (rule,) = parse_access([entry()], base=None)
+    assert len({rule, AccessRule(rule.resource_type, rule.operation, "other spelling", "/srv/a")}) == 1
+    with pytest.raises(FrozenInstanceError):
+        rule.normalized_target = "/"
+
+
+def test_the_manifest_form_needs_no_folder():
+    """What to_dict gives is plain data and parses to an equal rule without a base."""
+    (rule,) = parse_access([entry(target="data")], base="/opt/mod")
+    assert rule.to_dict() == {"resource_type": "filesystem", "operation": "read", "target": "/opt/mod/data"}
+    assert {type(value) for value in rule.to_dict().values()} == {str}
+    assert parse_access([rule.to_dict()], base=None) == (rule,)
+
+
+@pytest.mark.parametrize("resource_type", ResourceType)
+@pytest.mark.parametrize("target", ["", None, 3, b"/x"])
+def test_the_normaliser_refuses_what_is_no_target(resource_type, target):
+    """Empty and non-text targets are refused for every resource type."""
+    with pytest.raises(InvalidInputError):
+        normalise_target(resource_type, target)

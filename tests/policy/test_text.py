@@ -1,0 +1,82 @@
+"""Text from outside."""
+
+from __future__ import annotations
+
+import pytest
+
+from democrai_sandbox.policy import Operation
+from democrai_sandbox.policy.text import control_character, exact_str, invisible_character, invisible_or_space, shown
+
+
+class Liar(str):
+    """A text that answers every question with something else."""
+
+    __slots__ = ()
+
+    def __str__(self):
+        return "other"
+
+    def __eq__(self, other):
+        return True
+
+    def __hash__(self):
+        return 0
+
+    def startswith(self, *args):
+        return True
+
+    def isascii(self):
+        return True
+
+
+class Pretender:
+    """An object that claims to be text."""
+
+    @property
+    def __class__(self):
+        return str
+
+
+def test_subclasses_become_exact_text_without_their_methods():
+    """The copy has the characters of the original, whatever its methods say."""
+    copy = exact_str(Liar("/etc"))
+    assert type(copy) is str
+    assert copy == "/etc"
+    assert type(exact_str(Operation.READ)) is str
+
+
+@pytest.mark.parametrize("value", [None, 1, b"x", bytearray(b"x"), ["x"], Pretender], ids=repr)
+def test_what_is_not_text_is_not_taken_for_it(value):
+    """Bytes, other types and objects that lie about their class are no text."""
+    assert exact_str(value() if value is Pretender else value) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "control", "invisible", "space"),
+    [
+        ("plain", None, None, None),
+        ("a b", None, None, "U+0020"),
+        ("a\tb", "U+0009", "U+0009", "U+0009"),
+        ("a\0b", "U+0000", "U+0000", "U+0000"),
+        ("a\x7f", "U+007F", "U+007F", "U+007F"),
+        ("é\x85", "U+0085", "U+0085", "U+0085"),
+        ("a\u202eb", None, "U+202E", "U+202E"),
+        ("a\u200bb", None, "U+200B", "U+200B"),
+        ("a\u2028b", None, "U+2028", "U+2028"),
+        ("a\u3000b", None, None, "U+3000"),
+        ("a\udc80b", None, "U+DC80", "U+DC80"),
+    ],
+)
+def test_forbidden_characters_are_found(text, control, invisible, space):
+    """Each rule names the first character that it refuses."""
+    assert control_character(text) == control
+    assert invisible_character(text) == invisible
+    assert invisible_or_space(text) == space
+
+
+def test_refused_values_are_shown_short_and_printable():
+    """What is refused can be printed: no control characters, no endless text, no code of the value's own."""
+    assert shown("a\x1b[31m\u202e") == r"'a\x1b[31m\u202e'"
+    assert len(shown("x" * 100_000)) < 100
+    assert shown(Liar("real")) == "'real'"
+    assert shown(12) == "a value of type int"

@@ -1,0 +1,65 @@
+"""Decisions of the external-access check."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+
+import pytest
+
+from democrai_sandbox.policy import EXTERNAL_URL_LOCKED, AccessDecision, DecisionCode
+
+
+def test_codes_are_those_of_the_contract():
+    """Every code of the contract exists, and no other."""
+    assert {code.value for code in DecisionCode} == {
+        "sandbox_allowlist",
+        "session_approval",
+        "permanent_approval",
+        "denied",
+        "pending",
+        "not_enabled",
+    }
+
+
+def test_locked_message_has_the_documented_words():
+    """The message for a target that nothing enables is fixed."""
+    assert EXTERNAL_URL_LOCKED == "External URL is locked."
+
+
+@pytest.mark.parametrize("code", DecisionCode)
+def test_allowed_follows_the_code(code):
+    """A decision whose flag and code disagree cannot be made."""
+    expected = code.value in {"sandbox_allowlist", "session_approval", "permanent_approval"}
+    assert AccessDecision(expected, code, requires_approval=False, message="").allowed is expected
+    with pytest.raises(ValueError, match="cannot have allowed"):
+        AccessDecision(not expected, code, requires_approval=False, message="")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        (1, DecisionCode.DENIED, False),
+        (None, DecisionCode.DENIED, False),
+        (False, "denied", False),
+        (False, DecisionCode.DENIED, 0),
+    ],
+)
+def test_loose_types_are_refused(fields):
+    """What is merely truthy or spelt like a code is no decision."""
+    with pytest.raises(TypeError):
+        AccessDecision(*fields, message="")
+
+
+@pytest.mark.parametrize("extra", [{"requires_approval": True}, {"requires_approval": False, "request_id": "r1"}])
+def test_an_allowed_operation_waits_for_nobody(extra):
+    """Allowed decisions neither need approval nor have a pending request."""
+    with pytest.raises(ValueError, match="neither"):
+        AccessDecision(allowed=True, code=DecisionCode.SESSION_APPROVAL, message="", **extra)
+
+
+def test_decisions_do_not_change():
+    """A decision cannot be turned around after it was made."""
+    decision = AccessDecision(False, DecisionCode.PENDING, True, "waiting", "r1")
+    assert decision.request_id == "r1"
+    with pytest.raises(FrozenInstanceError):
+        decision.allowed = True

@@ -1,0 +1,169 @@
+"""The distribution: its metadata, what it ships, and what no file in the repository may say."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+from importlib import metadata, resources
+from pathlib import Path
+
+import pytest
+
+import democrai_sandbox
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+SOURCE = REPOSITORY / "src" / "democrai_sandbox"
+REQUIREMENTS = sorted((REPOSITORY / "requirements").glob("*.txt"))
+PACKAGES = [
+    "democrai_sandbox",
+    *(
+        found.name
+        for found in pkgutil.iter_modules(democrai_sandbox.__path__, "democrai_sandbox.")
+        # Importing the example would run it.
+        if found.name != "democrai_sandbox.example"
+    ),
+]
+
+
+def repository_texts() -> dict[str, str]:
+    """Every text file that git would commit, by its path."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    texts = {}
+    for name in listed:
+        path = REPOSITORY / name
+        if path.is_file():
+            texts[name] = path.read_text(encoding="utf-8", errors="replace")
+    return texts
+
+
+def test_metadata_states_name_version_and_interpreters():
+    """The installed metadata names the distribution, its licence and exactly the supported interpreters."""
+    about = metadata.metadata("democrai-sandbox")
+    assert about["Name"] == "democrai-sandbox"
+    assert about["License-Expression"] == "Apache-2.0"
+    assert set(about["Requires-Python"].split(",")) == {">=3.11", "<3.14"}
+
+
+def test_idna_is_the_only_dependency():
+    """Installing the package brings in idna and nothing else."""
+    required = metadata.requires("democrai-sandbox")
+    assert [re.match(r"[\w-]+", line).group() for line in required] == ["idna"]
+
+
+def test_source_imports_only_the_standard_library_and_idna():
+    """No module of the package imports a third-party package other than idna."""
+    foreign = set()
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module]
+            else:
+                continue
+            foreign |= {(path.name, name) for name in names if name.partition(".")[0] not in sys.stdlib_module_names}
+    allowed = {"democrai_sandbox", "idna"}
+    assert {(path, name) for path, name in foreign if name.partition(".")[0] not in allowed} == set()
+
+
+def test_package_is_marked_as_typed():
+    """Type checkers of users find the marker file."""
+    assert resources.files("democrai_sandbox").joinpath("py.typed").is_file()
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_public_names_resolve(package):
+    """Every name in a package's __all__ exists, once, and has a docstring if it is a class or function."""
+    module = importlib.import_module(package)
+    names = getattr(module, "__all__", [])
+    assert len(set(names)) == len(names)
+    for name in names:
+        value = getattr(module, name)
+        assert not callable(value) or value.__doc__, f"{package}.{name} has no docstring"
+
+
+def test_top_package_states_its_public_names():
+    """The top-level package declares what it offers."""
+    assert "process_guard_context" in democrai_sandbox.__all__
+
+
+def test_compiled_core_is_an_extension_module():
+    """The folder of C sources next to the compiled module is not taken for a package."""
+    core = importlib.import_module("democrai_sandbox.guard._core")
+    assert core.__file__.endswith(".so")
+
+
+@pytest.mark.parametrize("path", REQUIREMENTS, ids=lambda path: path.name)
+def test_requirements_are_pinned_by_hash_and_name_no_registry(path):
+    """Each requirement has one version and at least one hash, and no line names an index or an address."""
+    text = path.read_text()
+    logical = [line.strip() for line in text.replace("\\\n", " ").splitlines()]
+    requirements = [line for line in logical if line and not line.startswith("#")]
+    assert requirements
+    for line in requirements:
+        assert re.match(r"[\w.-]+==[\w.]+", line), line
+        assert "--hash=sha256:" in line, line
+    assert not re.search(r"://|--(extra-)?index-url|--find-links", text)
+
+
+def test_each_requirements_input_has_its_locked_file():
+    """`make lock` was run for every input file, and every direct requirement is in the result."""
+    for source in (REPOSITORY / "requirements").glob("*.in"):
+        locked = {line.partition("==")[0] for line in source.with_suffix(".txt").read_text().splitlines()}
+        wanted = {re.match(r"[\w-]+", line).group() for line in source.read_text().splitlines() if line[:1].isalpha()}
+        assert wanted <= locked
+
+
+@pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="an unpacked archive has no list of files")
+def test_no_file_names_a_machine_or_a_registry():
+    """Nothing in the repository holds a developer's own paths or the host name of a package registry."""
+    # The letters in brackets keep this file from matching itself.
+    forbidden = re.compile(
+        r"/roo[t]/\.pyenv|/wor[k]/(main|shared)|pythonhoste[d]\.|pyp[i]\.org|de[b]\.debian\.|npmj[s]\."
+    )
+    found = {
+        f"{name}: {hit.group()}" for name, text in repository_texts().items() for hit in [forbidden.search(text)] if hit
+    }
+    assert found == set()
+
+
+def test_every_error_code_is_documented():
+    """Each code that an error class carries has its section in docs/errors.md, and no section is left over."""
+    from democrai_sandbox.errors import SandboxError
+
+    def codes(kind):
+        for child in kind.__subclasses__():
+            if child.__module__.startswith("democrai_sandbox."):
+                yield child.__dict__.get("code")
+                yield from codes(child)
+
+    carried = {code for code in codes(SandboxError) if isinstance(code, str)}
+    sections = set(re.findall(r"^## (\w+)$", (REPOSITORY / "docs" / "errors.md").read_text(), re.MULTILINE))
+    assert sections == carried
+
+
+def test_links_in_the_documents_lead_somewhere():
+    """Every relative link of the README and the documents points at a file of the repository."""
+    broken = []
+    for page in [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")]:
+        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            if not (page.parent / link).exists():
+                broken.append(f"{page.name}: {link}")
+    assert broken == []
+
+
+def test_make_help_lists_every_target_of_the_readme():
+    """The README's table of targets and the Makefile agree."""
+    defined = set(re.findall(r"^([a-z]+):.*## ", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
+    described = set(re.findall(r"^\| `make (\w+)` \|", (REPOSITORY / "README.md").read_text(), re.MULTILINE))
+    assert described == defined - {"help"}
