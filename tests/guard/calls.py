@@ -10,7 +10,7 @@ import os
 import shutil
 from pathlib import Path
 
-R, C, M, D = "read", "create", "modify", "delete"
+R, C, M, D = ALL = ("read", "create", "modify", "delete")
 
 
 def opened(mode, name):
@@ -110,7 +110,7 @@ COMPOSITES = {
     "shutil.copyfile over": ({R, M}, lambda top: shutil.copyfile(f"{top}/a", f"{top}/b")),
     "shutil.copy": ({R, C, M}, lambda top: shutil.copy(f"{top}/a", f"{top}/new")),
     "shutil.copytree": ({R, C, M}, lambda top: shutil.copytree(f"{top}/dir", f"{top}/new")),
-    "shutil.move": ({D, C}, lambda top: shutil.move(f"{top}/a", f"{top}/new")),
+    "shutil.move": ({R, D, C}, lambda top: shutil.move(f"{top}/a", f"{top}/new")),
     "shutil.rmtree": ({R, D}, lambda top: shutil.rmtree(f"{top}/dir")),
     "shutil.disk_usage": ({R}, lambda top: shutil.disk_usage(top)),
 }  # fmt: skip

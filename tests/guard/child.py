@@ -110,9 +110,11 @@ def load(path, provided):
     with open(path, "rb") as file:
         tree = compile(file.read(), path, "exec", flags=0x400, dont_inherit=True)  # ast.PyCF_ONLY_AST
     tree.body = [node for node in tree.body if _wanted(node)]
-    namespace = {"__name__": "body", "__file__": path, **provided}
-    exec(compile(tree, path, "exec", dont_inherit=True), namespace)
-    return namespace
+    module = type(sys)(os.path.basename(path).removesuffix(".py"))
+    module.__dict__.update(provided, __file__=path)
+    sys.modules[module.__name__] = module
+    exec(compile(tree, path, "exec", dont_inherit=True), module.__dict__)
+    return module.__dict__
 
 
 def _wanted(node):

@@ -106,6 +106,7 @@ POSIX_FD = {
     "sendfile": [lambda m, d: m.sendfile(d.own, d.file, 0, 1), lambda m, d: m.sendfile(d.file, d.own, 0, 1)],
     "set_blocking": [lambda m, d: m.set_blocking(d.file, True)],
     "set_inheritable": [lambda m, d: m.set_inheritable(d.file, False)],
+    "setns": [lambda m, d: m.setns(d.file, 0)],
     "setxattr": [lambda m, d: m.setxattr(d.file, "user.none", b"x")],
     "splice": [lambda m, d: m.splice(d.file, d.own_pipe, 1), lambda m, d: m.splice(d.own_pipe, d.file, 1)],
     "stat": [lambda m, d: m.stat(d.file)],
@@ -131,6 +132,7 @@ POSIX_DIR_FD = {
     "chmod": lambda m, d, p: m.chmod("secret.txt", 0o600, dir_fd=d.dir),
     "chown": lambda m, d, p: m.chown("secret.txt", -1, -1, dir_fd=d.dir),
     "link": lambda m, d, p: m.link("secret.txt", p.new, src_dir_fd=d.dir),
+    "lstat": lambda m, d, p: m.lstat("secret.txt", dir_fd=d.dir),
     "mkdir": lambda m, d, p: m.mkdir("fresh", dir_fd=d.dir),
     "mkfifo": lambda m, d, p: m.mkfifo("fresh", dir_fd=d.dir),
     "mknod": lambda m, d, p: m.mknod("fresh", dir_fd=d.dir),
@@ -159,7 +161,7 @@ POSIX_NEITHER = LEXICAL | set(
     "getloadavg getlogin getpgid getpgrp getpid getppid getpriority getrandom getresgid getresuid getsid getuid "
     "initgroups kill killpg nice register_at_fork sched_get_priority_max sched_get_priority_min sched_getaffinity "
     "sched_getparam sched_getscheduler sched_rr_get_interval sched_setaffinity sched_setparam sched_setscheduler "
-    "sched_yield setegid seteuid setgid setgroups setns setpgid setpgrp setpriority setregid setresgid setresuid "
+    "sched_yield setegid seteuid setgid setgroups setpgid setpgrp setpriority setregid setresgid setresuid "
     "setreuid setsid setuid "
     "sync sysconf system times umask uname unshare urandom wait wait3 wait4 waitid waitpid _inputhook "
     "_is_inputhook_installed "
@@ -262,12 +264,14 @@ SHUTIL_PATH = {
     "move": [lambda m, p: m.move(p.file, p.new), lambda m, p: m.move(p.inside, p.missing)],
     "rmtree": [lambda m, p: m.rmtree(p.dir)],
     "unpack_archive": [
-        lambda m, p: m.unpack_archive(p.zip, p.insidedir),
         lambda m, p: m.unpack_archive(p.insidezip, p.missing),
         lambda m, p: m.unpack_archive(p.tar, p.insidedir),
     ],
 }
-SHUTIL_BLIND = {"which": [lambda m, p: m.which(p.tool)]}
+SHUTIL_BLIND = {
+    "unpack_archive": [lambda m, p: m.unpack_archive(p.zip, p.insidedir, "zip")],
+    "which": [lambda m, p: m.which(p.tool)],
+}
 SHUTIL_NEITHER = set(
     "Error ExecError ReadError RegistryError SameFileError SpecialFileError copyfileobj get_archive_formats "
     "get_terminal_size get_unpack_formats ignore_patterns register_archive_format register_unpack_format "
@@ -354,6 +358,14 @@ def callables(module):
         and (written_in_c or not name.startswith("_"))
         and not inspect.ismodule(value)
     }
+
+
+def own_doors(module):
+    """The names of a module whose objects are its own: os.stat is posix.stat, and is tried once."""
+    source = {os: posix, io: _io, posixpath: genericpath}.get(module)
+    if source is None:
+        return callables(module)
+    return {name for name in callables(module) if getattr(module, name) is not getattr(source, name, None)}
 
 
 def unclassified():

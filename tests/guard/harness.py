@@ -42,7 +42,7 @@ class Case:
             **kept,
             "HOME": str(self.base / "home"),
             "TMPDIR": str(self.base / "tmp"),
-            "PYTHONPATH": os.environ.get("STUB", str(REPOSITORY / "src")),
+            "PYTHONPATH": str(REPOSITORY / "src"),
             "PYTHONDONTWRITEBYTECODE": "1",
             **extra,
         }

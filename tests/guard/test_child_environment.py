@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tests.guard.harness import Case
+
 GRANDCHILD = """
 import json, os, sys
 from democrai_sandbox import current_guard, process_guard_context_from_env
@@ -144,13 +146,13 @@ def under_a_guard(world):
     return process_guard_context(subject="demo", allowed_paths=[world.root]).run(subject)
 
 
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    """What the round trips showed, made once."""
+    return Case(tmp_path_factory.mktemp("round")).run(round_trip)
+
+
 class TestRoundTrip:
-    @pytest.fixture(scope="class")
-    def seen(self, tmp_path_factory):
-        from tests.guard.harness import Case
-
-        return Case(tmp_path_factory.mktemp("round")).run(round_trip)
-
     def test_the_variables_have_their_documented_names(self, seen):
         """Subject, kind and access always; user, organization and session only when they exist."""
         plain, named = seen["plain"][0], seen["named"][0]

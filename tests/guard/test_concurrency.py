@@ -191,14 +191,14 @@ def deferred(world):
     class Thing:
         pass
 
-    class Dying:
-        def __del__(self):
-            seen["__del__"] = look(world)
-
     things = {name: Thing() for name in ("ref", "finalize", "proxy")}
 
     def subject():
-        previous = signal.signal(signal.SIGUSR1, lambda *_: seen.__setitem__("signal", look(world)))
+        class Dying:
+            def __del__(self):
+                seen["__del__"] = look(world)
+
+        signal.signal(signal.SIGUSR1, lambda *_: seen.__setitem__("signal", look(world)))
         seen["references"] = [
             weakref.ref(things["ref"], lambda _: seen.__setitem__("weakref", look(world))),
             weakref.finalize(things["finalize"], lambda: seen.__setitem__("finalize", look(world))),

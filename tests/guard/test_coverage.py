@@ -133,7 +133,7 @@ def control(world):
     here = os.getcwd()
     broken = {}
     for module, paths, blind, numbers, _ in known.MODULES:
-        names = known.callables(module)
+        names = known.own_doors(module)
         for name in sorted(names & (set(paths) | set(blind))):
             for index, recipe in enumerate((paths | blind).get(name, [])):
                 for kind, convert in kinds(module.__name__, name):
@@ -166,7 +166,7 @@ def path_doors(world):
     lay_out(world)
     before = picture(world.outside)
     for module, paths, _, _, _ in known.MODULES:
-        for name in sorted(known.callables(module) & set(paths)):
+        for name in sorted(known.own_doors(module) & set(paths)):
             for index, recipe in enumerate(paths[name]):
                 for kind, convert in kinds(module.__name__, name):
                     given = places(world, convert)
@@ -195,7 +195,7 @@ def blind_doors(world):
     lay_out(world)
     wrong = {}
     for module, _, blind, _, _ in known.MODULES:
-        for name in sorted(known.callables(module) & set(blind)):
+        for name in sorted(known.own_doors(module) & set(blind)):
             for index, recipe in enumerate(blind[name]):
                 there = places(world, str)
                 gone = types.SimpleNamespace(**{key: path + "-gone" for key, path in vars(there).items()})
@@ -219,7 +219,7 @@ def descriptor_doors(world):
     before = picture(world.outside)
     passed = {}
     for module, _, _, numbers, _ in known.MODULES:
-        for name in sorted(known.callables(module) & set(numbers)):
+        for name in sorted(known.own_doors(module) & set(numbers)):
             for index, recipe in enumerate(numbers[name]):
                 result = process_guard_context(subject="demo", allowed_paths=[world.root]).run(
                     say, recipe, module, held

@@ -45,13 +45,14 @@ def guard_of(world, **more):
 
 def install_library(world, text=LIBRARY, name="somelibrary"):
     """Put a module into a site-packages folder of this process, before the package computes its code roots."""
-    folder = os.path.join(world.base, "lib", "site-packages")
-    os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, f"{name}.py"), "w") as file:
-        file.write(text)
     import site
 
-    site.addsitedir(folder)
+    site.PREFIXES.append(world.base)
+    folder = site.getsitepackages()[-1]
+    os.makedirs(folder)
+    with open(os.path.join(folder, f"{name}.py"), "w") as file:
+        file.write(text)
+    sys.path.append(folder)
     return folder
 
 

@@ -18,13 +18,15 @@ def readable(world):
     """Paths that should be readable, and how a read of each ends."""
     import idna
 
+    import democrai_sandbox
+
     places = {
         "interpreter": os.path.realpath(sys.executable),
         "standard library": os.__file__,
         "package": idna.__file__,
         "stdlib folder": sysconfig.get_path("stdlib"),
         "site-packages": sysconfig.get_path("purelib"),
-        "this package": sys.modules["democrai_sandbox"].__file__,
+        "this package": democrai_sandbox.__file__,
         "/usr": "/usr",
         "/usr/lib": "/usr/lib",
         "/dev/null": "/dev/null",
@@ -128,38 +130,64 @@ def unreadable(world):
 
 
 def writable(world):
-    """What may be written without a rule: the temp directory and /dev/null."""
+    """What may be written without a rule: the temp directory and /dev/null.
 
-    def append(path):
-        with open(path, "ab") as file:
-            file.write(b"x")
+    Whatever is tried on system paths would fail or change nothing without a guard: a guard that fails must not cost
+    the machine its standard library. Files are opened for writing and closed; folders are made that exist; what is no
+    folder is removed as one.
+    """
+
+    def touch(path):
+        os.close(os.open(path, os.O_WRONLY))
 
     def subject():
+        stdlib, packages, temp = (
+            os.path.dirname(os.__file__),
+            sysconfig.get_path("purelib"),
+            os.path.join(world.tmp, "t"),
+        )
         return {
-            "/dev/null": [
-                world.verdict(append, "/dev/null"),
-                world.verdict(write, "/dev/null"),
-                world.verdict(os.open, "/dev/null", os.O_RDWR),
-            ],
-            "temp": [
-                world.verdict(write, os.path.join(world.tmp, "t")),
-                world.verdict(os.unlink, os.path.join(world.tmp, "t")),
-            ],
-            "/dev/zero": [world.verdict(append, "/dev/zero")],
-            "stdlib": [
-                world.verdict(append, os.__file__),
-                world.verdict(write, os.path.join(os.path.dirname(os.__file__), "new.py")),
-            ],
-            "package": [world.verdict(append, sys.modules["democrai_sandbox"].__file__)],
-            "site-packages": [world.verdict(os.mkdir, os.path.join(sysconfig.get_path("purelib"), "new"))],
-            "pth": [world.verdict(write, os.path.join(sysconfig.get_path("purelib"), "new.pth"), "import os")],
-            "pycache": [world.verdict(write, os.path.join(os.path.dirname(os.__file__), "__pycache__", "x.pyc"))],
-            "/etc/hosts": [world.verdict(append, "/etc/hosts")],
-            "/usr": [world.verdict(os.mkdir, "/usr/new")],
-            "delete /dev/null": [world.verdict(os.unlink, "/dev/null"), world.verdict(os.chmod, "/dev/null", 0o666)],
+            "/dev/null": [world.verdict(write, "/dev/null"), world.verdict(touch, "/dev/null")],
+            "temp": [world.verdict(write, temp), world.verdict(touch, temp), world.verdict(os.unlink, temp)],
+            "/dev/zero": [world.verdict(touch, "/dev/zero")],
+            "stdlib": [world.verdict(touch, os.__file__), world.verdict(os.mkdir, stdlib)],
+            "package": [world.verdict(touch, sys.modules["democrai_sandbox"].__file__)],
+            "site-packages": [world.verdict(os.mkdir, packages), world.verdict(os.rmdir, os.__file__)],
+            "pycache": [world.verdict(os.mkdir, os.path.join(stdlib, "json"))],
+            "/etc/hosts": [world.verdict(touch, "/etc/hosts"), world.verdict(os.rmdir, "/etc/hosts")],
+            "/usr": [world.verdict(os.mkdir, "/usr/lib")],
+            "delete /dev/null": [world.verdict(os.rmdir, "/dev/null")],
+            "change /dev/null": [world.verdict(os.chown, "/dev/null", -1, -1)],
         }
 
     return guard_of(world).run(subject)
+
+
+def library_folder(world):
+    """A site-packages folder of this process's own: read by everybody, written by nobody."""
+    import site
+
+    site.PREFIXES.append(world.base)
+    folder = site.getsitepackages()[-1]
+    os.makedirs(folder)
+    write(os.path.join(folder, "somelibrary.py"), "value = 1")
+    sys.path.append(folder)
+
+    def subject():
+        import somelibrary
+
+        return {
+            "import": somelibrary.value,
+            "read": world.can_read(somelibrary.__file__),
+            "change": world.verdict(write, somelibrary.__file__, "value = 2"),
+            "pth": world.verdict(write, os.path.join(folder, "new.pth"), "import os"),
+            "pycache": world.verdict(os.mkdir, os.path.join(folder, "__pycache__")),
+            "delete": world.verdict(os.unlink, somelibrary.__file__),
+            "rename": world.verdict(os.rename, folder, folder + "2"),
+        }
+
+    seen = guard_of(world).run(subject)
+    return seen, os.listdir(folder)
 
 
 def without(world):
@@ -288,11 +316,18 @@ class TestReading:
 
 class TestWriting:
     def test_only_temp_and_null_can_be_written(self, case):
-        """Code, packages, caches and system files cannot; /dev/null takes everything but can neither go nor change."""
+        """Code, packages and system files cannot; /dev/null takes everything but can neither go nor change."""
         seen = case.run(writable)
-        assert seen.pop("/dev/null") == ["ok"] * 3
-        assert seen.pop("temp") == ["ok"] * 2
+        assert seen.pop("/dev/null") == ["ok"] * 2
+        assert seen.pop("temp") == ["ok"] * 3
         assert {verdict for verdicts in seen.values() for verdict in verdicts} == {"FilesystemDenied"}, seen
+
+    def test_library_folders_are_read_only(self, case):
+        """A site-packages folder can be imported from and read, not changed: no .pth, no bytecode, no new name."""
+        seen, left = case.run(library_folder)
+        assert (seen.pop("import"), seen.pop("read")) == (1, "ok")
+        assert set(seen.values()) == {"FilesystemDenied"}, seen
+        assert left == ["somelibrary.py"]
 
 
 class TestRoots:

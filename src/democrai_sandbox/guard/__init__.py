@@ -9,7 +9,7 @@ from ._core import Guard, live_states, patched_entries
 from .contexts import exact_guard_context, process_guard_bypass_context, process_guard_context
 from .denials import DenialRecord, recent_denials
 from .environment import child_environment, environment_of, process_guard_context_from_env
-from .interface import AccessQuestion, AllowLink, Decider, DenialRecorder, DenyAll, GuardView
+from .interface import AccessQuestion, AllowLink, Decider, DenialRecorder, GuardView
 from .probes import facade_files, install
 from .settings import configure_guard, install_defaults
 from .views import current_guard
@@ -20,7 +20,6 @@ __all__ = [
     "Decider",
     "DenialRecord",
     "DenialRecorder",
-    "DenyAll",
     "Guard",
     "GuardView",
     "child_environment",

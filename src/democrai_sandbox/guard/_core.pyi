@@ -1,11 +1,25 @@
 from collections.abc import Callable
 from types import CodeType
-from typing import Any, Self, TypeVar, final
+from typing import Any, NamedTuple, Self, TypeVar, final
 
 _T = TypeVar("_T")
 
 @final
 class Policy: ...
+
+class AccessQuestion(NamedTuple):
+    """May this subject do this? All of it comes from the guard's state, nothing from the code that is guarded."""
+
+    subject: str
+    subject_kind: str
+    subject_chain: tuple[str, ...]
+    resource_type: str
+    operation: str
+    target: str
+    register_request: bool
+    user_id: Any
+    organization_id: Any
+    session_key: Any
 
 @final
 class Guard:
@@ -22,7 +36,7 @@ def setup(
     denial_factory: Callable[..., BaseException] = ...,
     usage_error: type[BaseException] = ...,
     child_environment: Callable[[tuple[Any, ...]], dict[str, str]] = ...,
-    decider: Callable[[tuple[Any, ...], str, str], bool] = ...,
+    decider: Callable[[AccessQuestion], bool] = ...,
     recorder: Callable[..., None] = ...,
     facade_files: frozenset[str] = ...,
     sensitive_roots: frozenset[str] = ...,
@@ -30,6 +44,7 @@ def setup(
     runtime_policy: Policy = ...,
     code_policy: Policy = ...,
     runtime_code: list[CodeType] = ...,
+    check_failed: type[BaseException] = ...,
 ) -> None: ...
 def policy(
     *,
@@ -40,6 +55,8 @@ def policy(
     allow_subprocess: bool,
     include_runtime: bool,
     declared: object,
+    ancestors: tuple[str, ...],
+    resolve: bool,
 ) -> Policy: ...
 def guard(policy: Policy, user_id: Any, organization_id: Any, session_key: Any, exact: bool) -> Guard: ...
 def bypass() -> Guard: ...

@@ -18,15 +18,13 @@ from democrai_sandbox.policy import (
     rules_for_targets,
 )
 
-from . import _core, settings
+from . import _core
 from .views import Declared
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ._core import Guard, Policy
-
-Access = "AccessRule | Mapping[str, object]"
 
 
 def process_guard_context(
@@ -185,14 +183,16 @@ def _sequence(value: Any, pointer: str) -> list[Any]:
 
 
 def _native(compiled: CompiledPolicy, *, include_runtime_paths: bool, ancestors: SubjectChain) -> Policy:
-    """Hand the policy to the core: each root where it really is, so that a root that is a link works."""
-    roots = [(os.fsencode(os.path.realpath(path)), mask) for path, mask in compiled.file_entries]
+    """Hand the policy to the core, which resolves the roots: one that is a link works."""
+    roots = [(os.fsencode(path), mask) for path, mask in compiled.file_entries]
     return _core.policy(
         subject=compiled.subject.name,
         kind=compiled.subject.kind.value,
-        entries=(*roots, *settings.protected()),
+        entries=(*roots, *_core.protected_entries()),
         imports=compiled.allowed_imports,
         allow_subprocess=compiled.allow_subprocess,
         include_runtime=include_runtime_paths,
-        declared=Declared(compiled.rules, ancestors),
+        declared=Declared(compiled.rules),
+        ancestors=tuple(map(str, ancestors)),
+        resolve=True,
     )

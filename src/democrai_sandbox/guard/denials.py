@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from democrai_sandbox.errors import (
     EnvironmentDenied,
-    ExternalAccessCheckFailed,
     FilesystemDenied,
     FilesystemFdDenied,
     GuardUsageError,
@@ -16,16 +15,8 @@ from democrai_sandbox.errors import (
     SubprocessDenied,
     TamperDenied,
 )
-from democrai_sandbox.policy import Operation, ResourceType, SubjectKind
-
 from . import _core
-from .interface import AccessQuestion
 from .views import RawView
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .interface import Decider
 
 _CLASSES: dict[str, type[SandboxDenied]] = {
     "filesystem": FilesystemDenied,
@@ -69,29 +60,3 @@ def recent_denials() -> list[DenialRecord]:
     if _core.current_view() is not None:
         raise GuardUsageError("denials are for the host to read, not for guarded code")
     return [DenialRecord(time, make_denial(*facts), silent) for time, silent, facts in _core.recent()]
-
-
-def deciding_by(decider: Decider) -> Callable[[tuple[Any, ...], str, str], bool]:
-    """Return what the core calls: it puts the question to the decider and turns its failure into ours."""
-
-    def decide(view: tuple[Any, ...], operation: str, target: str) -> bool:
-        raw = RawView(*view)
-        kind, subject = raw.actor
-        question = AccessQuestion(
-            subject=subject,
-            subject_kind=SubjectKind(kind),
-            subject_chain=raw.chain,
-            resource_type=ResourceType.FILESYSTEM,
-            operation=Operation(operation),
-            target=target,
-            register_request=False,
-            user_id=raw.user_id,
-            organization_id=raw.organization_id,
-            session_key=raw.session_key,
-        )
-        try:
-            return decider.decide(question) is True
-        except Exception as error:
-            raise ExternalAccessCheckFailed from error
-
-    return decide

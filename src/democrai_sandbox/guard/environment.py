@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.policy import (
     InvalidInputError,
     Problem,
+    Subject,
     SubjectChain,
     chain_from_list,
     chain_to_list,
@@ -66,6 +68,7 @@ def process_guard_context_from_env(environ: Mapping[str, str] | None = None) -> 
     missing = [name for name in (SUBJECT, SUBJECT_KIND, ACCESS) if not given.get(name)]
     if missing:
         raise InvalidInputError([Problem(f"/{name}", "the variable is missing or empty") for name in missing])
+    _check_subject(given)
     return make_guard(
         subject=given[SUBJECT],
         subject_kind=given[SUBJECT_KIND],
@@ -73,6 +76,16 @@ def process_guard_context_from_env(environ: Mapping[str, str] | None = None) -> 
         ancestors=_chain(given.get(SUBJECT_CHAIN)),
         **{attribute: given.get(variable) for attribute, variable in IDENTITY.items()},
     )
+
+
+def _check_subject(given: Mapping[str, str]) -> None:
+    """Name the variable, not the argument, in what is wrong with the subject."""
+    places = {"/kind": f"/{SUBJECT_KIND}", "/name": f"/{SUBJECT}"}
+    try:
+        Subject(given[SUBJECT_KIND], given[SUBJECT])  # type: ignore[arg-type] # text is taken and checked
+    except InvalidInputError as error:
+        moved = (replace(problem, pointer=places.get(problem.pointer, problem.pointer)) for problem in error.problems)
+        raise InvalidInputError(moved) from None
 
 
 def _chain(text: str | None) -> SubjectChain:

@@ -5,26 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from ._core import AccessQuestion
+
 if TYPE_CHECKING:
     from democrai_sandbox.errors import SandboxDenied
-    from democrai_sandbox.policy import AccessRule, Operation, ResourceType, Subject, SubjectChain, SubjectKind
+    from democrai_sandbox.policy import AccessRule, Subject, SubjectChain, SubjectKind
 
-
-@dataclass(frozen=True, slots=True)
-class AccessQuestion:
-    """May this subject do this? All of it comes from the guard's state, nothing from the code that is guarded."""
-
-    subject: str
-    subject_kind: SubjectKind
-    subject_chain: SubjectChain
-    resource_type: ResourceType
-    operation: Operation
-    target: str
-    register_request: bool
-    """False for file probes: only explicit calls create pending requests."""
-    user_id: Any
-    organization_id: Any
-    session_key: Any
+__all__ = ["AccessQuestion", "AllowLink", "Decider", "DenialRecorder", "GuardView"]
 
 
 @runtime_checkable
@@ -32,20 +19,12 @@ class Decider(Protocol):
     """Answers what the policy does not allow.
 
     Asked synchronously, outside the guard, at most once per activation and (operation, resolved path). Only the answer
-    ``True`` allows. An exception is not a denial: it becomes ``ExternalAccessCheckFailed``.
+    ``True`` allows; without a decider the answer is no. An exception is not a denial: it becomes ``ExternalAccessCheckFailed``.
     """
 
     def decide(self, question: AccessQuestion) -> bool:
         """Return True when an approval covers the question."""
         ...
-
-
-class DenyAll:
-    """The default decider: nobody has approved anything."""
-
-    def decide(self, question: AccessQuestion) -> bool:  # noqa: ARG002 - the protocol's signature
-        """Say no."""
-        return False
 
 
 @runtime_checkable

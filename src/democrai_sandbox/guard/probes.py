@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from types import FunctionType
 from typing import Any
 
@@ -106,16 +107,14 @@ def facade_files() -> frozenset[str]:
     """Return the files that ask on behalf of their caller; the frame behind them is the one that asks."""
     import glob
     import importlib
-    import pathlib
+    import pathlib  # noqa: F401 - its files are found below
     import shutil
 
     names = {function.__code__.co_filename for function in (os.walk, os.path.join, os.path.exists)}
     names |= {f"<frozen {name}>" for name in ("os", "posixpath", "genericpath", "importlib._bootstrap")}
     names.add("<frozen importlib._bootstrap_external>")
     names |= {module.__file__ for module in (glob, importlib, shutil) if module.__file__}
-    for cls in (pathlib.PurePath, pathlib.Path):
-        for member in vars(cls).values():
-            code = getattr(getattr(member, "__func__", member), "__code__", None)
-            if code is not None:
-                names.add(code.co_filename)
+    # A package of its own since 3.13.
+    parts = (module for name, module in sys.modules.items() if name.partition(".")[0] == "pathlib")
+    names |= {module.__file__ for module in parts if module.__file__}
     return frozenset(names)

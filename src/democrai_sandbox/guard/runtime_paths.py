@@ -12,7 +12,7 @@ import sysconfig
 import tempfile
 from typing import TYPE_CHECKING
 
-from democrai_sandbox.policy import FileAccess
+from democrai_sandbox.policy import FileAccess, normalise_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -22,7 +22,10 @@ CODE = 32
 IMPORT_ONLY = 64
 """A folder on sys.path that only the import machinery may look into."""
 OWNED = 128
+"""Counts below a protected path too: the runtime gave it to this subject."""
 PROTECTED = 256
+STREAM = 2048
+"""May be opened for writing, and nothing else be done to it."""
 
 _READ = int(FileAccess.READ)
 _SCRATCH = int(FileAccess.READ | FileAccess.CREATE | FileAccess.MODIFY | FileAccess.DELETE)
@@ -48,12 +51,13 @@ Entry = tuple[bytes, int]
 
 
 def entry(path: str, mask: int) -> Entry:
-    """Return an entry for the core, resolved as far as the path exists."""
-    return os.fsencode(os.path.realpath(path)), mask
+    """Return an entry for the core, which resolves it as far as it exists."""
+    return os.fsencode(normalise_path(path)), mask
 
 
 def code_entries() -> Iterator[Entry]:
     """Yield the read-only code roots, and what the import machinery needs so that its caches stay true for the host."""
+    yield entry("/dev/null", _READ | STREAM)
     for path in _code_roots():
         yield entry(path, _READ | CODE)
     for path in _too_wide_to_read():
@@ -71,7 +75,6 @@ def runtime_entries() -> Iterator[Entry]:
         yield entry(path, _READ)
     for path in _SYSTEM_FILES:
         yield entry(path, _READ)
-    yield entry("/dev/null", _READ | int(FileAccess.MODIFY))
     yield entry(tempfile.gettempdir(), _SCRATCH)
 
 

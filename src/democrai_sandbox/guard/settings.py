@@ -6,12 +6,12 @@ import os
 from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.errors import GuardSealedError, GuardUsageError
+from democrai_sandbox.errors import ExternalAccessCheckFailed, GuardSealedError, GuardUsageError
 from democrai_sandbox.policy import InvalidInputError, normalise_path
 
 from . import _core
-from .denials import deciding_by, make_denial
-from .interface import Decider, DenialRecorder, DenyAll
+from .denials import make_denial
+from .interface import Decider, DenialRecorder
 from .runtime_paths import Entry, code_entries, protected_entries, runtime_entries
 from .views import Declared
 
@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 
 SENSITIVE_ROOTS = frozenset({"ctypes", "_ctypes", "cffi", "_cffi_backend"})
 
-
-
-def protected() -> tuple[Entry, ...]:
-    """Return the entries that shut out what the host protects."""
-    return _core.protected_entries()
 
 
 def configure_guard(
@@ -51,7 +46,7 @@ def configure_guard(
     roots = _checked_roots(sensitive_imports)
     codes = [_code_of(function) for function in runtime_code]
     if decider is not None:
-        _core.setup(decider=deciding_by(decider))
+        _core.setup(decider=decider.decide)
     if recorder is not None:
         _core.setup(recorder=recorder.record)
     _core.setup(runtime_code=codes, sensitive_roots=_core.sensitive_roots() | roots)
@@ -65,7 +60,7 @@ def install_defaults(child_environment: Callable[[tuple[Any, ...]], dict[str, st
         denial_factory=make_denial,
         usage_error=GuardUsageError,
         child_environment=child_environment,
-        decider=deciding_by(DenyAll()),
+        check_failed=ExternalAccessCheckFailed,
         facade_files=facade,
         sensitive_roots=SENSITIVE_ROOTS,
         protected=(),
@@ -87,6 +82,8 @@ def _shared(entries: Iterable[Entry]) -> _core.Policy:
         allow_subprocess=False,
         include_runtime=False,
         declared=Declared(),
+        ancestors=(),
+        resolve=True,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from democrai_sandbox.policy import AccessRule, Subject, SubjectChain, SubjectKind, append_subject
+from democrai_sandbox.policy import AccessRule, Subject, SubjectChain, SubjectKind
 
 from ._core import current_view
 from .interface import AllowLink, GuardView
@@ -15,16 +15,16 @@ _EXACT = 1
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What a native policy carries along for views: its rules, and the chain of the process that started this one."""
+    """What a native policy carries along for views."""
 
     rules: tuple[AccessRule, ...] = ()
-    ancestors: SubjectChain = ()
 
 
 class RawView(NamedTuple):
-    """The core's view: links from the outermost, then the request's identity."""
+    """The core's view: the actors from the outermost, then the request's identity."""
 
     links: tuple[tuple[str, str, Declared, int], ...]
+    labels: tuple[str, ...]
     user_id: Any
     organization_id: Any
     session_key: Any
@@ -34,12 +34,7 @@ class RawView(NamedTuple):
     @property
     def chain(self) -> SubjectChain:
         """The nested subjects, outermost first."""
-        chain: SubjectChain = ()
-        for kind, name, declared, _ in self.links:
-            for ancestor in declared.ancestors:
-                chain = append_subject(chain, ancestor)
-            chain = append_subject(chain, Subject(SubjectKind(kind), name))
-        return chain
+        return tuple(map(Subject.parse, self.labels))
 
     @property
     def allow_chain(self) -> tuple[AllowLink, ...]:

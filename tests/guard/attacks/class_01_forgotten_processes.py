@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from tests.guard.attacks.kit import PROCESS, SANDBOX, Ground, attack, attacks_of
+from tests.guard.attacks.kit import PROCESS, SANDBOX, Ground, attack, attacks_of, raw_fork_exec
 
 ESCAPED = '{"verdict": "escaped", "error_type": null, "code": null}'
 
@@ -33,14 +33,7 @@ def leave_child(pid: int) -> bool:
 def fork_exec(ground: Ground) -> None:
     import _posixsubprocess
 
-    read, write = os.pipe()
-    arguments = [item.encode() for item in steal_command(ground)]
-    reap(
-        _posixsubprocess.fork_exec(
-            arguments, [b"/bin/sh"], True, (write,), None, None, -1, -1, -1, -1, -1, -1, read, write,
-            False, False, -1, None, None, None, -1, None, False,
-        )  # fmt: skip
-    )
+    raw_fork_exec(_posixsubprocess.fork_exec, steal_command(ground))
 
 
 def pty_spawn(ground: Ground) -> None:
@@ -197,12 +190,16 @@ def process_pool(ground: Ground) -> object:
 
 
 attacks_of(
-    {"ProcessPoolExecutor": process_pool, "multiprocessing_Pool": lambda ground: __import__("multiprocessing")
-     .get_context("fork").Pool(1).apply(eval, (f"open({ground.outside!r}).read()",))},
+    {
+        "ProcessPoolExecutor": process_pool,
+        "multiprocessing_Pool": lambda ground: (
+            __import__("multiprocessing").get_context("fork").Pool(1).apply(eval, (f"open({ground.outside!r}).read()",))
+        ),
+    },
     "{} starts worker processes",
     expect=PROCESS,
     early=hide_main,
-)  # fmt: skip
+)
 
 
 @attack("the resource tracker of multiprocessing is started", expect=PROCESS, early=hide_main)
@@ -254,7 +251,9 @@ def prepare_fork_exec(ground: Ground) -> None:
     ground.held.Popen = subprocess.Popen
 
 
-@attack("a reference to posix.system from before the guard is called", expect=PROCESS, early=prepare_fork_exec, after=stolen)
+@attack(
+    "a reference to posix.system from before the guard is called", expect=PROCESS, early=prepare_fork_exec, after=stolen
+)
 def captured_system(ground: Ground) -> None:
     ground.held.system(steal_command(ground)[2])
 
@@ -264,26 +263,20 @@ def captured_popen(ground: Ground) -> None:
     ground.held.Popen(steal_command(ground)).wait()
 
 
-@attack("the reference to fork_exec that subprocess holds is called", expect=PROCESS, early=prepare_fork_exec, after=stolen)
+@attack(
+    "the reference to fork_exec that subprocess holds is called", expect=PROCESS, early=prepare_fork_exec, after=stolen
+)
 def captured_fork_exec(ground: Ground) -> None:
-    import _posixsubprocess
-
-    _posixsubprocess.fork_exec = ground.held.fork_exec
-    fork_exec(ground)
+    raw_fork_exec(ground.held.fork_exec, steal_command(ground))
 
 
-@attack("Popen skips its own announcement", expect=PROCESS, after=stolen)
+@attack("a subclass of Popen skips the announcement that Popen makes", expect=PROCESS, after=stolen)
 def popen_without_event(ground: Ground) -> None:
     import subprocess
 
     class Quiet(subprocess.Popen):
         def _execute_child(self, args, *rest) -> None:
-            read, write = os.pipe()
-            arguments = [item.encode() for item in args]
-            self.pid = subprocess._fork_exec(
-                arguments, [b"/bin/sh"], True, (write,), None, None, -1, -1, -1, -1, -1, -1, read, write,
-                False, False, -1, None, None, None, -1, None, False,
-            )  # fmt: skip
-            self._child_created = True
+            raw_fork_exec(subprocess._fork_exec, args)
+            self.returncode = 0
 
-    Quiet(steal_command(ground)).wait()
+    Quiet(steal_command(ground))

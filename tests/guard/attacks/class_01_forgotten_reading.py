@@ -188,11 +188,13 @@ attacks_of(
         "make_archive": lambda ground: __import__("shutil").make_archive(
             f"{ground.inside}/archive", "tar", ground.outside_dir
         ),
-        "zipfile_write": lambda ground: __import__("zipfile").ZipFile(f"{ground.inside}/a.zip", "w").write(ground.outside),
+        "zipfile_write": lambda ground: (
+            __import__("zipfile").ZipFile(f"{ground.inside}/a.zip", "w").write(ground.outside)
+        ),
         "tarfile_add": tarfile_add,
     },
     "shutil and the archives ({}) carry a file from outside into the root",
-    expect=FILES,
+    expect=FILES.unseen,
     after=lambda ground: any(
         ground.SECRET.encode() in open(f"{folder}/{name}", "rb").read()
         or name == "secret.txt"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from tests.guard.attacks.kit import FILES, Ground, attack, attacks_of
+from tests.guard.attacks.kit import FILES, SANDBOX, Ground, attack, attacks_of
 
 
 def pathlib_path(path: str) -> object:
@@ -59,10 +59,14 @@ attacks_of(
         "Path_rename": lambda ground: pathlib_path(ground.outside).rename(f"{ground.inside}/loot.txt"),
         "Path_chmod": lambda ground: pathlib_path(ground.outside).chmod(0o777),
         "Path_symlink_to": lambda ground: pathlib_path(f"{ground.outside_dir}/new").symlink_to("/dev/null"),
-        "Path_hardlink_to": lambda ground: pathlib_path(f"{ground.outside_dir}/new").hardlink_to(f"{ground.inside}/own.txt"),
+        "Path_hardlink_to": lambda ground: pathlib_path(f"{ground.outside_dir}/new").hardlink_to(
+            f"{ground.inside}/own.txt"
+        ),
         "mkstemp": lambda ground: __import__("tempfile").mkstemp(dir=ground.outside_dir),
         "mkdtemp": lambda ground: __import__("tempfile").mkdtemp(dir=ground.outside_dir),
-        "NamedTemporaryFile": lambda ground: __import__("tempfile").NamedTemporaryFile(dir=ground.outside_dir, delete=False),
+        "NamedTemporaryFile": lambda ground: __import__("tempfile").NamedTemporaryFile(
+            dir=ground.outside_dir, delete=False
+        ),
         "copy_out": lambda ground: __import__("shutil").copy(f"{ground.inside}/own.txt", ground.outside_dir),
         "copymode": lambda ground: __import__("shutil").copymode("/dev/null", ground.outside),
         "FileHandler": lambda ground: __import__("logging").FileHandler(f"{ground.outside_dir}/new"),
@@ -83,7 +87,9 @@ attacks_of(
 )
 
 
-@attack("an empty folder outside is removed", expect=FILES, prepare=lambda ground: os.mkdir(f"{ground.outside_dir}/empty"))
+@attack(
+    "an empty folder outside is removed", expect=FILES, prepare=lambda ground: os.mkdir(f"{ground.outside_dir}/empty")
+)
 def rmdir(ground: Ground) -> None:
     os.rmdir(f"{ground.outside_dir}/empty")
 
@@ -121,7 +127,7 @@ def return_to_root(ground: Ground) -> None:
 
 @attack(
     "the whole process is moved below the subject's own root, where every path means something else",
-    expect=FILES,
+    expect=SANDBOX,
     needs=("root",),
     prepare=prepare_root_handle,
     after=return_to_root,

@@ -66,10 +66,9 @@ attacks_of(
         "reopened_for_writing": reopened_for_writing,
         "reopened_through_dev": reopened_through_dev,
         "folder_moved_and_written": folder_moved_and_written,
-        "sqlite": lambda ground: __import__("sqlite3")
-        .connect(f"{ground.readonly}/new.db")
-        .execute("create table t (x)")
-        .close(),
+        "sqlite": lambda ground: (
+            __import__("sqlite3").connect(f"{ground.readonly}/new.db").execute("create table t (x)").close()
+        ),
     },
     "a root that may only be read is changed: {}",
     group="readonly_",
@@ -142,7 +141,9 @@ attacks_of(
         "listdir": lambda ground: "mail.txt" in os.listdir(in_drop(ground, "")),
         "linked": lambda ground: os.link(in_drop(ground), f"{ground.inside}/l") or open(f"{ground.inside}/l").read(),
         "moved": lambda ground: os.rename(in_drop(ground), f"{ground.inside}/l") or open(f"{ground.inside}/l").read(),
-        "symlinked": lambda ground: os.symlink(in_drop(ground), f"{ground.inside}/l") or open(f"{ground.inside}/l").read(),
+        "symlinked": lambda ground: (
+            os.symlink(in_drop(ground), f"{ground.inside}/l") or open(f"{ground.inside}/l").read()
+        ),
     },
     "a folder one may create and modify in is read: {}",
     group="without_read_",

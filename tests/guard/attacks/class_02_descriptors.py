@@ -71,12 +71,6 @@ def duplicate_by_fcntl(ground: Ground) -> object:
     return os.pread(fcntl.fcntl(ground.held.fd, fcntl.F_DUPFD, 0), 99, 0)
 
 
-def numpy_file(ground: Ground) -> object:
-    import numpy
-
-    return numpy.fromfile(open(ground.held.fd, "rb", closefd=False), dtype="u1").tobytes()
-
-
 def poll_path(ground: Ground) -> object:
     return open(f"/proc/self/fd/{ground.held.fd}").read()
 
@@ -135,6 +129,40 @@ attacks_of(
     prepare=hold,
     after=lambda ground: os.path.samestat(os.fstat(ground.held.fd), os.stat(ground.outside)) is False or None,
 )
+
+
+def hold_writable(ground: Ground) -> None:
+    ground.held.fd = os.open(ground.readonly_file, os.O_RDWR)
+    ground.held.entry = next(os.scandir(ground.outside_dir))
+
+
+attacks_of(
+    {
+        "write": lambda ground: os.write(ground.held.fd, b"changed"),
+        "pwrite": lambda ground: os.pwrite(ground.held.fd, b"changed", 0),
+        "ftruncate": lambda ground: os.ftruncate(ground.held.fd, 0),
+        "mmap": lambda ground: __import__("mmap").mmap(ground.held.fd, 0).__setitem__(0, 65),
+        "open": lambda ground: open(ground.held.fd, "r+").write("changed"),
+        "dup": lambda ground: os.write(os.dup(ground.held.fd), b"changed"),
+        "dup2": lambda ground: os.write(os.dup2(ground.held.fd, own(ground)), b"changed"),
+        "F_DUPFD": lambda ground: os.write(__import__("fcntl").fcntl(ground.held.fd, 0, 0), b"changed"),
+        "sendfile": lambda ground: os.sendfile(ground.held.fd, os.open(f"{ground.inside}/own.txt", 0), 0, 9),
+        "opener": lambda ground: open("x", "r+", opener=lambda path, flags: ground.held.fd).write("changed"),
+        "proc_path": lambda ground: open(f"/proc/self/fd/{ground.held.fd}", "w").write("changed"),
+        "faulthandler": lambda ground: __import__("faulthandler").dump_traceback(ground.held.fd),
+    },
+    "a file that may only be read is changed by the number the host opened for writing: {}",
+    expect=FILES_OR_FD,
+    group="readonly_",
+    prepare=hold_writable,
+)
+
+
+@attack("an entry of the host's listing is asked about its file", expect=FILES_OR_FD, prepare=hold_writable)
+def entry_of_the_host(ground: Ground) -> bool:
+    return ground.held.entry.stat().st_size == len(ground.SECRET)
+
+
 attacks_of(
     {
         "listdir": lambda ground: "secret.txt" in os.listdir(ground.held.folder),
@@ -154,75 +182,6 @@ attacks_of(
     group="folder_",
     prepare=hold,
 )
-
-
-def outward(ground: Ground) -> int:
-    """The descriptor of a folder the subject may well open."""
-    return os.open(ground.inside, os.O_RDONLY)
-
-
-UP = "../outside/secret.txt"
-NEW = "../outside/new"
-attacks_of(
-    {
-        "open": lambda ground: os.read(os.open(UP, 0, dir_fd=outward(ground)), 99),
-        "stat": lambda ground: os.stat(UP, dir_fd=outward(ground)).st_size > 0,
-        "lstat": lambda ground: os.lstat(UP, dir_fd=outward(ground)).st_size > 0,
-        "access": lambda ground: os.access(UP, os.R_OK, dir_fd=outward(ground)),
-        "mkdir": lambda ground: os.mkdir(NEW, dir_fd=outward(ground)),
-        "rmdir": lambda ground: os.rmdir("../outside/empty", dir_fd=outward(ground)),
-        "unlink": lambda ground: os.unlink(UP, dir_fd=outward(ground)),
-        "remove": lambda ground: os.remove(UP, dir_fd=outward(ground)),
-        "rename": lambda ground: os.rename(UP, f"{ground.inside}/l", src_dir_fd=outward(ground)),
-        "rename_destination": lambda ground: os.rename(f"{ground.inside}/own.txt", NEW, dst_dir_fd=outward(ground)),
-        "replace": lambda ground: os.replace(f"{ground.inside}/own.txt", UP, dst_dir_fd=outward(ground)),
-        "link": lambda ground: os.link(UP, f"{ground.inside}/l", src_dir_fd=outward(ground)),
-        "link_destination": lambda ground: os.link(f"{ground.inside}/own.txt", NEW, dst_dir_fd=outward(ground)),
-        "symlink": lambda ground: os.symlink("x", NEW, dir_fd=outward(ground)),
-        "readlink": lambda ground: os.readlink("../outside/alias", dir_fd=outward(ground)) != "",
-        "chmod": lambda ground: os.chmod(UP, 0o777, dir_fd=outward(ground)),
-        "utime": lambda ground: os.utime(UP, (1, 1), dir_fd=outward(ground)),
-        "mkfifo": lambda ground: os.mkfifo(NEW, dir_fd=outward(ground)),
-        "mknod": lambda ground: os.mknod(NEW, 0o100600, dir_fd=outward(ground)),
-        "posix_unlink": lambda ground: __import__("posix").unlink(UP, dir_fd=outward(ground)),
-        "posix_stat": lambda ground: __import__("posix").stat(UP, dir_fd=outward(ground)).st_size > 0,
-        "standard_input": lambda ground: os.stat(ground.outside, dir_fd=0).st_size > 0,
-        "numpy_number": lambda ground: os.stat(UP, dir_fd=__import__("operator").index(outward(ground))).st_size > 0,
-    },
-    "{} is given a folder's descriptor and a name that leads out of it",
-    expect=FD,
-    group="dir_fd_",
-    prepare=lambda ground: (os.mkdir(f"{ground.outside_dir}/empty"), os.symlink("x", f"{ground.outside_dir}/alias")),
-)
-
-
-@attack("chown is given a folder's descriptor", expect=FD, needs=("root",))
-def dir_fd_chown(ground: Ground) -> None:
-    os.chown(UP, 12345, 12345, dir_fd=outward(ground))
-
-
-attacks_of(
-    {
-        "open": lambda ground: os.read(os.open(UP, 0, dir_fd=outward(ground)), 99),
-        "stat": lambda ground: os.stat(UP, dir_fd=outward(ground)).st_size > 0,
-        "unlink": lambda ground: os.unlink(UP, dir_fd=outward(ground)),
-        "rename": lambda ground: os.rename(UP, "x", src_dir_fd=outward(ground), dst_dir_fd=outward(ground)),
-        "mkdir": lambda ground: os.mkdir(NEW, dir_fd=outward(ground)),
-        "protected": lambda ground: os.read(os.open("holder/vault/secret.txt", 0, dir_fd=outward(ground)), 99),
-        "host_folder": lambda ground: os.read(os.open("secret.txt", 0, dir_fd=ground.held.folder), 99),
-        "rmtree": lambda ground: __import__("shutil").rmtree(ground.outside_dir),
-    },
-    "an install phase, which may name folders by descriptor, leaves its roots: {}",
-    expect=FILES_OR_FD,
-    group="install_",
-    prepare=hold,
-    policy=lambda ground: {"allow_subprocess": True},
-)
-
-
-@attack("os.fwalk walks by descriptors from the host's folder", expect=FILES_OR_FD, prepare=hold)
-def fwalk(ground: Ground) -> bool:
-    return any("secret.txt" in files for _, _, files, _ in os.fwalk(".", dir_fd=ground.held.folder))
 
 
 def hold_pipe(ground: Ground) -> None:
@@ -267,8 +226,12 @@ attacks_of(
 )
 
 
-@attack("the host's descriptor is closed and its number taken over", expect=FILES_OR_FD, prepare=hold,
-        after=lambda ground: open(ground.held.fd, closefd=False).read() == "forged")  # fmt: skip
+@attack(
+    "the host's descriptor is closed and its number taken over",
+    expect=FILES_OR_FD,
+    prepare=hold,
+    after=lambda ground: open(ground.held.fd, closefd=False).read() == "forged",
+)
 def takeover(ground: Ground) -> None:
     forged = os.open(f"{ground.inside}/forged", os.O_RDWR | os.O_CREAT)
     os.write(forged, b"forged")
@@ -304,7 +267,9 @@ def hold_reopen(ground: Ground) -> None:
     ground.held.reopen = lambda number: (orders.put(number), answers.get())[1]
 
 
-@attack("a number made by the subject is closed, reused by the host and read again", expect=FILES_OR_FD, prepare=hold_reopen)
+@attack(
+    "a number made by the subject is closed, reused by the host and read again", expect=FILES_OR_FD, prepare=hold_reopen
+)
 def recycled_number(ground: Ground) -> object:
     number = os.open(f"{ground.inside}/own.txt", os.O_RDONLY)
     os.close(number)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from tests.guard.attacks.kit import FILES, PROCESS, SANDBOX, Denied, Ground, attack
-
-ANY_ERROR = Denied(("sandbox_", "Guard"), or_nothing=True)
+from tests.guard.attacks.kit import BROKEN, FILES, PROCESS, SANDBOX, Ground, attack
 
 
 def read(ground: Ground) -> object:
@@ -29,9 +27,13 @@ def fspath(ground: Ground) -> object:
 
 @attack("os.stat, os.readlink and os.getcwd are replaced", expect=FILES)
 def os_functions(ground: Ground) -> object:
+    kept = dict(vars(os))
     os.readlink = os.getcwd = lambda *_, **__: ground.inside
     os.lstat = os.stat = lambda *_, **__: None
-    return read(ground)
+    try:
+        return read(ground)
+    finally:
+        vars(os).update(kept)
 
 
 @attack("the builtins that checks are written with always say yes", expect=FILES)
@@ -59,27 +61,33 @@ def context_variables(ground: Ground) -> object:
     return contextvars.Context().run(read, ground)
 
 
-def stub(*_: object, **__: object) -> bool:
-    return True
+def thief(ground: Ground):
+    """A replacement that says yes, and uses the moment in which it is called."""
+
+    def stub(*_: object, **__: object) -> bool:
+        ground.steal()
+        return True
+
+    return stub
 
 
 def modules_of_the_guard() -> list[object]:
     return [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "democrai_sandbox"]
 
 
-@attack("every function and class of the guard's own modules is replaced by one that says yes", expect=ANY_ERROR)
+@attack("every function and class of the guard's own modules is replaced by one that says yes", expect=BROKEN)
 def modules_replaced(ground: Ground) -> object:
     for module in modules_of_the_guard():
         for name in list(vars(module)):
             if not name.startswith("__"):
                 try:
-                    setattr(module, name, stub)
+                    setattr(module, name, thief(ground))
                 except Exception:  # noqa: S110 - a refusal is fine, the next name follows
                     pass
     return read(ground)
 
 
-@attack("every method of every class of the guard's own modules is replaced by one that says yes", expect=ANY_ERROR)
+@attack("every method of every class of the guard's own modules is replaced by one that says yes", expect=BROKEN)
 def methods_replaced(ground: Ground) -> object:
     for module in modules_of_the_guard():
         for thing in list(vars(module).values()):
@@ -87,25 +95,25 @@ def methods_replaced(ground: Ground) -> object:
                 for name in list(vars(thing)):
                     if not name.startswith("__"):
                         try:
-                            setattr(thing, name, stub)
+                            setattr(thing, name, thief(ground))
                         except Exception:  # noqa: S110 - same reason
                             pass
     return read(ground)
 
 
-@attack("the method that decides about access says yes in every class that has it", expect=ANY_ERROR)
+@attack("the method that decides about access says yes in every class that has it", expect=BROKEN)
 def decider_replaced(ground: Ground) -> object:
     for module in modules_of_the_guard():
         for thing in list(vars(module).values()):
             if isinstance(thing, type) and hasattr(thing, "decide"):
                 try:
-                    thing.decide = stub
+                    thing.decide = thief(ground)
                 except Exception:  # noqa: S110 - same reason
                     pass
     return read(ground)
 
 
-@attack("the error classes of the guard stop raising", expect=ANY_ERROR)
+@attack("the error classes of the guard stop raising", expect=BROKEN)
 def errors_replaced(ground: Ground) -> object:
     errors = sys.modules.get("democrai_sandbox.errors")
     for name in list(vars(errors)) if errors else []:
@@ -162,3 +170,125 @@ def logger_replaced(ground: Ground) -> object:
         logging.getLogger(name).addHandler(Thief())
         logging.getLogger(name).setLevel(1)
     return read(ground)
+
+
+@attack("the classes that a question to the decider is made of are replaced one by one", expect=BROKEN)
+def question_replaced(ground: Ground) -> object:
+    import types
+
+    for module in modules_of_the_guard():
+        for name, thing in list(vars(module).items()):
+            if name.startswith("__") or isinstance(thing, types.ModuleType):
+                continue
+            try:
+                setattr(module, name, thief(ground))
+            except Exception:  # noqa: S112 - refused: the next name follows
+                continue
+            try:
+                open(ground.outside).close()
+            except Exception as error:
+                ground.errors.append(error)
+            setattr(module, name, thing)
+    return read(ground)
+
+
+@attack("methods that a question to the decider is made with are replaced one by one", expect=BROKEN)
+def question_methods_replaced(ground: Ground) -> object:
+    kinds = {thing for module in modules_of_the_guard() for thing in vars(module).values() if isinstance(thing, type)}
+    for kind in [kind for kind in kinds if kind.__module__.startswith("democrai_sandbox")]:
+        for name in ("__new__", "__init__", "__eq__", "__hash__", "__str__", "__post_init__", *vars(kind)):
+            if name in {"__dict__", "__weakref__", "__doc__", "__module__"}:
+                continue
+            kept = vars(kind).get(name)
+            try:
+                setattr(kind, name, thief(ground))
+            except Exception:  # noqa: S112 - same reason
+                continue
+            try:
+                open(ground.outside).close()
+            except Exception as error:
+                ground.errors.append(error)
+            if kept is None:
+                delattr(kind, name)
+            else:
+                setattr(kind, name, kept)
+    return read(ground)
+
+
+@attack("the standard library that a question to the decider is made with is replaced", expect=FILES)
+def question_library_replaced(ground: Ground) -> object:
+    import enum
+
+    kept = enum.EnumType.__call__
+    enum.EnumType.__call__ = thief(ground)
+    try:
+        return read(ground)
+    finally:
+        enum.EnumType.__call__ = kept
+
+
+def next_guard(ground: Ground) -> object:
+    """What another guard, which the host makes afterwards, lets its subject read."""
+    guard = ground.held.make(subject="next", allowed_paths=[ground.inside, ground.neutral])
+    return guard.run(lambda: open(ground.outside).read())
+
+
+@attack(
+    "the functions that a guard is made with are replaced, so that the host's next guard is wide",
+    expect=SANDBOX,
+    after=next_guard,
+)
+def next_guard_helpers(ground: Ground) -> None:
+    os.path.realpath = lambda *_, **__: "/"
+    os.fsencode = lambda *_, **__: b"/"
+    os.path.abspath = os.path.normpath = lambda *_, **__: "/"
+
+
+@attack(
+    "the guard's own functions are replaced, so that the host's next guard is wide", expect=SANDBOX, after=next_guard
+)
+def next_guard_functions(ground: Ground) -> None:
+    for name, module in list(sys.modules.items()):
+        if name.startswith("democrai_sandbox.policy"):
+            for thing_name in ("compile_policy", "rules_for_paths", "normalise_path"):
+                if hasattr(module, thing_name):
+                    original = getattr(module, thing_name)
+                    wide = lambda *a, original=original, **k: (
+                        original(["/"]) if a and isinstance(a[0], list) else original(*a, **k)
+                    )
+                    setattr(module, thing_name, wide)
+    contexts = sys.modules.get("democrai_sandbox.guard.contexts")
+    if contexts is not None:
+        original_rules = contexts.rules_for_paths
+        contexts.rules_for_paths = lambda paths: original_rules(["/"])
+
+
+def same_guard_again(ground: Ground) -> object:
+    return ground.held.make().run(lambda: open(ground.outside).read())
+
+
+@attack(
+    "a wide policy is put in the place of the compiled one, which the host finds again",
+    expect=SANDBOX,
+    after=same_guard_again,
+)
+def cached_policy(ground: Ground) -> None:
+    contexts = sys.modules.get("democrai_sandbox.guard.contexts")
+    if contexts is None:
+        return
+    core, keys = contexts._core, []
+    wide = core.policy(
+        subject="attacker",
+        kind="module",
+        entries=((b"/", 31),),
+        imports=frozenset(),
+        allow_subprocess=True,
+        include_runtime=True,
+        declared=None,
+    )
+    original = contexts._key
+    contexts._key = lambda declarations: keys.append(original(declarations)) or keys[-1]
+    ground.held.make()
+    contexts._key = original
+    for key in keys:
+        core.remember(key, wide)

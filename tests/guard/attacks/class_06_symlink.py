@@ -73,8 +73,10 @@ attacks_of(
         "hard_link_from_folder": lambda ground: os.link(f"{ground.inside}/folder/secret.txt", f"{ground.inside}/x"),
         "hard_link_into_folder": lambda ground: os.link(f"{ground.inside}/own.txt", f"{ground.inside}/folder/new"),
         "read_text": inside("link", lambda path: __import__("pathlib").Path(path).read_text()),
-        "copyfile": lambda ground: __import__("shutil").copyfile(f"{ground.inside}/link", f"{ground.inside}/copy")
-        and open(f"{ground.inside}/copy").read(),
+        "copyfile": lambda ground: (
+            __import__("shutil").copyfile(f"{ground.inside}/link", f"{ground.inside}/copy")
+            and open(f"{ground.inside}/copy").read()
+        ),
     },
     "a link inside that the host made is followed: {}",
     expect=FILES,
@@ -133,13 +135,15 @@ attacks_of(
         "relative_bytes": linked(lambda ground, link: os.symlink(b"../outside/secret.txt", link.encode())),
         "pathlib": linked(lambda ground, link: __import__("pathlib").Path(link).symlink_to(ground.outside)),
         "to_proc": linked(lambda ground, link: os.symlink(f"/proc/self/root{ground.outside}", link)),
-        "to_folder_above": linked(lambda ground, link: (os.symlink("..", f"{ground.inside}/up"), os.symlink("up/outside/secret.txt", link))),
+        "to_folder_above": linked(
+            lambda ground, link: (os.symlink("..", f"{ground.inside}/up"), os.symlink("up/outside/secret.txt", link))
+        ),
         "moved_up": linked(moved_up),
     },
     "the subject makes a link to the secret ({}) and the secret is read through it",
     expect=FILES,
     group="make_",
-)  # fmt: skip
+)
 
 
 @attack("an allowed file is read, then a moved link takes its place and is read", expect=FILES)
@@ -203,8 +207,11 @@ def hard_link_of_link(ground: Ground) -> object:
     return open(f"{ground.inside}/l").read()
 
 
-@attack("temporary links: the temp folder holds a link that leads out", expect=FILES,
-        prepare=lambda ground: os.symlink(ground.outside, f"{os.environ['TMPDIR']}/link"))  # fmt: skip
+@attack(
+    "temporary links: the temp folder holds a link that leads out",
+    expect=FILES,
+    prepare=lambda ground: os.symlink(ground.outside, f"{os.environ['TMPDIR']}/link"),
+)
 def link_in_temp(ground: Ground) -> object:
     return open(f"{os.environ['TMPDIR']}/link").read()
 

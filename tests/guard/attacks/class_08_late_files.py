@@ -54,9 +54,14 @@ def linked_root_pointed_elsewhere(ground: Ground) -> object:
     return open(f"{ground.neutral}/root/secret.txt").read()
 
 
-@attack("the parent of a root is moved so that the root's name is free", expect=FILES, policy=lambda ground: {
-    "allowed_paths": [f"{ground.outside_dir}/allowed"],
-}, prepare=lambda ground: os.mkdir(f"{ground.outside_dir}/allowed"))  # fmt: skip
+@attack(
+    "the parent of a root is moved so that the root's name is free",
+    expect=FILES,
+    policy=lambda ground: {
+        "allowed_paths": [f"{ground.outside_dir}/allowed"],
+    },
+    prepare=lambda ground: os.mkdir(f"{ground.outside_dir}/allowed"),
+)
 def parent_of_root_moved(ground: Ground) -> None:
     os.rename(ground.outside_dir, ground.outside_dir + "-moved")
 
@@ -106,7 +111,12 @@ def host_service(ground: Ground) -> None:
     ground.held.host = lambda: (orders.put(None), done.get())
 
 
-@attack("a protected path is created by the host while the subject runs, and read", expect=FILES, prepare=host_service)
+@attack(
+    "a protected path is created by the host while the subject runs, and read",
+    expect=FILES,
+    prepare=host_service,
+    host_writes=True,
+)
 def protected_appears(ground: Ground) -> object:
     ground.held.host()
     return open(ground.protected).read()
@@ -133,8 +143,11 @@ def holder_moved_by_shutil(ground: Ground) -> object:
     return open(f"{ground.inside}/moved/vault/secret.txt").read()
 
 
-@attack("the whole root is moved into another root and the protected path read there", expect=FILES,
-        policy=lambda ground: {"allowed_paths": [ground.inside, ground.neutral]})  # fmt: skip
+@attack(
+    "the whole root is moved into another root and the protected path read there",
+    expect=FILES,
+    policy=lambda ground: {"allowed_paths": [ground.inside, ground.neutral]},
+)
 def root_moved(ground: Ground) -> object:
     os.rename(ground.inside, f"{ground.neutral}/moved")
     return open(f"{ground.neutral}/moved/holder/vault/secret.txt").read()

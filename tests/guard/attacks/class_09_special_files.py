@@ -34,7 +34,7 @@ attacks_of(
     {
         "mem": lambda ground: memory(ground, "/proc/self/mem"),
         "mem_of_pid": lambda ground: memory(ground, f"/proc/{os.getpid()}/mem"),
-        "mem_of_thread": lambda ground: memory(ground, f"/proc/thread-self/mem"),
+        "mem_of_thread": lambda ground: memory(ground, "/proc/thread-self/mem"),
         "mem_of_task": lambda ground: memory(ground, f"/proc/self/task/{os.getpid()}/mem"),
         "mem_by_pread": memory_by_pread,
         "mem_written": write_memory,
@@ -90,18 +90,19 @@ attacks_of(
     "a special file is written: {}",
     expect=FILES,
     group="write_",
-    after=lambda ground: os.path.exists(f"/dev/shm/attack-{os.getpid()}")
-    and os.remove(f"/dev/shm/attack-{os.getpid()}"),
+    after=lambda ground: (
+        os.path.exists(f"/dev/shm/attack-{os.getpid()}") and os.remove(f"/dev/shm/attack-{os.getpid()}")
+    ),
 )
 
 
-@attack("a device node for the disk is made inside the root", expect=FILES, needs=("root",))
+@attack("a device node for the disk is made inside the root", expect=SANDBOX, needs=("root",))
 def disk_node(ground: Ground) -> bool:
     os.mknod(f"{ground.inside}/disk", stat.S_IFBLK | 0o600, os.stat("/").st_dev)
     return stat.S_ISBLK(os.stat(f"{ground.inside}/disk").st_mode)
 
 
-@attack("a device node for the machine's memory is made inside the root", expect=FILES, needs=("root",))
+@attack("a device node for the machine's memory is made inside the root", expect=SANDBOX, needs=("root",))
 def memory_node(ground: Ground) -> bool:
     os.mknod(f"{ground.inside}/mem", stat.S_IFCHR | 0o600, os.makedev(1, 1))
     return True
@@ -115,8 +116,11 @@ def running_program(ground: Ground) -> bool:
     return os.open("/proc/self/exe", os.O_RDONLY | os.O_NOATIME) > 0 and None
 
 
-@attack("the host's pipe is opened by the name the process file system gives it", expect=FILES_OR_FD,
-        prepare=lambda ground: setattr(ground.held, "pipe", os.pipe()))  # fmt: skip
+@attack(
+    "the host's pipe is opened by the name the process file system gives it",
+    expect=FILES_OR_FD,
+    prepare=lambda ground: setattr(ground.held, "pipe", os.pipe()),
+)
 def pipe_by_name(ground: Ground) -> bool:
     return os.open(f"/proc/self/fd/{ground.held.pipe[1]}", os.O_WRONLY) > 0
 
@@ -141,8 +145,11 @@ def memory_file_by_number(ground: Ground) -> object:
     return os.pread(ground.held.fd, 99, 0)
 
 
-@attack("a unix socket of the host is found by its name", expect=FILES,
-        prepare=lambda ground: __import__("socket").socket(1, 1).bind(f"{ground.outside_dir}/socket"))  # fmt: skip
+@attack(
+    "a unix socket of the host is found by its name",
+    expect=FILES,
+    prepare=lambda ground: __import__("socket").socket(1, 1).bind(f"{ground.outside_dir}/socket"),
+)
 def socket_by_name(ground: Ground) -> bool:
     return stat.S_ISSOCK(os.stat(f"{ground.outside_dir}/socket").st_mode)
 

@@ -62,8 +62,11 @@ for case, (allowed, other) in TWINS.items():
     attack(text + " by bytes", expect=FILES, name=f"{case}_bytes", prepare=prepare, policy=policy)(act_with_bytes)
 
 
-@attack("a name of 255 bytes next to the root is read", expect=FILES,
-        prepare=lambda ground: ground.write(f"{ground.outside_dir}/{'n' * 255}", ground.SECRET))  # fmt: skip
+@attack(
+    "a name of 255 bytes next to the root is read",
+    expect=FILES,
+    prepare=lambda ground: ground.write(f"{ground.outside_dir}/{'n' * 255}", ground.SECRET),
+)
 def long_name(ground: Ground) -> object:
     return open(f"{ground.outside_dir}/{'n' * 255}").read()
 

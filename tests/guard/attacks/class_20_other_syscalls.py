@@ -28,11 +28,10 @@ attacks_of(
         "sendfile_to_pipe": lambda ground: through_pipe(
             ground, lambda read, write: os.sendfile(write, ground.held.fd, 0, 99)
         ),
-        "copy_file_range": lambda ground: os.copy_file_range(ground.held.fd, own(ground), 99)
-        and open(f"{ground.inside}/target").read(),
+        "copy_file_range": lambda ground: (
+            os.copy_file_range(ground.held.fd, own(ground), 99) and open(f"{ground.inside}/target").read()
+        ),
         "posix_fadvise": lambda ground: os.posix_fadvise(ground.held.fd, 0, 0, os.POSIX_FADV_DONTNEED) is None,
-        "fsync": lambda ground: os.fsync(ground.held.fd) is None,
-        "fdatasync": lambda ground: os.fdatasync(ground.held.fd) is None,
         "fpathconf": lambda ground: os.fpathconf(ground.held.fd, "PC_NAME_MAX") > 0,
         "getxattr": lambda ground: os.listxattr(ground.held.fd) is not None,
     },
@@ -46,19 +45,30 @@ attacks_of(
             os.open(f"{ground.inside}/own.txt", os.O_RDONLY), ground.held.fd, 99
         ),
         "pwritev": lambda ground: os.pwritev(ground.held.fd, [b"changed"], 0),
-        "splice_out": lambda ground: through_pipe(
-            ground, lambda read, write: (os.write(write, b"changed"), os.splice(read, ground.held.fd, 7), os.write(write, b"x"))
-        ) and None,
+        "splice_out": lambda ground: (
+            through_pipe(
+                ground,
+                lambda read, write: (
+                    os.write(write, b"changed"),
+                    os.splice(read, ground.held.fd, 7),
+                    os.write(write, b"x"),
+                ),
+            )
+            and None
+        ),
     },
     "the host's file is written by another call: {}",
     expect=FILES_OR_FD,
     group="out_",
     prepare=hold,
-)  # fmt: skip
+)
 
 
-@attack("posix_spawn opens the secret as the child's standard input", expect=PROCESS,
-        after=lambda ground: open(f"{ground.inside}/stolen").read())  # fmt: skip
+@attack(
+    "posix_spawn opens the secret as the child's standard input",
+    expect=PROCESS,
+    after=lambda ground: open(f"{ground.inside}/stolen").read(),
+)
 def spawn_file_actions(ground: Ground) -> None:
     actions = [
         (os.POSIX_SPAWN_OPEN, 0, ground.outside, os.O_RDONLY, 0),
@@ -90,8 +100,13 @@ def unshare(ground: Ground) -> bool:
     return True
 
 
-@attack("the process enters the namespaces of another one", expect=SANDBOX, since=(3, 12), needs=("root",),
-        prepare=lambda ground: setattr(ground.held, "namespace", os.open("/proc/self/ns/uts", os.O_RDONLY)))  # fmt: skip
+@attack(
+    "the process enters the namespaces of another one",
+    expect=SANDBOX,
+    since=(3, 12),
+    needs=("root",),
+    prepare=lambda ground: setattr(ground.held, "namespace", os.open("/proc/self/ns/uts", os.O_RDONLY)),
+)
 def setns(ground: Ground) -> bool:
     os.setns(ground.held.namespace)
     return True
@@ -126,8 +141,11 @@ attacks_of(
 )
 
 
-@attack("the working folder is changed by descriptor", expect=FILES_OR_FD,
-        prepare=lambda ground: setattr(ground.held, "folder", os.open(ground.outside_dir, os.O_RDONLY)))  # fmt: skip
+@attack(
+    "the working folder is changed by descriptor",
+    expect=FILES_OR_FD,
+    prepare=lambda ground: setattr(ground.held, "folder", os.open(ground.outside_dir, os.O_RDONLY)),
+)
 def fchdir(ground: Ground) -> object:
     os.fchdir(ground.held.folder)
     return open("secret.txt").read()

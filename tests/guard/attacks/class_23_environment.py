@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from tests.guard.attacks.kit import ENVIRONMENT, SANDBOX, Fruitless, Ground, attack, attacks_of
+from tests.guard.attacks.kit import BROKEN, ENVIRONMENT, SANDBOX, Fruitless, Ground, attack, attacks_of, raw_fork_exec
 
 NAME = "DEMOCRAI_SESSION_KEY"
 FORGED = "forged"
@@ -68,7 +68,9 @@ attacks_of(
         "putenv_key_subclass": lambda ground: os.putenv(Key(NAME), FORGED),
         "another_encoding": another_encoding,
         "another_environ": another_class,
-        "mutable_mapping": lambda ground: __import__("collections").abc.MutableMapping.update(os.environ, {NAME: FORGED}),
+        "mutable_mapping": lambda ground: __import__("collections").abc.MutableMapping.update(
+            os.environ, {NAME: FORGED}
+        ),
     },
     "a variable of the runtime is changed: {}",
     expect=ENVIRONMENT,
@@ -110,17 +112,23 @@ attacks_of(
 )
 
 
-@attack("os.environ is replaced; children the host starts see the environment of the process", expect=Fruitless(
-    "the C environment is unchanged, and a child's DEMOCRAI_* come from the guard's state"), prepare=genuine,
+@attack(
+    "os.environ is replaced; children the host starts see the environment of the process",
+    expect=Fruitless("the C environment is unchanged, and a child's DEMOCRAI_* come from the guard's state"),
+    prepare=genuine,
     after=lambda ground: os.popen(f'printf %s "${NAME}"').read() != "genuine",
-    unguarded="os.popen never looks at os.environ")  # fmt: skip
+    unguarded="os.popen never looks at os.environ",
+)
 def environ_replaced(ground: Ground) -> None:
     os.environ = {NAME: FORGED}
 
 
-@attack("the dictionary behind os.environ is changed and a child's environment is asked for", expect=Fruitless(
-    "a child's DEMOCRAI_* are built from the guard's state, never from os.environ"), prepare=genuine,
-    unguarded="without a guard there is no child environment to forge")  # fmt: skip
+@attack(
+    "the dictionary behind os.environ is changed and a child's environment is asked for",
+    expect=Fruitless("a child's DEMOCRAI_* are built from the guard's state, never from os.environ"),
+    prepare=genuine,
+    unguarded="without a guard there is no child environment to forge",
+)
 def environ_data(ground: Ground) -> object:
     from democrai_sandbox import child_environment
 
@@ -145,7 +153,7 @@ class LyingMapping(dict):
 def printed(ground: Ground, run) -> bool:
     """Whether a child given a forged variable sees it; `run` gets the shell command."""
     run(f'printf %s "${NAME}" > {ground.inside}/seen')
-    return open(f"{ground.inside}/seen").read() == FORGED
+    return os.path.exists(f"{ground.inside}/seen") and open(f"{ground.inside}/seen").read() == FORGED
 
 
 def spawn(environment):
@@ -161,16 +169,7 @@ def popen(environment):
 def fork_exec(pairs: list[bytes]):
     import _posixsubprocess
 
-    def run(script: str) -> None:
-        read, write = os.pipe()
-        arguments = [b"sh", b"-c", script.encode()]
-        pid = _posixsubprocess.fork_exec(
-            arguments, [b"/bin/sh"], True, (write,), None, pairs, -1, -1, -1, -1, -1, -1, read, write,
-            False, False, -1, None, None, None, -1, None, False,
-        )  # fmt: skip
-        os.waitpid(pid, 0)
-
-    return run
+    return lambda script: raw_fork_exec(_posixsubprocess.fork_exec, ["/bin/sh", "-c", script], pairs)
 
 
 attacks_of(
@@ -182,15 +181,35 @@ attacks_of(
         "posix_spawn": lambda ground: printed(ground, spawn({NAME: FORGED})),
         "posix_spawn_bytes": lambda ground: printed(ground, spawn({NAME.encode(): FORGED.encode()})),
         "fork_exec": lambda ground: printed(ground, fork_exec([f"{NAME}={FORGED}".encode()])),
-        "spawnve": lambda ground: printed(
-            ground, lambda script: os.spawnve(os.P_WAIT, "/bin/sh", ["sh", "-c", script], {NAME: FORGED})
-        ),
     },
     "a child that may be started is given a forged variable: {}",
     expect=ENVIRONMENT,
     group="child_",
     policy=children,
 )
+
+
+@attack("spawnve, whose child refuses by itself, gives a forged variable", expect=ENVIRONMENT.quietly, policy=children)
+def child_spawnve(ground: Ground) -> bool:
+    return printed(ground, lambda script: os.spawnve(os.P_WAIT, "/bin/sh", ["sh", "-c", script], {NAME: FORGED}))
+
+
+@attack(
+    "the functions that word a child's environment are replaced",
+    expect=BROKEN,
+    policy=children,
+    unguarded="without a guard there is no child environment to forge",
+)
+def child_wording(ground: Ground) -> object:
+    import sys
+
+    module = sys.modules.get("democrai_sandbox.guard.environment")
+    for name in ("rules_to_json", "chain_to_list", "RawView", "json", "ACCESS", "SUBJECT", "IDENTITY"):
+        if module is not None and callable(getattr(module, name, None)):
+            setattr(module, name, lambda *_: FORGED)
+    run = popen(None)
+    run(f'printf "%s" "$DEMOCRAI_ACCESS" > {ground.inside}/seen')
+    return open(f"{ground.inside}/seen").read() == FORGED
 
 
 @attack("asyncio gives a child a forged variable", expect=ENVIRONMENT, policy=children)

@@ -22,8 +22,10 @@ attacks_of(
         "module_removed": lambda ground: os.remove(f"{ground.site}/package/__init__.py"),
         "package_moved": lambda ground: os.rename(f"{ground.site}/package", f"{ground.inside}/package"),
         "metadata": lambda ground: os.mkdir(f"{ground.site}/evil.dist-info"),
-        "module_linked": lambda ground: os.link(f"{ground.site}/package/__init__.py", f"{ground.inside}/x")
-        or open(f"{ground.inside}/x", "w").write("VALUE = 2"),
+        "module_linked": lambda ground: (
+            os.link(f"{ground.site}/package/__init__.py", f"{ground.inside}/x")
+            or open(f"{ground.inside}/x", "w").write("VALUE = 2")
+        ),
         "module_chmod": lambda ground: os.chmod(f"{ground.site}/package/__init__.py", 0o777),
         "compiled": lambda ground: __import__("py_compile").compile(
             f"{ground.site}/package/__init__.py", cfile=f"{ground.site}/package/evil.pyc", doraise=True
@@ -34,9 +36,12 @@ attacks_of(
 )
 
 
-@attack("the import system writes bytecode next to library code", expect=FILES.quietly,
-        prepare=lambda ground: setattr(sys, "dont_write_bytecode", False),
-        after=lambda ground: os.path.exists(f"{ground.site}/package/__pycache__") or None)  # fmt: skip
+@attack(
+    "the import system writes bytecode next to library code",
+    expect=FILES.quietly,
+    prepare=lambda ground: setattr(sys, "dont_write_bytecode", False),
+    after=lambda ground: os.path.exists(f"{ground.site}/package/__pycache__") or None,
+)
 def bytecode_written(ground: Ground) -> None:
     import package
 
@@ -72,8 +77,10 @@ attacks_of(
         "linked": lambda ground: os.link(f"{ground.vault}/manifest.json", f"{ground.inside}/x") is None,
         "folder_moved": lambda ground: os.rename(ground.vault, f"{ground.inside}/moved") is None,
         "folder_above_removed": lambda ground: __import__("shutil").rmtree(f"{ground.inside}/holder") is None,
-        "by_link": lambda ground: os.symlink("holder/vault", f"{ground.inside}/x")
-        or "access" in open(f"{ground.inside}/x/manifest.json").read(),
+        "by_link": lambda ground: (
+            os.symlink("holder/vault", f"{ground.inside}/x")
+            or "access" in open(f"{ground.inside}/x/manifest.json").read()
+        ),
     },
     "a manifest that the host protects below a root of the subject is touched: {}",
     expect=FILES,
@@ -102,24 +109,14 @@ def interpreter_paths(ground: Ground) -> object:
 def interpreter_paths_again(ground: Ground) -> object:
     sys.path[:0] = [ground.outside_dir]
     os.environ["PYTHONPATH"] = os.environ["HOME"] = ground.outside_dir
-    try:
-        from democrai_sandbox import process_guard_context
-    except ImportError:
-        return open(ground.outside).read()
-    return process_guard_context(subject="again", allowed_paths=[ground.inside]).run(lambda: open(ground.outside).read())
+    return ground.held.make(subject="again").run(lambda: open(ground.outside).read())
 
 
-def next_guard(ground: Ground) -> object:
-    """What the next guard that the host makes lets a subject read."""
-    try:
-        from democrai_sandbox import process_guard_context
-    except ImportError:
-        return open(ground.outside).read()
-    return process_guard_context(subject="next", allowed_paths=[ground.inside]).run(lambda: open(ground.outside).read())
-
-
-@attack("the paths of the interpreter are changed so that the next guard of the host includes the secret", expect=SANDBOX,
-        after=next_guard)  # fmt: skip
+@attack(
+    "the paths of the interpreter are changed so that the next guard of the host includes the secret",
+    expect=SANDBOX,
+    after=lambda ground: ground.held.make(subject="next").run(lambda: open(ground.outside).read()),
+)
 def paths_for_the_next_guard(ground: Ground) -> None:
     import tempfile
 

@@ -29,7 +29,10 @@ def by_run(ground: Ground) -> object:
 def by_hand(ground: Ground) -> object:
     guard = wider(ground)
     guard.__enter__()
-    return read(ground)
+    try:
+        return read(ground)
+    finally:
+        guard.__exit__(None, None, None)
 
 
 def by_rule(ground: Ground) -> object:
@@ -203,8 +206,7 @@ def own_protection(ground: Ground) -> object:
     return None
 
 
-@attack("what other subjects were denied is read by the subject", expect=SANDBOX,
-        prepare=lambda ground: None)  # fmt: skip
+@attack("what other subjects were denied is read by the subject", expect=SANDBOX, prepare=lambda ground: None)
 def others_denials(ground: Ground) -> bool:
     from democrai_sandbox import recent_denials
 

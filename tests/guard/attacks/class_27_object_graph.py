@@ -53,7 +53,6 @@ def fresh_os(ground: Ground) -> object:
     for name in ("os", "posix", "posixpath", "io", "_io"):
         sys.modules.pop(name, None)
     import io
-
     import os as again
 
     return again.stat(ground.outside).st_size > 0 and io.FileIO(ground.outside).read()
@@ -76,19 +75,28 @@ attacks_of(
         "builtins_of_a_function": lambda ground: os.walk.__globals__["__builtins__"]["open"](ground.outside).read(),
         "eval": lambda ground: eval(f"open({ground.outside!r}).read()", {}),
         "attribute_error": lambda ground: attribute_error(ground),
-        "format": lambda ground: "{0.__init__.__globals__[sys].modules[io]}".format(os._wrap_close) and open(ground.outside).read(),
-        "pickle": lambda ground: __import__("pickle").loads(b"cbuiltins\nopen\n(V" + ground.outside.encode() + b"\ntR.").read(),
+        "format": lambda ground: (
+            "{0.__init__.__globals__[sys].modules[io]}".format(os._wrap_close) and open(ground.outside).read()
+        ),
+        "pickle": lambda ground: (
+            __import__("pickle").loads(b"cbuiltins\nopen\n(V" + ground.outside.encode() + b"\ntR.").read()
+        ),
         "operator": lambda ground: __import__("operator").call(open, ground.outside).read(),
-        "reduce": lambda ground: __import__("functools").reduce(lambda opener, path: opener(path), [open, ground.outside]).read(),
+        "reduce": lambda ground: (
+            __import__("functools").reduce(lambda opener, path: opener(path), [open, ground.outside]).read()
+        ),
         "type_call": lambda ground: type(open).__call__(open, ground.outside).read(),
         "vectorcall": lambda ground: open.__call__(ground.outside).read(),
-        "method_descriptor": lambda ground: __import__("io").FileIO.__dict__["__init__"].__get__(
-            __import__("io").FileIO.__new__(__import__("io").FileIO)
-        )(ground.outside) or True,
+        "method_descriptor": lambda ground: (
+            __import__("io")
+            .FileIO.__dict__["__init__"]
+            .__get__(__import__("io").FileIO.__new__(__import__("io").FileIO))(ground.outside)
+            or True
+        ),
     },
     "a door is found by walking objects: {}",
     expect=FILES,
-)  # fmt: skip
+)
 
 
 def attribute_error(ground: Ground) -> object:
@@ -248,10 +256,21 @@ def code_by_hand(ground: Ground) -> object:
     code = open_it.__code__
     fields = [code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_nlocals, code.co_stacksize]
     made = types.CodeType(
-        *fields, code.co_flags, code.co_code, code.co_consts, code.co_names, code.co_varnames, code.co_filename,
-        code.co_name, code.co_qualname, code.co_firstlineno, code.co_linetable, code.co_exceptiontable,
-        code.co_freevars, code.co_cellvars,
-    )  # fmt: skip
+        *fields,
+        code.co_flags,
+        code.co_code,
+        code.co_consts,
+        code.co_names,
+        code.co_varnames,
+        code.co_filename,
+        code.co_name,
+        code.co_qualname,
+        code.co_firstlineno,
+        code.co_linetable,
+        code.co_exceptiontable,
+        code.co_freevars,
+        code.co_cellvars,
+    )
     ground.held.function = types.FunctionType(made, {"__builtins__": __builtins__})
     return made is not None
 
@@ -275,16 +294,22 @@ def function_code(ground: Ground) -> bool:
     return replaced_function.__code__ is open_it.__code__
 
 
-@attack("the code of a function of the standard library, which the host calls, is exchanged", expect=SANDBOX,
-        after=lambda ground: __import__("textwrap").dedent(ground))  # fmt: skip
+@attack(
+    "the code of a function of the standard library, which the host calls, is exchanged",
+    expect=SANDBOX,
+    after=lambda ground: __import__("textwrap").dedent(ground),
+)
 def library_code(ground: Ground) -> None:
     import textwrap
 
     textwrap.dedent.__code__ = (lambda ground: open(ground.outside).read()).__code__
 
 
-@attack("marshal brings bytecode in", expect=Fruitless("code that marshal loads runs under the same guard"),
-        unguarded="bytecode in itself is no loot")  # fmt: skip
+@attack(
+    "marshal brings bytecode in",
+    expect=Fruitless("code that marshal loads runs under the same guard"),
+    unguarded="bytecode in itself is no loot",
+)
 def marshalled(ground: Ground) -> object:
     import marshal
     import types

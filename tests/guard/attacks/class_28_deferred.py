@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import os
 import sys
 import time
@@ -16,142 +17,11 @@ def wait(ground: Ground) -> None:
         time.sleep(0.01)
 
 
-class Bomb:
-    """An object that steals when it dies."""
-
-    def __init__(self, ground: Ground) -> None:
-        self.ground = ground
-
-    def __del__(self) -> None:
-        self.ground.steal()
-
-
-def drop(ground: Ground) -> None:
-    import gc
-
-    ground.held.bomb = None
-    del ground.held.bomb
-    gc.collect()
-
-
-def set_bomb(ground: Ground) -> None:
-    ground.held.bomb = Bomb(ground)
-
-
-def set_cycle(ground: Ground) -> None:
-    first, second = Bomb(ground), Bomb(ground)
-    first.other, second.other = second, first
-    ground.held.bomb = first
-
-
-def set_weak_callback(ground: Ground) -> None:
-    import weakref
-
-    class Thing:
-        pass
-
-    ground.held.bomb = Thing()
-    ground.held.weak = weakref.ref(ground.held.bomb, lambda _: ground.steal())
-
-
-def set_finalizer(ground: Ground) -> None:
-    import weakref
-
-    class Thing:
-        pass
-
-    ground.held.bomb = Thing()
-    weakref.finalize(ground.held.bomb, lambda: ground.steal())
-
-
-def set_generator(ground: Ground) -> None:
-    def generator():
-        try:
-            yield
-        finally:
-            ground.steal()
-
-    ground.held.bomb = generator()
-    next(ground.held.bomb)
-
-
-def set_coroutine(ground: Ground) -> None:
-    async def coroutine() -> None:
-        try:
-            await Never()
-        finally:
-            ground.steal()
-
-    ground.held.bomb = coroutine()
-    ground.held.bomb.send(None)
-
-
-class Never:
-    """Awaiting it never ends."""
-
-    def __await__(self):
-        yield
-
-
-def set_weak_method(ground: Ground) -> None:
-    import weakref
-
-    ground.held.bomb = Bomb(ground)
-    ground.held.weak = weakref.WeakValueDictionary(x=ground.held.bomb)
-
-
-def set_local(ground: Ground) -> None:
-    """A thread's local variables die with it."""
-    import threading
-
-    local = threading.local()
-    local.value = Bomb(ground)
-    ground.held.bomb = local
-
-
-def set_exception(ground: Ground) -> None:
-    """A traceback keeps the frame, which keeps the bomb."""
-
-    def fail() -> None:
-        bomb = Bomb(ground)
-        raise ValueError(bomb is None)
-
-    try:
-        fail()
-    except ValueError as error:
-        ground.held.bomb = error
-
-
-attacks_of(
-    {
-        "del": set_bomb,
-        "del_in_cycle": set_cycle,
-        "weak_callback": set_weak_callback,
-        "finalizer": set_finalizer,
-        "generator": set_generator,
-        "coroutine": set_coroutine,
-        "weak_dictionary": set_weak_method,
-        "thread_local": set_local,
-        "traceback": set_exception,
-    },
-    "an object that the host drops later runs the subject's code: {}",
+@attack(
+    "a function is left for the end of the process",
     expect=FILES,
-    group="finalised_",
-    after=drop,
+    after=lambda ground: __import__("atexit")._run_exitfuncs(),
 )
-
-
-@attack("an object dies while the guard still stands", expect=FILES)
-def finalised_inside(ground: Ground) -> None:
-    import gc
-
-    ground.held.bomb = Bomb(ground)
-    ground.held.bomb = None
-    gc.collect()
-
-
-@attack("a function is left for the end of the process", expect=FILES,
-        after=lambda ground: __import__("atexit")._run_exitfuncs())  # fmt: skip
 def atexit_function(ground: Ground) -> None:
     import atexit
 
@@ -222,10 +92,17 @@ def c_signal_handler(ground: Ground) -> None:
     _signal.signal(_signal.SIGUSR1, lambda *_: ground.steal())
 
 
-@attack("functions are left for the host's next fork", expect=FILES,
-        after=lambda ground: os.waitpid(pid, 0) if (pid := os.fork()) else os._exit(0))  # fmt: skip
+@attack(
+    "functions are left for the host's next fork",
+    expect=FILES,
+    after=lambda ground: os.waitpid(pid, 0) if (pid := os.fork()) else os._exit(0),
+)
 def at_fork(ground: Ground) -> None:
     os.register_at_fork(before=lambda: ground.steal())
+
+
+def wait_not() -> None:
+    """A function of the host, for tracers to see."""
 
 
 def start_thread(ground: Ground, act) -> None:
@@ -267,17 +144,17 @@ def late_pool_task(ground: Ground) -> None:
     ground.held.pool.submit(lambda: ground.steal())
 
 
-@attack("a trace function is set", expect=SANDBOX, after=lambda ground: (lambda: None)())
+@attack("a trace function is set", expect=SANDBOX, after=lambda ground: wait_not())
 def trace_function(ground: Ground) -> None:
     sys.settrace(lambda *_: ground.steal())
 
 
-@attack("a profile function is set", expect=SANDBOX, after=lambda ground: (lambda: None)())
+@attack("a profile function is set", expect=SANDBOX, after=lambda ground: wait_not())
 def profile_function(ground: Ground) -> None:
     sys.setprofile(lambda *_: ground.steal() if not ground.loot else None)
 
 
-@attack("monitoring calls back in the host", expect=SANDBOX, since=(3, 12), after=lambda ground: (lambda: None)())
+@attack("monitoring calls back in the host", expect=SANDBOX, since=(3, 12), after=lambda ground: wait_not())
 def monitoring(ground: Ground) -> None:
     tool = sys.monitoring
     tool.use_tool_id(4, "attack")
@@ -297,10 +174,19 @@ def audit_hook(ground: Ground) -> None:
     sys.addaudithook(hook)
 
 
-@attack("the hooks of asynchronous generators are set", expect=SANDBOX)
-async def asyncgen_hooks(ground: Ground) -> bool:
-    sys.set_asyncgen_hooks(firstiter=lambda _: None, finalizer=lambda _: ground.steal())
-    return True
+async def iterate(ground: Ground) -> None:
+    """The host uses an asynchronous generator of its own."""
+
+    async def generator():
+        yield 1
+
+    async for _ in generator():
+        pass
+
+
+@attack("the hooks of asynchronous generators are set", expect=SANDBOX, after=iterate)
+async def asyncgen_hooks(ground: Ground) -> None:
+    sys.set_asyncgen_hooks(firstiter=lambda _: ground.steal())
 
 
 async def settle(ground: Ground) -> None:
@@ -371,8 +257,38 @@ async def done_callback(ground: Ground) -> None:
     ground.held.future.add_done_callback(lambda _: ground.steal())
 
 
-@attack("the loop's signal handler is the subject's", expect=FILES,
-        after=lambda ground: (send_signal(ground), settle(ground))[1])  # fmt: skip
+@attack(
+    "the host's future gets a callback of the subject in a context of the host",
+    expect=FILES,
+    prepare=lambda ground: (hold_future(ground), setattr(ground.held, "empty", contextvars.Context())),
+    after=finish_future,
+)
+async def done_callback_in_host_context(ground: Ground) -> None:
+    ground.held.future.add_done_callback(lambda _: ground.steal(), context=ground.held.empty)
+
+
+@attack(
+    "a task in a context of the host takes its second step after the guard was left",
+    expect=FILES,
+    prepare=lambda ground: setattr(ground.held, "empty", contextvars.Context()),
+    after=settle,
+)
+async def late_task_in_host_context(ground: Ground) -> None:
+    import asyncio
+
+    async def work() -> None:
+        await asyncio.sleep(0.05)
+        ground.steal()
+
+    ground.held.task = asyncio.get_running_loop().create_task(work(), context=ground.held.empty)
+    await asyncio.sleep(0)
+
+
+@attack(
+    "the loop's signal handler is the subject's",
+    expect=FILES,
+    after=lambda ground: (send_signal(ground), settle(ground))[1],
+)
 async def loop_signal_handler(ground: Ground) -> None:
     import asyncio
     import signal
@@ -380,21 +296,11 @@ async def loop_signal_handler(ground: Ground) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, lambda: ground.steal())
 
 
-@attack("an asynchronous generator is finalised by the host's loop", expect=FILES,
-        after=lambda ground: (drop(ground), settle(ground))[1])  # fmt: skip
-async def async_generator(ground: Ground) -> None:
-    async def generator():
-        try:
-            yield
-        finally:
-            ground.steal()
-
-    ground.held.bomb = generator()
-    await anext(ground.held.bomb)
-
-
-@attack("a task is cancelled by the host and cleans up", expect=FILES,
-        after=lambda ground: (ground.held.task.cancel(), settle(ground))[1])  # fmt: skip
+@attack(
+    "a task is cancelled by the host and cleans up",
+    expect=FILES,
+    after=lambda ground: (ground.held.task.cancel(), settle(ground))[1],
+)
 async def cancelled_task(ground: Ground) -> None:
     import asyncio
 
@@ -434,3 +340,24 @@ def returned_coroutine(ground: Ground) -> object:
         return open(ground.outside).read()
 
     return coroutine()
+
+
+def host_iterates(ground: Ground) -> None:
+    """The host, inside its own with block, walks through what a first call of the subject returned, and calls again."""
+    with ground.held.make() as guard:
+        ground.held.guard = guard
+        for _ in ground.held.first():
+            pass
+        ground.steal()
+
+
+@attack(
+    "an iterator that leaves the guard is walked through by the frame that entered it",
+    expect=SANDBOX,
+    after=host_iterates,
+)
+def exit_by_iterator(ground: Ground) -> None:
+    def first() -> object:
+        return map(ground.held.guard.__exit__, [None])
+
+    ground.held.first = first

@@ -18,15 +18,19 @@ attacks_of(
     {
         "dump": lambda ground: __import__("faulthandler").dump_traceback(ground.held.fd),
         "dump_later": lambda ground: (
-            __import__("faulthandler").dump_traceback_later(0.05, file=ground.held.fd),
-            __import__("time").sleep(0.2),
-        )
-        and None,
+            (
+                __import__("faulthandler").dump_traceback_later(0.05, file=ground.held.fd),
+                __import__("time").sleep(0.2),
+            )
+            and None
+        ),
         "register": lambda ground: (
-            __import__("faulthandler").register(10, file=ground.held.fd),
-            __import__("signal").raise_signal(10),
-        )
-        and None,
+            (
+                __import__("faulthandler").register(10, file=ground.held.fd),
+                __import__("signal").raise_signal(10),
+            )
+            and None
+        ),
     },
     "the fault handler writes into the host's file: {}",
     expect=FILES_OR_FD,
@@ -72,17 +76,23 @@ def current_exceptions(ground: Ground) -> bool:
     return sys._current_exceptions() is not None
 
 
-@attack("an exception is thrown into the host's thread", expect=SANDBOX, prepare=hold_thread,
-        unguarded="needs native code")  # fmt: skip
+@attack(
+    "an exception is thrown into the host's thread", expect=SANDBOX, prepare=hold_thread, unguarded="needs native code"
+)
 def thrown_into_thread(ground: Ground) -> object:
     import ctypes
 
     return ctypes.pythonapi.PyThreadState_SetAsyncExc(ground.held.thread.ident, None)
 
 
-@attack("perf support writes its map of the process", expect=SANDBOX.quietly, since=(3, 12),
-        after=lambda ground: os.path.exists(f"/tmp/perf-{os.getpid()}.map")
-        and os.remove(f"/tmp/perf-{os.getpid()}.map") is None)  # fmt: skip
+@attack(
+    "perf support writes its map of the process",
+    expect=SANDBOX.quietly,
+    since=(3, 12),
+    after=lambda ground: (
+        os.path.exists(f"/tmp/perf-{os.getpid()}.map") and os.remove(f"/tmp/perf-{os.getpid()}.map") is None
+    ),
+)
 def perf_map(ground: Ground) -> None:
     sys.activate_stack_trampoline("perf")
 
@@ -90,7 +100,7 @@ def perf_map(ground: Ground) -> None:
 @attack("a breakpoint hook from the environment is imported", expect=SANDBOX)
 def breakpoint_hook(ground: Ground) -> object:
     os.environ["PYTHONBREAKPOINT"] = "os.system"
-    breakpoint(f"cat {ground.outside} > {ground.inside}/loot.txt")
+    breakpoint(f"cat {ground.outside} > {ground.inside}/loot.txt")  # noqa: T100 - the hook is the attack
     return open(f"{ground.inside}/loot.txt").read()
 
 
@@ -110,17 +120,23 @@ def memory_snapshot(ground: Ground) -> None:
     tracemalloc.take_snapshot().dump(f"{ground.outside_dir}/new")
 
 
-@attack("the debugger is told to read its commands outside", expect=FILES.quietly,
-        prepare=lambda ground: ground.write(f"{ground.outside_dir}/.pdbrc", ground.SECRET))  # fmt: skip
+@attack(
+    "the debugger is told to read its commands outside",
+    expect=FILES.quietly,
+    prepare=lambda ground: ground.write(f"{ground.outside_dir}/.pdbrc", ground.SECRET),
+)
 def debugger_commands(ground: Ground) -> object:
     import io
-    import pdb
+    import pdb  # noqa: T100 - its start file is the attack
 
     return "".join(pdb.Pdb(stdin=io.StringIO(), stdout=io.StringIO(), readrc=True).rcLines)
 
 
-@attack("the interpreter's exit is asked to stay interactive", expect=SANDBOX.quietly,
-        unguarded="the variable is read only when the process ends")  # fmt: skip
+@attack(
+    "the interpreter's exit is asked to stay interactive",
+    expect=SANDBOX.quietly,
+    unguarded="the variable is read only when the process ends",
+)
 def inspect_at_exit(ground: Ground) -> None:
     os.environ["PYTHONINSPECT"] = ""
 

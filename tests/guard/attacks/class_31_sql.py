@@ -40,6 +40,21 @@ def attached_text(ground: Ground) -> object:
     return first(connection, "l")
 
 
+def attached_uri(name: str) -> object:
+    connection = sqlite3.connect("file::memory:", uri=True)
+    connection.execute(f"attach '{name}' as a")
+    return first(connection, "a.t")
+
+
+def attached_literally(ground: Ground) -> object:
+    """Without URIs the name is just a name, with a folder in it that looks like the beginning of a URI."""
+    os.chdir(ground.inside)
+    os.mkdir("file:own.db?")
+    connection = sqlite3.connect(":memory:")
+    connection.execute("attach 'file:own.db?/../../outside/secret.db' as a")
+    return first(connection, "a.t")
+
+
 def initialised_again(ground: Ground) -> object:
     connection = sqlite3.connect(f"{ground.inside}/own.db")
     connection.__init__(secret(ground))
@@ -119,20 +134,35 @@ attacks_of(
         "uri_escaped": lambda ground: first(
             sqlite3.connect("file:" + "".join(f"%{byte:02x}" for byte in secret(ground).encode()), uri=True)
         ),
+        "uri_forged_memory": lambda ground: first(sqlite3.connect(f"file:{secret(ground)}?x=mode=memory", uri=True)),
+        "uri_forged_memory_name": lambda ground: first(
+            sqlite3.connect(f"file:{secret(ground)}?mode=rw&xmode=memory", uri=True)
+        ),
+        "uri_forged_fragment": lambda ground: first(sqlite3.connect(f"file:{secret(ground)}#mode=memory", uri=True)),
+        "uri_two_modes": lambda ground: first(sqlite3.connect(f"file:{secret(ground)}?mode=memory&mode=ro", uri=True)),
+        "uri_escaped_mode": lambda ground: first(
+            sqlite3.connect(f"file:{secret(ground)}?mode=memory&%6dode=ro", uri=True)
+        ),
+        "attach_forged_memory": lambda ground: attached_uri(f"file:{secret(ground)}?x=mode=memory"),
         "uri_localhost": lambda ground: first(sqlite3.connect(f"file://localhost{secret(ground)}", uri=True)),
-        "uri_dots": lambda ground: first(sqlite3.connect(f"file:{ground.inside}/../outside/secret.db?immutable=1", uri=True)),
+        "uri_dots": lambda ground: first(
+            sqlite3.connect(f"file:{ground.inside}/../outside/secret.db?immutable=1", uri=True)
+        ),
         "link": lambda ground: first(sqlite3.connect(f"{ground.inside}/link.db")),
         "attach": attached_text,
         "attach_parameter": lambda ground: attached(sqlite3.connect(":memory:"), secret(ground)),
         "attach_from_own": lambda ground: attached(sqlite3.connect(f"{ground.inside}/own.db"), secret(ground)),
         "attach_link": lambda ground: attached(sqlite3.connect(":memory:"), f"{ground.inside}/link.db"),
-        "attach_uri": lambda ground: attached(sqlite3.connect("file::memory:", uri=True), f"file:{secret(ground)}?mode=ro"),
+        "attach_uri": lambda ground: attached(
+            sqlite3.connect("file::memory:", uri=True), f"file:{secret(ground)}?mode=ro"
+        ),
         "attach_dots": lambda ground: attached(sqlite3.connect(":memory:"), f"{ground.inside}/../outside/secret.db"),
         "attach_host_connection": lambda ground: attached(ground.held.connection, secret(ground)),
         "attach_without_authorizer": without_authorizer,
         "attach_with_own_authorizer": with_own_authorizer,
-        "attach_relative": lambda ground: os.chdir(ground.inside)
-        or attached(sqlite3.connect(":memory:"), "../outside/secret.db"),
+        "attach_relative": lambda ground: (
+            os.chdir(ground.inside) or attached(sqlite3.connect(":memory:"), "../outside/secret.db")
+        ),
         "backup": backup,
     },
     "a database outside is read: {}",
@@ -141,28 +171,65 @@ attacks_of(
 )
 attacks_of(
     {
-        "connect": lambda ground: sqlite3.connect(f"{ground.outside_dir}/new.db").execute("create table t (x)") and None,
-        "uri_create": lambda ground: sqlite3.connect(f"file:{ground.outside_dir}/new.db?mode=rwc", uri=True)
-        .execute("create table t (x)") and None,
-        "vacuum_into": lambda ground: sqlite3.connect(":memory:").execute(f"vacuum into '{ground.outside_dir}/new.db'") and None,
-        "vacuum_parameter": lambda ground: sqlite3.connect(":memory:")
-        .execute("vacuum into ?", (f"{ground.outside_dir}/new.db",)) and None,
-        "vacuum_expression": lambda ground: sqlite3.connect(":memory:")
-        .execute(f"vacuum into '{ground.outside_dir}' || '/new.db'") and None,
-        "vacuum_host_connection": lambda ground: ground.held.connection.execute(f"vacuum into '{ground.outside_dir}/new.db'") and None,
-        "attach_create": lambda ground: sqlite3.connect(":memory:")
-        .executescript(f"attach '{ground.outside_dir}/new.db' as a; create table a.t (x)") and None,
-        "attach_readonly": lambda ground: sqlite3.connect(":memory:")
-        .executescript(f"attach '{ground.readonly}/new.db' as a; create table a.t (x)") and None,
+        "connect": lambda ground: (
+            sqlite3.connect(f"{ground.outside_dir}/new.db").execute("create table t (x)") and None
+        ),
+        "uri_create": lambda ground: (
+            sqlite3.connect(f"file:{ground.outside_dir}/new.db?mode=rwc", uri=True).execute("create table t (x)")
+            and None
+        ),
+        "vacuum_into": lambda ground: (
+            sqlite3.connect(":memory:").execute(f"vacuum into '{ground.outside_dir}/new.db'") and None
+        ),
+        "vacuum_parameter": lambda ground: (
+            sqlite3.connect(":memory:").execute("vacuum into ?", (f"{ground.outside_dir}/new.db",)) and None
+        ),
+        "vacuum_expression": lambda ground: (
+            sqlite3.connect(":memory:").execute(f"vacuum into '{ground.outside_dir}' || '/new.db'") and None
+        ),
+        "vacuum_host_connection": lambda ground: (
+            ground.held.connection.execute(f"vacuum into '{ground.outside_dir}/new.db'") and None
+        ),
+        "attach_create": lambda ground: (
+            sqlite3.connect(":memory:").executescript(
+                f"attach '{ground.outside_dir}/new.db' as a; create table a.t (x)"
+            )
+            and None
+        ),
+        "attach_readonly": lambda ground: (
+            sqlite3.connect(":memory:").executescript(f"attach '{ground.readonly}/new.db' as a; create table a.t (x)")
+            and None
+        ),
+        "uri_forged_read_only": lambda ground: (
+            sqlite3.connect(f"file:{ground.readonly}/new.db?x=mode=ro", uri=True).execute("create table t (x)") and None
+        ),
+        "uri_forged_immutable": lambda ground: (
+            sqlite3.connect(f"file:{ground.readonly}/immutable=1.db", uri=True).execute("create table t (x)") and None
+        ),
+        "attach_forged_read_only": lambda ground: (
+            sqlite3.connect("file::memory:", uri=True).executescript(
+                f"attach 'file:{ground.readonly}/new.db?x=mode=ro' as a; create table a.t (x)"
+            )
+            and None
+        ),
         "backup_to": lambda ground: sqlite3.connect(":memory:").backup(sqlite3.connect(f"{ground.outside_dir}/new.db")),
-        "write_through_link": lambda ground: sqlite3.connect(f"{ground.inside}/link.db")
-        .executescript("create table more (x)") and None,
+        "write_through_link": lambda ground: (
+            sqlite3.connect(f"{ground.inside}/link.db").executescript("create table more (x)") and None
+        ),
     },
     "a database outside is made or changed: {}",
     expect=SANDBOX,
     group="write_",
     prepare=prepare,
-)  # fmt: skip
+)
+
+
+attack(
+    "a name that looks like a URI is taken literally",
+    expect=SANDBOX.or_raises("OperationalError"),
+    prepare=prepare,
+    unguarded="depends on how sqlite was built",
+)(attached_literally)
 
 
 @attack("a prepared attach is executed again after the policy saw a harmless one", expect=SANDBOX, prepare=prepare)
@@ -176,24 +243,37 @@ def reused_statement(ground: Ground) -> object:
     return first(connection, "a.t")
 
 
-@attack("a cursor made before the guard attaches", expect=SANDBOX,
-        prepare=lambda ground: (prepare(ground), setattr(ground.held, "cursor", ground.held.connection.cursor())))  # fmt: skip
+@attack(
+    "a cursor made before the guard attaches",
+    expect=SANDBOX,
+    prepare=lambda ground: (prepare(ground), setattr(ground.held, "cursor", ground.held.connection.cursor())),
+)
 def cursor_of_the_host(ground: Ground) -> object:
     ground.held.cursor.execute("attach ? as a", (secret(ground),))
     return ground.held.cursor.execute("select x from a.t").fetchone()[0]
 
 
-@attack("the folder for temporary files of the engine is set outside", expect=SANDBOX.quietly, prepare=prepare,
-        unguarded="sqlite may be built without it")  # fmt: skip
+@attack(
+    "the folder for temporary files of the engine is set outside",
+    expect=SANDBOX.quietly,
+    prepare=prepare,
+    unguarded="sqlite may be built without it",
+)
 def temporary_folder(ground: Ground) -> None:
     connection = sqlite3.connect(f"{ground.inside}/own.db")
     connection.execute(f"pragma temp_store_directory = '{ground.outside_dir}'")
     connection.execute("pragma temp_store = 1")
-    connection.executescript("pragma cache_size = 1; create temp table t (x); insert into t values (randomblob(3000000));")
+    connection.executescript(
+        "pragma cache_size = 1; create temp table t (x); insert into t values (randomblob(3000000));"
+    )
 
 
-@attack("an extension of the engine is loaded from the root", expect=SANDBOX, prepare=prepare,
-        unguarded="many interpreters are built without it")  # fmt: skip
+@attack(
+    "an extension of the engine is loaded from the root",
+    expect=SANDBOX,
+    prepare=prepare,
+    unguarded="many interpreters are built without it",
+)
 def engine_extension(ground: Ground) -> object:
     connection = sqlite3.connect(":memory:")
     if not hasattr(connection, "enable_load_extension"):
@@ -225,12 +305,15 @@ attacks_of(
         "type": lambda ground: first(ground.held.type(secret(ground))),
         "subclass": lambda ground: first(ground.held.early(secret(ground))),
         "init": uninitialised,
-        "execute": lambda ground: ground.held.execute(sqlite3.connect(":memory:"), "attach ? as a", (secret(ground),))
-        .connection.execute("select x from a.t").fetchone()[0],
+        "execute": lambda ground: (
+            ground.held.execute(sqlite3.connect(":memory:"), "attach ? as a", (secret(ground),))
+            .connection.execute("select x from a.t")
+            .fetchone()[0]
+        ),
     },
     "a reference to the engine from before the guard is used: {}",
     expect=SANDBOX,
     group="captured_",
     early=capture,
     prepare=prepare,
-)  # fmt: skip
+)

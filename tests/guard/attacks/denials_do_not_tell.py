@@ -1,4 +1,4 @@
-"""Denials do not tell: the answer about a path outside is the same whether something is there or not, in type and text."""
+"""Denials do not tell: what is said about a path outside is the same whether something is there or not."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ def make(ground: Ground) -> None:
     """Twins outside: under one name something is there, under the other nothing is."""
     folder = ground.outside_dir
     ground.write(f"{folder}/present", "x")
+    ground.write(f"{folder}/empty.ini", "")
     os.mkdir(f"{folder}/present_d")
     ground.write(f"{folder}/present_d/present", "x")
     os.symlink("present", f"{folder}/present_l")
@@ -101,13 +102,23 @@ PLACES = {
     "below_a_file": ("{outside}/present/x", "{outside}/missing/x", "present", "missing"),
     "through_link": ("{inside}/link_p", "{inside}/link_m", "link_p", "link_m", "present", "missing"),
     "through_folder_link": (
-        "{inside}/folder_p/present", "{inside}/folder_m/present", "folder_p", "folder_m", "present_d", "missing_d",
+        "{inside}/folder_p/present",
+        "{inside}/folder_m/present",
+        "folder_p",
+        "folder_m",
+        "present_d",
+        "missing_d",
     ),
     "by_dots": ("{inside}/../outside/present", "{inside}/../outside/missing", "present", "missing"),
     "by_proc_root": ("/proc/self/root{outside}/present", "/proc/self/root{outside}/missing", "present", "missing"),
     "trailing_slash": ("{outside}/present_d/", "{outside}/missing_d/", "present_d", "missing_d"),
-    "folder_above_missing": ("{outside}/present_d/../present", "{outside}/missing_d/../present", "present_d", "missing_d"),
-}  # fmt: skip
+    "folder_above_missing": (
+        "{outside}/present_d/../present",
+        "{outside}/missing_d/../present",
+        "present_d",
+        "missing_d",
+    ),
+}
 for place, (first, second, *words) in PLACES.items():
     for act_name in ("open", "stat", "exists", "os_open"):
 
@@ -137,15 +148,17 @@ def link_target_named(ground: Ground) -> bool | None:
 
 @attack("a library asks on the subject's behalf and is told what is there", expect=SAME, prepare=make)
 def library_probe(ground: Ground) -> bool | None:
-    import shutil
+    import configparser
 
-    paths = f"{ground.outside_dir}/present", f"{ground.outside_dir}/missing"
-    there, not_there = (shutil.which(path, mode=os.F_OK) for path in paths)
-    return True if there or not_there else None
+    paths = f"{ground.outside_dir}/empty.ini", f"{ground.outside_dir}/missing.ini"
+    return True if configparser.ConfigParser().read(paths) else None
 
 
-@attack("the source of a traceback is fetched from outside", expect=SAME,
-        prepare=lambda ground: ground.write(f"{ground.outside_dir}/code.py", f"1 / 0  # {ground.SECRET}\n"))  # fmt: skip
+@attack(
+    "the source of a traceback is fetched from outside",
+    expect=SAME,
+    prepare=lambda ground: ground.write(f"{ground.outside_dir}/code.py", f"1 / 0  # {ground.SECRET}\n"),
+)
 def traceback_source(ground: Ground) -> object:
     import traceback
 

@@ -18,14 +18,27 @@ class Denied:
 
     codes: tuple[str, ...]
     or_nothing: bool = False
+    or_errors: tuple[str, ...] = ()
 
     @property
     def quietly(self) -> Denied:
         """The same, but coming home empty-handed is as good: a library swallowed the denial."""
-        return Denied(self.codes, or_nothing=True)
+        return Denied(self.codes, or_nothing=True, or_errors=self.or_errors)
+
+    @property
+    def unseen(self) -> Denied:
+        """The same, but a library that asks on its own may be told that nothing is there."""
+        return self.quietly.or_raises(
+            "FileNotFoundError", "ModuleNotFoundError", "ZipImportError", "URLError", "KeyError"
+        )
+
+    def or_raises(self, *errors: str) -> Denied:
+        """The same, but these errors of the interpreter or of a library end the attack as well."""
+        return Denied(self.codes, self.or_nothing, self.or_errors + errors)
 
     def __or__(self, other: Denied) -> Denied:
-        return Denied(self.codes + other.codes, self.or_nothing or other.or_nothing)
+        either = self.or_nothing or other.or_nothing
+        return Denied(self.codes + other.codes, either, self.or_errors + other.or_errors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +66,8 @@ PROCESS = Denied(("sandbox_subprocess_denied:",))
 ENVIRONMENT = Denied(("sandbox_env_denied:",))
 USAGE = Denied(("GuardUsageError", "GuardSealedError"))
 SANDBOX = Denied(("sandbox_", "GuardUsageError", "GuardSealedError"))
+BROKEN = Denied(("",), or_nothing=True, or_errors=("",))
+"""The subject broke something on the way, so any error will do: it gained nothing and nothing crashed."""
 
 
 class Ground:
@@ -130,7 +145,13 @@ class Ground:
 def _describe(path: str) -> tuple[object, ...]:
     """Identity, metadata and content of one path, without following a link."""
     status = os.lstat(path)
-    shape = (status.st_mode, status.st_uid, status.st_gid, status.st_ino, tuple(os.listxattr(path, follow_symlinks=False)))
+    shape = (
+        status.st_mode,
+        status.st_uid,
+        status.st_gid,
+        status.st_ino,
+        tuple(os.listxattr(path, follow_symlinks=False)),
+    )
     if (status.st_mode & 0o170000) != 0o100000:
         return shape
     with open(path, "rb") as file:
@@ -164,6 +185,8 @@ class Attack:
     """Module names, absolute paths, "root" or "access times": without them the attack means nothing here."""
     unguarded: str = ""
     """Why the attack cannot succeed even without a guard; empty when it does."""
+    host_writes: bool = False
+    """The host changes its trees itself meanwhile, so that only what is carried away counts."""
     at_exit: bool = False
     """The attack strikes while the interpreter ends; `inside/loot` then holds what it got."""
 
@@ -208,6 +231,16 @@ def attacks_of(
     """Register one attack per row of a table of small callables; `group` keeps equal names of two tables apart."""
     for name, act in table.items():
         attack(text.format(name), expect=expect, name=group + name, **options)(act)
+
+
+def raw_fork_exec(fork_exec: Callable[..., int], arguments: list[str], environment: list[bytes] | None = None) -> None:
+    """Start a program by the C function below `subprocess`, and wait for it."""
+    read, write = os.pipe()
+    encoded = [argument.encode() for argument in arguments]
+    numbers = [-1] * 6
+    rest = (False, False, -1, None, None, None, -1, None, False)
+    pid = fork_exec(encoded, [encoded[0]], True, (write,), None, environment, *numbers, read, write, *rest)
+    os.waitpid(pid, 0)
 
 
 def running_version() -> tuple[int, int]:

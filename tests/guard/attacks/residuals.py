@@ -48,15 +48,22 @@ def builtin_replaced(ground: Ground) -> None:
     builtins.len = thief
 
 
-@attack("a function of the standard library is replaced", expect=REPLACED,
-        after=lambda ground: __import__("textwrap").dedent("x") and None)  # fmt: skip
+@attack(
+    "a function of the standard library is replaced",
+    expect=REPLACED,
+    after=lambda ground: __import__("textwrap").dedent("x") and None,
+)
 def library_function_replaced(ground: Ground) -> None:
     import textwrap
 
     textwrap.dedent = lambda text: ground.steal()
 
 
-@attack("a module in sys.modules is replaced", expect=REPLACED, after=lambda ground: __import__("colorsys").rgb_to_hsv(0, 0, 0))
+@attack(
+    "a module in sys.modules is replaced",
+    expect=REPLACED,
+    after=lambda ground: __import__("colorsys").rgb_to_hsv(0, 0, 0),
+)
 def module_replaced(ground: Ground) -> None:
     class Module:
         @staticmethod
@@ -77,7 +84,9 @@ def exception_hook(ground: Ground) -> None:
     threading.excepthook = lambda _: ground.steal()
 
 
-@attack("a finder is put into the import system", expect=REGISTERED, after=lambda ground: __import__("colorsys") and None)
+@attack(
+    "a finder is put into the import system", expect=REGISTERED, after=lambda ground: __import__("colorsys") and None
+)
 def import_finder(ground: Ground) -> None:
     class Finder:
         @staticmethod
@@ -88,8 +97,11 @@ def import_finder(ground: Ground) -> None:
     sys.meta_path.insert(0, Finder)
 
 
-@attack("a folder of the subject is put in front of the import path", expect=SHARED,
-        after=lambda ground: __import__("colorsys").steal(ground))  # fmt: skip
+@attack(
+    "a folder of the subject is put in front of the import path",
+    expect=SHARED,
+    after=lambda ground: __import__("colorsys").steal(ground),
+)
 def import_path(ground: Ground) -> None:
     with open(f"{ground.inside}/colorsys.py", "w") as file:
         file.write("def steal(ground):\n    ground.steal()\n")
@@ -112,8 +124,11 @@ def thread_profile(ground: Ground) -> None:
     threading.setprofile(lambda *_: ground.steal() if not ground.loot else None)
 
 
-@attack("an error handler of the codecs is registered", expect=REGISTERED,
-        after=lambda ground: b"\xff".decode("ascii", "attack") and None)  # fmt: skip
+@attack(
+    "an error handler of the codecs is registered",
+    expect=REGISTERED,
+    after=lambda ground: b"\xff".decode("ascii", "attack") and None,
+)
 def codec_error_handler(ground: Ground) -> None:
     import codecs
 
@@ -131,7 +146,11 @@ def log_handler(ground: Ground) -> None:
     logging.getLogger().addHandler(Handler())
 
 
-@attack("an object whose text is the secret is returned", expect=RETURNED, after=lambda ground: repr(ground.held.result) and None)
+@attack(
+    "an object whose text is the secret is returned",
+    expect=RETURNED,
+    after=lambda ground: repr(ground.held.result) and None,
+)
 def returned_object(ground: Ground) -> object:
     class Thing:
         def __repr__(self) -> str:
@@ -141,8 +160,12 @@ def returned_object(ground: Ground) -> object:
     return Thing()
 
 
-@attack("a lazy iterator over a builtin is returned", expect=RETURNED, form="run",
-        after=lambda ground: next(ground.held.result).read())  # fmt: skip
+@attack(
+    "a lazy iterator over a builtin is returned",
+    expect=RETURNED,
+    form="run",
+    after=lambda ground: next(ground.held.result).read(),
+)
 def returned_iterator(ground: Ground) -> object:
     return map(open, [ground.outside])
 
@@ -181,8 +204,9 @@ async def loop_queue(ground: Ground) -> None:
     await asyncio.sleep(0)
 
 
-@attack("a local variable of a frame of the host is replaced", expect=REPLACED, since=(3, 13),
-        after=lambda ground: None)  # fmt: skip
+@attack(
+    "a local variable of a frame of the host is replaced", expect=REPLACED, since=(3, 13), after=lambda ground: None
+)
 def frame_variable(ground: Ground) -> None:
     frame = sys._getframe()
     while frame is not None and "attack" not in frame.f_locals:
@@ -201,9 +225,14 @@ def frame_variable(ground: Ground) -> None:
         frame = frame.f_back
 
 
-@attack("the environment of the process makes the host's next child run the subject's code", expect=SHARED,
-        after=lambda ground: __import__("subprocess").run([sys.executable, "-c", ""], check=False)
-        and open(f"{ground.inside}/loot.txt").read())  # fmt: skip
+@attack(
+    "the environment of the process makes the host's next child run the subject's code",
+    expect=SHARED,
+    after=lambda ground: (
+        __import__("subprocess").run([sys.executable, "-c", ""], check=False)
+        and open(f"{ground.inside}/loot.txt").read()
+    ),
+)
 def children_environment(ground: Ground) -> None:
     import os
 

@@ -1,9 +1,13 @@
-"""Play one attack in this fresh process and print its verdict as one line of JSON.
+"""Play one attack in a process of its own and print its verdict as one line of JSON.
 
     python -P runner.py <attack file> <attack name> --guard on|off --base <empty directory>
+    python -P runner.py --serve
 
 The process is the host: it builds the ground, prepares what the attack wants the host to have prepared, enters the
 guard (or not), lets the attack run, leaves the guard, and then looks at what the attack carried away or changed.
+
+`--serve` reads such orders from its input, one line of JSON each, and plays each in a fork of itself. The guard is not
+installed in the serving process, only what it imports anyway is there already: that makes a thousand attacks bearable.
 """
 
 from __future__ import annotations
@@ -37,7 +41,23 @@ def make_guard(attack, ground):
     }
     if attack.policy is not None:
         arguments |= attack.policy(ground)
-    return lambda: democrai_sandbox.process_guard_context(**arguments)
+    return lambda **other: democrai_sandbox.process_guard_context(**(arguments | other))
+
+
+class NoGuard:
+    """Stands for a guard where there is none."""
+
+    def __init__(self, **_):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+    def run(self, function, *arguments):
+        return function(*arguments)
 
 
 def begin(attack, ground):
@@ -97,7 +117,7 @@ async def play_async(attack, ground, guard):
     return before
 
 
-def carried_away(ground, before) -> str:
+def carried_away(attack, ground, before) -> str:
     """What proves that the attack succeeded, or nothing."""
     for item in (getattr(ground.held, "result", None), *ground.loot):
         if item is True:
@@ -105,6 +125,8 @@ def carried_away(ground, before) -> str:
         text = item.decode("latin-1") if isinstance(item, (bytes, bytearray)) else item
         if isinstance(text, str) and ground.SECRET in text:
             return "the secret"
+    if attack.host_writes:
+        return ""
     changed = [path for path, seen in ground.snapshot().items() if before.get(path) != seen]
     changed += [path for path in before if not os.path.lexists(path)]
     return f"changed {sorted(changed)}" if changed else ""
@@ -139,9 +161,8 @@ def report(out: int, verdict: str, proof: str, error) -> None:
     os.write(out, json.dumps(line).encode("ascii", "backslashreplace") + b"\n")
 
 
-def main() -> None:
-    """Play the attack named on the command line."""
-    file, name, guarded, base = sys.argv[1], sys.argv[2], sys.argv[4] == "on", sys.argv[6]
+def run(file: str, name: str, *, guarded: bool, base: str) -> None:
+    """Play one attack; ends the process unless the attack is about its end."""
     kit, attack = load(file, name)
     out = os.dup(1)
     ground = kit.Ground(base)
@@ -151,13 +172,14 @@ def main() -> None:
     if attack.early is not None:
         attack.early(ground)
     guard = make_guard(attack, ground) if guarded else None
+    ground.held.make = guard or NoGuard
     if attack.act.__code__.co_flags & 0x80:  # a coroutine function
         import asyncio
 
         before = asyncio.run(play_async(attack, ground, guard))
     else:
         before = play_sync(attack, ground, guard)
-    proof = carried_away(ground, before)
+    proof = carried_away(attack, ground, before)
     verdict, error = ("escaped", None) if proof else stopped_by(ground.errors)
     if not hasattr(ground.held, "begun"):
         verdict = "not begun"
@@ -166,4 +188,46 @@ def main() -> None:
         os._exit(0)
 
 
-main()
+TIME_LIMIT = 20
+PRELOADED = ("dataclasses", "typing", "json", "enum", "re", "tempfile", "site", "sysconfig", "democrai_sandbox.policy")
+
+
+def play_in_fork(order: dict[str, str]) -> int | None:
+    """Play an order in a fork; returns its exit status, or None when it had to be killed."""
+    import select
+
+    base = order["base"]
+    pid = os.fork()
+    if pid == 0:
+        for number, name in ((1, f"{base}.out"), (2, f"{base}.err")):
+            os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.environ |= {"TMPDIR": f"{base}/tmp", "HOME": f"{base}/outside"}
+        run(order["file"], order["name"], guarded=order["guard"] == "on", base=base)
+        sys.exit(0)
+    handle = os.pidfd_open(pid)
+    waiting = select.poll()
+    waiting.register(handle, select.POLLIN)
+    in_time = waiting.poll(TIME_LIMIT * 1000)
+    if not in_time:
+        os.kill(pid, 9)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    os.close(handle)
+    return status if in_time else None
+
+
+def serve() -> None:
+    """Play orders until the input ends."""
+    import json
+
+    for name in PRELOADED:
+        import_module(name)
+    while line := sys.stdin.readline():
+        status = play_in_fork(json.loads(line))
+        os.write(1, json.dumps(status).encode() + b"\n")
+
+
+if sys.argv[1] == "--serve":
+    serve()
+else:
+    run(sys.argv[1], sys.argv[2], guarded=sys.argv[4] == "on", base=sys.argv[6])

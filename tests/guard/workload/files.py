@@ -255,14 +255,14 @@ def globbing(w):
 
 
 def walking_by_descriptor(w):
-    """os.fwalk works with dir_fd, which is refused outside install phases: it says so, instead of finding nothing."""
-    Path(w.root, "sub").mkdir()
+    """os.fwalk works with dir_fd: it may be refused, with a denial that says so, but not lose half of the tree."""
+    Path(w.root, "sub", "deep").mkdir(parents=True)
     try:
         found = list(os.fwalk(w.root))
     except PermissionError as error:
         assert type(error).__name__ == "FilesystemFdDenied"
     else:
-        raise AssertionError(f"fwalk gave {found}")
+        assert len(found) == 3, found
 
 
 def copying(w):
@@ -389,7 +389,7 @@ def relative_paths(w):
     assert os.path.exists("../f")
     assert open("../f").read() == "x"
     assert Path("..").resolve() == Path(w.root).resolve()
-    assert os.path.relpath("../f", w.root) == "f"
+    assert os.path.relpath("../f", os.path.realpath(w.root)) == "f"
     assert os.getcwd().endswith("sub")
     os.chdir("..")
     os.rename("f", "sub/f")

@@ -1,4 +1,4 @@
-"""Run the functions of a workload, one after another, in one process."""
+"""Run the functions of a workload, one after another, inside one guard."""
 
 from __future__ import annotations
 
@@ -7,11 +7,21 @@ import traceback
 
 
 def run_all(world):
-    """Run every named function of a workload inside one guard, each in a folder of its own."""
-    space = world.load(world.args[0])
+    """Run every named function of a workload, each in a folder of its own; unguarded when no guard is given."""
+    path, names, guard = world.args
+    space = world.load(path)
+    if guard is None:
+        return work(world, space, names)
+    from democrai_sandbox import process_guard_context
+
+    return process_guard_context(**guard).run(work, world, space, names)
+
+
+def work(world, space, names):
+    """Each outcome: ok, the missing module, or the error with its traceback."""
     top = world.root
     seen = {}
-    for name in world.args[1]:
+    for name in names:
         world.root = os.path.join(top, name)
         os.makedirs(world.root)
         os.chdir(world.root)

@@ -61,14 +61,67 @@ static int on_import_event(State *state, PyObject *args)
     return PyUnicode_Check(file) || PyBytes_Check(file) ? import_native_check(state, file) : 0;
 }
 
+static _Thread_local bool harmless_code = false;
+
+/* code.replace may rename; what the code does, it must leave alone: crafted bytecode corrupts the interpreter. */
+PyObject *on_code_replace(State *state, Call *call)
+{
+    static const char *const names[] = {"co_name", "co_qualname", "co_filename", "co_firstlineno", "co_flags"};
+    bool harmless = call->nargs == 0;
+    for (Py_ssize_t i = 0; call->kwnames != NULL && i < PyTuple_GET_SIZE(call->kwnames); i++) {
+        PyObject *name = PyTuple_GET_ITEM(call->kwnames, i), *value = call->args[call->nargs + i];
+        bool known = false;
+        for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+            known = known || PyUnicode_CompareWithASCIIString(name, names[k]) == 0;
+        }
+        if (PyUnicode_CompareWithASCIIString(name, "co_flags") == 0) {
+            long flags = PyLong_CheckExact(value) ? PyLong_AsLong(value) : -1;
+            known = ((flags ^ ((PyCodeObject *)call->self)->co_flags) & ~CO_ITERABLE_COROUTINE) == 0;
+        }
+        harmless = harmless && known;
+    }
+    harmless_code = harmless;
+    PyObject *result = call_original(call);
+    harmless_code = false;
+    return result;
+}
+
+/* Whether a function keeps doing what it does: the same instructions, constants and names. */
+static bool same_code(PyObject *function, PyObject *value)
+{
+    if (!PyFunction_Check(function) || !PyCode_Check(value)) {
+        return false;
+    }
+    PyCodeObject *old = (PyCodeObject *)PyFunction_GET_CODE(function), *new = (PyCodeObject *)value;
+    if (old->co_consts != new->co_consts || old->co_names != new->co_names) {
+        return false;
+    }
+    PyObject *left = PyCode_GetCode(old), *right = left ? PyCode_GetCode(new) : NULL;
+    bool same = right != NULL && PyObject_RichCompareBool(left, right, Py_EQ) == 1;
+    Py_XDECREF(left);
+    Py_XDECREF(right);
+    return same;
+}
+
+/* Giving a function other code would make the host run it as its own. */
 static int on_setattr_event(State *state, PyObject *args)
 {
     PyObject *name = item(args, 1);
-    if (PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, "__code__") == 0) {
+    if (PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, "__code__") == 0 && !same_code(item(args, 0), item(args, 2))) {
         deny_text(state, DENY_TAMPER, "__code__");
         return -1;
     }
     return 0;
+}
+
+static int on_code_event(State *state, const char *event)
+{
+    if (harmless_code) {
+        harmless_code = false;
+        return 0;
+    }
+    deny_text(state, DENY_TAMPER, event);
+    return -1;
 }
 
 static int refuse(State *state, const char *event)
@@ -125,7 +178,7 @@ static int on_event(State *state, const char *event, PyObject *args)
         if (begins(event, "ctypes.")) {
             return refuse_ctypes(state);
         }
-        return is(event, "code.__new__") ? refuse(state, event) : 0;
+        return is(event, "code.__new__") ? on_code_event(state, event) : 0;
     case 'f':
         if (begins(event, "fcntl.")) {
             return descriptor_check(state, item(args, 0), WANT_MANAGE);
@@ -149,13 +202,18 @@ static int hook(const char *event, PyObject *args, void *unused)
     if (event[0] == 'i' && is(event, "import")) {
         imports_happened = true; /* something optional may have come that has to be patched */
     }
-    if (LIKELY(live_states == 0) || strchr("oiscfmgpr", event[0]) == NULL || (checked_open && is(event, "open"))) {
+    if (LIKELY(live_states == 0) || strchr("oiscfmgpr", event[0]) == NULL) {
+        return 0;
+    }
+    if (checked_open && is(event, "open")) {
+        checked_open = false; /* for this one event: what runs next may be user code */
         return 0;
     }
     State *state = state_guarding();
     if (state == NULL) {
         return 0;
     }
+    finders_suspect = finders_suspect || event[0] == 'i';
     Py_INCREF(state);
     int result = on_event(state, event, args);
     Py_DECREF(state);

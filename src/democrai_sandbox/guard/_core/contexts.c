@@ -10,45 +10,59 @@ bool sealed = false;
 
 /* ---- code the runtime registered before sealing ------------------------------------------------ */
 
-static PyObject **runtime_code = NULL;
-static Py_ssize_t runtime_code_count = 0;
+/* Code objects by identity: equal ones can be made by anybody. */
+typedef struct {
+    PyObject **items;
+    Py_ssize_t count;
+} CodeSet;
 
-/* By identity: equal code objects can be made by anybody. */
-bool is_runtime_code(PyObject *code)
+static CodeSet runtime_code;
+
+static bool contains(const CodeSet *set, PyObject *code)
 {
-    for (Py_ssize_t i = 0; i < runtime_code_count; i++) {
-        if (runtime_code[i] == code) {
+    for (Py_ssize_t i = 0; i < set->count; i++) {
+        if (set->items[i] == code) {
             return true;
         }
     }
     return false;
 }
 
-int register_runtime_code(PyObject *codes)
+static int add_all(CodeSet *set, PyObject *codes)
 {
-    PyObject *items = PySequence_Fast(codes, "runtime_code must be a sequence of code objects");
+    PyObject *items = PySequence_Fast(codes, "expected a sequence of code objects");
     if (items == NULL) {
         return -1;
     }
     Py_ssize_t extra = PySequence_Fast_GET_SIZE(items);
-    PyObject **grown = PyMem_Realloc(runtime_code, (size_t)(runtime_code_count + extra + 1) * sizeof *grown);
+    PyObject **grown = PyMem_Realloc(set->items, (size_t)(set->count + extra + 1) * sizeof *grown);
     if (grown == NULL) {
         Py_DECREF(items);
         PyErr_NoMemory();
         return -1;
     }
-    runtime_code = grown;
+    set->items = grown;
     for (Py_ssize_t i = 0; i < extra; i++) {
         PyObject *code = PySequence_Fast_GET_ITEM(items, i);
         if (!PyCode_Check(code)) {
-            Py_DECREF(items);
             PyErr_Format(PyExc_TypeError, "not a code object: %R", code);
+            Py_DECREF(items);
             return -1;
         }
-        runtime_code[runtime_code_count++] = Py_NewRef(code);
+        set->items[set->count++] = Py_NewRef(code);
     }
     Py_DECREF(items);
     return 0;
+}
+
+bool is_runtime_code(PyObject *code)
+{
+    return contains(&runtime_code, code);
+}
+
+int register_runtime_code(PyObject *codes)
+{
+    return add_all(&runtime_code, codes);
 }
 
 static bool called_by_runtime(void)
@@ -297,7 +311,7 @@ typedef struct {
     State *state;
 } Steps;
 
-static PyObject *steps_new(State *state, PyObject *inner)
+PyObject *steps_new(State *state, PyObject *inner)
 {
     Steps *steps = PyObject_GC_New(Steps, &Steps_Type);
     if (steps == NULL) {

@@ -39,6 +39,7 @@ enum {
     FLAG_CODE = 32,      /* a read-only code root: interpreter, standard library, site-packages */
     FLAG_IMPORT = 64,    /* a directory only the import machinery may look into */
     FLAG_OWNED = 128,    /* counts below a protected path too: the runtime gave it to this subject */
+    FLAG_STREAM = 2048,  /* may be opened for writing, and nothing else be done to it: /dev/null */
     FLAG_PROTECTED = 256 /* nothing here or below, whatever other entries say */
 };
 
@@ -71,6 +72,7 @@ typedef struct {
     PyObject *subject, *kind;  /* exact str */
     PyObject *imports;         /* frozenset of sensitive roots this subject may use */
     PyObject *declared;        /* what the Python face wants back for views: immutable values */
+    PyObject *ancestors;       /* tuple of "kind:name": the chain of the process that started this one */
     bool allow_subprocess;
     bool include_runtime;
 } Policy;
@@ -130,6 +132,7 @@ typedef struct {
     char text[PATH_MAX];
     char raw[PATH_MAX]; /* absolute, as the kernel would walk it */
     bool directory;     /* ended in a slash: only a directory will do */
+    bool dotted;        /* has "..": after a link that means the link's target, which only the kernel knows */
 } PathText;
 
 enum {
@@ -138,7 +141,8 @@ enum {
     PROBE = 4,    /* an exists-style question: library code gets "not found" for an answer */
     ANY = 8,      /* one of the wanted operations is enough; the caller finds out which it is */
     STAT = 16,    /* answer from the handle itself */
-    DEFAULTS = 32 /* without an argument it means the working directory */
+    DEFAULTS = 32, /* without an argument it means the working directory */
+    ANSWERS = 64  /* answers False where others raise */
 };
 
 typedef struct {
@@ -169,7 +173,7 @@ typedef enum {
     DENY_TAMPER,
 } DenialKind;
 
-extern PyObject *denial_factory, *decider, *recorder, *facade_files;
+extern PyObject *denial_factory, *decider, *recorder, *facade_files, *check_failed;
 PyObject *recent_denials(PyObject *module, PyObject *unused);
 
 int grant(State *state, const char *path, unsigned wanted, unsigned *granted);
@@ -181,9 +185,12 @@ void *deny_path(State *state, const char *path, unsigned missing, bool probe);
 void *deny_text(State *state, DenialKind kind, const char *text);
 int decide_descriptor(State *state, int fd, unsigned wanted);
 bool asker_is_library(void);
+bool caller_is_library(void);
 bool frame_is_import_machinery(void);
+bool caller_is_importlib(void);
 PyObject *errno_error(PyObject *filename);
-void errno_filename(PyObject *filename);
+bool error_is_denial(void);
+void errno_filename(PyObject *filename, PyObject *second);
 
 /* ---- patch.c ------------------------------------------------------------------------------- */
 typedef struct Row Row;
@@ -209,7 +216,7 @@ struct Row {
     const char *argument; /* name of the first path or descriptor argument */
     int index;            /* its position */
     bool optional;        /* absent in some interpreters or builds */
-    bool always;          /* called for unguarded code too, while any guard is alive */
+    int always;           /* 1: called for unguarded code too while any guard is alive; 2: at any time */
     PyCFunction trampolines[8];
     PyMethodDef *entry;
     PyObject *module_object;
@@ -231,7 +238,7 @@ int patch_row(Row *row, PyObject *module);
 int patch_slot(PyTypeObject *type, const char *descriptor, void **slot, void *replacement);
 int patch_module(const char *name, PyObject *module);
 int patch_loaded_modules(void);
-extern bool imports_happened;
+extern bool imports_happened, finders_suspect;
 
 /* ---- handlers ------------------------------------------------------------------------------ */
 PyObject *on_path(State *state, Call *call);
@@ -257,7 +264,15 @@ PyObject *on_context_run(State *state, Call *call);
 PyObject *on_context_variable(State *state, Call *call);
 PyObject *on_callable(State *state, Call *call);
 PyObject *on_signal(State *state, Call *call);
-PyObject *on_at_fork(State *state, Call *call);
+PyObject *on_callables(State *state, Call *call);
+PyObject *on_done_callback(State *state, Call *call);
+PyObject *on_umask(State *state, Call *call);
+PyObject *on_code_replace(State *state, Call *call);
+PyObject *scan_new(PyObject *iterator, PyObject *base);
+int scans_ready(void);
+PyObject *on_fault_file(State *state, Call *call);
+PyObject *on_named_by_environment(State *state, Call *call);
+PyObject *on_bind_line(State *state, Call *call);
 PyObject *on_weak_proxy(State *state, Call *call);
 PyObject *on_import_native(State *state, Call *call);
 PyObject *on_sql(State *state, Call *call);
@@ -271,7 +286,10 @@ int directory_argument(State *state, const Call *call, const char *name, char *b
 /* ---- descriptors.c ------------------------------------------------------------------------- */
 void descriptor_adopt(State *state, int fd);
 int descriptor_check(State *state, PyObject *number, unsigned wanted);
-enum { WANT_MANAGE = 512 }; /* closing, duplicating over, changing flags: only one's own */
+enum {
+    WANT_MANAGE = 512, /* closing, duplicating over, changing flags: only one's own */
+    WANT_PATH = 1024   /* also for one's own: the kernel does not ask how it was opened (fchmod, utime, ...) */
+};
 
 /* ---- opens.c, databases.c, imports.c, handover.c, contexts.c, processes.c -------------------- */
 int opens_ready(void);
@@ -285,6 +303,15 @@ int environment_check(State *state, PyObject *name);
 extern PyObject *sensitive_roots;
 int handover_ready(void);
 int executor_patch(PyObject *module);
+int future_patch(PyObject *module);
+int pool_patch(PyObject *module);
+int threading_patch(PyObject *module);
+int task_patch(PyObject *module);
+int cffi_patch(PyObject *module);
+PyObject *steps_new(State *state, PyObject *inner);
+PyObject *state_chain(const State *state);
+PyObject *question_new(State *state, const char *resource, const char *operation, PyObject *target, bool registers);
+int question_ready(PyObject *module);
 int asyncio_patch(PyObject *module);
 PyObject *bound_new(State *state, PyObject *function, PyObject *args, PyObject *kwargs);
 extern PyTypeObject Bound_Type, Guard_Type, Steps_Type, Ready_Type;

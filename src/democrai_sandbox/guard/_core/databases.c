@@ -5,7 +5,8 @@
 #include <unistd.h>
 
 static initproc connection_original = NULL;
-static PyObject *authoriser = NULL;
+static PyObject *authoriser = NULL, *connection_type = NULL, *connection_set_authorizer = NULL;
+static _Thread_local bool parameters_checked = false;
 static _Thread_local PyObject *refused = NULL; /* the denial behind sqlite's "not authorized" */
 
 enum { SQLITE_OK = 0, SQLITE_DENY = 1, SQLITE_ATTACH = 24, SQLITE_FUNCTION = 31 };
@@ -41,29 +42,53 @@ static bool is_memory(const char *name)
     return name[0] == '\0' || strcmp(name, ":memory:") == 0;
 }
 
+typedef struct {
+    char path[PATH_MAX];
+    bool memory, read_only;
+} Database;
+
+/* The last "mode=" of the query counts, as for sqlite; a fragment never does. */
+static void read_query(const char *uri, Database *database)
+{
+    const char *query = strchr(uri, '?'), *end = uri + strcspn(uri, "#");
+    for (const char *p = query && query < end ? query + 1 : end; p < end;) {
+        size_t length = strcspn(p, "&#");
+        if (strncmp(p, "mode=", 5) == 0) {
+            database->memory = length == 11 && strncmp(p + 5, "memory", 6) == 0;
+            database->read_only = length == 7 && strncmp(p + 5, "ro", 2) == 0;
+        }
+        p += length + 1;
+    }
+}
+
+static void read_name(const char *name, bool uri, Database *database)
+{
+    *database = (Database){.memory = false};
+    if (uri && strncmp(name, "file:", 5) == 0) {
+        uri_path(name, database->path);
+        read_query(name, database);
+    }
+    else {
+        strcpy(database->path, name);
+    }
+    database->memory = database->memory || is_memory(database->path);
+}
+
 /* Decides on a database file; fills `location` with where it really is. Empty: nothing on disk. */
 static int check_database(State *state, const char *name, bool uri, char *location)
 {
-    char path[PATH_MAX];
-    bool read_only = false;
+    Database database;
+    PathText text;
     location[0] = '\0';
     if (strlen(name) >= PATH_MAX) {
         PyErr_SetString(PyExc_ValueError, "database name is too long");
         return -1;
     }
-    strcpy(path, name);
-    if (uri && strncmp(name, "file:", 5) == 0) {
-        uri_path(name, path);
-        read_only = strstr(name, "mode=ro") != NULL || strstr(name, "immutable=1") != NULL;
-        if (strstr(name, "mode=memory") != NULL) {
-            return 0;
-        }
-    }
-    if (is_memory(path)) {
+    read_name(name, uri, &database);
+    if (database.memory) {
         return 0;
     }
-    PyObject *object = PyUnicode_DecodeFSDefault(path);
-    PathText text;
+    PyObject *object = PyUnicode_DecodeFSDefault(database.path);
     if (object == NULL || path_text(object, &text) < 0) {
         Py_XDECREF(object);
         return -1;
@@ -74,7 +99,10 @@ static int check_database(State *state, const char *name, bool uri, char *locati
         strcpy(location, text.text);
     }
     Py_END_ALLOW_THREADS
-    unsigned wanted = read_only ? OP_READ : OP_READ | (access(location, F_OK) == 0 ? OP_MODIFY : OP_CREATE | OP_MODIFY), granted;
+    unsigned wanted = OP_READ, granted;
+    if (!database.read_only) {
+        wanted |= access(location, F_OK) == 0 ? OP_MODIFY : OP_CREATE | OP_MODIFY;
+    }
     int result = grant(state, location, wanted, &granted);
     if (result == 0 && granted != wanted) {
         /* outside the roots nothing tells whether the file is there */
@@ -136,6 +164,21 @@ static int connect_checked(PyObject *self, PyObject *args, PyObject *kwargs, PyO
     return result;
 }
 
+/* Sets our authoriser, in a state in which set_authorizer is not refused. Statements prepared before are prepared anew. */
+static int authorise_connection(State *state, PyObject *connection)
+{
+    State *outside = state_new(state, NULL, MODE_BYPASS, true, NULL);
+    PyObject *done = NULL;
+    Entered entered;
+    if (outside != NULL && state_enter(outside, &entered) == 0) {
+        done = PyObject_CallFunctionObjArgs(connection_set_authorizer, connection, authoriser, NULL);
+        state_leave(&entered);
+    }
+    Py_XDECREF(outside);
+    Py_XDECREF(done);
+    return done ? 0 : -1;
+}
+
 static int connection_init(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     State *state = state_guarding();
@@ -150,36 +193,24 @@ static int connection_init(PyObject *self, PyObject *args, PyObject *kwargs)
     }
     int result = connect_checked(self, args, kwargs, exact);
     Py_DECREF(exact);
-    if (result == 0) {
-        /* outside the row that refuses set_authorizer to guarded code */
-        State *outside = state_new(state, NULL, MODE_BYPASS, true, NULL);
-        Entered entered;
-        if (outside == NULL || state_enter(outside, &entered) < 0) {
-            Py_XDECREF(outside);
-            return -1;
-        }
-        PyObject *done = PyObject_CallMethod(self, "set_authorizer", "O", authoriser);
-        state_leave(&entered);
-        Py_DECREF(outside);
-        result = done ? 0 : -1;
-        Py_XDECREF(done);
-    }
-    return result;
+    return result < 0 ? -1 : authorise_connection(state, self);
 }
 
-static int authorise_attach(State *state, PyObject *name)
+/* Both readings of the name must pass: whether it is a URI depends on how the connection was opened. */
+static int attach_allowed(State *state, PyObject *name)
 {
     char location[PATH_MAX];
     PyObject *bytes = NULL;
-    if (!PyUnicode_Check(name)) {
-        return SQLITE_DENY; /* computed while the statement runs: cannot be known beforehand */
-    }
     if (!PyUnicode_FSConverter(name, &bytes)) {
         return -1;
     }
-    int failed = check_database(state, PyBytes_AS_STRING(bytes), true, location);
+    const char *text = PyBytes_AS_STRING(bytes);
+    int result = check_database(state, text, true, location);
+    if (result == 0 && strncmp(text, "file:", 5) == 0 && strchr(text, '/') != NULL) {
+        result = check_database(state, text, false, location);
+    }
     Py_DECREF(bytes);
-    return failed < 0 ? -1 : SQLITE_OK;
+    return result;
 }
 
 static bool loads_extension(PyObject *name)
@@ -187,12 +218,24 @@ static bool loads_extension(PyObject *name)
     return PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, "load_extension") == 0;
 }
 
+static int authorise_attach(State *state, PyObject *name)
+{
+    if (PyUnicode_Check(name)) {
+        return attach_allowed(state, name);
+    }
+    if (parameters_checked) {
+        return 0; /* the name is a parameter, and every parameter was looked at */
+    }
+    deny_text(state, DENY_FILESYSTEM, "ATTACH");
+    return -1;
+}
+
 /* sqlite asks before every action of a statement; only these reach outside the database that was opened. */
 static PyObject *authorise(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
     State *state = state_guarding();
     long action = nargs == 5 ? PyLong_AsLong(args[0]) : -1;
-    int answer = SQLITE_OK;
+    int answer = 0;
     if (state != NULL && action == SQLITE_ATTACH) {
         answer = authorise_attach(state, args[1]);
     }
@@ -207,16 +250,67 @@ static PyObject *authorise(PyObject *module, PyObject *const *args, Py_ssize_t n
         Py_XSETREF(refused, value);
         Py_XDECREF(type);
         Py_XDECREF(trace);
-        answer = SQLITE_DENY;
     }
-    return PyLong_FromLong(answer);
+    return PyLong_FromLong(answer < 0 ? SQLITE_DENY : SQLITE_OK);
+}
+
+/* ---- statements ------------------------------------------------------------------------------------ */
+
+static bool mentions(const char *sql, const char *word)
+{
+    return strcasestr(sql, word) != NULL;
+}
+
+/* Parameters as a tuple of plain values that cannot change any more; NULL without an exception when they are not plain. */
+static PyObject *plain_parameters(State *state, PyObject *given)
+{
+    if (!PyTuple_CheckExact(given) && !PyList_CheckExact(given)) {
+        return NULL;
+    }
+    PyObject *values = PySequence_Tuple(given);
+    for (Py_ssize_t i = 0; values != NULL && i < PyTuple_GET_SIZE(values); i++) {
+        PyObject *value = PyTuple_GET_ITEM(values, i);
+        bool number = PyLong_CheckExact(value) || PyFloat_CheckExact(value) || value == Py_None;
+        if (!number && (!PyUnicode_CheckExact(value) || attach_allowed(state, value) < 0)) {
+            Py_CLEAR(values);
+        }
+    }
+    return values;
+}
+
+static PyObject *connection_of(PyObject *self)
+{
+    return PyObject_IsInstance(self, connection_type) == 1 ? Py_NewRef(self) : PyObject_GetAttrString(self, "connection");
+}
+
+/* A connection the host made has no authoriser of ours: it gets one before such a statement is prepared. */
+static PyObject *run_attaching(State *state, Call *call)
+{
+    PyObject *connection = connection_of(call->self);
+    int ready = connection ? authorise_connection(state, connection) : -1;
+    Py_XDECREF(connection);
+    if (ready < 0) {
+        return NULL;
+    }
+    PyObject *values = call->nargs > 1 ? plain_parameters(state, call->args[1]) : NULL;
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    parameters_checked = values != NULL;
+    PyObject *result = values ? call_with(call, 1, values) : call_original(call);
+    parameters_checked = false;
+    Py_XDECREF(values);
+    return result;
 }
 
 /* sqlite turns a refusal into "not authorized": the caller gets the denial itself. */
 PyObject *on_sql(State *state, Call *call)
 {
+    const char *sql = call->nargs > 0 && PyUnicode_Check(call->args[0]) ? PyUnicode_AsUTF8(call->args[0]) : NULL;
+    bool attaching = sql != NULL && (mentions(sql, "attach") || mentions(sql, "vacuum"));
+    PyErr_Clear();
     Py_CLEAR(refused);
-    PyObject *result = call_original(call);
+    PyObject *result = attaching ? run_attaching(state, call) : call_original(call);
     if (result == NULL && refused != NULL) {
         PyErr_Clear();
         PyErr_SetObject((PyObject *)Py_TYPE(refused), refused);
@@ -234,6 +328,11 @@ int databases_patch(PyObject *module)
         return 0;
     }
     authoriser = PyCFunction_New(&def, NULL);
+    connection_type = Py_NewRef((PyObject *)type);
+    connection_set_authorizer = PyObject_GetAttrString((PyObject *)type, "set_authorizer");
+    if (connection_set_authorizer == NULL) {
+        return -1;
+    }
     connection_original = type->tp_init;
     int result = authoriser ? patch_slot(type, "__init__", (void **)&type->tp_init, (void *)connection_init) : -1;
     Py_DECREF(type);

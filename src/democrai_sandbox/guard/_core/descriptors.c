@@ -71,6 +71,11 @@ static int foreign(State *state, int fd, unsigned wanted, const struct stat *inf
     if (path_normalise(path, normal) < 0) {
         return -1;
     }
+    bool by_path = wanted & WANT_PATH;
+    wanted &= ~(unsigned)WANT_PATH;
+    if (!by_path && wanted == OP_MODIFY && (location_mask(state, normal) & FLAG_STREAM)) {
+        return 0;
+    }
     return require(state, normal, wanted == WANT_MANAGE ? OP_READ : wanted);
 }
 
@@ -89,7 +94,8 @@ int descriptor_check(State *state, PyObject *number, unsigned wanted)
     if (fd <= 2 && wanted != WANT_MANAGE) {
         return 0; /* standard streams are for everybody to read and write, not to close or replace */
     }
-    if (owns(state, (int)fd, &info)) {
+    bool nameless = info.st_nlink == 0 || !(S_ISREG(info.st_mode) || S_ISDIR(info.st_mode));
+    if (owns(state, (int)fd, &info) && (!(wanted & WANT_PATH) || nameless)) {
         return 0;
     }
     return foreign(state, (int)fd, wanted, &info);
@@ -244,4 +250,20 @@ int socket_patch(PyObject *module)
     int result = patch_slot(type, "__init__", (void **)&type->tp_init, (void *)socket_init);
     Py_DECREF(type);
     return result < 0 ? -1 : 1;
+}
+
+/* faulthandler writes to the file it is given whenever the process gets into trouble, or at once. */
+PyObject *on_fault_file(State *state, Call *call)
+{
+    Py_ssize_t at = call_find(call, call->row->index, "file");
+    if (at < 0 || call->args[at] == Py_None) {
+        return call_original(call);
+    }
+    PyObject *number = number_of(call->args[at]), *result = NULL;
+    if (number != NULL && descriptor_check(state, number, OP_MODIFY) == 0) {
+        Py_INCREF(call->args[at]); /* stays open for good: faulthandler keeps the number, not the object */
+        result = call_with(call, at, number);
+    }
+    Py_XDECREF(number);
+    return result;
 }

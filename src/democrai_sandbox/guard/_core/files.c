@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,7 +18,7 @@ int directory_argument(State *state, const Call *call, const char *name, char *b
     if (!*given) {
         return 0;
     }
-    if (!state->allow_subprocess && !asker_is_library()) {
+    if (!state->allow_subprocess && !caller_is_library()) {
         deny_text(state, DENY_DESCRIPTOR, name);
         return -1;
     }
@@ -64,7 +65,7 @@ static PyObject *call_through(Call *call, Py_ssize_t at, int how, const PathText
     PyObject *result = call_with(call, at, handle);
     Py_DECREF(handle);
     if (result == NULL) {
-        errno_filename(text->object);
+        errno_filename(text->object, NULL);
     }
     return result;
 }
@@ -81,7 +82,7 @@ static PyObject *stat_handle(const Resolved *where, const PathText *text)
     PyObject *result = call_original(&call);
     Py_DECREF(number);
     if (result == NULL) {
-        errno_filename(text->object);
+        errno_filename(text->object, NULL);
     }
     return result;
 }
@@ -125,6 +126,10 @@ static PyObject *on_path_object(State *state, Call *call, Py_ssize_t at, PyObjec
     if (resolve(state, &text, call->row->operations, how, &where) == 0) {
         result = finish(call, at, how, &text, &where);
     }
+    else if ((how & ANSWERS) && PyErr_ExceptionMatches(PyExc_OSError) && !error_is_denial()) {
+        PyErr_Clear(); /* access() never raises for what is not there */
+        result = Py_NewRef(Py_False);
+    }
     Py_DECREF(text.object);
     return result;
 }
@@ -156,7 +161,8 @@ PyObject *on_path(State *state, Call *call)
     if (path_is_descriptor(call->args[at])) {
         PyObject *number = PyNumber_Index(call->args[at]);
         PyObject *result = NULL;
-        if (number != NULL && descriptor_check(state, number, call->row->operations) == 0) {
+        unsigned wanted = call->row->operations | (call->row->operations & OP_MODIFY ? WANT_PATH : 0);
+        if (number != NULL && descriptor_check(state, number, wanted) == 0) {
             result = call_with(call, at, number);
         }
         Py_XDECREF(number);
@@ -181,35 +187,58 @@ PyObject *on_device(State *state, Call *call)
     return on_path(state, call);
 }
 
-/* scandir keeps the caller's spelling, since its entries are built on it: checked first, then made. */
+/* The listing is made through the handle; the entries get the paths they would have had. */
+static PyObject *scan_handle(Call *call, PathText *text, Resolved *where)
+{
+    PyObject *argv[1], *result = NULL;
+    Call copy = *call;
+    PyObject *handle = path_handle_object(where->fd, "", text->object);
+    if (handle != NULL) {
+        argv[0] = handle;
+        copy.args = argv;
+        copy.nargs = 1;
+        copy.kwnames = NULL;
+        result = call_original(&copy);
+        Py_DECREF(handle);
+    }
+    if (result == NULL) {
+        errno_filename(text->object, NULL);
+    }
+    close(where->fd);
+    return result ? scan_new(result, text->object) : NULL;
+}
+
+static PyObject *scan_descriptor(State *state, Call *call, Py_ssize_t at)
+{
+    PyObject *number = PyNumber_Index(call->args[at]), *result = NULL;
+    if (number != NULL && descriptor_check(state, number, OP_READ) == 0) {
+        /* through the name of the descriptor, so that each entry can be checked later by where it is */
+        PyObject *handle = PyUnicode_FromFormat("/proc/self/fd/%S", number);
+        result = handle ? call_with(call, at, handle) : NULL;
+        Py_XDECREF(handle);
+    }
+    Py_XDECREF(number);
+    return result;
+}
+
 PyObject *on_scan(State *state, Call *call)
 {
     Py_ssize_t at = call_find(call, call->row->index, call->row->argument);
-    if (at < 0 || call->args[at] == Py_None) {
-        return on_path(state, call);
-    }
-    if (path_is_descriptor(call->args[at])) {
-        PyObject *number = PyNumber_Index(call->args[at]);
-        if (number == NULL || descriptor_check(state, number, OP_READ) < 0) {
-            Py_XDECREF(number);
-            return NULL;
-        }
-        /* through the name of the descriptor, so that each entry can be checked later by where it is */
-        PyObject *handle = PyUnicode_FromFormat("/proc/self/fd/%S", number);
-        PyObject *result = handle ? call_with(call, at, handle) : NULL;
-        Py_DECREF(number);
-        Py_XDECREF(handle);
-        return result;
+    bool given = at >= 0 && call->args[at] != Py_None;
+    if (given && path_is_descriptor(call->args[at])) {
+        return scan_descriptor(state, call, at);
     }
     PathText text;
     Resolved where;
-    if (path_text(call->args[at], &text) < 0) {
+    PyObject *path = given ? Py_NewRef(call->args[at]) : here();
+    int failed = path ? path_text(path, &text) : -1;
+    Py_XDECREF(path);
+    if (failed < 0) {
         return NULL;
     }
     PyObject *result = NULL;
     if (resolve(state, &text, OP_READ, FOLLOW, &where) == 0) {
-        close(where.fd);
-        result = call_with(call, at, text.object);
+        result = scan_handle(call, &text, &where);
     }
     Py_DECREF(text.object);
     return result;
@@ -329,7 +358,7 @@ static PyObject *call_pair(Call *call, End *source, End *target)
         argv[target->at] = to;
         result = call_original(&copy);
         if (result == NULL) {
-            errno_filename(source->text.object);
+            errno_filename(source->text.object, target->text.object);
         }
     }
     Py_XDECREF(from);
@@ -485,5 +514,54 @@ PyObject *on_shared_memory(State *state, Call *call)
     if (path_normalise(text, normal) < 0 || require(state, normal, call->row->operations) < 0) {
         return NULL;
     }
+    return call_original(call);
+}
+
+/* Files that a C library reads because a variable names them. A relative value is looked up in the library's own places. */
+static int check_variable(State *state, const char *name)
+{
+    const char *value = getenv(name);
+    if (value == NULL) {
+        return 0;
+    }
+    value += value[0] == ':';
+    if (value[0] != '/' && strstr(value, "..") == NULL) {
+        return 0;
+    }
+    PyObject *object = PyUnicode_DecodeFSDefault(value);
+    PathText text;
+    char location[PATH_MAX];
+    if (object == NULL || path_text(object, &text) < 0) {
+        Py_XDECREF(object);
+        return -1;
+    }
+    Py_DECREF(object);
+    Py_DECREF(text.object);
+    if (path_canonical(text.raw, 1, location) < 0) {
+        strcpy(location, text.text);
+    }
+    return require(state, location, OP_READ);
+}
+
+PyObject *on_named_by_environment(State *state, Call *call)
+{
+    char names[128];
+    snprintf(names, sizeof names, "%s", call->row->argument);
+    for (char *rest, *name = strtok_r(names, " ", &rest); name != NULL; name = strtok_r(NULL, " ", &rest)) {
+        if (check_variable(state, name) < 0) {
+            return NULL;
+        }
+    }
+    return call_original(call);
+}
+
+/* readline's "$include FILE" */
+PyObject *on_bind_line(State *state, Call *call)
+{
+    const char *line = call->nargs == 1 && PyUnicode_Check(call->args[0]) ? PyUnicode_AsUTF8(call->args[0]) : NULL;
+    if (line != NULL && strchr(line, '$') != NULL) {
+        return deny_text(state, DENY_FILESYSTEM, "$include");
+    }
+    PyErr_Clear();
     return call_original(call);
 }

@@ -1,7 +1,7 @@
 /* Callables kept for later run under the guard that handed them over, whoever calls them and wherever. */
 #include "core.h"
 
-#include <stddef.h>
+#include <string.h>
 
 /* ---- Bound: a callable and the state it belongs to ------------------------------------------- */
 
@@ -115,7 +115,7 @@ PyTypeObject Bound_Type = {
 
 static PyObject *bind(State *state, PyObject *function)
 {
-    if (state == NULL || Py_IS_TYPE(function, &Bound_Type) || !PyCallable_Check(function)) {
+    if (Py_IS_TYPE(function, &Bound_Type) || !PyCallable_Check(function)) {
         return Py_NewRef(function);
     }
     return bound_new(state, function, NULL, NULL);
@@ -163,7 +163,8 @@ PyObject *on_signal(State *state, Call *call)
     return result;
 }
 
-PyObject *on_at_fork(State *state, Call *call)
+/* register_at_fork, set_asyncgen_hooks: every callable among the arguments */
+PyObject *on_callables(State *state, Call *call)
 {
     PyObject *argv[MAX_ARGS], *held[MAX_ARGS] = {NULL}, *result = NULL;
     Call copy;
@@ -183,6 +184,29 @@ PyObject *on_at_fork(State *state, Call *call)
     for (i = 0; i < total; i++) {
         Py_XDECREF(held[i]);
     }
+    return result;
+}
+
+/* A context that does not carry the subject's state would free what runs in it. */
+static bool is_foreign_context(State *state, PyObject *context)
+{
+    if (context == NULL || context == Py_None) {
+        return false;
+    }
+    return !PyContext_CheckExact(context) || !state_descends(state_of_context(context), state);
+}
+
+/* Future.add_done_callback(fn, *, context=None) of asyncio. Bound to who registers it, the host included: whoever completes
+ * the future schedules the callback, and it must run neither freer nor narrower for that. */
+PyObject *on_done_callback(State *unused, Call *call)
+{
+    PyObject *given = call->nargs == 1 ? call->args[0] : NULL;
+    if (given == NULL || Py_IS_TYPE(given, &Bound_Type) || !PyCallable_Check(given)) {
+        return call_original(call);
+    }
+    PyObject *bound = bound_new(state_current(), given, NULL, NULL);
+    PyObject *result = bound ? call_with(call, 0, bound) : NULL;
+    Py_XDECREF(bound);
     return result;
 }
 
@@ -209,45 +233,126 @@ static PyObject *weakref_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     return result;
 }
 
-static newfunc type_new_original = NULL;
-static setattrofunc type_setattro_original = NULL;
-static PyObject *del_name = NULL;
+/* A class made under a guard may do something when an instance goes, in whoever drops the last reference: its own __del__,
+ * or a base's that calls methods of the class (io's closes the file). What it was made under is kept with the class. */
+typedef struct {
+    PyObject_HEAD
+    State *state;
+    destructor original;
+} Finaliser;
 
-/* A class made under a guard: its __del__ runs whenever the last reference goes, in whoever drops it. */
+static void finaliser_dealloc(PyObject *self)
+{
+    Py_XDECREF(((Finaliser *)self)->state);
+    PyObject_Free(self);
+}
+
+static PyTypeObject Finaliser_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "democrai_sandbox.guard._core.Finaliser",
+    .tp_basicsize = sizeof(Finaliser),
+    .tp_dealloc = finaliser_dealloc,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+};
+
+static newfunc type_new_original = NULL;
+static setattrofunc type_setattro_original = NULL, module_setattro_original = NULL;
+static PyObject *del_name = NULL, *finaliser_name = NULL;
+
+static void guarded_finalize(PyObject *object)
+{
+    PyObject *found = _PyType_Lookup(Py_TYPE(object), finaliser_name);
+    if (found == NULL || !Py_IS_TYPE(found, &Finaliser_Type)) {
+        return; /* cannot be: the name is refused to guarded code */
+    }
+    Finaliser *finaliser = (Finaliser *)Py_NewRef(found);
+    Entered entered;
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    if (state_enter(finaliser->state, &entered) == 0) {
+        finaliser->original(object);
+        state_leave(&entered);
+    }
+    else {
+        PyErr_WriteUnraisable(object);
+    }
+    PyErr_Restore(type, value, trace);
+    Py_DECREF(finaliser);
+}
+
+static int guard_finaliser(State *state, PyTypeObject *type)
+{
+    if (type->tp_finalize == NULL || type->tp_finalize == guarded_finalize || !(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
+        return 0;
+    }
+    Finaliser *finaliser = PyObject_New(Finaliser, &Finaliser_Type);
+    if (finaliser == NULL) {
+        return -1;
+    }
+    finaliser->state = (State *)Py_NewRef(state);
+    finaliser->original = type->tp_finalize;
+    int result = type_setattro_original((PyObject *)type, finaliser_name, (PyObject *)finaliser);
+    Py_DECREF(finaliser);
+    return result < 0 ? -1 : patch_slot(type, NULL, (void **)&type->tp_finalize, (void *)guarded_finalize);
+}
+
 static PyObject *type_new(PyTypeObject *meta, PyObject *args, PyObject *kwargs)
 {
     PyObject *made = type_new_original(meta, args, kwargs);
     State *state = made ? state_guarding() : NULL;
-    if (LIKELY(state == NULL) || !PyType_Check(made)) {
-        return made;
-    }
-    PyObject *names = PyObject_GetAttrString(made, "__dict__");
-    PyObject *finaliser = names ? PyObject_GetItem(names, del_name) : NULL;
-    Py_XDECREF(names);
-    if (finaliser == NULL) {
-        PyErr_Clear();
-        return made;
-    }
-    PyObject *bound = bind(state, finaliser);
-    Py_DECREF(finaliser);
-    if (bound == NULL || type_setattro_original(made, del_name, bound) < 0) {
+    if (UNLIKELY(state != NULL) && PyType_Check(made) && guard_finaliser(state, (PyTypeObject *)made) < 0) {
         Py_CLEAR(made);
     }
-    Py_XDECREF(bound);
     return made;
 }
 
+/* ---- the sandbox's own modules and classes ----------------------------------------------------- */
+
+static bool is_ours(PyObject *name)
+{
+    static const char prefix[] = "democrai_sandbox";
+    const char *text = name && PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
+    if (text == NULL) {
+        PyErr_Clear();
+    }
+    return text != NULL && strncmp(text, prefix, sizeof prefix - 1) == 0;
+}
+
+/* Names of ours are not for guarded code to replace: the host will use them next. */
 static int type_setattro(PyObject *type, PyObject *name, PyObject *value)
 {
     State *state = state_guarding();
-    if (LIKELY(state == NULL) || value == NULL || !PyUnicode_Check(name) ||
-        PyUnicode_CompareWithASCIIString(name, "__del__") != 0) {
+    if (LIKELY(state == NULL) || !PyUnicode_Check(name)) {
         return type_setattro_original(type, name, value);
     }
-    PyObject *bound = bind(state, value);
-    int result = bound ? type_setattro_original(type, name, bound) : -1;
-    Py_XDECREF(bound);
+    PyObject *module = PyObject_GetAttrString(type, "__module__");
+    bool refused = is_ours(module) || PyUnicode_Compare(name, finaliser_name) == 0;
+    Py_XDECREF(module);
+    PyErr_Clear();
+    if (refused) {
+        deny(state, DENY_TAMPER, "use", name);
+        return -1;
+    }
+    int result = type_setattro_original(type, name, value);
+    if (result == 0 && value != NULL && PyUnicode_Compare(name, del_name) == 0) {
+        result = guard_finaliser(state, (PyTypeObject *)type);
+    }
     return result;
+}
+
+static int module_setattro(PyObject *module, PyObject *name, PyObject *value)
+{
+    State *state = state_guarding();
+    if (UNLIKELY(state != NULL)) {
+        PyObject *own = PyModule_GetNameObject(module);
+        bool refused = is_ours(own) && !caller_is_importlib();
+        Py_XDECREF(own);
+        PyErr_Clear();
+        if (refused) {
+            deny(state, DENY_TAMPER, "use", name);
+            return -1;
+        }
+    }
+    return module_setattro_original(module, name, value);
 }
 
 /* ---- contexts -------------------------------------------------------------------------------- */
@@ -300,123 +405,260 @@ static PyObject *context_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     return context;
 }
 
-/* ---- executors and loops: Python classes, patched when they are loaded ------------------------ */
+/* ---- Python classes that keep callables, patched when they are loaded --------------------------- */
 
-static PyObject *submit_original = NULL, *handle_original = NULL, *finalize_original = NULL;
+/* The replaced methods. The C function in a method's place knows its row by number; the originals are out of reach. */
+typedef struct {
+    const char *type, *name;
+    unsigned positions; /* bit n: argument n is a callable kept for later */
+} Method;
+
+enum { SUBMIT, HANDLE, FINALIZE, DONE_CALLBACK, POOL_APPLY, POOL_MAP, POOL_IMAP, POOL_UNORDERED, THREAD_EXIT, METHODS };
+
+static const Method methods[METHODS] = {
+    [SUBMIT] = {"ThreadPoolExecutor", "submit", 0},
+    [HANDLE] = {"Handle", "__init__", 1 << 1},
+    [FINALIZE] = {"finalize", "__init__", 1 << 2},
+    [DONE_CALLBACK] = {"Future", "add_done_callback", 1 << 1},
+    [POOL_APPLY] = {"Pool", "apply_async", 1 << 1 | 1 << 4 | 1 << 5},
+    [POOL_MAP] = {"Pool", "_map_async", 1 << 1 | 1 << 5 | 1 << 6},
+    [POOL_IMAP] = {"Pool", "imap", 1 << 1},
+    [POOL_UNORDERED] = {"Pool", "imap_unordered", 1 << 1},
+    [THREAD_EXIT] = {NULL, "_register_atexit", 1 << 0},
+};
+static PyObject *originals[METHODS];
+static PyObject *thread_pool_type = NULL;
+
+static PyObject *bound_arguments(State *state, PyObject *args, unsigned positions)
+{
+    Py_ssize_t size = PyTuple_GET_SIZE(args);
+    PyObject *changed = PyTuple_New(size);
+    for (Py_ssize_t i = 0; changed != NULL && i < size; i++) {
+        PyObject *given = PyTuple_GET_ITEM(args, i);
+        PyObject *value = i < 32 && (positions >> i & 1) ? bind(state, given) : Py_NewRef(given);
+        if (value == NULL) {
+            Py_CLEAR(changed);
+            break;
+        }
+        PyTuple_SET_ITEM(changed, i, value);
+    }
+    return changed;
+}
+
+static PyObject *bound_keywords(State *state, PyObject *kwargs)
+{
+    static const char *const names[] = {"func", "fn", "callback", "error_callback"};
+    PyObject *changed = PyDict_Copy(kwargs);
+    for (size_t i = 0; changed != NULL && i < sizeof names / sizeof *names; i++) {
+        PyObject *given = PyDict_GetItemString(changed, names[i]);
+        PyObject *value = given ? bind(state, given) : NULL;
+        if (given != NULL && (value == NULL || PyDict_SetItemString(changed, names[i], value) < 0)) {
+            Py_CLEAR(changed);
+        }
+        Py_XDECREF(value);
+    }
+    return changed;
+}
+
+/* Calls the original with the callables bound to the state. */
+static PyObject *call_bound(State *state, int index, PyObject *args, PyObject *kwargs)
+{
+    PyObject *changed = bound_arguments(state, args, methods[index].positions);
+    PyObject *keywords = changed && kwargs ? bound_keywords(state, kwargs) : NULL;
+    PyObject *result = changed && (keywords || !kwargs) ? PyObject_Call(originals[index], changed, keywords) : NULL;
+    Py_XDECREF(changed);
+    Py_XDECREF(keywords);
+    return result;
+}
 
 /* Each submission carries its own state into the worker, the host's "none" included: a worker started under one subject's
  * guard serves everybody as themselves. The arguments go along, so that the object is of no other use. */
-static PyObject *submit(PyObject *unused, PyObject *args, PyObject *kwargs)
+static PyObject *submit(PyObject *args, PyObject *kwargs)
 {
     if (PyTuple_GET_SIZE(args) < 2) {
-        return PyObject_Call(submit_original, args, kwargs);
+        return PyObject_Call(originals[SUBMIT], args, kwargs);
     }
     PyObject *rest = PyTuple_GetSlice(args, 2, PyTuple_GET_SIZE(args));
     PyObject *bound = rest ? bound_new(state_current(), PyTuple_GET_ITEM(args, 1), rest, kwargs) : NULL;
-    PyObject *result = bound ? PyObject_CallFunctionObjArgs(submit_original, PyTuple_GET_ITEM(args, 0), bound, NULL) : NULL;
+    PyObject *result = bound ? PyObject_CallFunctionObjArgs(originals[SUBMIT], PyTuple_GET_ITEM(args, 0), bound, NULL) : NULL;
     Py_XDECREF(rest);
     Py_XDECREF(bound);
     return result;
 }
 
-/* Handle(callback, args, loop, context=None): a context that is not the subject's own must not free the callback. */
-static PyObject *handle_init(PyObject *unused, PyObject *args, PyObject *kwargs)
+/* A step or wake-up of a task belongs to that task, whoever completed what it was waiting for. */
+static bool is_task_step(PyObject *callback)
 {
-    State *state = state_guarding();
-    PyObject *context = PyTuple_GET_SIZE(args) > 4 ? PyTuple_GET_ITEM(args, 4) : NULL;
-    if (context == NULL && kwargs != NULL) {
-        context = PyDict_GetItemString(kwargs, "context");
+    const char *type = Py_TYPE(callback)->tp_name, *dot = strrchr(type, '.');
+    if (PyCFunction_Check(callback)) {
+        return strcmp(((PyCFunctionObject *)callback)->m_ml->ml_name, "task_wakeup") == 0;
     }
-    bool foreign = state != NULL && context != NULL && context != Py_None && PyTuple_GET_SIZE(args) > 1 &&
-                   !(PyContext_CheckExact(context) && state_descends(state_of_context(context), state));
-    if (!foreign) {
-        return PyObject_Call(handle_original, args, kwargs);
-    }
-    PyObject *changed = PySequence_List(args), *bound = bind(state, PyTuple_GET_ITEM(args, 1)), *result = NULL;
-    if (changed != NULL && bound != NULL && PyList_SetItem(changed, 1, Py_NewRef(bound)) == 0) {
-        PyObject *tuple = PyList_AsTuple(changed);
-        result = tuple ? PyObject_Call(handle_original, tuple, kwargs) : NULL;
-        Py_XDECREF(tuple);
-    }
-    Py_XDECREF(changed);
-    Py_XDECREF(bound);
-    return result;
+    return !(Py_TYPE(callback)->tp_flags & Py_TPFLAGS_HEAPTYPE && Py_TYPE(callback)->tp_flags & Py_TPFLAGS_BASETYPE) &&
+           strcmp(dot ? dot + 1 : type, "TaskStepMethWrapper") == 0;
 }
 
-/* weakref.finalize(obj, func): its func runs at exit from the host's atexit hook. */
-static PyObject *finalize_init(PyObject *unused, PyObject *args, PyObject *kwargs)
+/* Whether this call keeps something that must be bound; a process pool pickles its function, and a child is no thread. */
+static bool needs_binding(State *state, int index, PyObject *args, PyObject *kwargs)
 {
-    State *state = state_guarding();
-    if (state == NULL || PyTuple_GET_SIZE(args) < 3) {
-        return PyObject_Call(finalize_original, args, kwargs);
+    if (index == HANDLE) { /* Handle(callback, args, loop, context=None): its own context carries the state already */
+        if (PyTuple_GET_SIZE(args) > 1 && is_task_step(PyTuple_GET_ITEM(args, 1))) {
+            return false;
+        }
+        PyObject *context = PyTuple_GET_SIZE(args) > 4 ? PyTuple_GET_ITEM(args, 4) : NULL;
+        return is_foreign_context(state, context || !kwargs ? context : PyDict_GetItemString(kwargs, "context"));
     }
-    PyObject *changed = PySequence_List(args), *bound = bind(state, PyTuple_GET_ITEM(args, 2)), *result = NULL;
-    if (changed != NULL && bound != NULL && PyList_SetItem(changed, 2, Py_NewRef(bound)) == 0) {
-        PyObject *tuple = PyList_AsTuple(changed);
-        result = tuple ? PyObject_Call(finalize_original, tuple, kwargs) : NULL;
-        Py_XDECREF(tuple);
+    if (index >= POOL_APPLY && index <= POOL_UNORDERED) {
+        return PyTuple_GET_SIZE(args) > 0 && PyObject_IsInstance(PyTuple_GET_ITEM(args, 0), thread_pool_type) == 1;
     }
-    Py_XDECREF(changed);
-    Py_XDECREF(bound);
-    return result;
+    return true;
 }
 
-static PyMethodDef submit_def = {"submit", (PyCFunction)(void (*)(void))submit, METH_VARARGS | METH_KEYWORDS, NULL};
-static PyMethodDef handle_def = {"__init__", (PyCFunction)(void (*)(void))handle_init, METH_VARARGS | METH_KEYWORDS, NULL};
-static PyMethodDef finalize_def = {"__init__", (PyCFunction)(void (*)(void))finalize_init, METH_VARARGS | METH_KEYWORDS, NULL};
-
-/* Puts a C function in the place of a Python method; the original stays reachable from C only. */
-static int replace_method(PyObject *module, const char *type_name, const char *name, PyMethodDef *def, PyObject **original)
+static PyObject *replaced(PyObject *number, PyObject *args, PyObject *kwargs)
 {
-    PyObject *type = PyObject_GetAttrString(module, type_name);
-    if (type == NULL) {
+    int index = (int)PyLong_AsLong(number);
+    if (index == SUBMIT) {
+        return submit(args, kwargs);
+    }
+    State *state = index == DONE_CALLBACK ? state_current() : state_guarding();
+    bool always = index == DONE_CALLBACK; /* runs on the thread that completes the future, whoever's that is */
+    if (!always && (state == NULL || !needs_binding(state, index, args, kwargs))) {
+        return PyObject_Call(originals[index], args, kwargs);
+    }
+    return call_bound(state, index, args, kwargs);
+}
+
+/* Puts a C function in the place of a Python method or function; the original stays reachable from C only. */
+static int replace_method(PyObject *module, int index)
+{
+    static PyMethodDef definition = {"replaced", (PyCFunction)(void (*)(void))replaced, METH_VARARGS | METH_KEYWORDS, NULL};
+    const Method *method = &methods[index];
+    PyObject *owner = method->type ? PyObject_GetAttrString(module, method->type) : Py_NewRef(module);
+    PyObject *found = owner ? PyObject_GetAttrString(owner, method->name) : NULL;
+    if (found == NULL) {
+        Py_XDECREF(owner);
         PyErr_Clear();
         return 0; /* still being imported */
     }
+    PyObject *number = PyLong_FromLong(index);
+    PyObject *function = number ? PyCFunction_New(&definition, number) : NULL;
+    PyObject *value = !function ? NULL : method->type ? PyInstanceMethod_New(function) : Py_NewRef(function);
     int result = -1;
-    PyObject *found = PyObject_GetAttrString(type, name);
-    PyObject *function = found ? PyCFunction_New(def, NULL) : NULL;
-    PyObject *method = function ? PyInstanceMethod_New(function) : NULL;
-    if (method != NULL && PyObject_SetAttrString(type, name, method) == 0) {
-        *original = Py_NewRef(found);
+    if (value != NULL && PyObject_SetAttrString(owner, method->name, value) == 0) {
+        originals[index] = Py_NewRef(found);
         result = 1;
     }
-    Py_XDECREF(type);
+    Py_XDECREF(owner);
     Py_XDECREF(found);
+    Py_XDECREF(number);
     Py_XDECREF(function);
-    Py_XDECREF(method);
+    Py_XDECREF(value);
     return result;
 }
 
 int executor_patch(PyObject *module)
 {
-    return replace_method(module, "ThreadPoolExecutor", "submit", &submit_def, &submit_original);
+    return replace_method(module, SUBMIT);
 }
 
 int asyncio_patch(PyObject *module)
 {
-    return replace_method(module, "Handle", "__init__", &handle_def, &handle_original);
+    return replace_method(module, HANDLE);
+}
+
+int future_patch(PyObject *module)
+{
+    return replace_method(module, DONE_CALLBACK);
+}
+
+int threading_patch(PyObject *module)
+{
+    return replace_method(module, THREAD_EXIT);
+}
+
+int pool_patch(PyObject *module)
+{
+    thread_pool_type = PyObject_GetAttrString(module, "ThreadPool");
+    if (thread_pool_type == NULL) {
+        PyErr_Clear();
+        return 0;
+    }
+    int result = 1;
+    for (int i = POOL_APPLY; result == 1 && i <= POOL_UNORDERED; i++) {
+        result = replace_method(module, i);
+    }
+    return result;
+}
+
+static initproc task_original = NULL;
+
+/* Task(coro, context=...): in a context that is not the subject's, the coroutine carries the state itself. */
+static int task_init(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    State *state = state_guarding();
+    PyObject *context = state && kwargs ? PyDict_GetItemString(kwargs, "context") : NULL;
+    if (LIKELY(state == NULL) || !is_foreign_context(state, context) || PyTuple_GET_SIZE(args) != 1) {
+        return task_original(self, args, kwargs);
+    }
+    PyObject *steps = steps_new(state, PyTuple_GET_ITEM(args, 0));
+    PyObject *changed = steps ? PyTuple_Pack(1, steps) : NULL;
+    int result = changed ? task_original(self, changed, kwargs) : -1;
+    Py_XDECREF(steps);
+    Py_XDECREF(changed);
+    return result;
+}
+
+int task_patch(PyObject *module)
+{
+    PyTypeObject *type = (PyTypeObject *)PyObject_GetAttrString(module, "Task");
+    if (type == NULL) {
+        PyErr_Clear();
+        return 0;
+    }
+    task_original = type->tp_init;
+    int result = patch_slot(type, "__init__", (void **)&type->tp_init, (void *)task_init) < 0 ? -1 : 1;
+    Py_DECREF(type);
+    return result;
+}
+
+/* ---- installing ----------------------------------------------------------------------------------- */
+
+static int patch_types(void)
+{
+    weakref_original = _PyWeakref_RefType.tp_new;
+    type_new_original = PyType_Type.tp_new;
+    type_setattro_original = PyType_Type.tp_setattro;
+    module_setattro_original = PyModule_Type.tp_setattro;
+    context_new_original = PyContext_Type.tp_new;
+    struct {
+        PyTypeObject *type;
+        const char *descriptor;
+        void **slot, *replacement;
+    } slots[] = {
+        {&_PyWeakref_RefType, NULL, (void **)&_PyWeakref_RefType.tp_new, (void *)weakref_new},
+        {&PyType_Type, NULL, (void **)&PyType_Type.tp_new, (void *)type_new},
+        {&PyType_Type, "__setattr__", (void **)&PyType_Type.tp_setattro, (void *)type_setattro},
+        {&PyType_Type, "__delattr__", (void **)&PyType_Type.tp_setattro, (void *)type_setattro},
+        {&PyModule_Type, NULL, (void **)&PyModule_Type.tp_setattro, (void *)module_setattro},
+        {&PyContext_Type, NULL, (void **)&PyContext_Type.tp_new, (void *)context_new},
+    };
+    for (size_t i = 0; i < sizeof slots / sizeof *slots; i++) {
+        if (patch_slot(slots[i].type, slots[i].descriptor, slots[i].slot, slots[i].replacement) < 0) {
+            return -1;
+        }
+    }
+    return 0;
 }
 
 int handover_ready(void)
 {
     del_name = PyUnicode_InternFromString("__del__");
+    finaliser_name = PyUnicode_InternFromString("__democrai_finaliser__");
     PyObject *weakref = PyImport_ImportModule("weakref");
-    if (del_name == NULL || weakref == NULL || PyType_Ready(&Bound_Type) < 0) {
+    if (del_name == NULL || finaliser_name == NULL || weakref == NULL || PyType_Ready(&Bound_Type) < 0 ||
+        PyType_Ready(&Finaliser_Type) < 0) {
         return -1;
     }
-    int result = replace_method(weakref, "finalize", "__init__", &finalize_def, &finalize_original);
+    int result = replace_method(weakref, FINALIZE);
     Py_DECREF(weakref);
-    weakref_original = _PyWeakref_RefType.tp_new;
-    type_new_original = PyType_Type.tp_new;
-    type_setattro_original = PyType_Type.tp_setattro;
-    context_new_original = PyContext_Type.tp_new;
-    if (result < 0 || patch_slot(&_PyWeakref_RefType, NULL, (void **)&_PyWeakref_RefType.tp_new, (void *)weakref_new) < 0 ||
-        patch_slot(&PyType_Type, NULL, (void **)&PyType_Type.tp_new, (void *)type_new) < 0 ||
-        patch_slot(&PyType_Type, "__setattr__", (void **)&PyType_Type.tp_setattro, (void *)type_setattro) < 0 ||
-        patch_slot(&PyType_Type, "__delattr__", (void **)&PyType_Type.tp_setattro, (void *)type_setattro) < 0 ||
-        patch_slot(&PyContext_Type, NULL, (void **)&PyContext_Type.tp_new, (void *)context_new) < 0) {
-        return -1;
-    }
-    return 0;
+    return result < 0 ? -1 : patch_types();
 }

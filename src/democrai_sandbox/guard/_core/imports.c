@@ -7,8 +7,15 @@ PyObject *sensitive_roots = NULL; /* frozenset of str */
 
 static PyObject *import_original = NULL, *sanity_original = NULL;
 
+/* An exact str: a subclass could answer for itself when it is looked up in a set. */
 static PyObject *root_of(PyObject *name)
 {
+    if (!PyUnicode_CheckExact(name)) {
+        PyObject *exact = PyUnicode_FromObject(name);
+        PyObject *root = exact ? root_of(exact) : NULL;
+        Py_XDECREF(exact);
+        return root;
+    }
     Py_ssize_t length = PyUnicode_GET_LENGTH(name);
     Py_ssize_t dot = PyUnicode_FindChar(name, '.', 0, length, 1);
     return dot > 0 ? PyUnicode_Substring(name, 0, dot) : Py_NewRef(name);
@@ -80,6 +87,27 @@ int import_native_check(State *state, PyObject *path)
     return result;
 }
 
+/* ---- finder caches: what a subject may not read must not look empty to the host ------------------- */
+
+bool finders_suspect = false;
+
+/* A folder that a subject put on sys.path and may not look into is remembered as "no finder". */
+static void forget_missing_finders(void)
+{
+    PyObject *cache = PySys_GetObject("path_importer_cache"), *keys = NULL;
+    finders_suspect = false;
+    if (cache == NULL || !PyDict_CheckExact(cache) || (keys = PyDict_Keys(cache)) == NULL) {
+        return;
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(keys); i++) {
+        PyObject *key = PyList_GET_ITEM(keys, i);
+        if (PyDict_GetItemWithError(cache, key) == Py_None && PyDict_DelItem(cache, key) < 0) {
+            PyErr_Clear();
+        }
+    }
+    Py_DECREF(keys);
+}
+
 /* ---- __import__, importlib ---------------------------------------------------------------------- */
 
 static PyObject *guarded_import(PyObject *module, PyObject *args, PyObject *kwargs)
@@ -93,6 +121,9 @@ static PyObject *guarded_import(PyObject *module, PyObject *args, PyObject *kwar
     State *state = state_guarding();
     if (state != NULL && level == 0 && import_check(state, name, true) < 0) {
         return NULL;
+    }
+    if (UNLIKELY(finders_suspect) && state == NULL) {
+        forget_missing_finders();
     }
     PyObject *result = PyImport_ImportModuleLevelObject(name, globals, locals, fromlist, level);
     if (UNLIKELY(imports_happened) && result != NULL && patch_loaded_modules() < 0) {
@@ -109,6 +140,9 @@ static PyObject *guarded_sanity(PyObject *module, PyObject *args)
     long level = PyTuple_GET_SIZE(args) > 2 && PyLong_Check(PyTuple_GET_ITEM(args, 2)) ? PyLong_AsLong(PyTuple_GET_ITEM(args, 2)) : 0;
     if (state != NULL && name != NULL && level == 0 && import_check(state, name, true) < 0) {
         return NULL;
+    }
+    if (finders_suspect && state == NULL) {
+        forget_missing_finders();
     }
     return PyObject_Call(sanity_original, args, NULL);
 }
@@ -173,7 +207,31 @@ PyObject *on_foreign(State *state, Call *call)
     return foreign_allowed(state, call->row->argument) < 0 ? NULL : call_original(call);
 }
 
-static ternaryfunc pointer_original = NULL;
+static ternaryfunc pointer_original = NULL, cdata_original = NULL;
+
+/* The same for function pointers of cffi. */
+static PyObject *cdata_call(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    State *state = state_guarding();
+    if (state != NULL && foreign_allowed(state, "_cffi_backend") < 0) {
+        return NULL;
+    }
+    return cdata_original(self, args, kwargs);
+}
+
+int cffi_patch(PyObject *module)
+{
+    PyTypeObject *type = (PyTypeObject *)PyObject_GetAttrString(module, "_CDataBase");
+    if (type == NULL || type->tp_call == NULL) {
+        PyErr_Clear();
+        Py_XDECREF(type);
+        return 0;
+    }
+    cdata_original = type->tp_call;
+    int result = patch_slot(type, NULL, (void **)&type->tp_call, (void *)cdata_call) < 0 ? -1 : 1;
+    Py_DECREF(type);
+    return result;
+}
 
 /* Calling a C function pointer raises no event, and memmove alone writes anywhere. */
 static PyObject *pointer_call(PyObject *self, PyObject *args, PyObject *kwargs)

@@ -23,19 +23,21 @@ static int refuse_when_sealed(void)
 static PyObject *setup(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"denial_factory", "usage_error", "child_environment", "decider", "recorder", "facade_files",
-                            "sensitive_roots", "protected", "runtime_policy", "code_policy", "runtime_code", NULL};
+                            "sensitive_roots", "protected", "runtime_policy", "code_policy", "runtime_code",
+                            "check_failed", NULL};
     PyObject *factory = NULL, *usage = NULL, *environment = NULL, *ask = NULL, *record = NULL, *facade = NULL, *roots = NULL;
-    PyObject *shut = NULL, *runtime = NULL, *code = NULL, *codes = NULL;
+    PyObject *shut = NULL, *runtime = NULL, *code = NULL, *codes = NULL, *failed = NULL;
     if (refuse_when_sealed() < 0 ||
-        !PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOOOO!O!O!O!O!O", names, &factory, &usage, &environment, &ask,
+        !PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOOOO!O!O!O!O!OO", names, &factory, &usage, &environment, &ask,
                                      &record, &PyFrozenSet_Type, &facade, &PyFrozenSet_Type, &roots, &PyTuple_Type, &shut,
-                                     &Policy_Type, &runtime, &Policy_Type, &code, &codes)) {
+                                     &Policy_Type, &runtime, &Policy_Type, &code, &codes, &failed)) {
         return NULL;
     }
     struct {
         PyObject **place, *value;
     } given[] = {{&denial_factory, factory}, {&usage_error, usage}, {&child_environment, environment}, {&decider, ask},
-                 {&recorder, record}, {&facade_files, facade}, {&sensitive_roots, roots}, {&protected, shut}, {(PyObject **)&runtime_policy, runtime},
+                 {&recorder, record}, {&facade_files, facade}, {&sensitive_roots, roots}, {&protected, shut}, {&check_failed, failed},
+                 {(PyObject **)&runtime_policy, runtime},
                  {(PyObject **)&code_policy, code}};
     for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
         if (given[i].value != NULL) {
@@ -171,7 +173,8 @@ static int check_system(void)
 
 static int import_first(void)
 {
-    static const char *const needed[] = {"posix", "_io", "_thread", "_signal", "atexit", "_weakref", "_contextvars", "_imp"};
+    static const char *const needed[] = {"posix", "_io",          "_thread", "_signal", "atexit",
+                                         "_weakref", "_contextvars", "_imp", "sys", "threading", "types"};
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
         PyObject *module = PyImport_ImportModule(needed[i]);
         if (module == NULL) {
@@ -201,14 +204,14 @@ PyMODINIT_FUNC PyInit__core(void)
     if (only != NULL) {
         return Py_NewRef(only); /* a second import after del sys.modules[...] finds the one that is installed */
     }
-    if (check_system() < 0 || state_ready() < 0 || contexts_ready() < 0 || import_first() < 0 || handover_ready() < 0 ||
+    if (check_system() < 0 || state_ready() < 0 || contexts_ready() < 0 || import_first() < 0 || handover_ready() < 0 || scans_ready() < 0 ||
         opens_ready() < 0 || imports_ready() < 0 || patch_loaded_modules() < 0 || all_required_patched() < 0 || audit_ready() < 0) {
         return NULL;
     }
     policies = PyDict_New();
     only = policies ? PyModule_Create(&definition) : NULL;
     if (only == NULL || PyModule_AddObjectRef(only, "Guard", (PyObject *)&Guard_Type) < 0 ||
-        PyModule_AddObjectRef(only, "Policy", (PyObject *)&Policy_Type) < 0) {
+        PyModule_AddObjectRef(only, "Policy", (PyObject *)&Policy_Type) < 0 || question_ready(only) < 0) {
         return NULL;
     }
     PyObject_GC_UnTrack(policies);

@@ -89,6 +89,9 @@ static int open_once(Opening *opening, int *fd)
     if (grant(opening->state, opening->path, wanted.must | wanted.either, &granted) < 0) {
         return -1;
     }
+    if (!enough(wanted, granted) && (location_mask(opening->state, opening->path) & FLAG_STREAM)) {
+        granted |= OP_MODIFY;
+    }
     if (!enough(wanted, granted)) {
         unsigned missing = wanted.must & ~granted;
         return refuse(opening, missing ? missing : wanted.either & ~OP_READ);
@@ -131,8 +134,9 @@ static int guarded_open(State *state, PathText *text, int flags, int mode)
     int fd = -1;
     strcpy(opening.path, text->text);
     opening.flags |= text->directory && !(flags & O_CREAT) ? O_DIRECTORY : 0;
-    opening.inside = enough(opening.wanted, location_mask(state, opening.path));
-    if (!opening.inside) {
+    unsigned mask = location_mask(state, opening.path);
+    opening.inside = enough(opening.wanted, mask & FLAG_STREAM ? mask | OP_MODIFY : mask);
+    if (!opening.inside || text->dotted) {
         locate(&opening);
     }
     for (int attempt = 0; attempt < 8; attempt++) {
@@ -260,7 +264,7 @@ static int init_opened(PyObject *self, int fd, PyObject *name, const char *mode)
     int result = number ? init_with(self, number, mode, 1) : -1;
     Py_XDECREF(number);
     if (result < 0) {
-        errno_filename(name);
+        errno_filename(name, NULL);
         close(fd);
         return -1;
     }
@@ -317,7 +321,9 @@ static int init_descriptor(State *state, PyObject *self, PyObject *file, const c
 {
     PyObject *number = PyNumber_Index(file);
     int result = -1;
-    if (number != NULL && descriptor_check(state, number, mode_operations(flags)) == 0) {
+    /* closing the object closes the descriptor, so that has to be the subject's own */
+    if (number != NULL && descriptor_check(state, number, mode_operations(flags)) == 0 &&
+        (!closefd || descriptor_check(state, number, WANT_MANAGE) == 0)) {
         result = init_with(self, number, mode, closefd);
     }
     Py_XDECREF(number);

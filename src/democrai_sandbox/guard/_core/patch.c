@@ -275,7 +275,9 @@ typedef struct {
 
 static LatePatch late[] = {
     {"_sqlite3", databases_patch}, {"_ctypes", ctypes_patch}, {"_socket", socket_patch},
-    {"concurrent.futures.thread", executor_patch}, {"asyncio.events", asyncio_patch},
+    {"concurrent.futures.thread", executor_patch}, {"concurrent.futures._base", future_patch},
+    {"asyncio.events", asyncio_patch}, {"_asyncio", task_patch}, {"multiprocessing.pool", pool_patch},
+    {"threading", threading_patch}, {"_cffi_backend", cffi_patch},
 };
 
 static PyObject *loaded(const char *name)
@@ -293,6 +295,7 @@ static int patch_late(const char *name, PyObject *module)
                 return -1;
             }
             late[i].done = state == 1;
+            imports_happened = imports_happened || state == 0; /* still being imported: look again */
         }
     }
     return 0;

@@ -102,8 +102,17 @@ static void mark_ancestors(Policy *policy, const char *path, uint32_t *used)
     }
 }
 
+/* A root counts where it really is, so that a root that is itself a link works. Resolved here and not in Python, where
+ * guarded code could have put another realpath. */
+static void locate(const char *path, bool resolve, char *out)
+{
+    if (!resolve || path_canonical(path, 1, out) < 0) {
+        strcpy(out, path);
+    }
+}
+
 /* Room for every entry, and for every ancestor of a protected one. */
-static int measure(PyObject *entries, size_t *count, size_t *bytes)
+static int measure(PyObject *entries, bool resolve, size_t *count, size_t *bytes)
 {
     *count = 0;
     *bytes = 0;
@@ -118,19 +127,22 @@ static int measure(PyObject *entries, size_t *count, size_t *bytes)
             PyErr_Format(PyExc_ValueError, "not a normalised absolute path: %R", PyTuple_GET_ITEM(entries, i));
             return -1;
         }
-        size_t parts = 1;
-        for (Py_ssize_t k = 0; k < length && (mask & FLAG_PROTECTED); k++) {
-            parts += path[k] == '/';
+        char where[PATH_MAX];
+        locate(path, resolve, where);
+        size_t parts = 1, size = strlen(where);
+        for (size_t k = 0; k < size && (mask & FLAG_PROTECTED); k++) {
+            parts += where[k] == '/';
         }
         *count += parts;
-        *bytes += parts * (size_t)length;
+        *bytes += parts * size;
     }
     return 0;
 }
 
-static int fill(Policy *policy, PyObject *entries)
+static int fill(Policy *policy, PyObject *entries, bool resolve)
 {
     uint32_t used = 0;
+    char where[PATH_MAX];
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(entries); i++) {
         const char *path;
         Py_ssize_t length;
@@ -138,11 +150,12 @@ static int fill(Policy *policy, PyObject *entries)
         if (!PyArg_ParseTuple(PyTuple_GET_ITEM(entries, i), "y#i", &path, &length, &mask)) {
             return -1;
         }
-        Entry *entry = insert(policy, path, (size_t)length, &used);
-        unsigned bits = (unsigned)mask & (OP_ALL | FLAG_CODE | FLAG_IMPORT);
+        locate(path, resolve, where);
+        Entry *entry = insert(policy, where, strlen(where), &used);
+        unsigned bits = (unsigned)mask & (OP_ALL | FLAG_CODE | FLAG_IMPORT | FLAG_STREAM);
         if (mask & FLAG_PROTECTED) {
             entry->is_protected = 1;
-            mark_ancestors(policy, path, &used);
+            mark_ancestors(policy, where, &used);
         }
         else if (mask & FLAG_OWNED) {
             entry->owned |= (uint16_t)bits;
@@ -154,10 +167,10 @@ static int fill(Policy *policy, PyObject *entries)
     return 0;
 }
 
-static int build(Policy *policy, PyObject *entries)
+static int build(Policy *policy, PyObject *entries, bool resolve)
 {
     size_t count, bytes;
-    if (measure(entries, &count, &bytes) < 0) {
+    if (measure(entries, resolve, &count, &bytes) < 0) {
         return -1;
     }
     if (count == 0) {
@@ -171,16 +184,17 @@ static int build(Policy *policy, PyObject *entries)
         PyErr_NoMemory();
         return -1;
     }
-    return fill(policy, entries);
+    return fill(policy, entries, resolve);
 }
 
 PyObject *policy_new(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"subject", "kind", "entries", "imports", "allow_subprocess", "include_runtime", "declared", NULL};
-    PyObject *subject, *kind, *entries, *imports, *declared;
-    int allow_subprocess, include_runtime;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UUO!O!ppO", names, &subject, &kind, &PyTuple_Type, &entries,
-                                     &PyFrozenSet_Type, &imports, &allow_subprocess, &include_runtime, &declared)) {
+    static char *names[] = {"subject", "kind", "entries", "imports", "allow_subprocess", "include_runtime", "declared", "ancestors", "resolve", NULL};
+    PyObject *subject, *kind, *entries, *imports, *declared, *ancestors;
+    int allow_subprocess, include_runtime, resolve;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UUO!O!ppOO!p", names, &subject, &kind, &PyTuple_Type, &entries,
+                                     &PyFrozenSet_Type, &imports, &allow_subprocess, &include_runtime, &declared,
+                                     &PyTuple_Type, &ancestors, &resolve)) {
         return NULL;
     }
     Policy *policy = PyObject_New(Policy, &Policy_Type);
@@ -195,9 +209,10 @@ PyObject *policy_new(PyObject *module, PyObject *args, PyObject *kwargs)
     policy->kind = Py_NewRef(kind);
     policy->imports = Py_NewRef(imports);
     policy->declared = Py_NewRef(declared);
+    policy->ancestors = Py_NewRef(ancestors);
     policy->allow_subprocess = allow_subprocess;
     policy->include_runtime = include_runtime;
-    if (build(policy, entries) < 0) {
+    if (build(policy, entries, resolve) < 0) {
         Py_DECREF(policy);
         return NULL;
     }
@@ -213,6 +228,7 @@ static void policy_dealloc(PyObject *self)
     Py_XDECREF(policy->kind);
     Py_XDECREF(policy->imports);
     Py_XDECREF(policy->declared);
+    Py_XDECREF(policy->ancestors);
     PyObject_Free(self);
 }
 

@@ -23,6 +23,12 @@ PyObject *on_process(State *state, Call *call)
     return state->allow_subprocess ? call_original(call) : refuse(state, call);
 }
 
+/* The mask is the whole process's. Libraries set it for a moment and set it back. */
+PyObject *on_umask(State *state, Call *call)
+{
+    return caller_is_library() ? call_original(call) : on_process(state, call);
+}
+
 /* The shadow file read by libc, not by open(). */
 PyObject *on_secret_database(State *state, Call *call)
 {

@@ -227,39 +227,84 @@ bool state_has_policy(const State *state, uint64_t policy_id)
     return false;
 }
 
-/* ((kind, name, declared, mode) from the outermost, user, organization, session, allow_subprocess, imports) */
-static PyObject *view_chain(const State *state)
+static int append_label(PyObject *chain, PyObject *label)
 {
-    PyObject *chain = PyList_New(0);
-    for (; chain != NULL && state != NULL; state = state->parent) {
+    Py_ssize_t size = PyList_GET_SIZE(chain);
+    if (label == NULL) {
+        return -1;
+    }
+    if (size > 0 && PyUnicode_Compare(PyList_GET_ITEM(chain, size - 1), label) == 0) {
+        return 0;
+    }
+    return PyList_Append(chain, label);
+}
+
+static int append_labels(PyObject *chain, const State *state)
+{
+    if (state == NULL) {
+        return 0;
+    }
+    if (append_labels(chain, state->parent) < 0) {
+        return -1;
+    }
+    if (state->mode == MODE_BYPASS || state->mode == MODE_NARROW) {
+        return 0; /* neither is an actor of its own */
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(state->policy->ancestors); i++) {
+        if (append_label(chain, PyTuple_GET_ITEM(state->policy->ancestors, i)) < 0) {
+            return -1;
+        }
+    }
+    PyObject *label = PyUnicode_FromFormat("%U:%U", state->policy->kind, state->policy->subject);
+    int result = append_label(chain, label);
+    Py_XDECREF(label);
+    return result;
+}
+
+/* ("module:reports", "tool:search"): the nested subjects from the outermost. */
+PyObject *state_chain(const State *state)
+{
+    PyObject *list = PyList_New(0), *chain = NULL;
+    if (list != NULL && append_labels(list, state) == 0) {
+        chain = PyList_AsTuple(list);
+    }
+    Py_XDECREF(list);
+    return chain;
+}
+
+/* (kind, name, declared, mode) of each actor from the outermost. */
+static PyObject *view_links(const State *state)
+{
+    PyObject *links = PyList_New(0), *tuple = NULL;
+    for (; links != NULL && state != NULL; state = state->parent) {
         if (state->mode == MODE_BYPASS || state->mode == MODE_NARROW) {
-            continue; /* neither is an actor of its own */
+            continue;
         }
         PyObject *link = Py_BuildValue("(OOOi)", state->policy->kind, state->policy->subject, state->policy->declared, (int)state->mode);
-        if (link == NULL || PyList_Append(chain, link) < 0) {
-            Py_CLEAR(chain);
+        if (link == NULL || PyList_Append(links, link) < 0) {
+            Py_CLEAR(links);
         }
         Py_XDECREF(link);
     }
-    if (chain == NULL || PyList_Reverse(chain) < 0) {
-        Py_XDECREF(chain);
-        return NULL;
+    if (links != NULL && PyList_Reverse(links) == 0) {
+        tuple = PyList_AsTuple(links);
     }
-    PyObject *tuple = PyList_AsTuple(chain);
-    Py_DECREF(chain);
+    Py_XDECREF(links);
     return tuple;
 }
 
+/* What the Python face gets to see: values that cannot be changed, made once per state. */
 PyObject *state_view(State *state)
 {
     if (state->view == NULL) {
-        PyObject *chain = view_chain(state);
-        if (chain == NULL) {
-            return NULL;
-        }
+        PyObject *links = view_links(state), *chain = links ? state_chain(state) : NULL;
         PyObject *imports = state->policy ? state->policy->imports : Py_None;
-        state->view = Py_BuildValue("(NOOOOO)", chain, state->user, state->organization, state->session,
-                                    state->allow_subprocess ? Py_True : Py_False, imports);
+        if (chain != NULL) {
+            state->view = Py_BuildValue("(OOOOOOO)", links, chain, state->user, state->organization, state->session,
+                                        state->allow_subprocess ? Py_True : Py_False, imports);
+        }
+        Py_XDECREF(links);
+        Py_XDECREF(chain);
     }
     return Py_XNewRef(state->view);
 }

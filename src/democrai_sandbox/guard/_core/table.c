@@ -6,10 +6,10 @@
 
 #define DIR (FOLLOW | DEFAULTS)
 #define ROWS(X)                                                                                                        \
-    /*  module, owner, name, handler, operations, how, argument, index, optional, always */                            \
+    /*  module, owner, name, handler, operations, how, argument, index, optional, always (1: also for unguarded code, 2: also while no guard is alive) */                            \
     X(posix, _, stat, on_path, OP_READ, FOLLOW | STAT | PROBE, "path", 0, 0, 0)                                        \
     X(posix, _, lstat, on_path, OP_READ, STAT | PROBE, "path", 0, 0, 0)                                                \
-    X(posix, _, access, on_path, OP_READ, FOLLOW | PROBE, "path", 0, 0, 0)                                             \
+    X(posix, _, access, on_path, OP_READ, FOLLOW | PROBE | ANSWERS, "path", 0, 0, 0)                                   \
     X(posix, _, readlink, on_path, OP_READ, PARENT | PROBE, "path", 0, 0, 0)                                           \
     X(posix, _, listdir, on_path, OP_READ, DIR, "path", 0, 0, 0)                                                       \
     X(posix, _, scandir, on_scan, OP_READ, DIR, "path", 0, 0, 0)                                                       \
@@ -57,8 +57,8 @@
     X(posix, _, pwrite, on_descriptor, OP_MODIFY, 0, "fd", 0, 0, 0)                                                    \
     X(posix, _, pwritev, on_descriptor, OP_MODIFY, 0, "fd", 0, 1, 0)                                                   \
     X(posix, _, ftruncate, on_descriptor, OP_MODIFY, 0, "fd", 0, 0, 0)                                                 \
-    X(posix, _, fchmod, on_descriptor, OP_MODIFY, 0, "fd", 0, 0, 0)                                                    \
-    X(posix, _, fchown, on_descriptor, OP_MODIFY, 0, "fd", 0, 0, 0)                                                    \
+    X(posix, _, fchmod, on_descriptor, OP_MODIFY | WANT_PATH, 0, "fd", 0, 0, 0)                                        \
+    X(posix, _, fchown, on_descriptor, OP_MODIFY | WANT_PATH, 0, "fd", 0, 0, 0)                                        \
     X(posix, _, posix_fallocate, on_descriptor, OP_MODIFY, 0, "fd", 0, 1, 0)                                           \
     X(posix, _, posix_fadvise, on_descriptor, OP_READ, 0, "fd", 0, 1, 0)                                               \
     X(posix, _, lockf, on_descriptor, WANT_MANAGE, 0, "fd", 0, 1, 0)                                                   \
@@ -117,8 +117,8 @@
     X(posix, _, setsid, on_process, 0, 0, "os", 0, 0, 0)                                                               \
     X(posix, _, setpgid, on_process, 0, 0, "os", 0, 0, 0)                                                              \
     X(posix, _, setpgrp, on_process, 0, 0, "os", 0, 1, 0)                                                              \
-    X(posix, _, umask, on_process, 0, 0, "os", 0, 0, 0)                                                                \
-    X(posix, _, register_at_fork, on_at_fork, 0, 0, NULL, 0, 1, 0)                                                     \
+    X(posix, _, umask, on_umask, 0, 0, "os", 0, 0, 0)                                                                \
+    X(posix, _, register_at_fork, on_callables, 0, 0, NULL, 0, 1, 0)                                                     \
     X(_signal, _, pidfd_send_signal, on_process, 0, 0, "signal", 0, 1, 0)                                              \
     X(spwd, _, getspnam, on_secret_database, 0, 0, NULL, 0, 1, 0)                                                      \
     X(spwd, _, getspall, on_secret_database, 0, 0, NULL, 0, 1, 0)                                                      \
@@ -129,10 +129,14 @@
     X(atexit, _, register, on_callable, 0, 0, "func", 0, 0, 0)                                                         \
     X(_signal, _, signal, on_signal, 0, 0, "handler", 1, 0, 1)                                                         \
     X(_weakref, _, proxy, on_weak_proxy, 0, 0, "callback", 1, 0, 0)                                                    \
+    X(sys, _, set_asyncgen_hooks, on_callables, 0, 0, NULL, 0, 0, 0)                                                   \
+    X(_asyncio, Future, add_done_callback, on_done_callback, 0, 0, "fn", 0, 1, 2)                                      \
+    X(_asyncio, Task, add_done_callback, on_done_callback, 0, 0, "fn", 0, 1, 2)                                        \
     /* losing the context is not losing the guard */                                                                   \
     X(_contextvars, Context, run, on_context_run, 0, 0, NULL, 0, 0, 1)                                                 \
     X(_contextvars, ContextVar, set, on_context_variable, 0, 0, NULL, 0, 0, 0)                                         \
     X(_contextvars, ContextVar, reset, on_context_variable, 0, 0, NULL, 0, 0, 0)                                       \
+    X(types, CodeType, replace, on_code_replace, 0, 0, NULL, 0, 0, 0)                                                  \
     /* interpreters of their own would not carry the ContextVar */                                                     \
     X(_xxsubinterpreters, _, create, on_tamper, 0, 0, NULL, 0, 1, 0)                                                   \
     X(_xxsubinterpreters, _, run_string, on_tamper, 0, 0, NULL, 0, 1, 0)                                               \
@@ -151,6 +155,20 @@
     /* libraries that open files by themselves */                                                                      \
     X(_ssl, _SSLContext, load_cert_chain, on_certificates, OP_READ, 0, NULL, 0, 1, 0)                                  \
     X(_ssl, _SSLContext, load_verify_locations, on_certificates, OP_READ, 0, NULL, 0, 1, 0)                            \
+    X(_ssl, _SSLContext, set_default_verify_paths, on_named_by_environment, 0, 0, "SSL_CERT_FILE SSL_CERT_DIR", 0, 1, 0)\
+    X(time, _, tzset, on_named_by_environment, 0, 0, "TZ", 0, 1, 0)                                                    \
+    X(_curses, _, setupterm, on_named_by_environment, 0, 0, "TERMINFO TERMINFO_DIRS", 0, 1, 0)                         \
+    X(_curses, _, initscr, on_named_by_environment, 0, 0, "TERMINFO TERMINFO_DIRS", 0, 1, 0)                           \
+    X(readline, _, parse_and_bind, on_bind_line, 0, 0, NULL, 0, 1, 0)                                                  \
+    X(faulthandler, _, enable, on_fault_file, 0, 0, "file", 0, 1, 0)                                                   \
+    X(faulthandler, _, dump_traceback, on_fault_file, 0, 0, "file", 0, 1, 0)                                           \
+    X(faulthandler, _, dump_traceback_later, on_fault_file, 0, 0, "file", 2, 1, 0)                                     \
+    X(faulthandler, _, register, on_fault_file, 0, 0, "file", 1, 1, 0)                                                 \
+    X(_tkinter, _, create, on_tamper, 0, 0, NULL, 0, 1, 0)                                                             \
+    X(_tkinter, TkappType, eval, on_tamper, 0, 0, NULL, 0, 1, 0)                                                       \
+    X(_tkinter, TkappType, evalfile, on_tamper, 0, 0, NULL, 0, 1, 0)                                                   \
+    X(_tkinter, TkappType, call, on_tamper, 0, 0, NULL, 0, 1, 0)                                                       \
+    X(_tkinter, TkappType, record, on_tamper, 0, 0, NULL, 0, 1, 0)                                                     \
     X(readline, _, read_history_file, on_history, OP_READ, 0, NULL, 0, 1, 0)                                           \
     X(readline, _, read_init_file, on_history, OP_READ, 0, NULL, 0, 1, 0)                                              \
     X(readline, _, write_history_file, on_history, OP_CREATE | OP_MODIFY, 0, NULL, 0, 1, 0)                            \
@@ -187,7 +205,7 @@
 #define NAME_ID(module, owner, name, handler, operations, how, argument, index, optional, always) ROW_ID(module, owner, name),
 enum { ROWS(NAME_ID) ROW_COUNT };
 
-#define IDLE LIKELY(live_states == 0)
+#define IDLE LIKELY(live_states == 0 && row->always < 2)
 #define ORIGINAL(type) ((type)(void (*)(void))row->original)
 typedef PyObject *(*T0)(PyObject *, PyObject *const *, Py_ssize_t, PyObject *);
 typedef PyObject *(*T1)(PyObject *, PyObject *const *, Py_ssize_t);

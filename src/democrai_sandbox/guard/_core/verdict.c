@@ -9,6 +9,7 @@
 
 PyObject *denial_factory = NULL; /* builds the exception; Python, because it only words what was decided here */
 PyObject *decider = NULL;
+PyObject *check_failed = NULL; /* the class of "no decision could be had" */
 PyObject *facade_files = NULL; /* files of os, os.path, pathlib, shutil ...: they ask on behalf of their caller */
 
 PyObject *recorder = NULL; /* the host's: told of every denial, outside the guard */
@@ -73,17 +74,41 @@ bool asker_is_library(void)
     return library;
 }
 
-bool frame_is_import_machinery(void)
+/* The very frame that made the call, facade or not. */
+bool caller_is_library(void)
 {
     PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
     if (frame == NULL) {
         return false;
     }
     PyCodeObject *code = PyFrame_GetCode(frame);
-    bool is = PyUnicode_CompareWithASCIIString(code->co_filename, "<frozen importlib._bootstrap_external>") == 0;
+    bool is = is_library_file(code->co_filename);
     Py_DECREF(code);
     Py_DECREF(frame);
     return is;
+}
+
+static bool frame_is_file(const char *filename)
+{
+    PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
+    if (frame == NULL) {
+        return false;
+    }
+    PyCodeObject *code = PyFrame_GetCode(frame);
+    bool is = PyUnicode_CompareWithASCIIString(code->co_filename, filename) == 0;
+    Py_DECREF(code);
+    Py_DECREF(frame);
+    return is;
+}
+
+bool frame_is_import_machinery(void)
+{
+    return frame_is_file("<frozen importlib._bootstrap_external>");
+}
+
+bool caller_is_importlib(void)
+{
+    return frame_is_file("<frozen importlib._bootstrap>");
 }
 
 /* ---- denying ------------------------------------------------------------------------------- */
@@ -205,37 +230,72 @@ void *deny_path(State *state, const char *path, unsigned missing, bool probe)
     return NULL;
 }
 
+/* Whether the present exception is a denial of ours, as against an error of the system's. */
+bool error_is_denial(void)
+{
+    PyObject *type = PyErr_Occurred();
+    return type != NULL && PyObject_HasAttrString(type, "layer");
+}
+
 PyObject *errno_error(PyObject *filename)
 {
     return PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, filename);
 }
 
 /* The call went through a handle: its error should still name the path the caller gave. */
-void errno_filename(PyObject *filename)
+void errno_filename(PyObject *filename, PyObject *second)
 {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
     PyErr_NormalizeException(&type, &value, &trace);
     if (value != NULL && PyObject_TypeCheck(value, (PyTypeObject *)PyExc_OSError)) {
-        if (PyObject_SetAttrString(value, "filename", filename) < 0) {
+        if (PyObject_SetAttrString(value, "filename", filename) < 0 ||
+            (second != NULL && PyObject_SetAttrString(value, "filename2", second) < 0)) {
             PyErr_Clear();
         }
     }
     PyErr_Restore(type, value, trace);
 }
 
+/* Raises a new exception of this class with the present one as its cause. */
+static void raise_from_current(PyObject *class)
+{
+    PyObject *type, *cause, *trace;
+    PyErr_Fetch(&type, &cause, &trace);
+    PyErr_NormalizeException(&type, &cause, &trace);
+    if (cause != NULL && trace != NULL) {
+        PyException_SetTraceback(cause, trace);
+    }
+    PyObject *error = class && PyObject_IsSubclass(cause ? (PyObject *)Py_TYPE(cause) : class, PyExc_Exception) == 1
+                          ? PyObject_CallNoArgs(class)
+                          : NULL;
+    if (error == NULL) {
+        PyErr_Restore(type, cause, trace); /* KeyboardInterrupt and the like are nobody's answer */
+        return;
+    }
+    PyException_SetCause(error, cause);
+    PyErr_SetObject(class, error);
+    Py_DECREF(error);
+    Py_XDECREF(type);
+    Py_XDECREF(trace);
+}
+
 /* ---- asking the decider -------------------------------------------------------------------- */
 
-/* Asked outside the guard, so that the service can reach its own store. Only an exact True allows. */
+/* Only the decider itself runs outside the guard, so that the service can reach its own store. Only an exact True allows;
+ * its failure is neither a yes nor a denial. */
 static int ask_decider(State *state, unsigned operation, PyObject *target)
 {
     char name[64];
     operation_text(operation, name);
-    PyObject *view = state_view(state);
-    PyObject *args = view ? Py_BuildValue("(OsO)", view, name, target) : NULL;
+    PyObject *question = question_new(state, "filesystem", name, target, false);
+    PyObject *args = question ? PyTuple_Pack(1, question) : NULL;
     PyObject *answer = args ? call_outside(state, decider, args) : NULL;
     int result = answer == NULL ? -1 : answer == Py_True;
-    Py_XDECREF(view);
+    if (answer == NULL && args != NULL) {
+        raise_from_current(check_failed);
+    }
+    Py_XDECREF(question);
     Py_XDECREF(args);
     Py_XDECREF(answer);
     return result;
@@ -380,7 +440,7 @@ int resolve(State *state, PathText *text, unsigned wanted, int how, Resolved *ou
     how |= directory ? FOLLOW : 0;
     strcpy(out->path, text->text);
     bool inside = sufficient(location_mask(state, out->path) & wanted, wanted, how);
-    if (!inside) {
+    if (!inside || text->dotted) {
         find_location(text, how & FOLLOW, out->path);
     }
     for (int attempt = 0; attempt < 8; attempt++) {

@@ -1,4 +1,4 @@
-"""Class 27, native code: ctypes, cffi and extension modules, through every door that leads to them."""
+"""Class 27, native code: ctypes and cffi, through every door that leads to them."""
 
 from __future__ import annotations
 
@@ -153,9 +153,9 @@ def by_library(ground: Ground) -> bool:
 
 
 def by_numpy(ground: Ground) -> bool:
-    import numpy
+    import numpy as np
 
-    return call_getpid(numpy.ctypeslib.ctypes)
+    return call_getpid(np.ctypeslib.ctypes)
 
 
 def in_thread(ground: Ground) -> None:
@@ -166,7 +166,21 @@ def in_thread(ground: Ground) -> None:
     thread.join()
 
 
+class Name(str):
+    """A module name that no set contains."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        return hash("harmless")
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+
 DOORS = {
+    "forged_name_import_module": lambda ground: call_getpid(__import__("importlib").import_module(Name("ctypes"))),
+    "forged_name_c_part": lambda ground: low_level(__import__(Name("_ctypes"))),
     "import": plain_import,
     "from_import": from_import,
     "submodule": submodule,
@@ -196,7 +210,9 @@ DOORS = {
     "in_class_body": lambda ground: call_getpid(type("X", (), {"c": __import__("ctypes")}).c),
 }
 attacks_of(DOORS, "native functions are reached: {}", expect=SANDBOX)
-attacks_of({"by_numpy": by_numpy}, "native functions are reached through a library: {}", expect=SANDBOX, needs=("numpy",))
+attacks_of(
+    {"by_numpy": by_numpy}, "native functions are reached through a library: {}", expect=SANDBOX, needs=("numpy",)
+)
 
 
 def load_ctypes(ground: Ground) -> None:
@@ -208,7 +224,16 @@ def load_ctypes(ground: Ground) -> None:
     del multiprocessing
 
 
-ALREADY = ("import", "from_import", "c_part", "dunder_import", "import_module", "importlib_import", "gcd_import", "in_exec")
+ALREADY = (
+    "import",
+    "from_import",
+    "c_part",
+    "dunder_import",
+    "import_module",
+    "importlib_import",
+    "gcd_import",
+    "in_exec",
+)
 attacks_of(
     {name: DOORS[name] for name in ALREADY},
     "native functions are reached when the host loaded ctypes before: {}",
@@ -233,7 +258,6 @@ attacks_of(
         "from_address": lambda ground: sys.modules["ctypes"].c_ssize_t.from_address(id(ground)).value > 0,
         "char_pointer": lambda ground: len(sys.modules["ctypes"].c_char_p(id(ground)).value) >= 0,
         "callback": lambda ground: sys.modules["ctypes"].CFUNCTYPE(sys.modules["ctypes"].c_int)(lambda: 7)() == 7,
-        "find_library": lambda ground: sys.modules["ctypes"].util.find_library("c") is not None,
     },
     "ctypes, which the host loaded before, is used: {}",
     expect=SANDBOX,
@@ -284,7 +308,7 @@ attacks_of(
         "prototype": lambda ground: ground.held.prototype(ground.held.address)() == os.getpid(),
         "slot_wrapper": lambda ground: ground.held.call(ground.held.getpid) == os.getpid(),
         "string_at": lambda ground: b"marker" in ground.held.string_at(id(b"marker-text"), 60),
-        "in_map": lambda ground: next(map(lambda function: function(), [ground.held.getpid])) == os.getpid(),
+        "in_map": lambda ground: next(map(__import__("operator").call, [ground.held.getpid])) == os.getpid(),
         "c_caller": lambda ground: next(iter(ground.held.getpid, None)) == os.getpid(),
     },
     "a native function that the host made is called: {}",
@@ -349,125 +373,6 @@ attacks_of(
 )
 
 
-def find_extension() -> str:
-    """Any extension module of the interpreter that is not loaded yet."""
-    import sysconfig
-
-    folder = sysconfig.get_config_var("DESTSHARED")
-    suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    for name in ("_statistics", "_crypt", "_xxtestfuzz", "_lsprof", "_queue", "_zoneinfo", "audioop"):
-        if name not in sys.modules and os.path.exists(f"{folder}/{name}{suffix}"):
-            return f"{folder}/{name}{suffix}"
-    raise LookupError("no extension module to copy")
-
-
-def copied_extension(folder: str) -> tuple[str, str]:
-    import shutil
-
-    source = find_extension()
-    target = f"{folder}/{os.path.basename(source)}"
-    shutil.copyfile(source, target)
-    return os.path.basename(source).partition(".")[0], target
-
-
-def load_extension(name: str, path: str) -> bool:
-    from importlib.machinery import ExtensionFileLoader
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    spec = spec_from_file_location(name, path, loader=ExtensionFileLoader(name, path))
-    return module_from_spec(spec) is not None
-
-
-def create_dynamic(name: str, path: str) -> bool:
-    import _imp
-    from importlib.util import spec_from_file_location
-
-    return _imp.create_dynamic(spec_from_file_location(name, path)) is not None
-
-
-def create_dynamic_by_forged_spec(name: str, path: str) -> bool:
-    """A spec whose origin changes while it is read."""
-    import _imp
-
-    class Origin(str):
-        __slots__ = ()
-
-    class Spec:
-        loader = None
-        calls = 0
-
-        def __init__(self) -> None:
-            self.name = name
-
-        @property
-        def origin(self) -> str:
-            self.calls += 1
-            return find_extension() if self.calls == 1 and path.startswith("!") else Origin(path.strip("!"))
-
-    return _imp.create_dynamic(Spec()) is not None
-
-
-def import_from_root(name: str, path: str) -> bool:
-    sys.path.insert(0, os.path.dirname(path))
-    module = __import__(name)
-    return module.__file__ == path
-
-
-LOADERS = {
-    "loader": load_extension,
-    "create_dynamic": create_dynamic,
-    "forged_spec": create_dynamic_by_forged_spec,
-    "import": import_from_root,
-}
-attacks_of(
-    {
-        name: lambda ground, load=load: load(*copied_extension(ground.inside))
-        for name, load in LOADERS.items()
-    },
-    "an extension module that the subject copied into its root is loaded: {}",
-    expect=SANDBOX,
-    group="extension_",
-)
-attacks_of(
-    {
-        "temp": lambda ground: load_extension(*copied_extension(os.environ["TMPDIR"])),
-        "library_path_link": lambda ground: load_extension(
-            copied_extension(ground.inside)[0], f"{ground.site}/../inside/{os.path.basename(find_extension())}"
-        ),
-        "memory_file": lambda ground: load_from_memory(),
-        "outside": lambda ground: load_extension(*ground.held.extension),
-    },
-    "an extension module is loaded from a place that is no code root: {}",
-    expect=SANDBOX,
-    group="extension_",
-    prepare=lambda ground: setattr(ground.held, "extension", copied_extension(ground.outside_dir)),
-)
-
-
-def load_from_memory() -> bool:
-    source = find_extension()
-    descriptor = os.memfd_create("extension")
-    with open(source, "rb") as file:
-        os.write(descriptor, file.read())
-    return load_extension(os.path.basename(source).partition(".")[0], f"/proc/self/fd/{descriptor}")
-
-
-@attack(
-    "an extension module is loaded from a code root that the subject may write",
-    expect=SANDBOX,
-    policy=lambda ground: {"allowed_paths": [ground.site]},
-)
-def extension_in_writable_code_root(ground: Ground) -> bool:
-    return load_extension(*copied_extension(ground.site))
-
-
-@attack("a link in the root that the host made leads to a code root, and the module is swapped", expect=SANDBOX,
-        prepare=lambda ground: os.symlink(ground.site, f"{ground.inside}/code"),
-        policy=lambda ground: {"allowed_paths": [ground.inside, f"{ground.inside}/code"]})  # fmt: skip
-def extension_through_link(ground: Ground) -> bool:
-    return load_extension(*copied_extension(f"{ground.inside}/code"))
-
-
 @attack("a copy of the ctypes package under another name is imported", expect=SANDBOX)
 def copied_package(ground: Ground) -> bool:
     import shutil
@@ -478,11 +383,3 @@ def copied_package(ground: Ground) -> bool:
     import harmless
 
     return call_getpid(harmless)
-
-
-@attack("the test module of the interpreter runs code in another interpreter", expect=SANDBOX, needs=("_testcapi",))
-def test_module(ground: Ground) -> object:
-    import _testcapi
-
-    _testcapi.run_in_subinterp(f"open('{ground.inside}/loot.txt', 'w').write(open({ground.outside!r}).read())")
-    return open(f"{ground.inside}/loot.txt").read()
