@@ -10,7 +10,7 @@ import errno
 import json
 from typing import TYPE_CHECKING, Any
 
-from .policy import InvalidInputError, NetworkTargetMissingError, Problem, SandboxError
+from .policy import InvalidInputError, NetworkTargetMissingError, Problem, SandboxError, Subject
 
 if TYPE_CHECKING:
     from .policy import SubjectChain
@@ -48,7 +48,7 @@ class SandboxDenied(SandboxError, PermissionError):  # noqa: N818 - it says what
         *,
         subject: str = "",
         subject_kind: str = "",
-        subject_chain: SubjectChain = (),
+        chain: tuple[str, ...] = (),
         operations: tuple[str, ...] = (),
         installing: bool = False,
     ) -> None:
@@ -57,9 +57,14 @@ class SandboxDenied(SandboxError, PermissionError):  # noqa: N818 - it says what
         self.target = target
         self.subject = subject
         self.subject_kind = subject_kind
-        self.subject_chain = subject_chain
+        self._chain = chain
         self.operations = operations
         self.installing = installing
+
+    @property
+    def subject_chain(self) -> SubjectChain:
+        """The nested subjects, outermost first. Read only when asked for: many denials are caught and forgotten."""
+        return tuple(map(Subject.parse, self._chain))
 
     @property
     def operation(self) -> str:
@@ -81,7 +86,7 @@ class SandboxDenied(SandboxError, PermissionError):  # noqa: N818 - it says what
 
     def diagnostics(self) -> str:
         """Return the shape, who asked for what, and the hint."""
-        chain = " -> ".join(map(str, self.subject_chain)) or f"{self.subject_kind}:{self.subject}"
+        chain = " -> ".join(self._chain) or f"{self.subject_kind}:{self.subject}"
         asked = f"{self.operation} {self.target}".strip()
         return "\n".join(filter(None, (str(self), f"  {chain} asked for: {asked}", self.hint)))
 

@@ -7,10 +7,12 @@ import inspect
 import pytest
 
 from tests.guard.harness import Case
-from tests.guard.workload import concurrency, data, files, language, libraries
+from tests.guard.workload import concurrency, data, files, folders, language, libraries
 from tests.guard.workload.run import run_all
 
-WORKLOADS = {module.__name__.rpartition(".")[2]: module for module in (files, data, language, concurrency, libraries)}
+WORKLOADS = {
+    module.__name__.rpartition(".")[2]: module for module in (files, folders, data, language, concurrency, libraries)
+}
 ITEMS = [
     (name, item)
     for name, module in WORKLOADS.items()
@@ -67,10 +69,11 @@ def test_work_below_a_symlinked_root(tmp_path):
     """A root that is itself a symlink serves as well as the folder behind it."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "root").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
-    items = [item for workload, item in ITEMS if workload == "files"]
     case = Case(tmp_path)
-    seen = case.run(run_all, files.__file__, items, one_root(case))
-    assert {item: outcome for item, outcome in seen.items() if outcome != "ok"} == {}
+    for module in (files, folders):
+        items = [item for workload, item in ITEMS if workload == module.__name__.rpartition(".")[2]]
+        seen = case.run(run_all, module.__file__, items, one_root(case))
+        assert {item: outcome for item, outcome in seen.items() if outcome != "ok"} == {}
 
 
 def test_the_same_work_without_a_guard(tmp_path):

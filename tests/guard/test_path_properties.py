@@ -132,7 +132,7 @@ LOOPS = {
 
 @pytest.mark.slow
 class TestTrees:
-    @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+    @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
     @given(request=REQUESTS)
     @example(request=LINK_AND_UP)
     @example(request=MISSING_AND_UP)

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-SWAPS = 400_000
+SWAPS = 200_000
 
 # Exchanges `file` with a link to the secret and `dir` with a link to the outside folder, atomically.
 SWAPPER = """

@@ -16,7 +16,6 @@ from democrai_sandbox.errors import (
     TamperDenied,
 )
 from . import _core
-from .views import RawView
 
 _CLASSES: dict[str, type[SandboxDenied]] = {
     "filesystem": FilesystemDenied,
@@ -30,15 +29,15 @@ _CLASSES: dict[str, type[SandboxDenied]] = {
 
 def make_denial(kind: str, view: tuple[Any, ...], operation: str, target: str) -> SandboxDenied:
     """Return the exception for a refusal of the core."""
-    raw = RawView(*view)
-    subject_kind, subject = raw.actor
+    links, labels, _, _, _, installing, _ = view
+    subject_kind, subject, _, _ = links[-1]
     return _CLASSES[kind](
         target,
         subject=subject,
         subject_kind=subject_kind,
-        subject_chain=raw.chain,
+        chain=labels,
         operations=tuple(operation.split(",")),
-        installing=raw.allow_subprocess,
+        installing=installing,
     )
 
 

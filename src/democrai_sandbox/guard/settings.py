@@ -11,6 +11,7 @@ from democrai_sandbox.policy import InvalidInputError, normalise_path
 
 from . import _core
 from .denials import make_denial
+from .handles import handle_code
 from .interface import Decider, DenialRecorder
 from .runtime_paths import Entry, code_entries, protected_entries, runtime_entries
 from .views import Declared
@@ -42,7 +43,7 @@ def configure_guard(
         raise InvalidInputError.of(f"not a Decider: {type(decider).__name__}", pointer="/decider")
     if recorder is not None and not isinstance(recorder, DenialRecorder):
         raise InvalidInputError.of(f"not a DenialRecorder: {type(recorder).__name__}", pointer="/recorder")
-    shut = protected_entries(normalise_path(os.fspath(path)) for path in protected_paths)
+    shut = protected_entries(_checked_path(path) for path in protected_paths)
     roots = _checked_roots(sensitive_imports)
     codes = [_code_of(function) for function in runtime_code]
     if decider is not None:
@@ -61,6 +62,7 @@ def install_defaults(child_environment: Callable[[tuple[Any, ...]], dict[str, st
         usage_error=GuardUsageError,
         child_environment=child_environment,
         check_failed=ExternalAccessCheckFailed,
+        handle_code=handle_code(),
         facade_files=facade,
         sensitive_roots=SENSITIVE_ROOTS,
         protected=(),
@@ -92,6 +94,13 @@ def _checked_roots(names: Iterable[str]) -> frozenset[str]:
         if type(name) is not str or not name.isidentifier():
             raise InvalidInputError.of(f"not the root name of an import: {name!r}", pointer="/sensitive_imports")
     return frozenset(names)
+
+
+def _checked_path(path: str | os.PathLike[str]) -> str:
+    try:
+        return normalise_path(os.fspath(path))
+    except TypeError:
+        raise InvalidInputError.of(f"not a path: {type(path).__name__}", pointer="/protected_paths") from None
 
 
 def _code_of(function: Callable[..., Any] | CodeType) -> CodeType:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from tests.guard.attacks.kit import BROKEN, FILES, PROCESS, SANDBOX, Ground, attack
+from tests.guard.attacks.kit import BROKEN, FILES, PROCESS, SANDBOX, Denied, Ground, attack
 
 
 def read(ground: Ground) -> object:
@@ -196,10 +196,12 @@ def question_replaced(ground: Ground) -> object:
 def question_methods_replaced(ground: Ground) -> object:
     kinds = {thing for module in modules_of_the_guard() for thing in vars(module).values() if isinstance(thing, type)}
     for kind in [kind for kind in kinds if kind.__module__.startswith("democrai_sandbox")]:
-        for name in ("__new__", "__init__", "__eq__", "__hash__", "__str__", "__post_init__", *vars(kind)):
-            if name in {"__dict__", "__weakref__", "__doc__", "__module__"}:
+        for name in ("__init__", "__eq__", "__hash__", "__str__", "__post_init__", *vars(kind)):
+            if name in {"__dict__", "__weakref__", "__doc__", "__module__", "__new__", "__slots__"}:
                 continue
             kept = vars(kind).get(name)
+            if kept is not None and not callable(kept):
+                continue
             try:
                 setattr(kind, name, thief(ground))
             except Exception:  # noqa: S112 - same reason
@@ -208,7 +210,7 @@ def question_methods_replaced(ground: Ground) -> object:
                 open(ground.outside).close()
             except Exception as error:
                 ground.errors.append(error)
-            if kept is None:
+            if name in vars(kind) and kept is None:
                 delattr(kind, name)
             else:
                 setattr(kind, name, kept)
@@ -244,23 +246,87 @@ def next_guard_helpers(ground: Ground) -> None:
     os.path.abspath = os.path.normpath = lambda *_, **__: "/"
 
 
-@attack(
-    "the guard's own functions are replaced, so that the host's next guard is wide", expect=SANDBOX, after=next_guard
-)
-def next_guard_functions(ground: Ground) -> None:
-    for name, module in list(sys.modules.items()):
-        if name.startswith("democrai_sandbox.policy"):
-            for thing_name in ("compile_policy", "rules_for_paths", "normalise_path"):
-                if hasattr(module, thing_name):
-                    original = getattr(module, thing_name)
-                    wide = lambda *a, original=original, **k: (
-                        original(["/"]) if a and isinstance(a[0], list) else original(*a, **k)
-                    )
-                    setattr(module, thing_name, wide)
+def wide_rules() -> dict[str, object]:
+    """What the functions that read a declaration would have to be for everything to be allowed."""
     contexts = sys.modules.get("democrai_sandbox.guard.contexts")
-    if contexts is not None:
-        original_rules = contexts.rules_for_paths
-        contexts.rules_for_paths = lambda paths: original_rules(["/"])
+    original = getattr(contexts, "rules_for_paths", None)
+    return {"rules_for_paths": lambda *_: original(["/"]), "rules_for_targets": lambda *_: ()}
+
+
+def guard_modules() -> list[object]:
+    return [module for module in modules_of_the_guard() if "rules_for_paths" in vars(module)]
+
+
+@attack("functions of the guard are replaced, so that the host's next guard is wide", expect=SANDBOX, after=next_guard)
+def next_guard_functions(ground: Ground) -> None:
+    for name, function in wide_rules().items():
+        for module in guard_modules():
+            setattr(module, name, function)
+
+
+@attack("functions of the guard are replaced in the dictionary of their module", expect=SANDBOX, after=next_guard)
+def next_guard_dictionary(ground: Ground) -> None:
+    wide = wide_rules()
+    for module in guard_modules():
+        vars(module).update(wide)
+
+
+@attack(
+    "functions of the guard are replaced from a file that claims to be the import system",
+    expect=SANDBOX,
+    after=next_guard,
+)
+def next_guard_as_importlib(ground: Ground) -> None:
+    space = {"modules": guard_modules(), "wide": wide_rules()}
+    source = "for module in modules:\n    for name, value in wide.items():\n        setattr(module, name, value)\n"
+    exec(compile(source, "<frozen importlib._bootstrap>", "exec"), space)
+
+
+@attack(
+    "the default values of the guard's functions are changed",
+    expect=SANDBOX,
+    after=lambda ground: next_bare_guard(ground),
+)
+def next_guard_defaults(ground: Ground) -> None:
+    for module in modules_of_the_guard():
+        for thing in list(vars(module).values()):
+            defaults = getattr(thing, "__kwdefaults__", None)
+            if isinstance(defaults, dict) and "allowed_paths" in defaults:
+                defaults["allowed_paths"] = ("/",)
+
+
+def next_bare_guard(ground: Ground) -> object:
+    """What a guard without any declaration lets its subject read."""
+    if type(ground.held.make).__name__ == "type":
+        return open(ground.outside).read()
+    from democrai_sandbox import process_guard_context
+
+    return process_guard_context(subject="bare").run(lambda: open(ground.outside).read())
+
+
+class Leak:
+    """Compared with the proxy of a class's dictionary, it is handed the dictionary itself."""
+
+    def __eq__(self, other: object) -> bool:
+        self.found = other
+        return True
+
+    __hash__ = None
+
+
+@attack(
+    "methods of the guard's classes are replaced in the dictionary behind their proxy", expect=SANDBOX, after=next_guard
+)
+def next_guard_classes(ground: Ground) -> None:
+    from types import FunctionType
+
+    kinds = {thing for module in modules_of_the_guard() for thing in vars(module).values() if isinstance(thing, type)}
+    for kind in [kind for kind in kinds if kind.__module__.startswith("democrai_sandbox")]:
+        leak = Leak()
+        if vars(kind) == leak and isinstance(leak.found, dict):
+            for name in ("file_entries", "target", "path"):
+                if isinstance(leak.found.get(name), (FunctionType, property)):
+                    leak.found[name] = property(lambda self: (("/", 31),))
 
 
 def same_guard_again(ground: Ground) -> object:
@@ -292,3 +358,56 @@ def cached_policy(ground: Ground) -> None:
     contexts._key = original
     for key in keys:
         core.remember(key, wide)
+
+
+class HostDecider:
+    """A decider of the host that says no."""
+
+    def decide(self, question: object) -> bool:
+        return False
+
+
+class Truthy(HostDecider):
+    """One that answers with something that only looks like a yes."""
+
+    def decide(self, question: object) -> object:
+        return 1
+
+
+class Failing(HostDecider):
+    """One that cannot reach its store."""
+
+    def decide(self, question: object) -> bool:
+        raise ConnectionError("no store")
+
+
+@attack("the class of the host's decider is changed", expect=FILES, configure=lambda ground: {"decider": HostDecider()})
+def host_decider_changed(ground: Ground) -> object:
+    HostDecider.decide = thief(ground)
+    return read(ground)
+
+
+attack(
+    "a decider answers with something that is not True",
+    expect=FILES,
+    configure=lambda ground: {"decider": Truthy()},
+    name="truthy_decider",
+)(lambda ground: read(ground))
+attack(
+    "a decider fails",
+    expect=Denied(("ExternalAccessCheckFailed", "sandbox_external_access_check_failed")),
+    configure=lambda ground: {"decider": Failing()},
+    name="failing_decider",
+)(lambda ground: read(ground))
+
+
+@attack(
+    "what the decider is asked about is changed by the type of the question",
+    expect=BROKEN,
+    configure=lambda ground: {"decider": HostDecider()},
+)
+def question_type_changed(ground: Ground) -> object:
+    from democrai_sandbox import AccessQuestion
+
+    AccessQuestion.__init__ = AccessQuestion.__new__ = thief(ground)
+    return read(ground)

@@ -247,6 +247,25 @@ def hold_future(ground: Ground) -> None:
     ground.held.future = asyncio.get_running_loop().create_future()
 
 
+class Evil:
+    """Looks like a finished future to whoever is given it."""
+
+    def __init__(self, ground: Ground) -> None:
+        self.ground = ground
+
+    def result(self) -> None:
+        self.ground.steal()
+
+
+@attack(
+    "a callback on the host's loop is called by the subject with an object of its own",
+    expect=FILES,
+    prepare=lambda ground: (hold_future(ground), ground.held.future.add_done_callback(lambda it: it.result())),
+)
+async def callback_of_the_host(ground: Ground) -> None:
+    ground.held.future._callbacks[0][0](Evil(ground))
+
+
 async def finish_future(ground: Ground) -> None:
     ground.held.future.set_result(1)
     await settle(ground)

@@ -246,6 +246,42 @@ def callback_of_future(ground: Ground) -> None:
     settle(ground)
 
 
+class Evil:
+    """Looks like a finished future to whoever is given it."""
+
+    def __init__(self, ground: Ground) -> None:
+        self.ground = ground
+
+    def result(self) -> None:
+        self.ground.steal()
+
+
+def hold_callback(ground: Ground) -> None:
+    from concurrent.futures import Future
+
+    ground.held.future = Future()
+    ground.held.future.add_done_callback(lambda future: future.result())
+
+
+@attack(
+    "a callback that the host registered is called by the subject with an object of its own",
+    expect=FILES,
+    prepare=hold_callback,
+)
+def callback_of_the_host(ground: Ground) -> None:
+    ground.held.future._done_callbacks[0](Evil(ground))
+
+
+@attack(
+    "the host's future, whose method the subject replaced, is completed by the subject",
+    expect=FILES,
+    prepare=hold_callback,
+)
+def future_of_the_host_completed(ground: Ground) -> None:
+    ground.held.future.result = lambda: ground.steal()
+    ground.held.future.set_result(1)
+
+
 attacks_of(
     {
         "own": own_pool,

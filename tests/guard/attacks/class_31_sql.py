@@ -232,6 +232,36 @@ attack(
 )(attached_literally)
 
 
+def computed(ground: Ground, sql: str, *parameters: object) -> object:
+    """The name is put together while the statement runs; each part by itself looks allowed."""
+    os.mkdir(f"{ground.inside}/x")
+    os.chdir(f"{ground.inside}/x")
+    connection = sqlite3.connect(":memory:")
+    connection.executescript(f"create table names (k, v); insert into names values (1, '{secret(ground)}')")
+    connection.execute(sql.format(inside=ground.inside), parameters)
+    return first(connection, "a.t")
+
+
+attacks_of(
+    {
+        "joined": lambda ground: computed(ground, "attach ? || ? as a", f"{ground.inside}/", "../outside/secret.db"),
+        "joined_text": lambda ground: computed(ground, "attach '{inside}/' || ? as a", "../outside/secret.db"),
+        "replaced": lambda ground: computed(
+            ground, "attach replace(?, '#', '/../outside/') as a", f"{ground.inside}/#secret.db"
+        ),
+        "selected": lambda ground: computed(ground, "attach (select v from names where k = ?) as a", 1),
+        "selected_plain": lambda ground: computed(ground, "attach (select v from names) as a"),
+        "commented": lambda ground: computed(
+            ground, "/* x */ attach ? || ? as a", f"{ground.inside}/", "../outside/secret.db"
+        ),
+    },
+    "the name of the database is computed: {}",
+    expect=SANDBOX,
+    group="computed_",
+    prepare=prepare,
+)
+
+
 @attack("a prepared attach is executed again after the policy saw a harmless one", expect=SANDBOX, prepare=prepare)
 def reused_statement(ground: Ground) -> object:
     connection = sqlite3.connect(":memory:")

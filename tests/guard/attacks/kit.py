@@ -178,6 +178,8 @@ class Attack:
     """Runs in the host after the guard was left; what it returns is loot too."""
     policy: Callable[[Ground], dict[str, object]] | None = None
     """Arguments of `process_guard_context` that differ from the usual ones."""
+    configure: Callable[[Ground], dict[str, object]] | None = None
+    """Arguments of `configure_guard` besides the usual ones."""
     form: str = "with"
     since: tuple[int, int] = (3, 11)
     until: tuple[int, int] = (3, 99)

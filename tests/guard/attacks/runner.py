@@ -33,7 +33,8 @@ def make_guard(attack, ground):
     """Install the guard, let the host configure it, and make the context the attack runs in."""
     import democrai_sandbox
 
-    democrai_sandbox.configure_guard(protected_paths=[ground.vault])
+    more = attack.configure(ground) if attack.configure is not None else {}
+    democrai_sandbox.configure_guard(protected_paths=[ground.vault], **more)
     arguments = {
         "subject": "attacker",
         "allowed_paths": [ground.inside],

@@ -147,19 +147,48 @@ static int refuse_ctypes(State *state)
     return result;
 }
 
+/* Path-taking functions of os are in the table; these raise an event before anything else. */
+static int on_os_event(State *state, const char *event, PyObject *args)
+{
+    if (strchr("pusfek", event[3]) == NULL || event[3] == '\0') {
+        return 0;
+    }
+    if (is(event, "os.putenv") || is(event, "os.unsetenv")) {
+        return environment_check(state, item(args, 0));
+    }
+    static const char *const processes[] = {"os.system", "os.fork", "os.forkpty", "os.exec", "os.spawn", "os.posix_spawn", "os.kill", "os.killpg"};
+    for (size_t i = 0; i < sizeof processes / sizeof *processes; i++) {
+        if (is(event, processes[i])) {
+            return refuse_process(state, event);
+        }
+    }
+    return 0;
+}
+
+/* mmap(fileno, length, access, offset): a shared mapping writes, unless the file itself was opened for reading. */
+static int on_mmap_event(State *state, PyObject *args)
+{
+    enum { ACCESS_READ = 1, ACCESS_COPY = 3 };
+    PyObject *number = item(args, 0), *access = item(args, 2);
+    if (!PyLong_Check(number)) {
+        return 0;
+    }
+    long fd = PyLong_AsLong(number), kind = PyLong_Check(access) ? PyLong_AsLong(access) : 0;
+    int flags = fd >= 0 && fd <= INT_MAX ? fcntl((int)fd, F_GETFL) : -1;
+    PyErr_Clear();
+    bool reads = kind == ACCESS_READ || kind == ACCESS_COPY || (flags >= 0 && (flags & O_ACCMODE) == O_RDONLY);
+    return descriptor_check(state, number, reads ? OP_READ : OP_READ | OP_MODIFY);
+}
+
 static int on_event(State *state, const char *event, PyObject *args)
 {
     switch (event[0]) {
     case 'o':
+        if (event[1] == 's') {
+            return on_os_event(state, event, args);
+        }
         if (is(event, "open")) {
             return on_open_event(state, args);
-        }
-        if (is(event, "os.putenv") || is(event, "os.unsetenv")) {
-            return environment_check(state, item(args, 0));
-        }
-        if (is(event, "os.system") || is(event, "os.fork") || is(event, "os.forkpty") || is(event, "os.exec") ||
-            is(event, "os.spawn") || is(event, "os.posix_spawn") || is(event, "os.kill") || is(event, "os.killpg")) {
-            return refuse_process(state, event);
         }
         return is(event, "object.__setattr__") ? on_setattr_event(state, args) : 0;
     case 'i':
@@ -185,7 +214,7 @@ static int on_event(State *state, const char *event, PyObject *args)
         }
         return is(event, "function.__new__") && is_runtime_code(item(args, 0)) ? refuse(state, event) : 0;
     case 'm':
-        return is(event, "mmap.__new__") && PyLong_Check(item(args, 0)) ? descriptor_check(state, item(args, 0), OP_READ) : 0;
+        return is(event, "mmap.__new__") ? on_mmap_event(state, args) : 0;
     case 'g':
         return begins(event, "gc.get_") ? refuse(state, event) : 0;
     case 'p':
@@ -199,8 +228,8 @@ static int on_event(State *state, const char *event, PyObject *args)
 
 static int hook(const char *event, PyObject *args, void *unused)
 {
-    if (event[0] == 'i' && is(event, "import")) {
-        imports_happened = true; /* something optional may have come that has to be patched */
+    if (event[0] == 'i' && is(event, "import") && is_awaited(item(args, 0))) {
+        imports_happened = true; /* something optional comes that has to be patched */
     }
     if (LIKELY(live_states == 0) || strchr("oiscfmgpr", event[0]) == NULL) {
         return 0;

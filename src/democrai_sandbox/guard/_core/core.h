@@ -180,6 +180,8 @@ int grant(State *state, const char *path, unsigned wanted, unsigned *granted);
 int require(State *state, const char *path, unsigned wanted);
 int resolve(State *state, PathText *text, unsigned wanted, int how, Resolved *out);
 unsigned location_mask(State *state, const char *path);
+int find_location(const PathText *text, int follow, char *path);
+int check_dots(State *state, const PathText *text);
 void *deny(State *state, DenialKind kind, const char *operation, PyObject *target);
 void *deny_path(State *state, const char *path, unsigned missing, bool probe);
 void *deny_text(State *state, DenialKind kind, const char *text);
@@ -238,6 +240,7 @@ int patch_row(Row *row, PyObject *module);
 int patch_slot(PyTypeObject *type, const char *descriptor, void **slot, void *replacement);
 int patch_module(const char *name, PyObject *module);
 int patch_loaded_modules(void);
+bool is_awaited(PyObject *name);
 extern bool imports_happened, finders_suspect;
 
 /* ---- handlers ------------------------------------------------------------------------------ */
@@ -266,6 +269,9 @@ PyObject *on_callable(State *state, Call *call);
 PyObject *on_signal(State *state, Call *call);
 PyObject *on_callables(State *state, Call *call);
 PyObject *on_done_callback(State *state, Call *call);
+PyObject *on_listdir(State *state, Call *call);
+PyObject *bind_foreign(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+extern PyObject *handle_code;
 PyObject *on_umask(State *state, Call *call);
 PyObject *on_code_replace(State *state, Call *call);
 PyObject *scan_new(PyObject *iterator, PyObject *base);
@@ -293,6 +299,7 @@ enum {
 
 /* ---- opens.c, databases.c, imports.c, handover.c, contexts.c, processes.c -------------------- */
 int opens_ready(void);
+int guarded_open(State *state, PathText *text, int flags, int mode);
 int databases_patch(PyObject *module);
 int ctypes_patch(PyObject *module);
 int socket_patch(PyObject *module);

@@ -51,6 +51,9 @@ typedef struct {
 static void read_query(const char *uri, Database *database)
 {
     const char *query = strchr(uri, '?'), *end = uri + strcspn(uri, "#");
+    if (query != NULL && strchr(query, '%') != NULL) {
+        return; /* escaped names and values: taken for a database on disk that is written */
+    }
     for (const char *p = query && query < end ? query + 1 : end; p < end;) {
         size_t length = strcspn(p, "&#");
         if (strncmp(p, "mode=", 5) == 0) {

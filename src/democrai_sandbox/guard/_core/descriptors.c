@@ -168,11 +168,24 @@ static void adopt_result(State *state, PyObject *result)
     }
 }
 
-/* dup, pipe, openpty, memfd_create, ...: what comes back is the subject's own. */
+static bool owns_number(const State *state, PyObject *number)
+{
+    struct stat info;
+    long fd = PyLong_Check(number) ? PyLong_AsLong(number) : -1;
+    if (fd < 0 || fd > INT_MAX) {
+        PyErr_Clear();
+        return false;
+    }
+    return fstat((int)fd, &info) == 0 && owns(state, (int)fd, &info);
+}
+
+/* pipe, openpty, memfd_create, ...: what comes back is the subject's own. A copy is only if what it is a copy of was. */
 PyObject *on_new_descriptor(State *state, Call *call)
 {
+    Py_ssize_t at = call->row->argument ? call_find(call, call->row->index, call->row->argument) : -1;
+    bool own = at < 0 || owns_number(state, call->args[at]);
     PyObject *result = call->row->argument ? on_descriptor(state, call) : call_original(call);
-    if (result != NULL) {
+    if (result != NULL && own) {
         adopt_result(state, result);
     }
     return result;
@@ -192,8 +205,9 @@ PyObject *on_dup2(State *state, Call *call)
     if (descriptor_check(state, call->args[from], OP_READ) < 0 || descriptor_check(state, call->args[to], WANT_MANAGE) < 0) {
         return NULL;
     }
+    bool own = owns_number(state, call->args[from]);
     PyObject *result = call_original(call);
-    if (result != NULL) {
+    if (result != NULL && own) {
         adopt_result(state, result);
     }
     return result;

@@ -1,6 +1,7 @@
 /* Path-taking calls of posix: resolved to a handle, decided, then made through the handle. */
 #include "core.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -51,7 +52,8 @@ static const char *last_part(const char *path)
 /* Makes the call with the path replaced by a name that leads through the handle. */
 static PyObject *call_through(Call *call, Py_ssize_t at, int how, const PathText *text, const Resolved *where)
 {
-    char base[PATH_MAX] = "";
+    char base[PATH_MAX];
+    base[0] = '\0';
     if (how & PARENT) {
         strcpy(base, last_part(where->path));
         if (text->directory && strlen(base) + 2 < PATH_MAX) {
@@ -187,6 +189,63 @@ PyObject *on_device(State *state, Call *call)
     return on_path(state, call);
 }
 
+static PyObject *read_names(DIR *folder, bool bytes)
+{
+    PyObject *list = PyList_New(0);
+    while (list != NULL) {
+        struct dirent *entry;
+        Py_BEGIN_ALLOW_THREADS
+        errno = 0;
+        entry = readdir(folder);
+        Py_END_ALLOW_THREADS
+        if (entry == NULL) {
+            break;
+        }
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) {
+            continue;
+        }
+        PyObject *name = bytes ? PyBytes_FromString(entry->d_name) : PyUnicode_DecodeFSDefault(entry->d_name);
+        if (name == NULL || PyList_Append(list, name) < 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(name);
+    }
+    if (list != NULL && errno != 0) {
+        Py_CLEAR(list);
+        PyErr_SetFromErrno(PyExc_OSError);
+    }
+    return list;
+}
+
+/* listdir by itself: the folder that was decided on is the one that is opened and read. */
+PyObject *on_listdir(State *state, Call *call)
+{
+    Py_ssize_t at = call_find(call, 0, "path");
+    bool given = at >= 0 && call->args[at] != Py_None;
+    if ((given && path_is_descriptor(call->args[at])) || call->nargs > 1) {
+        return on_path(state, call);
+    }
+    PyObject *path = given ? Py_NewRef(call->args[at]) : here(), *result = NULL;
+    PathText text;
+    int failed = path ? path_text(path, &text) : -1;
+    Py_XDECREF(path);
+    if (failed < 0) {
+        return NULL;
+    }
+    int fd = PySys_Audit("os.listdir", "O", text.object) < 0 ? -1 : guarded_open(state, &text, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
+    if (folder != NULL) {
+        result = read_names(folder, PyBytes_Check(text.object));
+        closedir(folder);
+    }
+    else if (fd >= 0) {
+        errno_error(text.object);
+        close(fd);
+    }
+    Py_DECREF(text.object);
+    return result;
+}
+
 /* The listing is made through the handle; the entries get the paths they would have had. */
 static PyObject *scan_handle(Call *call, PathText *text, Resolved *where)
 {
@@ -244,36 +303,44 @@ PyObject *on_scan(State *state, Call *call)
     return result;
 }
 
-/* DirEntry.stat, is_dir, is_file: an entry that is a link tells about its target, which may lie outside. */
+static bool is_link(PyObject *entry)
+{
+    static PyObject *name = NULL;
+    if (name == NULL) {
+        name = PyUnicode_InternFromString("is_symlink");
+    }
+    PyObject *answer = name ? PyObject_CallMethodNoArgs(entry, name) : NULL;
+    bool is = answer != Py_False;
+    Py_XDECREF(answer);
+    PyErr_Clear();
+    return is;
+}
+
+/* DirEntry.stat, is_dir, is_file: an entry that is a link tells about its target, which may lie outside; and stat() asks
+ * anew about an entry that may have been made by somebody else. */
 PyObject *on_entry(State *state, Call *call)
 {
-    if (!follows(call)) {
+    bool follow = follows(call);
+    if (!(call->row->how & STAT) && (!follow || !is_link(call->self))) {
         return call_original(call);
     }
-    PyObject *link = PyObject_CallMethod(call->self, "is_symlink", NULL);
-    if (link == NULL || link != Py_True) {
-        Py_XDECREF(link);
-        return link == NULL ? NULL : call_original(call);
-    }
-    Py_DECREF(link);
     PyObject *path = PyObject_GetAttrString(call->self, "path");
     PathText text;
     Resolved where;
-    if (path == NULL || path_text(path, &text) < 0) {
-        Py_XDECREF(path);
+    int failed = path ? path_text(path, &text) : -1;
+    Py_XDECREF(path);
+    if (failed < 0) {
         return NULL;
     }
-    Py_DECREF(path);
-    int failed = resolve(state, &text, OP_READ, FOLLOW | PROBE, &where);
+    failed = resolve(state, &text, OP_READ, (follow ? FOLLOW : 0) | PROBE, &where);
     Py_DECREF(text.object);
-    if (failed < 0) {
-        if (!PyErr_ExceptionMatches(PyExc_FileNotFoundError)) {
-            return NULL;
-        }
-        PyErr_Clear(); /* dangling: the entry's own answer says so */
-        return call_original(call);
+    if (failed == 0) {
+        close(where.fd);
     }
-    close(where.fd);
+    else if (error_is_denial()) {
+        return NULL;
+    }
+    PyErr_Clear(); /* dangling, gone: the entry's own answer says so */
     return call_original(call);
 }
 
@@ -285,12 +352,16 @@ typedef struct {
     Py_ssize_t at;
 } End;
 
+static void empty_end(End *end)
+{
+    end->text.object = NULL;
+    end->where.fd = -1;
+}
+
 static int open_end(State *state, Call *call, End *end, int index, const char *name, const char *directory, unsigned wanted, int how)
 {
     char base[PATH_MAX];
     bool relative;
-    end->text.object = NULL;
-    end->where.fd = -1;
     end->at = call_find(call, index, name);
     if (end->at < 0) {
         PyErr_Format(PyExc_TypeError, "%s() missing required argument '%s'", call->row->name, name);
@@ -370,7 +441,9 @@ static PyObject *call_pair(Call *call, End *source, End *target)
 PyObject *on_path_pair(State *state, Call *call)
 {
     bool moving = call->row->operations == OP_DELETE;
-    End source = {.where.fd = -1}, target = {.where.fd = -1};
+    End source, target; /* not zeroed: most of it is room for paths */
+    empty_end(&source);
+    empty_end(&target);
     PyObject *result = NULL;
     unsigned wanted = moving ? OP_CREATE | OP_MODIFY : OP_CREATE;
     if (open_end(state, call, &source, 0, "src", "src_dir_fd", call->row->operations, PARENT) == 0 &&
@@ -411,7 +484,8 @@ static int link_target_allows(State *state, PyObject *object, const End *link)
 
 PyObject *on_symlink(State *state, Call *call)
 {
-    End link = {.where.fd = -1};
+    End link;
+    empty_end(&link);
     PyObject *result = NULL;
     Py_ssize_t at = call_find(call, 0, "src");
     PyObject *source = at < 0 ? NULL : path_exact(call->args[at]);

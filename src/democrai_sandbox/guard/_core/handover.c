@@ -137,8 +137,9 @@ PyObject *on_callable(State *state, Call *call)
 }
 
 /* A handler the host installed keeps running as the host's when a subject puts it back. */
-PyObject *on_signal(State *state, Call *call)
+PyObject *on_signal(State *unused, Call *call)
 {
+    State *state = state_guarding();
     enum { SIGNALS = 65 };
     static PyObject *host_handlers[SIGNALS];
     Py_ssize_t at = call_find(call, 1, "handler");
@@ -413,11 +414,10 @@ typedef struct {
     unsigned positions; /* bit n: argument n is a callable kept for later */
 } Method;
 
-enum { SUBMIT, HANDLE, FINALIZE, DONE_CALLBACK, POOL_APPLY, POOL_MAP, POOL_IMAP, POOL_UNORDERED, THREAD_EXIT, METHODS };
+enum { SUBMIT, FINALIZE, DONE_CALLBACK, POOL_APPLY, POOL_MAP, POOL_IMAP, POOL_UNORDERED, THREAD_EXIT, METHODS };
 
 static const Method methods[METHODS] = {
     [SUBMIT] = {"ThreadPoolExecutor", "submit", 0},
-    [HANDLE] = {"Handle", "__init__", 1 << 1},
     [FINALIZE] = {"finalize", "__init__", 1 << 2},
     [DONE_CALLBACK] = {"Future", "add_done_callback", 1 << 1},
     [POOL_APPLY] = {"Pool", "apply_async", 1 << 1 | 1 << 4 | 1 << 5},
@@ -486,27 +486,9 @@ static PyObject *submit(PyObject *args, PyObject *kwargs)
     return result;
 }
 
-/* A step or wake-up of a task belongs to that task, whoever completed what it was waiting for. */
-static bool is_task_step(PyObject *callback)
+/* A process pool pickles its function, and a child is no thread. */
+static bool needs_binding(int index, PyObject *args)
 {
-    const char *type = Py_TYPE(callback)->tp_name, *dot = strrchr(type, '.');
-    if (PyCFunction_Check(callback)) {
-        return strcmp(((PyCFunctionObject *)callback)->m_ml->ml_name, "task_wakeup") == 0;
-    }
-    return !(Py_TYPE(callback)->tp_flags & Py_TPFLAGS_HEAPTYPE && Py_TYPE(callback)->tp_flags & Py_TPFLAGS_BASETYPE) &&
-           strcmp(dot ? dot + 1 : type, "TaskStepMethWrapper") == 0;
-}
-
-/* Whether this call keeps something that must be bound; a process pool pickles its function, and a child is no thread. */
-static bool needs_binding(State *state, int index, PyObject *args, PyObject *kwargs)
-{
-    if (index == HANDLE) { /* Handle(callback, args, loop, context=None): its own context carries the state already */
-        if (PyTuple_GET_SIZE(args) > 1 && is_task_step(PyTuple_GET_ITEM(args, 1))) {
-            return false;
-        }
-        PyObject *context = PyTuple_GET_SIZE(args) > 4 ? PyTuple_GET_ITEM(args, 4) : NULL;
-        return is_foreign_context(state, context || !kwargs ? context : PyDict_GetItemString(kwargs, "context"));
-    }
     if (index >= POOL_APPLY && index <= POOL_UNORDERED) {
         return PyTuple_GET_SIZE(args) > 0 && PyObject_IsInstance(PyTuple_GET_ITEM(args, 0), thread_pool_type) == 1;
     }
@@ -521,7 +503,7 @@ static PyObject *replaced(PyObject *number, PyObject *args, PyObject *kwargs)
     }
     State *state = index == DONE_CALLBACK ? state_current() : state_guarding();
     bool always = index == DONE_CALLBACK; /* runs on the thread that completes the future, whoever's that is */
-    if (!always && (state == NULL || !needs_binding(state, index, args, kwargs))) {
+    if (!always && (state == NULL || !needs_binding(index, args))) {
         return PyObject_Call(originals[index], args, kwargs);
     }
     return call_bound(state, index, args, kwargs);
@@ -560,9 +542,51 @@ int executor_patch(PyObject *module)
     return replace_method(module, SUBMIT);
 }
 
+/* A step or wake-up of a task belongs to that task, whoever completed what it was waiting for. */
+static bool is_task_step(PyObject *callback)
+{
+    const char *type = Py_TYPE(callback)->tp_name, *dot = strrchr(type, '.');
+    if (PyCFunction_Check(callback)) {
+        return strcmp(((PyCFunctionObject *)callback)->m_ml->ml_name, "task_wakeup") == 0;
+    }
+    return !(Py_TYPE(callback)->tp_flags & Py_TPFLAGS_HEAPTYPE && Py_TYPE(callback)->tp_flags & Py_TPFLAGS_BASETYPE) &&
+           strcmp(dot ? dot + 1 : type, "TaskStepMethWrapper") == 0;
+}
+
+/* bind_foreign(callback, context) -> callback: called from the code of asyncio's Handle.__init__, for every handle that is
+ * given a context. One that is not the subject's own must not free what guarded code schedules in it. */
+PyObject *bind_foreign(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    State *state = nargs == 2 ? state_guarding() : NULL;
+    if (LIKELY(state == NULL) || !is_foreign_context(state, args[1]) || is_task_step(args[0])) {
+        return Py_NewRef(nargs > 0 ? args[0] : Py_None);
+    }
+    return bind(state, args[0]);
+}
+
+PyObject *handle_code = NULL; /* the code of Handle.__init__ with the call in it; see guard/handles.py */
+
 int asyncio_patch(PyObject *module)
 {
-    return replace_method(module, HANDLE);
+    PyObject *type = PyObject_GetAttrString(module, "Handle");
+    PyObject *function = type ? PyObject_GetAttrString(type, "__init__") : NULL;
+    Py_XDECREF(type);
+    if (function == NULL || handle_code == NULL) {
+        PyErr_Clear();
+        Py_XDECREF(function);
+        return 0; /* still being imported */
+    }
+    /* the import may happen under a guard, where giving a function other code is refused */
+    State *inside = state_guarding(), *outside = inside ? state_new(inside, NULL, MODE_BYPASS, true, NULL) : NULL;
+    Entered entered;
+    int result = state_enter(outside ? outside : state_current(), &entered);
+    if (result == 0) {
+        result = PyObject_SetAttrString(function, "__code__", handle_code);
+        state_leave(&entered);
+    }
+    Py_XDECREF(outside);
+    Py_DECREF(function);
+    return result < 0 ? -1 : 1;
 }
 
 int future_patch(PyObject *module)

@@ -172,7 +172,7 @@ int imports_ready(void)
 }
 
 /* What a native module brings is patched before anybody can use it, also when it never enters sys.modules. */
-PyObject *on_import_native(State *state, Call *call)
+PyObject *on_import_native(State *unused, Call *call)
 {
     PyObject *result = call_original(call);
     if (result == NULL || PyErr_Occurred()) {

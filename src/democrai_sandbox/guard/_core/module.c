@@ -24,19 +24,19 @@ static PyObject *setup(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"denial_factory", "usage_error", "child_environment", "decider", "recorder", "facade_files",
                             "sensitive_roots", "protected", "runtime_policy", "code_policy", "runtime_code",
-                            "check_failed", NULL};
+                            "check_failed", "handle_code", NULL};
     PyObject *factory = NULL, *usage = NULL, *environment = NULL, *ask = NULL, *record = NULL, *facade = NULL, *roots = NULL;
-    PyObject *shut = NULL, *runtime = NULL, *code = NULL, *codes = NULL, *failed = NULL;
+    PyObject *shut = NULL, *runtime = NULL, *code = NULL, *codes = NULL, *failed = NULL, *handle = NULL;
     if (refuse_when_sealed() < 0 ||
-        !PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOOOO!O!O!O!O!OO", names, &factory, &usage, &environment, &ask,
+        !PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOOOO!O!O!O!O!OOO!", names, &factory, &usage, &environment, &ask,
                                      &record, &PyFrozenSet_Type, &facade, &PyFrozenSet_Type, &roots, &PyTuple_Type, &shut,
-                                     &Policy_Type, &runtime, &Policy_Type, &code, &codes, &failed)) {
+                                     &Policy_Type, &runtime, &Policy_Type, &code, &codes, &failed, &PyCode_Type, &handle)) {
         return NULL;
     }
     struct {
         PyObject **place, *value;
     } given[] = {{&denial_factory, factory}, {&usage_error, usage}, {&child_environment, environment}, {&decider, ask},
-                 {&recorder, record}, {&facade_files, facade}, {&sensitive_roots, roots}, {&protected, shut}, {&check_failed, failed},
+                 {&recorder, record}, {&facade_files, facade}, {&sensitive_roots, roots}, {&protected, shut}, {&check_failed, failed}, {&handle_code, handle},
                  {(PyObject **)&runtime_policy, runtime},
                  {(PyObject **)&code_policy, code}};
     for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
@@ -46,6 +46,9 @@ static PyObject *setup(PyObject *module, PyObject *args, PyObject *kwargs)
     }
     if (codes != NULL && register_runtime_code(codes) < 0) {
         return NULL;
+    }
+    if (handle != NULL) {
+        imports_happened = true; /* asyncio may have been loaded before its code was known */
     }
     if (shut != NULL && policies != NULL) {
         PyDict_Clear(policies); /* compiled without the new protected paths */
@@ -144,6 +147,7 @@ static PyMethodDef methods[] = {
     {"policy", (PyCFunction)(void (*)(void))policy_new, METH_VARARGS | METH_KEYWORDS, NULL},
     {"guard", (PyCFunction)(void (*)(void))guard_new, METH_VARARGS | METH_KEYWORDS, NULL},
     {"bypass", bypass_new, METH_NOARGS, NULL},
+    {"bind_foreign", (PyCFunction)(void (*)(void))bind_foreign, METH_FASTCALL, NULL},
     {"recall", recall, METH_O, NULL},
     {"remember", remember, METH_VARARGS, NULL},
     {"protected_entries", protected_entries, METH_NOARGS, NULL},

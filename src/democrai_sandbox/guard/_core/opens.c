@@ -61,18 +61,15 @@ typedef struct {
     PathText *text;
     int flags, mode;
     Wanted wanted;
-    char path[PATH_MAX];
     bool inside;
+    int broken; /* the error of a path that cannot be walked */
+    char path[PATH_MAX];
 } Opening;
 
-static void locate(Opening *opening)
+static int locate(Opening *opening)
 {
     int follow = !(opening->flags & O_NOFOLLOW) && (opening->flags & (O_CREAT | O_EXCL)) != (O_CREAT | O_EXCL);
-    Py_BEGIN_ALLOW_THREADS
-    if (path_canonical(opening->text->raw, follow, opening->path) < 0) {
-        strcpy(opening->path, opening->text->text);
-    }
-    Py_END_ALLOW_THREADS
+    return find_location(opening->text, follow, opening->path);
 }
 
 static int refuse(Opening *opening, unsigned missing)
@@ -96,18 +93,18 @@ static int open_once(Opening *opening, int *fd)
         unsigned missing = wanted.must & ~granted;
         return refuse(opening, missing ? missing : wanted.either & ~OP_READ);
     }
-    int flags = limited_flags(opening->flags, wanted, granted), failed;
-    do {
+    int flags = limited_flags(opening->flags, wanted, granted), failed = opening->broken;
+    while (!failed || failed == EINTR) {
+        if (failed == EINTR && PyErr_CheckSignals() < 0) {
+            return -1;
+        }
         Py_BEGIN_ALLOW_THREADS
         *fd = open_beneath(opening->path, flags, opening->mode);
         failed = *fd < 0 ? errno : 0;
         Py_END_ALLOW_THREADS
-    } while (failed == EINTR && PyErr_CheckSignals() == 0);
-    if (!failed) {
-        return 1;
-    }
-    if (PyErr_Occurred()) {
-        return -1;
+        if (!failed) {
+            return 1;
+        }
     }
     if (failed == ENOENT && flags != opening->flags && !(flags & O_CREAT)) {
         return refuse(opening, OP_CREATE);
@@ -118,7 +115,7 @@ static int open_once(Opening *opening, int *fd)
     if (failed == ELOOP) {
         char before[PATH_MAX];
         strcpy(before, opening->path);
-        locate(opening);
+        opening->broken = locate(opening);
         if (strcmp(before, opening->path) != 0 || !(opening->flags & O_NOFOLLOW)) {
             return 0;
         }
@@ -128,16 +125,26 @@ static int open_once(Opening *opening, int *fd)
     return -1;
 }
 
-static int guarded_open(State *state, PathText *text, int flags, int mode)
+int guarded_open(State *state, PathText *text, int flags, int mode)
 {
-    Opening opening = {.state = state, .text = text, .flags = flags, .mode = mode, .wanted = wanted_by(flags)};
+    Opening opening; /* not zeroed: most of it is room for a path */
     int fd = -1;
-    strcpy(opening.path, text->text);
-    opening.flags |= text->directory && !(flags & O_CREAT) ? O_DIRECTORY : 0;
-    unsigned mask = location_mask(state, opening.path);
+    unsigned mask = location_mask(state, text->text);
+    opening.state = state;
+    opening.text = text;
+    opening.wanted = wanted_by(flags);
+    opening.flags = flags | (text->directory && !(flags & O_CREAT) ? O_DIRECTORY : 0);
+    opening.mode = mode;
     opening.inside = enough(opening.wanted, mask & FLAG_STREAM ? mask | OP_MODIFY : mask);
-    if (!opening.inside || text->dotted) {
-        locate(&opening);
+    opening.broken = 0;
+    if (check_dots(state, text) < 0) {
+        return -1;
+    }
+    if (opening.inside && !text->dotted) {
+        strcpy(opening.path, text->text);
+    }
+    else {
+        opening.broken = locate(&opening);
     }
     for (int attempt = 0; attempt < 8; attempt++) {
         int result = open_once(&opening, &fd);

@@ -110,13 +110,16 @@ PyObject *call_with(const Call *call, Py_ssize_t at, PyObject *value)
 PyObject *row_call(Row *row, PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     Call call = {.row = row, .self = self, .type = type, .args = args, .nargs = nargs, .kwnames = kwnames};
+    if (row->always) {
+        return row->handler(NULL, &call); /* finds out by itself */
+    }
     State *state = state_guarding();
-    if (state == NULL && !row->always) {
+    if (state == NULL) {
         return call_original(&call);
     }
-    Py_XINCREF(state); /* the GIL may be released in between */
+    Py_INCREF(state); /* the GIL may be released in between */
     PyObject *result = row->handler(state, &call);
-    Py_XDECREF(state);
+    Py_DECREF(state);
     return result;
 }
 
@@ -280,14 +283,34 @@ static LatePatch late[] = {
     {"threading", threading_patch}, {"_cffi_backend", cffi_patch},
 };
 
-static PyObject *loaded(const char *name)
+/* Names of modules that still have something to be patched; the hook looks them up on every import. */
+static PyObject *awaited = NULL;
+
+static int await_all(void)
 {
-    PyObject *modules = PyImport_GetModuleDict();
-    return modules ? PyDict_GetItemString(modules, name) : NULL;
+    awaited = PySet_New(NULL);
+    for (int i = 0; awaited != NULL && i < row_count + (int)(sizeof late / sizeof *late); i++) {
+        PyObject *name = PyUnicode_InternFromString(i < row_count ? rows[i].module : late[i - row_count].module);
+        if (name == NULL || PySet_Add(awaited, name) < 0) {
+            Py_CLEAR(awaited);
+        }
+        Py_XDECREF(name);
+    }
+    return awaited ? 0 : -1;
 }
 
+bool is_awaited(PyObject *name)
+{
+    if (awaited == NULL || !PyUnicode_CheckExact(name)) {
+        return false;
+    }
+    return PySet_Contains(awaited, name) == 1;
+}
+
+/* 1 when everything of this module is patched, 0 when it is still being imported. */
 static int patch_late(const char *name, PyObject *module)
 {
+    int complete = 1;
     for (size_t i = 0; i < sizeof late / sizeof *late; i++) {
         if (!late[i].done && strcmp(late[i].module, name) == 0) {
             int state = late[i].patch(module);
@@ -295,10 +318,21 @@ static int patch_late(const char *name, PyObject *module)
                 return -1;
             }
             late[i].done = state == 1;
-            imports_happened = imports_happened || state == 0; /* still being imported: look again */
+            complete = complete && late[i].done;
         }
     }
-    return 0;
+    return complete;
+}
+
+static bool is_initialising(PyObject *module)
+{
+    PyObject *spec = PyObject_GetAttrString(module, "__spec__");
+    PyObject *flag = spec ? PyObject_GetAttrString(spec, "_initializing") : NULL;
+    bool is = flag != NULL && PyObject_IsTrue(flag) == 1;
+    Py_XDECREF(spec);
+    Py_XDECREF(flag);
+    PyErr_Clear();
+    return is;
 }
 
 int patch_module(const char *name, PyObject *module)
@@ -311,28 +345,36 @@ int patch_module(const char *name, PyObject *module)
             }
         }
     }
-    return patch_late(name, module);
+    int complete = patch_late(name, module);
+    if (complete < 0) {
+        return -1;
+    }
+    if (!complete || is_initialising(module)) {
+        imports_happened = true; /* look again when it is finished */
+        return 0;
+    }
+    PyObject *key = PyUnicode_FromString(name);
+    int result = key ? PySet_Discard(awaited, key) : -1;
+    Py_XDECREF(key);
+    return result < 0 ? -1 : 0;
 }
 
 /* Optional modules are patched as soon as they are there, without importing them ourselves. */
 int patch_loaded_modules(void)
 {
+    if (awaited == NULL && await_all() < 0) {
+        return -1;
+    }
     imports_happened = false;
-    const char *last = "";
-    for (int i = 0; i < row_count; i++) {
-        PyObject *module = rows[i].original || strcmp(rows[i].module, last) == 0 ? NULL : loaded(rows[i].module);
+    PyObject *names = PySequence_List(awaited), *modules = PyImport_GetModuleDict();
+    int result = names && modules ? 0 : -1;
+    for (Py_ssize_t i = 0; result == 0 && i < PyList_GET_SIZE(names); i++) {
+        PyObject *name = PyList_GET_ITEM(names, i);
+        PyObject *module = PyDict_GetItemWithError(modules, name);
         if (module != NULL) {
-            last = rows[i].module;
-            if (patch_module(last, module) < 0) {
-                return -1;
-            }
+            result = patch_module(PyUnicode_AsUTF8(name), module);
         }
     }
-    for (size_t i = 0; i < sizeof late / sizeof *late; i++) {
-        PyObject *module = late[i].done ? NULL : loaded(late[i].module);
-        if (module != NULL && patch_late(late[i].module, module) < 0) {
-            return -1;
-        }
-    }
-    return 0;
+    Py_XDECREF(names);
+    return result;
 }

@@ -264,6 +264,18 @@ static bool is_dots(const char *name)
     return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
 }
 
+static bool has_dots(const char *rest)
+{
+    for (const char *p = rest; *p != '\0';) {
+        size_t length = strcspn(p, "/");
+        if (length == 2 && p[0] == '.' && p[1] == '.') {
+            return true;
+        }
+        p += length + (p[length] == '/');
+    }
+    return false;
+}
+
 /* Where a path really leads, also when its last parts do not exist yet. Changes nothing on disk. */
 int path_canonical(const char *raw, int follow, char *out)
 {
@@ -273,14 +285,24 @@ int path_canonical(const char *raw, int follow, char *out)
         strcpy(work, raw);
         rest[0] = '\0';
     }
+    int missing = ENOENT;
     for (int links = 0; links < 40;) {
         int fd = open(work, O_PATH | O_CLOEXEC);
+        if (fd < 0 && rest[0] == '\0') {
+            missing = errno;
+        }
+        if (fd >= 0 && has_dots(rest)) {
+            close(fd);
+            errno = missing; /* ".." below something that is not there: the kernel gives up, and so do we */
+            return -1;
+        }
         if (fd >= 0) {
             int failed = path_of_descriptor(fd, joined);
             close(fd);
             size_t used = failed < 0 ? 0 : strlen(joined);
             if (failed < 0 || joined[0] != '/' || used + strlen(rest) + 2 > PATH_MAX) {
-                return -1; /* a pipe, a socket: nothing a root could name */
+                errno = ENXIO; /* a pipe, a socket: nothing a root could name */
+                return -1;
             }
             joined[used] = '/';
             strcpy(joined + used + 1, rest);

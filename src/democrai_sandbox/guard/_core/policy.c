@@ -133,8 +133,8 @@ static int measure(PyObject *entries, bool resolve, size_t *count, size_t *bytes
         for (size_t k = 0; k < size && (mask & FLAG_PROTECTED); k++) {
             parts += where[k] == '/';
         }
-        *count += parts;
-        *bytes += parts * size;
+        *count += parts + 1;
+        *bytes += parts * size + (size_t)length;
     }
     return 0;
 }
@@ -153,6 +153,10 @@ static int fill(Policy *policy, PyObject *entries, bool resolve)
         locate(path, resolve, where);
         Entry *entry = insert(policy, where, strlen(where), &used);
         unsigned bits = (unsigned)mask & (OP_ALL | FLAG_CODE | FLAG_IMPORT | FLAG_STREAM);
+        if (strcmp(where, path) != 0 && !(mask & FLAG_PROTECTED)) {
+            /* the link itself, so that it can be looked at and read */
+            insert(policy, path, (size_t)length, &used)->declared |= (uint16_t)(bits & OP_READ);
+        }
         if (mask & FLAG_PROTECTED) {
             entry->is_protected = 1;
             mark_ancestors(policy, where, &used);

@@ -11,9 +11,9 @@
     X(posix, _, lstat, on_path, OP_READ, STAT | PROBE, "path", 0, 0, 0)                                                \
     X(posix, _, access, on_path, OP_READ, FOLLOW | PROBE | ANSWERS, "path", 0, 0, 0)                                   \
     X(posix, _, readlink, on_path, OP_READ, PARENT | PROBE, "path", 0, 0, 0)                                           \
-    X(posix, _, listdir, on_path, OP_READ, DIR, "path", 0, 0, 0)                                                       \
+    X(posix, _, listdir, on_listdir, OP_READ, DIR, "path", 0, 0, 0)                                                       \
     X(posix, _, scandir, on_scan, OP_READ, DIR, "path", 0, 0, 0)                                                       \
-    X(posix, DirEntry, stat, on_entry, OP_READ, 0, "", 0, 0, 0)                                                        \
+    X(posix, DirEntry, stat, on_entry, OP_READ, STAT, "", 0, 0, 0)                                                        \
     X(posix, DirEntry, is_dir, on_entry, OP_READ, 0, "", 0, 0, 0)                                                      \
     X(posix, DirEntry, is_file, on_entry, OP_READ, 0, "", 0, 0, 0)                                                     \
     X(posix, _, chdir, on_path, OP_READ, FOLLOW, "path", 0, 0, 0)                                                      \

@@ -233,8 +233,11 @@ void *deny_path(State *state, const char *path, unsigned missing, bool probe)
 /* Whether the present exception is a denial of ours, as against an error of the system's. */
 bool error_is_denial(void)
 {
-    PyObject *type = PyErr_Occurred();
-    return type != NULL && PyObject_HasAttrString(type, "layer");
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    bool is = type != NULL && PyObject_HasAttrString(type, "layer");
+    PyErr_Restore(type, value, trace);
+    return is;
 }
 
 PyObject *errno_error(PyObject *filename)
@@ -355,6 +358,21 @@ static bool is_memory(const char *path)
     return strncmp(path, "/proc/", 6) == 0 && length > 10 && strcmp(path + length - 4, "/mem") == 0;
 }
 
+static int add_approvals(State *state, const PathKey *key, unsigned wanted, unsigned *granted)
+{
+    for (unsigned bit = OP_READ; bit <= OP_EXECUTE; bit <<= 1) {
+        if (!(wanted & bit) || (*granted & bit) || narrowed_away(state, key, bit)) {
+            continue;
+        }
+        int answer = approved(state, key->path, bit);
+        if (answer < 0) {
+            return -1;
+        }
+        *granted |= answer ? bit : 0;
+    }
+    return 0;
+}
+
 /* *granted = which of the wanted operations the chain or an approval allows at this exact location. */
 int grant(State *state, const char *path, unsigned wanted, unsigned *granted)
 {
@@ -366,20 +384,13 @@ int grant(State *state, const char *path, unsigned wanted, unsigned *granted)
         *granted = 0; /* the process's own memory is no file, whatever root it lies under */
         return 0;
     }
+    if (*granted == wanted) {
+        return 0;
+    }
     if ((mask & FLAG_IMPORT) && (wanted & OP_READ) && frame_is_import_machinery()) {
         *granted |= OP_READ;
     }
-    for (unsigned bit = OP_READ; bit <= OP_EXECUTE; bit <<= 1) {
-        if (!(wanted & bit) || (*granted & bit) || narrowed_away(state, &key, bit)) {
-            continue;
-        }
-        int answer = approved(state, path, bit);
-        if (answer < 0) {
-            return -1;
-        }
-        *granted |= answer ? bit : 0;
-    }
-    return 0;
+    return add_approvals(state, &key, wanted, granted);
 }
 
 int require(State *state, const char *path, unsigned wanted)
@@ -422,14 +433,55 @@ static bool sufficient(unsigned granted, unsigned wanted, int how)
     return how & ANY ? granted != 0 : granted == wanted;
 }
 
-/* Looks the path up where the kernel would end; the GIL is free meanwhile (a dead network mount must not stop the host). */
-static void find_location(const PathText *text, int follow, char *path)
+/* Looks the path up where the kernel would end; the GIL is free meanwhile (a dead network mount must not stop the host).
+ * When the kernel meets no link on the way, whether or not something is there, the lexical form is the location. Returns the
+ * error the kernel would give for a path that cannot be walked at all. */
+int find_location(const PathText *text, int follow, char *path)
 {
+    int broken = 0;
     Py_BEGIN_ALLOW_THREADS
-    if (path_canonical(text->raw, follow, path) < 0) {
+    int fd = text->dotted ? -1 : open_beneath(text->text, O_PATH | (follow ? 0 : O_NOFOLLOW), 0);
+    bool plain = fd >= 0 || (!text->dotted && (errno == ENOENT || errno == ENOTDIR));
+    if (fd >= 0) {
+        close(fd);
+    }
+    if (plain) {
+        strcpy(path, text->text);
+    }
+    else if (path_canonical(text->raw, follow, path) < 0) {
+        broken = errno;
         strcpy(path, text->text);
     }
     Py_END_ALLOW_THREADS
+    return broken;
+}
+
+/* ".." after a name says that the name is there. What the subject may not read it must not test that way. */
+int check_dots(State *state, const PathText *text)
+{
+    char prefix[PATH_MAX], normal[PATH_MAX];
+    bool descended = false;
+    for (const char *p = text->raw; text->dotted && *p != '\0';) {
+        size_t length = strcspn(p, "/");
+        bool up = length == 2 && p[0] == '.' && p[1] == '.';
+        if (up && descended) {
+            memcpy(prefix, text->raw, (size_t)(p - text->raw));
+            prefix[p - text->raw] = '\0';
+            unsigned granted;
+            if (path_normalise(prefix, normal) < 0 || grant(state, normal, OP_READ, &granted) < 0) {
+                return -1;
+            }
+            if (!granted) {
+                deny_path(state, text->text, OP_READ, false);
+                return -1;
+            }
+        }
+        if (length > 0 && !(length == 1 && p[0] == '.')) {
+            descended = !up;
+        }
+        p += length + (p[length] == '/');
+    }
+    return 0;
 }
 
 /* Finds where `text` leads, decides, and opens an O_PATH handle there: of the object itself or, with PARENT, of the folder
@@ -438,13 +490,15 @@ int resolve(State *state, PathText *text, unsigned wanted, int how, Resolved *ou
 {
     bool directory = text->directory && !(how & PARENT);
     how |= directory ? FOLLOW : 0;
-    strcpy(out->path, text->text);
-    bool inside = sufficient(location_mask(state, out->path) & wanted, wanted, how);
-    if (!inside || text->dotted) {
-        find_location(text, how & FOLLOW, out->path);
+    out->granted = location_mask(state, text->text) & wanted;
+    bool inside = sufficient(out->granted, wanted, how), decided = inside && !text->dotted && !is_memory(text->text);
+    if (text->dotted && check_dots(state, text) < 0) {
+        return -1;
     }
+    strcpy(out->path, text->text);
+    int failed = decided ? 0 : find_location(text, how & FOLLOW, out->path);
     for (int attempt = 0; attempt < 8; attempt++) {
-        if (grant(state, out->path, wanted, &out->granted) < 0) {
+        if (!decided && grant(state, out->path, wanted, &out->granted) < 0) {
             return -1;
         }
         if (!sufficient(out->granted, wanted, how)) {
@@ -452,20 +506,22 @@ int resolve(State *state, PathText *text, unsigned wanted, int how, Resolved *ou
             deny_path(state, inside ? out->path : text->text, wanted & ~out->granted, how & PROBE);
             return -1;
         }
-        int failed;
-        Py_BEGIN_ALLOW_THREADS
-        out->fd = open_handle(out->path, how, directory);
-        failed = out->fd < 0 ? errno : 0;
-        Py_END_ALLOW_THREADS
         if (!failed) {
-            return 0;
+            Py_BEGIN_ALLOW_THREADS
+            out->fd = open_handle(out->path, how, directory);
+            failed = out->fd < 0 ? errno : 0;
+            Py_END_ALLOW_THREADS
+            if (!failed) {
+                return 0;
+            }
         }
         if (failed != ELOOP) {
             errno = failed;
             errno_error(text->object);
             return -1;
         }
-        find_location(text, how & FOLLOW, out->path);
+        failed = find_location(text, how & FOLLOW, out->path);
+        decided = false;
     }
     errno = ELOOP;
     errno_error(text->object);
