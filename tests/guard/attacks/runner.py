@@ -174,6 +174,7 @@ def run(file: str, name: str, *, guarded: bool, base: str) -> None:
         attack.early(ground)
     guard = make_guard(attack, ground) if guarded else None
     ground.held.make = guard or NoGuard
+    sys.dont_write_bytecode, sys.pycache_prefix = True, None
     if attack.act.__code__.co_flags & 0x80:  # a coroutine function
         import asyncio
 
@@ -190,7 +191,10 @@ def run(file: str, name: str, *, guarded: bool, base: str) -> None:
 
 
 TIME_LIMIT = 20
-PRELOADED = ("dataclasses", "typing", "json", "enum", "re", "tempfile", "site", "sysconfig", "democrai_sandbox.policy")
+PRELOADED = (
+    *("dataclasses", "enum", "functools", "glob", "json", "pathlib", "re", "site", "struct", "sysconfig", "tempfile"),
+    *("threading", "typing", "weakref", "democrai_sandbox.policy"),
+)
 
 
 def play_in_fork(order: dict[str, str]) -> int | None:

@@ -32,13 +32,13 @@ def load_attacks() -> list[Attack]:
 class Stage:
     """A process that plays attacks in forks of itself, one at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, bytecode: Path) -> None:
         kept = {
             name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LANG", "LD_LIBRARY_PATH") if name in os.environ
         }
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-W", "ignore", str(RUNNER), "--serve"],
-            env=kept | {"PYTHONDONTWRITEBYTECODE": "1"},
+            env=kept | {"PYTHONPYCACHEPREFIX": str(bytecode)},
             cwd="/",
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -76,9 +76,10 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def stages() -> Iterator[tuple[Stage, Stage]]:
+def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stage, Stage]]:
     """Two processes that play attacks, so that the unguarded and the guarded play run side by side."""
-    both = Stage(), Stage()
+    bytecode = tmp_path_factory.mktemp("bytecode")
+    both = Stage(bytecode), Stage(bytecode)
     yield both
     for stage in both:
         stage.close()

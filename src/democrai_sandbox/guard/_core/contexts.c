@@ -136,14 +136,24 @@ static void guard_dealloc(PyObject *self)
     PyObject_Free(self);
 }
 
+/* The first guard seals the settings. Only then is the audit hook added: any hook at all makes every event of the
+ * interpreter dearer, and an application that never guards should not pay for it. */
+static int prepare(void)
+{
+    if (!sealed && audit_ready() < 0) {
+        return -1;
+    }
+    sealed = true;
+    return patch_loaded_modules();
+}
+
 /* A state for this activation: what encloses it decides whether it adds, replaces or can only narrow. */
 static State *activate(Guard *guard)
 {
     State *outer = state_current();
     bool guarded = outer != NULL && outer->mode != MODE_BYPASS;
     bool trusted = !guarded || called_by_runtime();
-    sealed = true;
-    if (imports_happened && patch_loaded_modules() < 0) {
+    if (UNLIKELY(!sealed || imports_happened) && prepare() < 0) {
         return NULL;
     }
     if (guard->policy == NULL) {

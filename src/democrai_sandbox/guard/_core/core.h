@@ -274,7 +274,7 @@ PyObject *bind_foreign(PyObject *module, PyObject *const *args, Py_ssize_t nargs
 extern PyObject *handle_code;
 PyObject *on_umask(State *state, Call *call);
 PyObject *on_code_replace(State *state, Call *call);
-PyObject *scan_new(PyObject *iterator, PyObject *base);
+PyObject *scan_new(int fd, PyObject *base);
 int scans_ready(void);
 PyObject *on_fault_file(State *state, Call *call);
 PyObject *on_named_by_environment(State *state, Call *call);

@@ -246,27 +246,6 @@ PyObject *on_listdir(State *state, Call *call)
     return result;
 }
 
-/* The listing is made through the handle; the entries get the paths they would have had. */
-static PyObject *scan_handle(Call *call, PathText *text, Resolved *where)
-{
-    PyObject *argv[1], *result = NULL;
-    Call copy = *call;
-    PyObject *handle = path_handle_object(where->fd, "", text->object);
-    if (handle != NULL) {
-        argv[0] = handle;
-        copy.args = argv;
-        copy.nargs = 1;
-        copy.kwnames = NULL;
-        result = call_original(&copy);
-        Py_DECREF(handle);
-    }
-    if (result == NULL) {
-        errno_filename(text->object, NULL);
-    }
-    close(where->fd);
-    return result ? scan_new(result, text->object) : NULL;
-}
-
 static PyObject *scan_descriptor(State *state, Call *call, Py_ssize_t at)
 {
     PyObject *number = PyNumber_Index(call->args[at]), *result = NULL;
@@ -288,17 +267,14 @@ PyObject *on_scan(State *state, Call *call)
         return scan_descriptor(state, call, at);
     }
     PathText text;
-    Resolved where;
     PyObject *path = given ? Py_NewRef(call->args[at]) : here();
     int failed = path ? path_text(path, &text) : -1;
     Py_XDECREF(path);
     if (failed < 0) {
         return NULL;
     }
-    PyObject *result = NULL;
-    if (resolve(state, &text, OP_READ, FOLLOW, &where) == 0) {
-        result = scan_handle(call, &text, &where);
-    }
+    int fd = PySys_Audit("os.scandir", "O", text.object) < 0 ? -1 : guarded_open(state, &text, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    PyObject *result = fd < 0 ? NULL : scan_new(fd, text.object);
     Py_DECREF(text.object);
     return result;
 }

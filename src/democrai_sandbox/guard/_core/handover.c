@@ -358,19 +358,20 @@ static int module_setattro(PyObject *module, PyObject *name, PyObject *value)
 
 /* ---- contexts -------------------------------------------------------------------------------- */
 
-/* While something runs in a context, the floor is at least the state of who ran it, and the state that context carries if
- * that descends from it. So each step of a task has a floor, and an empty Context loses nothing. */
+/* While guarded code runs something in a context, the floor is its own state: an empty Context loses nothing. A loop that
+ * runs the next step of a task is not guarded; there the context carries the state, and nobody can take it out. */
 PyObject *on_context_run(State *unused, Call *call)
 {
     State *caller = state_current();
-    State *carried = state_of_context(call->self);
-    State *chosen = carried != NULL && (caller == NULL || state_descends(carried, caller)) ? carried : caller;
+    if (LIKELY(caller == NULL)) {
+        return call_original(call);
+    }
     State *before = floor_get();
-    Py_XINCREF(chosen);
-    floor_set(chosen);
+    Py_INCREF(caller);
+    floor_set(caller);
     PyObject *result = call_original(call);
     floor_set(before);
-    Py_XDECREF(chosen);
+    Py_DECREF(caller);
     return result;
 }
 
@@ -545,23 +546,32 @@ int executor_patch(PyObject *module)
 /* A step or wake-up of a task belongs to that task, whoever completed what it was waiting for. */
 static bool is_task_step(PyObject *callback)
 {
-    const char *type = Py_TYPE(callback)->tp_name, *dot = strrchr(type, '.');
+    static PyTypeObject *step_type = NULL;
+    PyTypeObject *type = Py_TYPE(callback);
+    if (type == step_type) {
+        return true;
+    }
     if (PyCFunction_Check(callback)) {
         return strcmp(((PyCFunctionObject *)callback)->m_ml->ml_name, "task_wakeup") == 0;
     }
-    return !(Py_TYPE(callback)->tp_flags & Py_TPFLAGS_HEAPTYPE && Py_TYPE(callback)->tp_flags & Py_TPFLAGS_BASETYPE) &&
-           strcmp(dot ? dot + 1 : type, "TaskStepMethWrapper") == 0;
+    const char *name = strrchr(type->tp_name, '.');
+    /* a class made in Python could have the name, but is always open to subclasses */
+    if (type->tp_flags & Py_TPFLAGS_BASETYPE || strcmp(name ? name + 1 : type->tp_name, "TaskStepMethWrapper") != 0) {
+        return false;
+    }
+    step_type = type;
+    return true;
 }
 
 /* bind_foreign(callback, context) -> callback: called from the code of asyncio's Handle.__init__, for every handle that is
  * given a context. One that is not the subject's own must not free what guarded code schedules in it. */
 PyObject *bind_foreign(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
-    State *state = nargs == 2 ? state_guarding() : NULL;
-    if (LIKELY(state == NULL) || !is_foreign_context(state, args[1]) || is_task_step(args[0])) {
+    if (nargs != 2 || LIKELY(live_states == 0) || is_task_step(args[0])) {
         return Py_NewRef(nargs > 0 ? args[0] : Py_None);
     }
-    return bind(state, args[0]);
+    State *state = state_guarding();
+    return state && is_foreign_context(state, args[1]) ? bind(state, args[0]) : Py_NewRef(args[0]);
 }
 
 PyObject *handle_code = NULL; /* the code of Handle.__init__ with the call in it; see guard/handles.py */

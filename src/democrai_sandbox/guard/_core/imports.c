@@ -110,14 +110,8 @@ static void forget_missing_finders(void)
 
 /* ---- __import__, importlib ---------------------------------------------------------------------- */
 
-static PyObject *guarded_import(PyObject *module, PyObject *args, PyObject *kwargs)
+static PyObject *import_checked(PyObject *name, PyObject *globals, PyObject *locals, PyObject *fromlist, int level)
 {
-    static char *names[] = {"name", "globals", "locals", "fromlist", "level", NULL};
-    PyObject *name, *globals = NULL, *locals = NULL, *fromlist = NULL;
-    int level = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "U|OOOi:__import__", names, &name, &globals, &locals, &fromlist, &level)) {
-        return NULL;
-    }
     State *state = state_guarding();
     if (state != NULL && level == 0 && import_check(state, name, true) < 0) {
         return NULL;
@@ -130,6 +124,27 @@ static PyObject *guarded_import(PyObject *module, PyObject *args, PyObject *kwar
         Py_CLEAR(result);
     }
     return result;
+}
+
+/* Every import statement comes this way, so the five arguments it gives are taken as they are. */
+static PyObject *guarded_import(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    static const char *const names[] = {"name", "globals", "locals", "fromlist", "level"};
+    PyObject *given[5] = {NULL};
+    Call call = {.args = args, .nargs = nargs, .kwnames = kwnames};
+    for (int i = 0; i < 5; i++) {
+        Py_ssize_t at = i < nargs ? i : call_find(&call, -1, names[i]);
+        given[i] = at < 0 ? NULL : args[at];
+    }
+    if (given[0] == NULL || !PyUnicode_Check(given[0]) || nargs > 5) {
+        PyErr_SetString(PyExc_TypeError, "__import__() takes a module name and up to four more arguments");
+        return NULL;
+    }
+    long level = given[4] ? PyLong_AsLong(given[4]) : 0;
+    if (level == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    return import_checked(given[0], given[1], given[2], given[3], (int)level);
 }
 
 /* importlib's own first step, for modules that are loaded already and raise no event. */
@@ -147,7 +162,7 @@ static PyObject *guarded_sanity(PyObject *module, PyObject *args)
     return PyObject_Call(sanity_original, args, NULL);
 }
 
-static PyMethodDef import_def = {"__import__", (PyCFunction)(void (*)(void))guarded_import, METH_VARARGS | METH_KEYWORDS,
+static PyMethodDef import_def = {"__import__", (PyCFunction)(void (*)(void))guarded_import, METH_FASTCALL | METH_KEYWORDS,
                                  "__import__(name, globals=None, locals=None, fromlist=(), level=0) -> module"};
 static PyMethodDef sanity_def = {"_sanity_check", guarded_sanity, METH_VARARGS, NULL};
 

@@ -285,10 +285,10 @@ int path_canonical(const char *raw, int follow, char *out)
         strcpy(work, raw);
         rest[0] = '\0';
     }
-    int missing = ENOENT;
+    int missing = 0;
     for (int links = 0; links < 40;) {
         int fd = open(work, O_PATH | O_CLOEXEC);
-        if (fd < 0 && rest[0] == '\0') {
+        if (fd < 0 && missing == 0) {
             missing = errno;
         }
         if (fd >= 0 && has_dots(rest)) {
