@@ -55,7 +55,7 @@ def policy(
     imports: frozenset[str],
     allow_subprocess: bool,
     include_runtime: bool,
-    declared: object,
+    declared: str,
     ancestors: tuple[str, ...],
     resolve: bool,
 ) -> Policy: ...

@@ -16,15 +16,17 @@ from democrai_sandbox.policy import (
     parse_access,
     rules_for_paths,
     rules_for_targets,
+    rules_to_json,
 )
 
 from . import _core
-from .views import Declared
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ._core import Guard, Policy
+
+_PATH_MAX = 4096
 
 
 def process_guard_context(
@@ -184,7 +186,10 @@ def _sequence(value: Any, pointer: str) -> list[Any]:
 
 def _native(compiled: CompiledPolicy, *, include_runtime_paths: bool, ancestors: SubjectChain) -> Policy:
     """Hand the policy to the core, which resolves the roots: one that is a link works."""
-    roots = [(os.fsencode(path), mask) for path, mask in compiled.file_entries]
+    roots = [(path.encode("utf-8", "surrogateescape"), mask) for path, mask in compiled.file_entries]
+    for path, _ in roots:
+        if len(path) >= _PATH_MAX:
+            raise InvalidInputError.of(f"the path is longer than the system allows: {path[:40]!r}...", pointer="/allowed_paths")
     return _core.policy(
         subject=compiled.subject.name,
         kind=compiled.subject.kind.value,
@@ -192,7 +197,7 @@ def _native(compiled: CompiledPolicy, *, include_runtime_paths: bool, ancestors:
         imports=compiled.allowed_imports,
         allow_subprocess=compiled.allow_subprocess,
         include_runtime=include_runtime_paths,
-        declared=Declared(compiled.rules),
+        declared=rules_to_json(compiled.rules),
         ancestors=tuple(map(str, ancestors)),
         resolve=True,
     )

@@ -14,7 +14,6 @@ from .denials import make_denial
 from .handles import handle_code
 from .interface import Decider, DenialRecorder
 from .runtime_paths import Entry, code_entries, protected_entries, runtime_entries
-from .views import Declared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -83,7 +82,7 @@ def _shared(entries: Iterable[Entry]) -> _core.Policy:
         imports=frozenset(),
         allow_subprocess=False,
         include_runtime=False,
-        declared=Declared(),
+        declared="[]",
         ancestors=(),
         resolve=True,
     )

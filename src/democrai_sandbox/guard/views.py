@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from democrai_sandbox.policy import AccessRule, Subject, SubjectChain, SubjectKind
+from democrai_sandbox.policy import Subject, SubjectChain, SubjectKind, rules_from_json
 
 from ._core import current_view
 from .interface import AllowLink, GuardView
@@ -13,17 +12,10 @@ from .interface import AllowLink, GuardView
 _EXACT = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Declared:
-    """What a native policy carries along for views."""
-
-    rules: tuple[AccessRule, ...] = ()
-
-
 class RawView(NamedTuple):
     """The core's view: the actors from the outermost, then the request's identity."""
 
-    links: tuple[tuple[str, str, Declared, int], ...]
+    links: tuple[tuple[str, str, str, int], ...]
     labels: tuple[str, ...]
     user_id: Any
     organization_id: Any
@@ -38,12 +30,15 @@ class RawView(NamedTuple):
 
     @property
     def allow_chain(self) -> tuple[AllowLink, ...]:
-        """The entries in force by the subject that contributed them; an exact context hides what is around it."""
+        """The entries in force by the subject that contributed them; an exact context hides what is around it.
+
+        Made anew from text each time: whoever changes what they get here changes nothing else.
+        """
         links: list[AllowLink] = []
         for kind, name, declared, mode in self.links:
             if mode == _EXACT:
                 links.clear()
-            links.append(AllowLink(Subject(SubjectKind(kind), name), declared.rules))
+            links.append(AllowLink(Subject(SubjectKind(kind), name), rules_from_json(declared)))
         return tuple(links)
 
     @property

@@ -141,13 +141,19 @@ def children(ground: Ground) -> dict[str, object]:
 
 
 class LyingMapping(dict):
-    """A mapping whose items are not what its keys say."""
+    """A dictionary whose methods tell something else than what is stored in it."""
 
     def __init__(self) -> None:
         super().__init__(HARMLESS="1")
 
+    def keys(self):
+        return [NAME]
+
+    def values(self):
+        return [FORGED]
+
     def items(self):
-        return {NAME: FORGED}.items()
+        return [(NAME, FORGED)]
 
 
 def printed(ground: Ground, run) -> bool:

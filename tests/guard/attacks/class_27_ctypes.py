@@ -180,7 +180,6 @@ class Name(str):
 
 DOORS = {
     "forged_name_import_module": lambda ground: call_getpid(__import__("importlib").import_module(Name("ctypes"))),
-    "forged_name_c_part": lambda ground: low_level(__import__(Name("_ctypes"))),
     "import": plain_import,
     "from_import": from_import,
     "submodule": submodule,
@@ -209,6 +208,9 @@ DOORS = {
     "in_exec": lambda ground: call_getpid(exec("import ctypes", space := {}) or space["ctypes"]),
     "in_class_body": lambda ground: call_getpid(type("X", (), {"c": __import__("ctypes")}).c),
 }
+attack("a forged name loads the C part of ctypes", expect=SANDBOX, name="forged_name_c_part", until=(3, 12))(
+    lambda ground: low_level(__import__(Name("_ctypes")))
+)
 attacks_of(DOORS, "native functions are reached: {}", expect=SANDBOX)
 attacks_of(
     {"by_numpy": by_numpy}, "native functions are reached through a library: {}", expect=SANDBOX, needs=("numpy",)

@@ -154,6 +154,16 @@ def profile_function(ground: Ground) -> None:
     sys.setprofile(lambda *_: ground.steal() if not ground.loot else None)
 
 
+@attack("every thread of the host is traced", expect=SANDBOX.quietly, since=(3, 12), after=lambda ground: wait_not())
+def trace_all_threads(ground: Ground) -> None:
+    sys._settraceallthreads(lambda *_: ground.steal() if not ground.loot else None)
+
+
+@attack("every thread of the host is profiled", expect=SANDBOX.quietly, since=(3, 12), after=lambda ground: wait_not())
+def profile_all_threads(ground: Ground) -> None:
+    sys._setprofileallthreads(lambda *_: ground.steal() if not ground.loot else None)
+
+
 @attack("monitoring calls back in the host", expect=SANDBOX, since=(3, 12), after=lambda ground: wait_not())
 def monitoring(ground: Ground) -> None:
     tool = sys.monitoring
@@ -313,6 +323,63 @@ async def loop_signal_handler(ground: Ground) -> None:
     import signal
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, lambda: ground.steal())
+
+
+async def fail_on_loop(ground: Ground) -> None:
+    """Something of the host's fails on the host's loop."""
+    import asyncio
+
+    asyncio.get_running_loop().call_soon(lambda: 1 / 0)
+    await settle(ground)
+
+
+@attack("the exception handler of the host's loop is the subject's", expect=FILES, after=fail_on_loop)
+async def loop_exception_handler(ground: Ground) -> None:
+    import asyncio
+
+    asyncio.get_running_loop().set_exception_handler(lambda *_: ground.steal())
+
+
+async def start_on_loop(ground: Ground) -> None:
+    """The host starts a task of its own."""
+    import asyncio
+
+    async def work() -> None:
+        pass
+
+    await asyncio.create_task(work())
+
+
+@attack("the task factory of the host's loop is the subject's", expect=FILES, after=start_on_loop)
+async def loop_task_factory(ground: Ground) -> None:
+    import asyncio
+
+    def factory(loop: object, coroutine: object, **named: object) -> object:
+        ground.steal()
+        return asyncio.Task(coroutine, loop=loop, **named)
+
+    asyncio.get_running_loop().set_task_factory(factory)
+
+
+@attack(
+    "the default executor of the host's loop is the subject's", expect=FILES, after=lambda ground: use_executor(ground)
+)
+async def loop_executor(ground: Ground) -> None:
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+
+    class Sly(ThreadPoolExecutor):
+        def submit(self, function, /, *args, **named):
+            ground.steal()
+            return super().submit(function, *args, **named)
+
+    asyncio.get_running_loop().set_default_executor(Sly(1))
+
+
+async def use_executor(ground: Ground) -> None:
+    import asyncio
+
+    await asyncio.get_running_loop().run_in_executor(None, int)
 
 
 @attack(

@@ -57,3 +57,28 @@ def interpreter_of_the_host_new(ground: Ground) -> object:
 
     _interpreters.run_string(ground.held.interpreter, script(ground))
     return taken(ground)
+
+
+@attack(
+    "the interpreter's test module makes an interpreter and runs code in it",
+    expect=SANDBOX.quietly,
+    since=(3, 13),
+    needs=("_testinternalcapi",),
+)
+def interpreter_by_test_module(ground: Ground) -> object:
+    import _testinternalcapi
+
+    _testinternalcapi.exec_interpreter(_testinternalcapi.create_interpreter(), script(ground))
+    return taken(ground)
+
+
+@attack(
+    "the queue and channel modules of interpreters carry a callable over",
+    expect=SANDBOX.quietly.or_raises(""),
+    since=(3, 13),
+    unguarded="nothing runs by itself there",
+)
+def interpreter_channels(ground: Ground) -> None:
+    import _interpreters
+
+    _interpreters.call(_interpreters.create(), exec, (script(ground),))

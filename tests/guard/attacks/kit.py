@@ -56,7 +56,12 @@ class Residual:
     closes: str
 
 
-Expectation = Denied | Fruitless | Residual
+@dataclass(frozen=True, slots=True)
+class Works:
+    """No attack but honest work, of the kind that stopping the attacks could spoil: it must go on working."""
+
+
+Expectation = Denied | Fruitless | Residual | Works
 
 FILES = Denied(("sandbox_filesystem_denied:",))
 FD = Denied(("sandbox_filesystem_fd_denied:",))

@@ -34,6 +34,33 @@ SHARED = Residual(
 )
 
 
+NATIVE = Residual(
+    why="a native library, or bytecode that no compiler made, reads and writes the memory of the process",
+    closes="no in-process layer; the kernel layer bounds what the process itself can reach",
+)
+
+
+@attack("numpy is given an address in the place of an array", expect=NATIVE, needs=("numpy",))
+def memory_by_numpy(ground: Ground) -> bool:
+    import numpy as np
+
+    text = b"some text of the host"
+
+    class Interface:
+        __array_interface__ = {"data": (id(text), True), "shape": (64,), "typestr": "|u1", "version": 3}
+
+    return text in bytes(np.asarray(Interface()))
+
+
+@attack("marshal brings bytecode that no compiler made", expect=NATIVE)
+def bytecode_by_marshal(ground: Ground) -> bool:
+    import marshal
+    import types
+
+    changed = marshal.dumps(compile("'harmless text'.upper()", "x", "eval")).replace(b"harmless text", b"another  text")
+    return eval(types.FunctionType(marshal.loads(changed), {}).__code__) == "ANOTHER  TEXT"
+
+
 @attack("a builtin function is replaced", expect=REPLACED, after=lambda ground: len(ground.held.__dict__) and None)
 def builtin_replaced(ground: Ground) -> None:
     import builtins

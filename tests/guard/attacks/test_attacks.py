@@ -16,15 +16,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.guard.attacks.kit import REGISTRY, Attack, Denied, Fruitless, Ground, Residual, running_version
+from tests.guard.attacks.kit import REGISTRY, Attack, Expectation, Fruitless, Ground, Residual, Works, running_version
 
 HERE = Path(__file__).parent
 RUNNER = HERE / "runner.py"
+OTHER_FILES = ("denials_do_not_tell", "honest_work", "residuals")
 
 
 def load_attacks() -> list[Attack]:
     """All attacks of all files, in the order of the files."""
-    for file in sorted(HERE.glob("class_*.py")) + [HERE / "denials_do_not_tell.py", HERE / "residuals.py"]:
+    for file in sorted(HERE.glob("class_*.py")) + [HERE / f"{name}.py" for name in OTHER_FILES]:
         import_module(f"tests.guard.attacks.{file.stem}")
     return [entry for entries in REGISTRY.attacks.values() for entry in entries.values()]
 
@@ -111,9 +112,9 @@ def unmet(entry: Attack) -> str:
     return ""
 
 
-def meets(expect: Denied | Fruitless | Residual, result: dict[str, str | None]) -> bool:
+def meets(expect: Expectation, result: dict[str, str | None]) -> bool:
     """Whether the verdict under the guard is the expected one."""
-    if isinstance(expect, Residual):
+    if isinstance(expect, Residual | Works):
         return result["verdict"] == "escaped"
     empty_handed = result["verdict"] == "failed" and result["error_type"] is None
     if isinstance(expect, Fruitless):

@@ -257,6 +257,7 @@ PyObject *on_descriptor(State *state, Call *call);
 PyObject *on_descriptor_pair(State *state, Call *call);
 PyObject *on_new_descriptor(State *state, Call *call);
 PyObject *on_dup2(State *state, Call *call);
+PyObject *on_close(State *state, Call *call);
 PyObject *on_refuse_descriptor(State *state, Call *call);
 PyObject *on_process(State *state, Call *call);
 PyObject *on_spawn(State *state, Call *call);
@@ -291,6 +292,7 @@ int directory_argument(State *state, const Call *call, const char *name, char *b
 
 /* ---- descriptors.c ------------------------------------------------------------------------- */
 void descriptor_adopt(State *state, int fd);
+void descriptor_hold(int fd);
 int descriptor_check(State *state, PyObject *number, unsigned wanted);
 enum {
     WANT_MANAGE = 512, /* closing, duplicating over, changing flags: only one's own */
@@ -311,6 +313,7 @@ extern PyObject *sensitive_roots;
 int handover_ready(void);
 int executor_patch(PyObject *module);
 int future_patch(PyObject *module);
+int loop_patch(PyObject *module);
 int pool_patch(PyObject *module);
 int threading_patch(PyObject *module);
 int task_patch(PyObject *module);

@@ -264,6 +264,62 @@ static bool mentions(const char *sql, const char *word)
     return strcasestr(sql, word) != NULL;
 }
 
+/* The next word or sign of a statement, lower-cased, without blanks and comments; empty at the end. */
+static const char *next_token(const char *sql, char *token, size_t size)
+{
+    size_t used = 0;
+    for (;;) {
+        sql += strspn(sql, " \t\r\n\f");
+        if (strncmp(sql, "--", 2) == 0) {
+            sql += strcspn(sql, "\n");
+        }
+        else if (strncmp(sql, "/*", 2) == 0) {
+            const char *end = strstr(sql + 2, "*/");
+            sql = end ? end + 2 : sql + strlen(sql);
+        }
+        else {
+            break;
+        }
+    }
+    do {
+        if (*sql != '\0' && used + 1 < size) {
+            token[used++] = (char)Py_TOLOWER(*sql);
+        }
+        sql += *sql != '\0';
+    } while (*sql != '\0' && used > 0 && (Py_ISALNUM(token[used - 1]) || strchr("_:@$?", token[used - 1])) && (Py_ISALNUM(*sql) || *sql == '_'));
+    token[used] = '\0';
+    return sql;
+}
+
+static bool is_parameter(const char *token)
+{
+    return token[0] != '\0' && strchr("?:@$", token[0]) != NULL;
+}
+
+/* Exactly ATTACH [DATABASE] ? AS name, or VACUUM [name] INTO ?: the one parameter is the file, and nothing is computed. */
+static bool names_file_by_parameter(const char *sql)
+{
+    char first[32], token[64], after[64];
+    sql = next_token(sql, first, sizeof first);
+    sql = next_token(sql, token, sizeof token);
+    if (strcmp(first, "attach") == 0) {
+        if (strcmp(token, "database") == 0) {
+            sql = next_token(sql, token, sizeof token);
+        }
+        next_token(sql, after, sizeof after);
+        return is_parameter(token) && strcmp(after, "as") == 0 && strpbrk(sql, "?:@$") == NULL;
+    }
+    if (strcmp(first, "vacuum") == 0) {
+        if (strcmp(token, "into") != 0) {
+            sql = next_token(sql, token, sizeof token);
+        }
+        sql = next_token(sql, after, sizeof after);
+        next_token(sql, first, sizeof first);
+        return strcmp(token, "into") == 0 && is_parameter(after) && (first[0] == '\0' || first[0] == ';');
+    }
+    return false;
+}
+
 /* Parameters as a tuple of plain values that cannot change any more; NULL without an exception when they are not plain. */
 static PyObject *plain_parameters(State *state, PyObject *given)
 {
@@ -271,6 +327,10 @@ static PyObject *plain_parameters(State *state, PyObject *given)
         return NULL;
     }
     PyObject *values = PySequence_Tuple(given);
+    if (values != NULL && PyTuple_GET_SIZE(values) != 1) {
+        Py_CLEAR(values);
+        return NULL;
+    }
     for (Py_ssize_t i = 0; values != NULL && i < PyTuple_GET_SIZE(values); i++) {
         PyObject *value = PyTuple_GET_ITEM(values, i);
         bool number = PyLong_CheckExact(value) || PyFloat_CheckExact(value) || value == Py_None;
@@ -287,7 +347,7 @@ static PyObject *connection_of(PyObject *self)
 }
 
 /* A connection the host made has no authoriser of ours: it gets one before such a statement is prepared. */
-static PyObject *run_attaching(State *state, Call *call)
+static PyObject *run_attaching(State *state, Call *call, const char *sql)
 {
     PyObject *connection = connection_of(call->self);
     int ready = connection ? authorise_connection(state, connection) : -1;
@@ -295,9 +355,12 @@ static PyObject *run_attaching(State *state, Call *call)
     if (ready < 0) {
         return NULL;
     }
-    PyObject *values = call->nargs > 1 ? plain_parameters(state, call->args[1]) : NULL;
-    if (PyErr_Occurred()) {
-        return NULL;
+    PyObject *values = NULL;
+    if (call->nargs > 1 && names_file_by_parameter(sql)) {
+        values = plain_parameters(state, call->args[1]);
+        if (PyErr_Occurred()) {
+            return NULL;
+        }
     }
     parameters_checked = values != NULL;
     PyObject *result = values ? call_with(call, 1, values) : call_original(call);
@@ -313,7 +376,7 @@ PyObject *on_sql(State *state, Call *call)
     bool attaching = sql != NULL && (mentions(sql, "attach") || mentions(sql, "vacuum"));
     PyErr_Clear();
     Py_CLEAR(refused);
-    PyObject *result = attaching ? run_attaching(state, call) : call_original(call);
+    PyObject *result = attaching ? run_attaching(state, call, sql) : call_original(call);
     if (result == NULL && refused != NULL) {
         PyErr_Clear();
         PyErr_SetObject((PyObject *)Py_TYPE(refused), refused);

@@ -15,6 +15,7 @@ typedef struct {
     uint64_t policy;
     dev_t device;
     ino_t inode;
+    bool held; /* a file or socket object has it: freeing the number would let that object read what the host opens next */
 } Owner;
 
 static Owner *owners = NULL;
@@ -39,7 +40,15 @@ void descriptor_adopt(State *state, int fd)
         owners = grown;
         owners_size = size;
     }
-    owners[fd] = (Owner){state->policy->id, info.st_dev, info.st_ino};
+    owners[fd] = (Owner){state->policy->id, info.st_dev, info.st_ino, false};
+}
+
+/* A file or socket object took the number over. */
+void descriptor_hold(int fd)
+{
+    if (fd >= 0 && fd < owners_size) {
+        owners[fd].held = true;
+    }
 }
 
 static bool owns(const State *state, int fd, const struct stat *info)
@@ -218,6 +227,33 @@ PyObject *on_refuse_descriptor(State *state, Call *call)
     return state->allow_subprocess ? call_original(call) : deny_text(state, DENY_DESCRIPTOR, "fd");
 }
 
+/* os.close of a number that an object still holds: the number stays taken, by nothing. Otherwise the object would go on
+ * reading from it when the host is given the same number for a file of its own. */
+PyObject *on_close(State *state, Call *call)
+{
+    Py_ssize_t at = call_find(call, call->row->index, call->row->argument);
+    PyObject *number = at < 0 ? NULL : number_of(call->args[at]), *result = NULL;
+    if (number == NULL) {
+        return at < 0 ? call_original(call) : NULL;
+    }
+    long fd = PyLong_AsLong(number);
+    if (descriptor_check(state, number, WANT_MANAGE) == 0) {
+        bool open = fd >= 0 && fd <= INT_MAX && fcntl((int)fd, F_GETFD) >= 0;
+        bool free_to_close = !open || (owns_number(state, number) && !owners[fd].held);
+        int nothing = free_to_close ? -1 : open_beneath("/dev/null", O_PATH, 0);
+        if (nothing >= 0) {
+            int done = dup3(nothing, (int)fd, O_CLOEXEC);
+            close(nothing);
+            result = done < 0 ? PyErr_SetFromErrno(PyExc_OSError) : Py_NewRef(Py_None);
+        }
+        else {
+            result = call_with(call, at, number);
+        }
+    }
+    Py_DECREF(number);
+    return result;
+}
+
 /* ---- sockets made from numbers -------------------------------------------------------------- */
 
 static initproc socket_original = NULL;
@@ -245,6 +281,7 @@ static int socket_init(PyObject *self, PyObject *args, PyObject *kwargs)
         PyObject *made = PyObject_CallMethod(self, "fileno", NULL);
         if (made != NULL && PyLong_Check(made)) {
             descriptor_adopt(state, (int)PyLong_AsLong(made));
+            descriptor_hold((int)PyLong_AsLong(made));
         }
         Py_XDECREF(made);
         PyErr_Clear();

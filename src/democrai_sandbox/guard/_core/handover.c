@@ -8,6 +8,7 @@
 typedef struct {
     PyObject_HEAD
     PyObject *function, *args, *kwargs; /* args given: called with those and nothing else */
+    PyObject *only;                     /* the one argument with which it may be called as its owner */
     State *state;                       /* NULL: handed over by unguarded code */
 } Bound;
 
@@ -20,6 +21,7 @@ PyObject *bound_new(State *state, PyObject *function, PyObject *args, PyObject *
     bound->function = Py_NewRef(function);
     bound->args = Py_XNewRef(args);
     bound->kwargs = Py_XNewRef(kwargs);
+    bound->only = NULL;
     bound->state = (State *)Py_XNewRef(state);
     PyObject_GC_Track(bound);
     return (PyObject *)bound;
@@ -31,6 +33,7 @@ static int bound_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(bound->function);
     Py_VISIT(bound->args);
     Py_VISIT(bound->kwargs);
+    Py_VISIT(bound->only);
     return 0; /* the state is not for others to find */
 }
 
@@ -40,6 +43,7 @@ static int bound_clear(PyObject *self)
     Py_CLEAR(bound->function);
     Py_CLEAR(bound->args);
     Py_CLEAR(bound->kwargs);
+    Py_CLEAR(bound->only);
     return 0;
 }
 
@@ -58,6 +62,11 @@ static PyObject *bound_call(PyObject *self, PyObject *args, PyObject *kwargs)
     if (bound->function == NULL) {
         PyErr_SetString(PyExc_ReferenceError, "the callable is gone");
         return NULL;
+    }
+    /* a callback of somebody else's, called with another object than it was registered for, gives its caller nothing */
+    bool misused = bound->only != NULL && (PyTuple_GET_SIZE(args) != 1 || PyTuple_GET_ITEM(args, 0) != bound->only);
+    if (misused) {
+        return PyObject_Call(bound->function, args, kwargs);
     }
     if (state_enter(bound->state, &entered) < 0) {
         return NULL;
@@ -119,6 +128,16 @@ static PyObject *bind(State *state, PyObject *function)
         return Py_NewRef(function);
     }
     return bound_new(state, function, NULL, NULL);
+}
+
+/* A callback of a future, to be called with that future. */
+static PyObject *callback_of(State *state, PyObject *function, PyObject *future)
+{
+    PyObject *bound = bound_new(state, function, NULL, NULL);
+    if (bound != NULL) {
+        ((Bound *)bound)->only = Py_NewRef(future);
+    }
+    return bound;
 }
 
 /* ---- threads, atexit, signals ---------------------------------------------------------------- */
@@ -205,7 +224,7 @@ PyObject *on_done_callback(State *unused, Call *call)
     if (given == NULL || Py_IS_TYPE(given, &Bound_Type) || !PyCallable_Check(given)) {
         return call_original(call);
     }
-    PyObject *bound = bound_new(state_current(), given, NULL, NULL);
+    PyObject *bound = callback_of(state_current(), given, call->self);
     PyObject *result = bound ? call_with(call, 0, bound) : NULL;
     Py_XDECREF(bound);
     return result;
@@ -415,7 +434,7 @@ typedef struct {
     unsigned positions; /* bit n: argument n is a callable kept for later */
 } Method;
 
-enum { SUBMIT, FINALIZE, DONE_CALLBACK, POOL_APPLY, POOL_MAP, POOL_IMAP, POOL_UNORDERED, THREAD_EXIT, METHODS };
+enum { SUBMIT, FINALIZE, DONE_CALLBACK, POOL_APPLY, POOL_MAP, POOL_IMAP, POOL_UNORDERED, THREAD_EXIT, LOOP_ERRORS, LOOP_TASKS, LOOP_EXECUTOR, METHODS };
 
 static const Method methods[METHODS] = {
     [SUBMIT] = {"ThreadPoolExecutor", "submit", 0},
@@ -426,6 +445,9 @@ static const Method methods[METHODS] = {
     [POOL_IMAP] = {"Pool", "imap", 1 << 1},
     [POOL_UNORDERED] = {"Pool", "imap_unordered", 1 << 1},
     [THREAD_EXIT] = {NULL, "_register_atexit", 1 << 0},
+    [LOOP_ERRORS] = {"BaseEventLoop", "set_exception_handler", 1 << 1},
+    [LOOP_TASKS] = {"BaseEventLoop", "set_task_factory", 1 << 1},
+    [LOOP_EXECUTOR] = {"BaseEventLoop", "set_default_executor", 0},
 };
 static PyObject *originals[METHODS];
 static PyObject *thread_pool_type = NULL;
@@ -496,16 +518,46 @@ static bool needs_binding(int index, PyObject *args)
     return true;
 }
 
+/* concurrent.futures: the callback runs on the thread that completes the future, whoever's that is. */
+static PyObject *add_done_callback(PyObject *args, PyObject *kwargs)
+{
+    bool plain = PyTuple_GET_SIZE(args) == 2 && kwargs == NULL && PyCallable_Check(PyTuple_GET_ITEM(args, 1));
+    if (!plain) {
+        State *state = state_guarding();
+        return state ? call_bound(state, DONE_CALLBACK, args, kwargs) : PyObject_Call(originals[DONE_CALLBACK], args, kwargs);
+    }
+    PyObject *bound = callback_of(state_current(), PyTuple_GET_ITEM(args, 1), PyTuple_GET_ITEM(args, 0));
+    PyObject *result = bound ? PyObject_CallFunctionObjArgs(originals[DONE_CALLBACK], PyTuple_GET_ITEM(args, 0), bound, NULL) : NULL;
+    Py_XDECREF(bound);
+    return result;
+}
+
+/* The loop will hand its jobs to it: a class of the subject's own would get the host's. */
+static bool is_plain_executor(PyObject *args)
+{
+    PyObject *futures = PyDict_GetItemString(PyImport_GetModuleDict(), "concurrent.futures.thread");
+    PyObject *plain = futures ? PyObject_GetAttrString(futures, "ThreadPoolExecutor") : NULL;
+    bool is = plain && PyTuple_GET_SIZE(args) == 2 && (PyObject *)Py_TYPE(PyTuple_GET_ITEM(args, 1)) == plain;
+    Py_XDECREF(plain);
+    PyErr_Clear();
+    return is;
+}
+
 static PyObject *replaced(PyObject *number, PyObject *args, PyObject *kwargs)
 {
     int index = (int)PyLong_AsLong(number);
     if (index == SUBMIT) {
         return submit(args, kwargs);
     }
-    State *state = index == DONE_CALLBACK ? state_current() : state_guarding();
-    bool always = index == DONE_CALLBACK; /* runs on the thread that completes the future, whoever's that is */
-    if (!always && (state == NULL || !needs_binding(index, args))) {
+    if (index == DONE_CALLBACK) {
+        return add_done_callback(args, kwargs);
+    }
+    State *state = state_guarding();
+    if (state == NULL || !needs_binding(index, args)) {
         return PyObject_Call(originals[index], args, kwargs);
+    }
+    if (index == LOOP_EXECUTOR && !is_plain_executor(args)) {
+        return deny_text(state, DENY_TAMPER, "set_default_executor");
     }
     return call_bound(state, index, args, kwargs);
 }
@@ -599,6 +651,15 @@ int asyncio_patch(PyObject *module)
     return result < 0 ? -1 : 1;
 }
 
+int loop_patch(PyObject *module)
+{
+    int result = 1;
+    for (int i = LOOP_ERRORS; result == 1 && i <= LOOP_EXECUTOR; i++) {
+        result = originals[i] ? 1 : replace_method(module, i);
+    }
+    return result;
+}
+
 int future_patch(PyObject *module)
 {
     return replace_method(module, DONE_CALLBACK);
@@ -618,7 +679,7 @@ int pool_patch(PyObject *module)
     }
     int result = 1;
     for (int i = POOL_APPLY; result == 1 && i <= POOL_UNORDERED; i++) {
-        result = replace_method(module, i);
+        result = originals[i] ? 1 : replace_method(module, i);
     }
     return result;
 }

@@ -298,6 +298,7 @@ static int init_from_opener(State *state, PyObject *self, PyObject *file, PyObje
     }
     else if (descriptor_check(state, number, mode_operations(flags)) == 0) {
         ioctl(fd, FIOCLEX);
+        descriptor_hold(fd);
         result = init_opened(self, fd, file, mode);
     }
     Py_DECREF(number);
@@ -332,6 +333,7 @@ static int init_descriptor(State *state, PyObject *self, PyObject *file, const c
     if (number != NULL && descriptor_check(state, number, mode_operations(flags)) == 0 &&
         (!closefd || descriptor_check(state, number, WANT_MANAGE) == 0)) {
         result = init_with(self, number, mode, closefd);
+        descriptor_hold((int)PyLong_AsLong(number));
     }
     Py_XDECREF(number);
     return result;

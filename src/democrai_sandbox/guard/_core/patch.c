@@ -279,7 +279,7 @@ typedef struct {
 static LatePatch late[] = {
     {"_sqlite3", databases_patch}, {"_ctypes", ctypes_patch}, {"_socket", socket_patch},
     {"concurrent.futures.thread", executor_patch}, {"concurrent.futures._base", future_patch},
-    {"asyncio.events", asyncio_patch}, {"_asyncio", task_patch}, {"multiprocessing.pool", pool_patch},
+    {"asyncio.events", asyncio_patch}, {"asyncio.base_events", loop_patch}, {"_asyncio", task_patch}, {"multiprocessing.pool", pool_patch},
     {"threading", threading_patch}, {"_cffi_backend", cffi_patch},
 };
 

@@ -196,7 +196,7 @@ PyObject *policy_new(PyObject *module, PyObject *args, PyObject *kwargs)
     static char *names[] = {"subject", "kind", "entries", "imports", "allow_subprocess", "include_runtime", "declared", "ancestors", "resolve", NULL};
     PyObject *subject, *kind, *entries, *imports, *declared, *ancestors;
     int allow_subprocess, include_runtime, resolve;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UUO!O!ppOO!p", names, &subject, &kind, &PyTuple_Type, &entries,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UUO!O!ppUO!p", names, &subject, &kind, &PyTuple_Type, &entries,
                                      &PyFrozenSet_Type, &imports, &allow_subprocess, &include_runtime, &declared,
                                      &PyTuple_Type, &ancestors, &resolve)) {
         return NULL;

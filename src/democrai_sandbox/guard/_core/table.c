@@ -62,7 +62,7 @@
     X(posix, _, posix_fallocate, on_descriptor, OP_MODIFY, 0, "fd", 0, 1, 0)                                           \
     X(posix, _, posix_fadvise, on_descriptor, OP_READ, 0, "fd", 0, 1, 0)                                               \
     X(posix, _, lockf, on_descriptor, WANT_MANAGE, 0, "fd", 0, 1, 0)                                                   \
-    X(posix, _, close, on_descriptor, WANT_MANAGE, 0, "fd", 0, 0, 0)                                                   \
+    X(posix, _, close, on_close, WANT_MANAGE, 0, "fd", 0, 0, 0)                                                   \
     X(posix, _, set_inheritable, on_descriptor, WANT_MANAGE, 0, "fd", 0, 0, 0)                                         \
     X(posix, _, set_blocking, on_descriptor, WANT_MANAGE, 0, "fd", 0, 0, 0)                                            \
     X(posix, _, tcsetpgrp, on_descriptor, WANT_MANAGE, 0, "fd", 0, 1, 0)                                               \
@@ -85,7 +85,7 @@
     X(_socket, socket, _accept, on_new_descriptor, 0, 0, NULL, 0, 1, 0)                                                \
     X(_socket, socket, detach, on_new_descriptor, 0, 0, NULL, 0, 1, 0)                                                 \
     X(_socket, _, dup, on_new_descriptor, OP_READ, 0, "", 0, 1, 0)                                                     \
-    X(_socket, _, close, on_descriptor, WANT_MANAGE, 0, "", 0, 1, 0)                                                   \
+    X(_socket, _, close, on_close, WANT_MANAGE, 0, "", 0, 1, 0)                                                   \
     X(posix, _, timerfd_create, on_new_descriptor, 0, 0, NULL, 0, 1, 0)                                                \
     /* processes: starting them, becoming another one, and acting on others */                                         \
     X(_posixsubprocess, _, fork_exec, on_fork_exec, 0, 0, "_posixsubprocess", 0, 1, 0)                                 \
@@ -137,6 +137,7 @@
     X(_contextvars, ContextVar, set, on_context_variable, 0, 0, NULL, 0, 0, 0)                                         \
     X(_contextvars, ContextVar, reset, on_context_variable, 0, 0, NULL, 0, 0, 0)                                       \
     X(types, CodeType, replace, on_code_replace, 0, 0, NULL, 0, 0, 0)                                                  \
+    X(sys, _, activate_stack_trampoline, on_tamper, 0, 0, NULL, 0, 1, 0)                                               \
     /* interpreters of their own would not carry the ContextVar */                                                     \
     X(_xxsubinterpreters, _, create, on_tamper, 0, 0, NULL, 0, 1, 0)                                                   \
     X(_xxsubinterpreters, _, run_string, on_tamper, 0, 0, NULL, 0, 1, 0)                                               \
