@@ -5,14 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench import report, summary
+from bench.cases import CASES
 from bench.cases.sweeps import DEPTHS
 from bench.ground import prepared_ground
 from bench.reference import ReferenceUnavailableError, reference_python
-from bench.registry import CASES, Case
 from bench.rounds import FULL, QUICK, Campaign, Measured, Settings
 from bench.workers import REFERENCE_MODES
+
+if TYPE_CHECKING:
+    from bench.registry import Case
 
 
 def main() -> int:

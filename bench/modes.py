@@ -92,7 +92,7 @@ class Reference:
         return context
 
     def run(self, paths: list[str], function: Callable[..., Any], *args: object) -> Any:
-        raise NotImplementedError("the reference product has with blocks only")
+        raise NotImplementedError("it has with blocks only")
 
 
 MODES: dict[str, Callable[[], Mode]] = {

@@ -54,7 +54,7 @@ def _failures(measured: Measured) -> list[str]:
     stopped: dict[tuple[str, str], list[str]] = {}
     for (case, mode), reason in measured.failures.items():
         stopped.setdefault((mode, reason), []).append(case)
-    return [f"{mode} fails: {reason} (in {'; '.join(cases)})" for (mode, reason), cases in stopped.items()]
+    return [f"{mode}, not measured: {'; '.join(cases)}: {reason}" for (mode, reason), cases in stopped.items()]
 
 
 def as_json(rows: list[Row], series: list[Series], measured: Measured, settings: Settings) -> str:

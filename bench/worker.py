@@ -9,16 +9,13 @@ import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-import bench.cases
 from bench.bed import Bed
+from bench.cases import CASES
 from bench.ground import Ground
 from bench.modes import MODES
-from bench.registry import CASES, Loop
 
 if TYPE_CHECKING:
-    from bench.registry import Case
-
-__all__ = ["PARTS", "bench", "main"]
+    from bench.registry import Case, Loop
 
 PARTS = 4
 """A sample is the best of so many equal parts: what the scheduler takes for others falls into some of them only."""

@@ -9,5 +9,6 @@ from bench.cases import concurrency, guards
 
 # isort: split
 from bench.cases import interpreter, sweeps
+from bench.registry import CASES
 
-__all__ = ["concurrency", "files", "guards", "imports", "interpreter", "sweeps"]
+__all__ = ["CASES", "concurrency", "files", "guards", "imports", "interpreter", "sweeps"]

@@ -42,7 +42,7 @@ class SandboxDenied(SandboxError, PermissionError):  # noqa: N818 - it says what
     code = "sandbox_denied"
     layer = "guard"
 
-    def __init__(  # noqa: D417 - each is the attribute of the same name
+    def __init__(
         self,
         target: str,
         *,

@@ -89,7 +89,13 @@ def answer(base, number, request):
     for path in request["paths"]:
         path = path.replace("{top}", top)
         given = os.fsencode(path) if request["bytes"] else path
-        row = {"path": path, "real": os.path.realpath(path), "parent": parent_resolved(path), "answers": {}}
+        row = {
+            "path": path,
+            "real": os.path.realpath(path),
+            "parent": parent_resolved(path),
+            "cwd": os.getcwd(),
+            "answers": {},
+        }
         for name, question in QUESTIONS.items():
             row["answers"][name] = [outcome(question, given), guard.run(outcome, question, given)]
         results.append(row)

@@ -6,6 +6,7 @@ from contextlib import suppress
 from importlib import import_module
 
 from ._core import Guard, live_states, patched_entries
+from .canaries import check
 from .contexts import exact_guard_context, process_guard_bypass_context, process_guard_context
 from .denials import DenialRecord, recent_denials
 from .environment import child_environment, environment_of, process_guard_context_from_env
@@ -39,3 +40,4 @@ with suppress(ImportError):
     import_module("ctypes")
 install()
 install_defaults(environment_of, facade_files())
+check()

@@ -151,22 +151,16 @@ def _compile(
     include_runtime_paths: bool = True,
     ancestors: SubjectChain = (),
 ) -> Policy:
-    problems: list[Problem] = []
-    if type(include_runtime_paths) is not bool:
-        problems.append(Problem("/include_runtime_paths", f"expected bool, got {type(include_runtime_paths).__name__}"))
+    problems = _flag_problems(include_runtime_paths)
     rules: list[AccessRule] = []
     actor: Subject | None = None
     try:
         actor = Subject(subject_kind, subject)  # type: ignore[arg-type] # text is taken and checked
     except InvalidInputError as error:
         problems += error.problems
-    for parse in (
-        lambda: rules_for_paths(_sequence(allowed_paths, "/allowed_paths")),
-        lambda: rules_for_targets(_sequence(allowed_targets, "/allowed_targets")),
-        lambda: parse_access(_sequence(access, "/access"), base=None),
-    ):
+    for name, value in (("paths", allowed_paths), ("targets", allowed_targets), ("access", access)):
         try:
-            rules += parse()
+            rules += _parse(name, value)
         except InvalidInputError as error:
             problems += error.problems
     if problems or actor is None:
@@ -177,7 +171,22 @@ def _compile(
     return _native(compiled, include_runtime_paths=include_runtime_paths, ancestors=ancestors)
 
 
-def _sequence(value: Any, pointer: str) -> list[Any]:
+def _flag_problems(flag: object) -> list[Problem]:
+    """Insist on a bool: a text such as "false" would count as true."""
+    if type(flag) is bool:
+        return []
+    return [Problem("/include_runtime_paths", f"expected bool, got {type(flag).__name__}")]
+
+
+def _parse(name: str, value: object) -> tuple[AccessRule, ...]:
+    if name == "paths":
+        return rules_for_paths(_sequence(value, "/allowed_paths"))
+    if name == "targets":
+        return rules_for_targets(_sequence(value, "/allowed_targets"))
+    return parse_access(_sequence(value, "/access"), base=None)
+
+
+def _sequence(value: object, pointer: str) -> list[Any]:
     """Refuse a lone string, whose characters would each count as a path."""
     if isinstance(value, list | tuple | set | frozenset):
         return list(value)
@@ -189,7 +198,8 @@ def _native(compiled: CompiledPolicy, *, include_runtime_paths: bool, ancestors:
     roots = [(path.encode("utf-8", "surrogateescape"), mask) for path, mask in compiled.file_entries]
     for path, _ in roots:
         if len(path) >= _PATH_MAX:
-            raise InvalidInputError.of(f"the path is longer than the system allows: {path[:40]!r}...", pointer="/allowed_paths")
+            message = f"the path is longer than the system allows: {path[:40]!r}..."
+            raise InvalidInputError.of(message, pointer="/allowed_paths")
     return _core.policy(
         subject=compiled.subject.name,
         kind=compiled.subject.kind.value,

@@ -15,6 +15,7 @@ from democrai_sandbox.errors import (
     SubprocessDenied,
     TamperDenied,
 )
+
 from . import _core
 
 _CLASSES: dict[str, type[SandboxDenied]] = {

@@ -74,7 +74,9 @@ def process_guard_context_from_env(environ: Mapping[str, str] | None = None) -> 
         subject_kind=given[SUBJECT_KIND],
         access=rules_from_json(given[ACCESS], pointer=f"/{ACCESS}"),
         ancestors=_chain(given.get(SUBJECT_CHAIN)),
-        **{attribute: given.get(variable) for attribute, variable in IDENTITY.items()},
+        user_id=given.get(IDENTITY["user_id"]),
+        organization_id=given.get(IDENTITY["organization_id"]),
+        session_key=given.get(IDENTITY["session_key"]),
     )
 
 

@@ -1,4 +1,4 @@
-"""The code for asyncio's ``Handle.__init__``, with one call in it: to the core, for every handle that is given a context.
+"""The code for asyncio's ``Handle.__init__``, with one call to the core in it, for each handle that is given a context.
 
 A loop runs a callback in the context of its handle. Guarded code could hand over a context of the host's, which carries
 no guard; the core then binds the callback to the guard it came from. The function that is called is a constant of the

@@ -19,7 +19,8 @@ class Decider(Protocol):
     """Answers what the policy does not allow.
 
     Asked synchronously, outside the guard, at most once per activation and (operation, resolved path). Only the answer
-    ``True`` allows; without a decider the answer is no. An exception is not a denial: it becomes ``ExternalAccessCheckFailed``.
+    ``True`` allows; without a decider the answer is no. An exception is not a denial: it becomes
+    ``ExternalAccessCheckFailed``.
     """
 
     def decide(self, question: AccessQuestion) -> bool:

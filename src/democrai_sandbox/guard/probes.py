@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from types import FunctionType
-from typing import Any
 
 # Filled in by the module the code is moved to.
 from genericpath import exists as _exists
 from os.path import join, realpath
+from types import FunctionType
+from typing import Any
 
 
 def exists(path: Any) -> bool:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 SENSITIVE_ROOTS = frozenset({"ctypes", "_ctypes", "cffi", "_cffi_backend"})
 
 
-
 def configure_guard(
     *,
     decider: Decider | None = None,

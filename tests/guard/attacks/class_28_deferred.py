@@ -362,7 +362,7 @@ async def loop_task_factory(ground: Ground) -> None:
 
 
 @attack(
-    "the default executor of the host's loop is the subject's", expect=FILES, after=lambda ground: use_executor(ground)
+    "the default executor of the host's loop is the subject's", expect=SANDBOX, after=lambda ground: use_executor(ground)
 )
 async def loop_executor(ground: Ground) -> None:
     import asyncio

@@ -175,6 +175,8 @@ typedef enum {
 
 extern PyObject *denial_factory, *decider, *recorder, *facade_files, *check_failed;
 PyObject *recent_denials(PyObject *module, PyObject *unused);
+extern bool recording;
+extern size_t denials_made;
 
 int grant(State *state, const char *path, unsigned wanted, unsigned *granted);
 int require(State *state, const char *path, unsigned wanted);

@@ -142,6 +142,31 @@ static PyObject *mask(PyObject *module, PyObject *args)
     return PyLong_FromUnsignedLong(policy_mask((Policy *)policy, &key));
 }
 
+/* try_guard(policy, function) -> how often something was denied: runs it under a guard without sealing and without a
+ * record, to find out whether the patches hold. Only before the first guard. */
+static PyObject *try_guard(PyObject *module, PyObject *args)
+{
+    PyObject *policy, *function, *result = NULL;
+    Entered entered;
+    if (refuse_when_sealed() < 0 || !PyArg_ParseTuple(args, "O!O", &Policy_Type, &policy, &function)) {
+        return NULL;
+    }
+    PyObject *nobody = PyTuple_Pack(3, Py_None, Py_None, Py_None);
+    State *state = nobody ? state_new(NULL, (Policy *)policy, MODE_EXACT, false, nobody) : NULL;
+    Py_XDECREF(nobody);
+    size_t before = denials_made;
+    recording = false;
+    if (state != NULL && state_enter(state, &entered) == 0) {
+        result = PyObject_CallNoArgs(function);
+        state_leave(&entered);
+    }
+    recording = true;
+    Py_XDECREF(state);
+    Py_XDECREF(result);
+    PyErr_Clear(); /* what it raised says nothing: library code is told that nothing is there */
+    return PyLong_FromSize_t(denials_made - before);
+}
+
 static PyMethodDef methods[] = {
     {"setup", (PyCFunction)(void (*)(void))setup, METH_VARARGS | METH_KEYWORDS, NULL},
     {"policy", (PyCFunction)(void (*)(void))policy_new, METH_VARARGS | METH_KEYWORDS, NULL},
@@ -158,6 +183,7 @@ static PyMethodDef methods[] = {
     {"is_sealed", is_sealed, METH_NOARGS, NULL},
     {"patched_entries", patched_entries, METH_NOARGS,
      "List every builtin of the patch table: module, type, name, and whether this interpreter has it patched."},
+    {"try_guard", try_guard, METH_VARARGS, NULL},
     {"mask", mask, METH_VARARGS, NULL},
     {NULL},
 };

@@ -119,6 +119,8 @@ static const char *const kind_names[] = {"filesystem", "descriptor", "module", "
 enum { RECENT = 512 };
 static PyObject *recent[RECENT];
 static size_t recent_next = 0;
+bool recording = true;
+size_t denials_made = 0;
 
 static void remember_denial(PyObject *facts, bool silent)
 {
@@ -174,10 +176,11 @@ static void tell_recorder(State *state, PyObject *error)
 
 static void *deny_quietly(State *state, DenialKind kind, const char *operation, PyObject *target, bool silent)
 {
+    denials_made++;
     PyObject *view = state_view(state);
     PyObject *facts = view ? Py_BuildValue("(sOsO)", kind_names[kind], view, operation, target) : NULL;
     PyObject *error = facts && denial_factory ? PyObject_Call(denial_factory, facts, NULL) : NULL;
-    if (facts != NULL) {
+    if (facts != NULL && recording) {
         remember_denial(facts, silent);
     }
     if (error == NULL || !PyExceptionInstance_Check(error)) {
