@@ -14,7 +14,7 @@ setup: ## create .venv and compile the extension
 	@scripts/setup $(VENV) $(PYTHON)
 
 run: setup ## run a small example subject under the guard
-	@$(VENV)/bin/python -m democrai_sandbox.example
+	@$(VENV)/bin/python examples/host.py
 
 test: lint ## lint, all tests, and the guard's tests on every other supported Python found
 	@scripts/test

@@ -20,12 +20,7 @@ SOURCE = REPOSITORY / "src" / "democrai_sandbox"
 REQUIREMENTS = sorted((REPOSITORY / "requirements").glob("*.txt"))
 PACKAGES = [
     "democrai_sandbox",
-    *(
-        found.name
-        for found in pkgutil.iter_modules(democrai_sandbox.__path__, "democrai_sandbox.")
-        # Importing the example would run it.
-        if found.name != "democrai_sandbox.example"
-    ),
+    *(found.name for found in pkgutil.iter_modules(democrai_sandbox.__path__, "democrai_sandbox.")),
 ]
 
 

@@ -137,7 +137,7 @@ def naive_mask(entries, path, protected=(), owned=()):
         for depth in range(begin, len(parts) + 1):
             result |= roots.get("/" + "/".join(parts[:depth]), 0)
     if any(root != normal and is_at_or_below(root, normal) for root in shut_paths):
-        result &= ~int(DELETE)
+        result &= ~int(DELETE | CREATE)
     return result
 
 
@@ -284,7 +284,7 @@ def test_ancestors_of_a_protected_path_cannot_be_removed():
     """Moving a parent away would move the protected path with it; siblings are free."""
     index = PathIndex([("/", EVERY_ACCESS)], protected=["/srv/app/config"])
     for ancestor in ("/", "/srv", "/srv/app"):
-        assert index.mask(ancestor) == EVERY_ACCESS & ~DELETE
+        assert index.mask(ancestor) == EVERY_ACCESS & ~DELETE & ~CREATE
     for other in ("/srv/app/x", "/srv/ap", "/srv/app2", "/srv/app/config2"):
         assert index.mask(other) == EVERY_ACCESS
     assert index.mask("/srv/app/config") == 0

@@ -15,6 +15,8 @@ from .text import exact_str, shown
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+_NOT_ABOVE_PROTECTED = FileAccess.DELETE | FileAccess.CREATE
+
 
 def normalise_path(path: str) -> str:
     """Return an absolute path without ``//``, ``.``, ``..`` and a trailing slash.
@@ -60,13 +62,14 @@ class PathIndex:
     2. else if it is the path of an entry flagged as owned: clear *shut*;
     3. if *shut* is false and the prefix has an entry: add the entry's mask to the accumulator.
 
-    At the end, if the path is a proper ancestor of a protected path, ``DELETE`` is taken away.
+    At the end, if the path is a proper ancestor of a protected path, ``DELETE`` and ``CREATE`` are taken away.
 
     So: a path has the union of the masks of the roots at or above it. What a root above a protected path grants does
     not reach the protected path nor anything below it. An owned entry strictly below the protected path opens its own
     subtree again, with its own mask and those of deeper entries only, up to the next protected path further down. A
     path that is both protected and owned is protected. An owned path that has no entry opens nothing. An ancestor of a
-    protected path cannot be removed or moved away, since that would move the protected path with it.
+    protected path cannot be removed or moved away, since that would move the protected path with it, nor made where it is
+    still missing, since a link in its place would decide where the host puts the protected file.
     """
 
     _masks: dict[str, FileAccess]
@@ -130,7 +133,7 @@ class PathIndex:
                 shut = False
             if not shut:
                 found |= self._masks.get(prefix, NO_ACCESS)
-        return found & ~FileAccess.DELETE if normal in self._ancestors else found
+        return found & ~_NOT_ABOVE_PROTECTED if normal in self._ancestors else found
 
     def allows(self, path: str, access: FileAccess) -> bool:
         """Tell whether all of ``access`` may be done to ``path``; asking for nothing is never a yes."""

@@ -148,14 +148,6 @@ def readline_include(ground: Ground) -> None:
     readline.parse_and_bind(f"$include {planted(ground)}")
 
 
-@shown_read("readline_inputrc", "# nothing\n", needs=("readline",), expect=FILES.quietly | SANDBOX)
-def readline_inputrc(ground: Ground) -> None:
-    os.environ["INPUTRC"] = planted(ground)
-    import readline
-
-    readline.parse_and_bind("")
-
-
 @attack("the dumb database module makes its files outside", expect=FILES)
 def dbm_dumb(ground: Ground) -> None:
     import dbm.dumb

@@ -114,35 +114,6 @@ def set_inherited(ground: Ground) -> None:
     ground.held.bomb = Archive()
 
 
-def set_generator(ground: Ground) -> None:
-    def generator():
-        try:
-            yield
-        finally:
-            ground.steal()
-
-    ground.held.bomb = generator()
-    next(ground.held.bomb)
-
-
-def set_coroutine(ground: Ground) -> None:
-    async def coroutine() -> None:
-        try:
-            await Never()
-        finally:
-            ground.steal()
-
-    ground.held.bomb = coroutine()
-    ground.held.bomb.send(None)
-
-
-class Never:
-    """Awaiting it never ends."""
-
-    def __await__(self):
-        yield
-
-
 def set_weak_method(ground: Ground) -> None:
     import weakref
 
@@ -184,8 +155,6 @@ attacks_of(
         "inherited_del": set_inherited,
         "weak_callback": set_weak_callback,
         "finalizer": set_finalizer,
-        "generator": set_generator,
-        "coroutine": set_coroutine,
         "weak_dictionary": set_weak_method,
         "thread_local": set_local,
         "traceback": set_exception,
@@ -204,29 +173,3 @@ def finalised_inside(ground: Ground) -> None:
     ground.held.bomb = bomb(ground)
     ground.held.bomb = None
     gc.collect()
-
-
-async def settle(ground: Ground) -> None:
-    """The host's loop goes on after the guard was left."""
-    import asyncio
-
-    for _ in range(30):
-        await asyncio.sleep(0.01)
-        if ground.loot or ground.errors:
-            break
-
-
-@attack(
-    "an asynchronous generator is finalised by the host's loop",
-    expect=FILES,
-    after=lambda ground: (drop(ground), settle(ground))[1],
-)
-async def async_generator(ground: Ground) -> None:
-    async def generator():
-        try:
-            yield
-        finally:
-            ground.steal()
-
-    ground.held.bomb = generator()
-    await anext(ground.held.bomb)

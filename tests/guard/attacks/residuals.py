@@ -7,6 +7,7 @@ from a subject. Each attack here succeeds today; a row that no longer does fails
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 
@@ -34,6 +35,18 @@ SHARED = Residual(
 )
 
 
+FINALISED = Residual(
+    why="the interpreter offers no moment at which a generator could be bound to the guard it was made in",
+    closes="code provenance",
+)
+REUSED = Residual(
+    why="an object of the subject keeps a number that another of its objects gave back, and the host got it meanwhile",
+    closes="nothing yet; needs a host thread that opens a file in that very moment",
+)
+LEFT = Residual(
+    why="the host names its guard and, inside the with block, iterates over what the subject returned",
+    closes="run(), which hands out no guard; runtimes use nothing else",
+)
 NATIVE = Residual(
     why="a native library, or bytecode that no compiler made, reads and writes the memory of the process",
     closes="no in-process layer; the kernel layer bounds what the process itself can reach",
@@ -261,8 +274,137 @@ def frame_variable(ground: Ground) -> None:
     ),
 )
 def children_environment(ground: Ground) -> None:
-    import os
-
     with open(f"{ground.inside}/sitecustomize.py", "w") as file:
         file.write(f"open('{ground.inside}/loot.txt', 'w').write(open({ground.outside!r}).read())\n")
     os.environ["PYTHONPATH"] = ground.inside
+
+
+def drop(ground: Ground) -> None:
+    import gc
+
+    ground.held.bomb = None
+    del ground.held.bomb
+    gc.collect()
+
+
+def set_generator(ground: Ground) -> None:
+    def generator():
+        try:
+            yield
+        finally:
+            ground.steal()
+
+    ground.held.bomb = generator()
+    next(ground.held.bomb)
+
+
+def set_coroutine(ground: Ground) -> None:
+    async def coroutine() -> None:
+        try:
+            await Never()
+        finally:
+            ground.steal()
+
+    ground.held.bomb = coroutine()
+    ground.held.bomb.send(None)
+
+
+class Never:
+    """Awaiting it never ends."""
+
+    def __await__(self):
+        yield
+
+
+attack("a generator that the host drops runs its last block", expect=FINALISED, name="generator_dropped", after=drop)(
+    set_generator
+)
+attack("a coroutine that the host drops runs its last block", expect=FINALISED, name="coroutine_dropped", after=drop)(
+    set_coroutine
+)
+
+
+async def settle(ground: Ground) -> None:
+    """The host's loop goes on after the guard was left."""
+    import asyncio
+
+    for _ in range(30):
+        await asyncio.sleep(0.01)
+        if ground.loot or ground.errors:
+            break
+
+
+@attack(
+    "an asynchronous generator is finalised by the host's loop",
+    expect=FINALISED,
+    after=lambda ground: (drop(ground), settle(ground))[1],
+)
+async def async_generator(ground: Ground) -> None:
+    async def generator():
+        try:
+            yield
+        finally:
+            ground.steal()
+
+    ground.held.bomb = generator()
+    await anext(ground.held.bomb)
+
+
+def host_iterates(ground: Ground) -> None:
+    """The host, inside its own with block, walks through what a first call of the subject returned, and calls again."""
+    with ground.held.make() as guard:
+        ground.held.guard = guard
+        for _ in ground.held.first():
+            pass
+        ground.steal()
+
+
+@attack(
+    "an iterator that leaves the guard is walked through by the frame that entered it",
+    expect=LEFT,
+    after=host_iterates,
+)
+def exit_by_iterator(ground: Ground) -> None:
+    def first() -> object:
+        return map(ground.held.guard.__exit__, [None])
+
+    ground.held.first = first
+
+
+def hold_reopen(ground: Ground) -> None:
+    """A host thread that opens the secret when it is asked to."""
+    import queue
+
+    orders, answers = queue.SimpleQueue(), queue.SimpleQueue()
+
+    def serve() -> None:
+        orders.get()
+        answers.put(os.open(ground.outside, os.O_RDONLY))
+
+    threading.Thread(target=serve, daemon=True).start()
+    ground.held.reopen = lambda number: (orders.put(number), answers.get())[1]
+
+
+@attack("two objects share a number, and one of them gives it back", expect=REUSED, prepare=hold_reopen)
+def recycled_second_object(ground: Ground) -> object:
+    """Two objects share a number; one of them closes it."""
+    number = os.open(f"{ground.inside}/own.txt", os.O_RDONLY)
+    first, second = open(number, "rb", 0), open(number, "rb", 0, closefd=False)
+    first.close()
+    if ground.held.reopen(number) != number:
+        raise RuntimeError("the host got another number")
+    return second.read(99)
+
+
+@attack(
+    "readline reads a start file that the environment names",
+    expect=SHARED,
+    needs=("readline", "access times"),
+    prepare=lambda ground: ground.plant("inputrc", "# nothing"),
+    after=lambda ground: ground.was_read("inputrc"),
+)
+def readline_start_file(ground: Ground) -> None:
+    os.environ["INPUTRC"] = f"{ground.base}/elsewhere/inputrc"
+    import readline
+
+    readline.parse_and_bind("")

@@ -228,9 +228,6 @@ static int on_event(State *state, const char *event, PyObject *args)
 
 static int hook(const char *event, PyObject *args, void *unused)
 {
-    if (event[0] == 'i' && is(event, "import") && is_awaited(item(args, 0))) {
-        imports_happened = true; /* something optional comes that has to be patched */
-    }
     if (LIKELY(live_states == 0) || strchr("oiscfmgpr", event[0]) == NULL) {
         return 0;
     }

@@ -153,7 +153,7 @@ static State *activate(Guard *guard)
     State *outer = state_current();
     bool guarded = outer != NULL && outer->mode != MODE_BYPASS;
     bool trusted = !guarded || called_by_runtime();
-    if (UNLIKELY(!sealed || imports_happened) && prepare() < 0) {
+    if (UNLIKELY(!sealed || modules_changed()) && prepare() < 0) {
         return NULL;
     }
     if (guard->policy == NULL) {

@@ -242,7 +242,7 @@ int patch_row(Row *row, PyObject *module);
 int patch_slot(PyTypeObject *type, const char *descriptor, void **slot, void *replacement);
 int patch_module(const char *name, PyObject *module);
 int patch_loaded_modules(void);
-bool is_awaited(PyObject *name);
+bool modules_changed(void);
 extern bool imports_happened, finders_suspect;
 
 /* ---- handlers ------------------------------------------------------------------------------ */

@@ -214,10 +214,16 @@ PyObject *on_dup2(State *state, Call *call)
     if (descriptor_check(state, call->args[from], OP_READ) < 0 || descriptor_check(state, call->args[to], WANT_MANAGE) < 0) {
         return NULL;
     }
-    bool own = owns_number(state, call->args[from]);
+    long target = PyLong_AsLong(call->args[to]);
+    bool own = owns_number(state, call->args[from]), taken = target >= 0 && target <= INT_MAX && fcntl((int)target, F_GETFD) >= 0;
+    bool held = taken && (!owns_number(state, call->args[to]) || owners[target].held); /* by an object, as far as we know */
+    PyErr_Clear();
     PyObject *result = call_original(call);
     if (result != NULL && own) {
         adopt_result(state, result);
+    }
+    if (result != NULL && held) {
+        descriptor_hold((int)target);
     }
     return result;
 }

@@ -120,7 +120,7 @@ static PyObject *import_checked(PyObject *name, PyObject *globals, PyObject *loc
         forget_missing_finders();
     }
     PyObject *result = PyImport_ImportModuleLevelObject(name, globals, locals, fromlist, level);
-    if (UNLIKELY(imports_happened) && result != NULL && patch_loaded_modules() < 0) {
+    if (UNLIKELY(modules_changed()) && result != NULL && patch_loaded_modules() < 0) {
         Py_CLEAR(result);
     }
     return result;

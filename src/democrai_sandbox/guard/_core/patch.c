@@ -283,8 +283,9 @@ static LatePatch late[] = {
     {"threading", threading_patch}, {"_cffi_backend", cffi_patch},
 };
 
-/* Names of modules that still have something to be patched; the hook looks them up on every import. */
+/* Names of modules that still have something to be patched. */
 static PyObject *awaited = NULL;
+static Py_ssize_t modules_seen = -1;
 
 static int await_all(void)
 {
@@ -299,12 +300,11 @@ static int await_all(void)
     return awaited ? 0 : -1;
 }
 
-bool is_awaited(PyObject *name)
+/* Whether something optional may have come since the last look. */
+bool modules_changed(void)
 {
-    if (awaited == NULL || !PyUnicode_CheckExact(name)) {
-        return false;
-    }
-    return PySet_Contains(awaited, name) == 1;
+    PyObject *modules = PyImport_GetModuleDict();
+    return imports_happened || (modules && PyDict_CheckExact(modules) && PyDict_GET_SIZE(modules) != modules_seen);
 }
 
 /* 1 when everything of this module is patched, 0 when it is still being imported. */
@@ -376,5 +376,6 @@ int patch_loaded_modules(void)
         }
     }
     Py_XDECREF(names);
+    modules_seen = modules && PyDict_CheckExact(modules) ? PyDict_GET_SIZE(modules) : -1;
     return result;
 }

@@ -1,0 +1,116 @@
+"""Class 2, numbers are reused: what is the host's now is not the subject's because it once was."""
+
+from __future__ import annotations
+
+import os
+
+from tests.guard.attacks.kit import FILES_OR_FD, Ground, attack, attacks_of
+
+
+def hold_reopen(ground: Ground) -> None:
+    """A host thread that opens the secret whenever it is asked to, outside every guard."""
+    import queue
+    import threading
+
+    orders, answers = queue.SimpleQueue(), queue.SimpleQueue()
+
+    def serve() -> None:
+        while True:
+            orders.get()
+            answers.put(os.open(ground.outside, os.O_RDONLY))
+
+    threading.Thread(target=serve, daemon=True).start()
+    ground.held.reopen = lambda number: (orders.put(number), answers.get())[1]
+
+
+@attack(
+    "a number made by the subject is closed, reused by the host and read again", expect=FILES_OR_FD, prepare=hold_reopen
+)
+def recycled_number(ground: Ground) -> object:
+    number = os.open(f"{ground.inside}/own.txt", os.O_RDONLY)
+    os.close(number)
+    again = ground.held.reopen(number)
+    return os.pread(again, 99, 0)
+
+
+def closed_under(ground: Ground, number: int) -> None:
+    """Close a number under the object that uses it, and let the host open the secret: it gets the same number."""
+    os.close(number)
+    taken = ground.held.reopen(number)
+    if taken != number:
+        raise RuntimeError(f"the host got another number: {taken}")
+
+
+def recycled_file(ground: Ground) -> object:
+    file = open(f"{ground.inside}/own.txt", "rb", 0)
+    closed_under(ground, file.fileno())
+    return file.read(99)
+
+
+def recycled_borrowed(ground: Ground) -> object:
+    number = os.open(f"{ground.inside}/own.txt", os.O_RDONLY)
+    file = open(number, "rb", 0, closefd=False)
+    closed_under(ground, number)
+    return file.read(99)
+
+
+def recycled_text(ground: Ground) -> object:
+    file = open(f"{ground.inside}/own.txt")
+    closed_under(ground, file.fileno())
+    return file.read(99)
+
+
+def recycled_duplicate(ground: Ground) -> object:
+    """The number is freed by putting another file in its place first."""
+    file = open(f"{ground.inside}/own.txt", "rb", 0)
+    other = os.open(f"{ground.inside}/own.txt", os.O_RDONLY)
+    os.dup2(other, file.fileno())
+    os.close(other)
+    closed_under(ground, file.fileno())
+    return file.read(99)
+
+
+attacks_of(
+    {
+        "file": recycled_file,
+        "borrowed": recycled_borrowed,
+        "text": recycled_text,
+        "duplicate": recycled_duplicate,
+    },
+    "an object of the subject goes on using a number that now is the host's: {}",
+    expect=FILES_OR_FD.or_raises("RuntimeError"),
+    group="recycled_",
+    prepare=hold_reopen,
+)
+
+
+def serve_pipe(ground: Ground) -> None:
+    """A host thread that opens a socket pair when asked to, and sends the secret through it."""
+    import queue
+    import socket
+    import threading
+
+    orders, answers = queue.SimpleQueue(), queue.SimpleQueue()
+
+    def serve() -> None:
+        orders.get()
+        ours, theirs = socket.socketpair()
+        theirs.sendall(ground.SECRET.encode())
+        ground.held.pair = ours, theirs
+        answers.put(ours.fileno())
+
+    threading.Thread(target=serve, daemon=True).start()
+    ground.held.reopen = lambda number: (orders.put(number), answers.get())[1]
+
+
+@attack(
+    "a socket of the subject goes on receiving from a number that now is the host's",
+    expect=FILES_OR_FD.or_raises("RuntimeError"),
+    prepare=serve_pipe,
+)
+def recycled_socket(ground: Ground) -> object:
+    import socket
+
+    mine, _ = socket.socketpair()
+    closed_under(ground, mine.fileno())
+    return mine.recv(99)
