@@ -7,6 +7,7 @@ an ordinary function of the test module; the child compiles that module without 
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import json
 import os
@@ -15,7 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+# Where the package under test lies, found without importing it.
+PACKAGE = Path(importlib.util.find_spec("democrai_sandbox").origin).parents[1]
 CHILD = Path(__file__).with_name("child.py")
 
 
@@ -42,7 +44,7 @@ class Case:
             **kept,
             "HOME": str(self.base / "home"),
             "TMPDIR": str(self.base / "tmp"),
-            "PYTHONPATH": str(REPOSITORY / "src"),
+            "PYTHONPATH": str(PACKAGE),
             "PYTHONDONTWRITEBYTECODE": "1",
             **extra,
         }

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 RESTORE = """
-import ctypes, glob, importlib.util, os, posix, sys, sysconfig
+import ctypes, importlib.util, os, posix, sys, sysconfig
 import democrai_sandbox
 
 class Definition(ctypes.Structure):
@@ -21,7 +21,8 @@ definition = Function.from_address(id(posix.{name})).definition.contents
 assert definition.name == b"{name}"
 before = definition.method
 # The core by itself, without the package around it that would go on to arm and try it.
-path = os.path.join(os.path.dirname(democrai_sandbox.__file__), "guard", "_core" + sysconfig.get_config_var("EXT_SUFFIX"))
+name = "_core" + sysconfig.get_config_var("EXT_SUFFIX")
+path = os.path.join(os.path.dirname(democrai_sandbox.__file__), "guard", name)
 spec = importlib.util.spec_from_file_location("democrai_sandbox.guard._core", path)
 sys.modules[spec.name] = importlib.util.module_from_spec(spec)
 assert definition.method != before, "not patched at all"

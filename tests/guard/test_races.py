@@ -23,6 +23,7 @@ exchange = libc.renameat2
 names = (("file", "file-link"), ("dir", "dir-link"))
 pairs = [tuple(os.fsencode(os.path.join(root, name)) for name in pair) for pair in names]
 if exchange(-100, pairs[0][0], -100, pairs[0][1], 2) != 0:
+    open(os.path.join(root, "done"), "w").write("0")
     sys.exit("no rename-exchange here: " + os.strerror(ctypes.get_errno()))
 done = 0
 while done < swaps:
@@ -201,8 +202,13 @@ def outside_picture(world):
     return seen
 
 
+def skip_without_exchange(code):
+    if code != 0:
+        pytest.skip("this file system cannot exchange two names")
+
+
 def check_swaps(counts, code, swaps, wanted):
-    assert code == 0
+    skip_without_exchange(code)
     assert swaps >= wanted
     for name, outcomes in counts.items():
         assert sum(outcomes.values()) > 50, (name, outcomes)
@@ -213,7 +219,7 @@ class TestRaces:
     def test_the_race_is_real(self, case):
         """Without a guard the swaps show: both contents are read."""
         counts, code, _ = case.run(readers, SWAPPER, 10_000, False)
-        assert code == 0
+        skip_without_exchange(code)
         assert {"mine", "SECRET"} <= set(counts["open"])
         assert {"mine", "SECRET"} <= set(counts["listdir"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from contextlib import suppress
 from importlib import import_module
 
@@ -35,6 +36,8 @@ __all__ = [
     "recent_denials",
 ]
 
+# The first finaliser of a process registers an exit function that serves all of them: it must not be a subject's.
+weakref.finalize(import_module, int).detach()
 # Loading ctypes calls into itself; done here once, so that inside a guard every call to it can be refused.
 with suppress(ImportError):
     import_module("ctypes")

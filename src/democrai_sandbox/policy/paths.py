@@ -68,8 +68,8 @@ class PathIndex:
     not reach the protected path nor anything below it. An owned entry strictly below the protected path opens its own
     subtree again, with its own mask and those of deeper entries only, up to the next protected path further down. A
     path that is both protected and owned is protected. An owned path that has no entry opens nothing. An ancestor of a
-    protected path cannot be removed or moved away, since that would move the protected path with it, nor made where it is
-    still missing, since a link in its place would decide where the host puts the protected file.
+    protected path cannot be removed or moved away, since that would move the protected path with it, nor made where
+    it is still missing, since a link in its place would decide where the host puts the protected file.
     """
 
     _masks: dict[str, FileAccess]

@@ -47,46 +47,6 @@ def next_guard_functions(ground: Ground) -> None:
             setattr(module, name, function)
 
 
-@attack("functions of the guard are replaced in the dictionary of their module", expect=SANDBOX, after=next_guard)
-def next_guard_dictionary(ground: Ground) -> None:
-    wide = wide_rules()
-    for module in guard_modules():
-        vars(module).update(wide)
-
-
-@attack(
-    "functions of the guard are replaced from a file that claims to be the import system",
-    expect=SANDBOX,
-    after=next_guard,
-)
-def next_guard_as_importlib(ground: Ground) -> None:
-    space = {"modules": guard_modules(), "wide": wide_rules()}
-    source = "for module in modules:\n    for name, value in wide.items():\n        setattr(module, name, value)\n"
-    exec(compile(source, "<frozen importlib._bootstrap>", "exec"), space)
-
-
-@attack(
-    "the default values of the guard's functions are changed",
-    expect=SANDBOX,
-    after=lambda ground: next_bare_guard(ground),
-)
-def next_guard_defaults(ground: Ground) -> None:
-    for module in modules_of_the_guard():
-        for thing in list(vars(module).values()):
-            defaults = getattr(thing, "__kwdefaults__", None)
-            if isinstance(defaults, dict) and "allowed_paths" in defaults:
-                defaults["allowed_paths"] = ("/",)
-
-
-def next_bare_guard(ground: Ground) -> object:
-    """What a guard without any declaration lets its subject read."""
-    if type(ground.held.make).__name__ == "type":
-        return open(ground.outside).read()
-    from democrai_sandbox import process_guard_context
-
-    return process_guard_context(subject="bare").run(lambda: open(ground.outside).read())
-
-
 class Leak:
     """Compared with the proxy of a class's dictionary, it is handed the dictionary itself."""
 
@@ -125,19 +85,12 @@ def cached_policy(ground: Ground) -> None:
     contexts = sys.modules.get("democrai_sandbox.guard.contexts")
     if contexts is None:
         return
-    core, keys = contexts._core, []
-    wide = core.policy(
-        subject="attacker",
-        kind="module",
-        entries=((b"/", 31),),
-        imports=frozenset(),
-        allow_subprocess=True,
-        include_runtime=True,
-        declared=None,
-    )
-    original = contexts._key
-    contexts._key = lambda declarations: keys.append(original(declarations)) or keys[-1]
+    keys: list[object] = []
+    original, space = contexts._key, vars(contexts)
+    wide = contexts._compile(subject="attacker", allowed_paths=["/"])
+    space["_key"] = lambda declarations: keys.append(original(declarations)) or keys[-1]
     ground.held.make()
-    contexts._key = original
+    space["_key"] = original
     for key in keys:
-        core.remember(key, wide)
+        contexts._core.remember(key, wide)
+    ground.held.keys = len(keys)

@@ -272,16 +272,6 @@ def callback_of_the_host(ground: Ground) -> None:
     ground.held.future._done_callbacks[0](Evil(ground))
 
 
-@attack(
-    "the host's future, whose method the subject replaced, is completed by the subject",
-    expect=FILES,
-    prepare=hold_callback,
-)
-def future_of_the_host_completed(ground: Ground) -> None:
-    ground.held.future.result = lambda: ground.steal()
-    ground.held.future.set_result(1)
-
-
 attacks_of(
     {
         "own": own_pool,

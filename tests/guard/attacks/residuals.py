@@ -17,12 +17,17 @@ REPLACED = Residual(
     why="the host calls a function that the subject put in place of a trusted one",
     closes="code provenance: code objects that a subject's loader made are guarded wherever they run",
 )
+WIDENED = Residual(
+    why="the guard's Python part, which turns declarations into a policy, can be changed past its own refusals; the "
+    "next guard the host makes is then as wide as the subject likes (the one in force is not touched)",
+    closes="compiling declarations in C, or by functions that only C can reach; until then Landlock bounds the process",
+)
 REGISTERED = Residual(
     why="the host consults a registry of the interpreter or of a library in which the subject left a function",
     closes="code provenance",
 )
 RETURNED = Residual(
-    why="the host uses an object of the subject, and its methods run in the host",
+    why="the host uses an object that the subject made or changed, and its methods run in the host",
     closes="code provenance; runtimes that take only plain data from subjects",
 )
 QUEUED = Residual(
@@ -111,6 +116,64 @@ def module_replaced(ground: Ground) -> None:
             ground.steal()
 
     sys.modules["colorsys"] = Module
+
+
+def next_guard(ground: Ground) -> object:
+    """What another guard, which the host makes afterwards, lets its subject read."""
+    guard = ground.held.make(subject="next", allowed_paths=[ground.inside, ground.neutral])
+    return guard.run(lambda: open(ground.outside).read())
+
+
+def guard_modules() -> list[object]:
+    ours = [module for name, module in list(sys.modules.items()) if name.startswith("democrai_sandbox")]
+    return [module for module in ours if "rules_for_paths" in vars(module)]
+
+
+def wide_rules() -> dict[str, object]:
+    """What the function that reads a declaration would have to be for everything to be allowed."""
+    contexts = sys.modules.get("democrai_sandbox.guard.contexts")
+    original = getattr(contexts, "rules_for_paths", None)
+    return {"rules_for_paths": lambda *_: original(["/"])}
+
+
+@attack("functions of the guard are replaced in the dictionary of their module", expect=WIDENED, after=next_guard)
+def next_guard_dictionary(ground: Ground) -> None:
+    wide = wide_rules()
+    for module in guard_modules():
+        vars(module).update(wide)
+
+
+@attack(
+    "functions of the guard are replaced from a file that claims to be the import system",
+    expect=WIDENED,
+    after=next_guard,
+)
+def next_guard_as_importlib(ground: Ground) -> None:
+    space = {"modules": guard_modules(), "wide": wide_rules()}
+    source = "for module in modules:\n    for name, value in wide.items():\n        setattr(module, name, value)\n"
+    exec(compile(source, "<frozen importlib._bootstrap>", "exec"), space)
+
+
+@attack(
+    "the default values of the guard's functions are changed",
+    expect=WIDENED,
+    after=lambda ground: next_bare_guard(ground),
+)
+def next_guard_defaults(ground: Ground) -> None:
+    for module in guard_modules():
+        for thing in list(vars(module).values()):
+            defaults = getattr(thing, "__kwdefaults__", None)
+            if isinstance(defaults, dict) and "allowed_paths" in defaults:
+                defaults["allowed_paths"] = ("/",)
+
+
+def next_bare_guard(ground: Ground) -> object:
+    """What a guard without any declaration lets its subject read."""
+    if type(ground.held.make).__name__ == "type":
+        return open(ground.outside).read()
+    from democrai_sandbox import process_guard_context
+
+    return process_guard_context(subject="bare").run(lambda: open(ground.outside).read())
 
 
 def raise_in_thread(ground: Ground) -> None:
@@ -208,6 +271,21 @@ def returned_object(ground: Ground) -> object:
 )
 def returned_iterator(ground: Ground) -> object:
     return map(open, [ground.outside])
+
+
+def hold_future(ground: Ground) -> None:
+    from concurrent.futures import Future
+
+    ground.held.future = Future()
+    ground.held.future.add_done_callback(lambda future: future.result())
+
+
+@attack(
+    "a method of the host's future is replaced before the future is completed", expect=RETURNED, prepare=hold_future
+)
+def future_method(ground: Ground) -> None:
+    ground.held.future.result = lambda: ground.steal()
+    ground.held.future.set_result(1)
 
 
 def hold_pool(ground: Ground) -> None:

@@ -61,7 +61,7 @@ static int on_import_event(State *state, PyObject *args)
     return PyUnicode_Check(file) || PyBytes_Check(file) ? import_native_check(state, file) : 0;
 }
 
-static _Thread_local bool harmless_code = false;
+static FAST_THREAD_LOCAL bool harmless_code = false;
 
 /* code.replace may rename; what the code does, it must leave alone: crafted bytecode corrupts the interpreter. */
 PyObject *on_code_replace(State *state, Call *call)

@@ -8,7 +8,9 @@
  *   descriptors.c  numbers that name open files        processes.c children and their environment
  *   imports.c   sensitive roots, native modules        audit.c     the audit hook
  *   handover.c  callables kept for later               contexts.c  Guard objects: with, async with, run
- *   databases.c sqlite3, dbm                           module.c    the module, sealing, canaries
+ *   databases.c sqlite3, dbm                           listings.c  listdir, scandir
+ *   question.c  what is put to the decider             origins.c   library modules being imported
+ *   module.c    the module, settings, trying the patches
  */
 #ifndef DEMOCRAI_CORE_H
 #define DEMOCRAI_CORE_H
@@ -24,6 +26,12 @@
 #if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030E0000
 #error "the guard's core supports CPython 3.11 to 3.13"
 #endif
+#ifdef Py_GIL_DISABLED
+#error "the guard's core does not support free-threaded builds: its tables rely on the GIL"
+#endif
+
+/* Found by an offset from the thread pointer, without a call: these are read on every file operation. */
+#define FAST_THREAD_LOCAL _Thread_local __attribute__((tls_model("initial-exec")))
 
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
@@ -277,8 +285,7 @@ PyObject *bind_foreign(PyObject *module, PyObject *const *args, Py_ssize_t nargs
 extern PyObject *handle_code;
 PyObject *on_umask(State *state, Call *call);
 PyObject *on_code_replace(State *state, Call *call);
-PyObject *scan_new(int fd, PyObject *base);
-int scans_ready(void);
+int listings_ready(void);
 PyObject *on_fault_file(State *state, Call *call);
 PyObject *on_named_by_environment(State *state, Call *call);
 PyObject *on_bind_line(State *state, Call *call);
@@ -330,12 +337,13 @@ extern PyTypeObject Bound_Type, Guard_Type, Steps_Type, Ready_Type;
 extern PyObject *usage_error, *child_environment;
 int contexts_ready(void);
 bool is_runtime_code(PyObject *code);
+bool called_by_library_import(void);
 int register_runtime_code(PyObject *codes);
 PyObject *guard_new(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *bypass_new(PyObject *module, PyObject *unused);
 
 /* ---- audit.c ------------------------------------------------------------------------------- */
-extern _Thread_local bool checked_open; /* this thread is inside an open that we made ourselves */
+extern FAST_THREAD_LOCAL bool checked_open; /* this thread is inside an open that we made ourselves */
 int audit_ready(void);
 extern bool sealed;
 

@@ -6,8 +6,8 @@
 
 static initproc connection_original = NULL;
 static PyObject *authoriser = NULL, *connection_type = NULL, *connection_set_authorizer = NULL;
-static _Thread_local bool parameters_checked = false;
-static _Thread_local PyObject *refused = NULL; /* the denial behind sqlite's "not authorized" */
+static FAST_THREAD_LOCAL bool parameters_checked = false;
+static FAST_THREAD_LOCAL PyObject *refused = NULL; /* the denial behind sqlite's "not authorized" */
 
 enum { SQLITE_OK = 0, SQLITE_DENY = 1, SQLITE_ATTACH = 24, SQLITE_FUNCTION = 31 };
 

@@ -1,7 +1,6 @@
 /* Path-taking calls of posix: resolved to a handle, decided, then made through the handle. */
 #include "core.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -187,96 +186,6 @@ PyObject *on_device(State *state, Call *call)
         }
     }
     return on_path(state, call);
-}
-
-static PyObject *read_names(DIR *folder, bool bytes)
-{
-    PyObject *list = PyList_New(0);
-    while (list != NULL) {
-        struct dirent *entry;
-        Py_BEGIN_ALLOW_THREADS
-        errno = 0;
-        entry = readdir(folder);
-        Py_END_ALLOW_THREADS
-        if (entry == NULL) {
-            break;
-        }
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) {
-            continue;
-        }
-        PyObject *name = bytes ? PyBytes_FromString(entry->d_name) : PyUnicode_DecodeFSDefault(entry->d_name);
-        if (name == NULL || PyList_Append(list, name) < 0) {
-            Py_CLEAR(list);
-        }
-        Py_XDECREF(name);
-    }
-    if (list != NULL && errno != 0) {
-        Py_CLEAR(list);
-        PyErr_SetFromErrno(PyExc_OSError);
-    }
-    return list;
-}
-
-/* listdir by itself: the folder that was decided on is the one that is opened and read. */
-PyObject *on_listdir(State *state, Call *call)
-{
-    Py_ssize_t at = call_find(call, 0, "path");
-    bool given = at >= 0 && call->args[at] != Py_None;
-    if ((given && path_is_descriptor(call->args[at])) || call->nargs > 1) {
-        return on_path(state, call);
-    }
-    PyObject *path = given ? Py_NewRef(call->args[at]) : here(), *result = NULL;
-    PathText text;
-    int failed = path ? path_text(path, &text) : -1;
-    Py_XDECREF(path);
-    if (failed < 0) {
-        return NULL;
-    }
-    int fd = PySys_Audit("os.listdir", "O", text.object) < 0 ? -1 : guarded_open(state, &text, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-    DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
-    if (folder != NULL) {
-        result = read_names(folder, PyBytes_Check(text.object));
-        closedir(folder);
-    }
-    else if (fd >= 0) {
-        errno_error(text.object);
-        close(fd);
-    }
-    Py_DECREF(text.object);
-    return result;
-}
-
-static PyObject *scan_descriptor(State *state, Call *call, Py_ssize_t at)
-{
-    PyObject *number = PyNumber_Index(call->args[at]), *result = NULL;
-    if (number != NULL && descriptor_check(state, number, OP_READ) == 0) {
-        /* through the name of the descriptor, so that each entry can be checked later by where it is */
-        PyObject *handle = PyUnicode_FromFormat("/proc/self/fd/%S", number);
-        result = handle ? call_with(call, at, handle) : NULL;
-        Py_XDECREF(handle);
-    }
-    Py_XDECREF(number);
-    return result;
-}
-
-PyObject *on_scan(State *state, Call *call)
-{
-    Py_ssize_t at = call_find(call, call->row->index, call->row->argument);
-    bool given = at >= 0 && call->args[at] != Py_None;
-    if (given && path_is_descriptor(call->args[at])) {
-        return scan_descriptor(state, call, at);
-    }
-    PathText text;
-    PyObject *path = given ? Py_NewRef(call->args[at]) : here();
-    int failed = path ? path_text(path, &text) : -1;
-    Py_XDECREF(path);
-    if (failed < 0) {
-        return NULL;
-    }
-    int fd = PySys_Audit("os.scandir", "O", text.object) < 0 ? -1 : guarded_open(state, &text, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-    PyObject *result = fd < 0 ? NULL : scan_new(fd, text.object);
-    Py_DECREF(text.object);
-    return result;
 }
 
 static bool is_link(PyObject *entry)

@@ -146,8 +146,8 @@ static PyObject *callback_of(State *state, PyObject *function, PyObject *future)
 PyObject *on_callable(State *state, Call *call)
 {
     Py_ssize_t at = call_find(call, call->row->index, call->row->argument);
-    if (at < 0) {
-        return call_original(call);
+    if (at < 0 || called_by_library_import()) {
+        return call_original(call); /* what a library does for itself when it is loaded is nobody's in particular */
     }
     PyObject *bound = bind(state, call->args[at]);
     PyObject *result = bound ? call_with(call, at, bound) : NULL;
@@ -301,7 +301,8 @@ static void guarded_finalize(PyObject *object)
 
 static int guard_finaliser(State *state, PyTypeObject *type)
 {
-    if (type->tp_finalize == NULL || type->tp_finalize == guarded_finalize || !(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
+    if (type->tp_finalize == NULL || type->tp_finalize == guarded_finalize || !(type->tp_flags & Py_TPFLAGS_HEAPTYPE) ||
+        called_by_library_import()) {
         return 0;
     }
     Finaliser *finaliser = PyObject_New(Finaliser, &Finaliser_Type);
@@ -553,7 +554,7 @@ static PyObject *replaced(PyObject *number, PyObject *args, PyObject *kwargs)
         return add_done_callback(args, kwargs);
     }
     State *state = state_guarding();
-    if (state == NULL || !needs_binding(index, args)) {
+    if (state == NULL || !needs_binding(index, args) || called_by_library_import()) {
         return PyObject_Call(originals[index], args, kwargs);
     }
     if (index == LOOP_EXECUTOR && !is_plain_executor(args)) {

@@ -234,7 +234,7 @@ PyMODINIT_FUNC PyInit__core(void)
     if (only != NULL) {
         return Py_NewRef(only); /* a second import after del sys.modules[...] finds the one that is installed */
     }
-    if (check_system() < 0 || state_ready() < 0 || contexts_ready() < 0 || import_first() < 0 || handover_ready() < 0 || scans_ready() < 0 ||
+    if (check_system() < 0 || state_ready() < 0 || contexts_ready() < 0 || import_first() < 0 || handover_ready() < 0 || listings_ready() < 0 ||
         opens_ready() < 0 || imports_ready() < 0 || patch_loaded_modules() < 0 || all_required_patched() < 0) {
         return NULL;
     }

@@ -7,7 +7,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-_Thread_local bool checked_open = false;
+FAST_THREAD_LOCAL bool checked_open = false;
 
 /* ---- which operations an open asks for ------------------------------------------------------ */
 

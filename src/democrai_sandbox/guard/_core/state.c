@@ -10,7 +10,7 @@ Py_ssize_t live_states = 0;
 PyObject *state_variable = NULL;
 Policy *runtime_policy = NULL, *code_policy = NULL;
 
-static _Thread_local State *thread_floor = NULL;
+static FAST_THREAD_LOCAL State *thread_floor = NULL;
 
 State *floor_get(void)
 {

@@ -323,7 +323,7 @@ static int approved(State *state, const char *path, unsigned operation)
     }
     state = answering(state);
     PyObject *target = PyUnicode_DecodeFSDefault(path);
-    PyObject *key = target ? Py_BuildValue("(iO)", (int)operation, target) : NULL;
+    PyObject *key = target ? PyBytes_FromFormat("%u:%s", operation, path) : NULL;
     int result = -1;
     if (key != NULL) {
         PyObject *known = PyDict_GetItemWithError(state->decisions, key);
