@@ -140,6 +140,7 @@ typedef struct {
     char text[PATH_MAX];
     char raw[PATH_MAX]; /* absolute, as the kernel would walk it */
     bool directory;     /* ended in a slash: only a directory will do */
+    size_t written;     /* where in `raw` the caller's own words begin, behind the working directory */
     bool dotted;        /* has "..": after a link that means the link's target, which only the kernel knows */
 } PathText;
 

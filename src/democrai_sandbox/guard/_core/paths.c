@@ -162,6 +162,7 @@ static int fill_text(const char *bytes, size_t length, const char *base, PathTex
     memcpy(out->raw + used, bytes, length + 1);
     out->directory = means_directory(out->raw, used + length);
     out->dotted = strstr(bytes, "..") != NULL;
+    out->written = used;
     return path_normalise(out->raw, out->text) < 0 ? too_long(out->object) : 0;
 }
 

@@ -464,7 +464,7 @@ int check_dots(State *state, const PathText *text)
 {
     char prefix[PATH_MAX], normal[PATH_MAX];
     bool descended = false;
-    for (const char *p = text->raw; text->dotted && *p != '\0';) {
+    for (const char *p = text->raw + text->written; text->dotted && *p != '\0';) {
         size_t length = strcspn(p, "/");
         bool up = length == 2 && p[0] == '.' && p[1] == '.';
         if (up && descended) {
