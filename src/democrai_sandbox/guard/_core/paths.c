@@ -246,6 +246,9 @@ static bool follow_dangling(char *path)
         return false;
     }
     target[length] = '\0';
+    while (length > 1 && target[length - 1] == '/') {
+        target[--length] = '\0'; /* "there/" of a folder that is missing is missing too */
+    }
     if (target[0] == '/') {
         strcpy(path, target);
         return true;

@@ -475,7 +475,7 @@ int check_dots(State *state, const PathText *text)
                 return -1;
             }
             if (!granted) {
-                deny_path(state, text->text, OP_READ, false);
+                deny_path(state, normal, OP_READ, false);
                 return -1;
             }
         }
