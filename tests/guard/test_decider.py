@@ -129,6 +129,18 @@ def failures(world):
     return guard_of(world).run(subject), world.can_read()
 
 
+def protected(world):
+    """A yes to everything, where the host protects one folder below the root."""
+    from democrai_sandbox import configure_guard
+
+    os.mkdir(world.inside("vault"))
+    write(world.inside("vault", "key"))
+    configure_guard(protected_paths=[world.inside("vault")])
+    asked = install(world, lambda question: True)
+    seen = guard_of(world).run(lambda: [world.can_read(world.inside("vault", "key")), world.can_read()])
+    return seen, [one["target"] for one in asked]
+
+
 def by_default(world):
     """Nobody configured a decider."""
     return guard_of(world).run(world.can_read)
@@ -199,6 +211,13 @@ class TestAnswers:
         seen = case.run(answers)
         assert seen.pop("True") == "ok"
         assert set(seen.values()) == {"FilesystemDenied"}
+
+    def test_nobody_can_approve_what_the_host_protects(self, case):
+        """For a protected path the decider is not even asked."""
+        seen, asked = case.run(protected)
+        assert seen == ["FilesystemDenied", "ok"]
+        assert len(asked) == 1
+        assert "vault" not in asked[0]
 
     def test_the_default_says_no(self, case):
         """Without a decider what the policy does not allow is denied."""

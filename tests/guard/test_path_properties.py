@@ -111,11 +111,16 @@ def probes_outside(index, row):
     return False
 
 
+def through_links(row):
+    """Whether the path leads elsewhere than it says."""
+    return os.path.normpath(os.path.join(row["cwd"], row["path"])) != row["real"]
+
+
 def judge(index, name, row, free, guarded):
     """What is wrong with the guard's answer, or None. `free` is the answer without a guard."""
     place = row["parent"] if name in {"lstat", "readlink"} else row["real"]
     if index.allows(place, NEEDED[name]):
-        if free[0] == "error" and ".." in row["path"].split("/"):
+        if free[0] == "error" and (".." in row["path"].split("/") or through_links(row)):
             # the walk fails somewhere on its way, perhaps outside: then the guard does not tell where
             return None if guarded[0] != "value" else f"{place} cannot be reached"
         if guarded[0] == "denied" and probes_outside(index, row):

@@ -1,7 +1,7 @@
 /* The audit hook: what raises an event and needs no handle of its own.
  *
- * CPython asks that security-sensitive hooks be added through the C API. The hook returns at once while no guard is alive,
- * and switches on the text of the event, since event names given to sys.audit() are made by the caller. */
+ * CPython asks that security-sensitive hooks be added through the C API. The hook returns at once while no guard is
+ * alive, and switches on the text of the event, since event names given to sys.audit() are made by the caller. */
 #include "core.h"
 
 #include <fcntl.h>
@@ -22,8 +22,8 @@ static PyObject *item(PyObject *args, Py_ssize_t index)
     return PyTuple_Check(args) && index < PyTuple_GET_SIZE(args) ? PyTuple_GET_ITEM(args, index) : Py_None;
 }
 
-/* An open that did not come through our own doors: native code that announces it (OpenSSL's DH parameters, a FileIO type
- * of a re-created module). It opens by itself afterwards, so only an exact path can be decided on. */
+/* An open that did not come through our own doors: native code that announces it (OpenSSL's DH parameters, a FileIO
+ * type of a re-created module). It opens by itself afterwards, so only an exact path can be decided on. */
 static int on_open_event(State *state, PyObject *args)
 {
     PyObject *path = item(args, 0), *flags_object = item(args, 2);
@@ -107,7 +107,8 @@ static bool same_code(PyObject *function, PyObject *value)
 static int on_setattr_event(State *state, PyObject *args)
 {
     PyObject *name = item(args, 1);
-    if (PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, "__code__") == 0 && !same_code(item(args, 0), item(args, 2))) {
+    if (PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, "__code__") == 0 &&
+        !same_code(item(args, 0), item(args, 2))) {
         deny_text(state, DENY_TAMPER, "__code__");
         return -1;
     }
@@ -156,7 +157,8 @@ static int on_os_event(State *state, const char *event, PyObject *args)
     if (is(event, "os.putenv") || is(event, "os.unsetenv")) {
         return environment_check(state, item(args, 0));
     }
-    static const char *const processes[] = {"os.system", "os.fork", "os.forkpty", "os.exec", "os.spawn", "os.posix_spawn", "os.kill", "os.killpg"};
+    static const char *const processes[] = {"os.system", "os.fork",        "os.forkpty", "os.exec",
+                                            "os.spawn",  "os.posix_spawn", "os.kill",    "os.killpg"};
     for (size_t i = 0; i < sizeof processes / sizeof *processes; i++) {
         if (is(event, processes[i])) {
             return refuse_process(state, event);
@@ -198,8 +200,9 @@ static int on_event(State *state, const char *event, PyObject *args)
             return refuse_process(state, event);
         }
         if (is(event, "sys.settrace") || is(event, "sys.setprofile") || is(event, "sys.addaudithook") ||
-            is(event, "sys._current_frames") || is(event, "sys._current_exceptions") || begins(event, "sys.monitoring.register") ||
-            is(event, "sqlite3.enable_load_extension") || is(event, "sqlite3.load_extension")) {
+            is(event, "sys._current_frames") || is(event, "sys._current_exceptions") ||
+            begins(event, "sys.monitoring.register") || is(event, "sqlite3.enable_load_extension") ||
+            is(event, "sqlite3.load_extension")) {
             return refuse(state, event);
         }
         return 0;

@@ -80,8 +80,7 @@ static bool called_by_runtime(void)
 /* ---- the Guard object -------------------------------------------------------------------------- */
 
 typedef struct {
-    PyObject_HEAD
-    Policy *policy; /* NULL: a bypass */
+    PyObject_HEAD Policy *policy; /* NULL: a bypass */
     PyObject *identity;
     bool exact;
     State *state; /* while entered */
@@ -111,7 +110,8 @@ PyObject *guard_new(PyObject *module, PyObject *args, PyObject *kwargs)
     static char *names[] = {"policy", "user_id", "organization_id", "session_key", "exact", NULL};
     PyObject *policy, *user, *organization, *session;
     int exact;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OOOp", names, &Policy_Type, &policy, &user, &organization, &session, &exact)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OOOp", names, &Policy_Type, &policy, &user, &organization,
+                                     &session, &exact)) {
         return NULL;
     }
     PyObject *identity = PyTuple_Pack(3, user, organization, session);
@@ -185,8 +185,9 @@ static int check_frame(PyFrameObject *frame, bool *suspendable)
         return -1;
     }
     if (stack) {
-        PyErr_SetString(usage_error, "a guard cannot be entered through an exit stack: it is left by the frame that entered it; "
-                                     "use a with statement or guard.run(...)");
+        PyErr_SetString(usage_error,
+                        "a guard cannot be entered through an exit stack: it is left by the frame that entered it; "
+                        "use a with statement or guard.run(...)");
         return -1;
     }
     *suspendable = flags & (CO_COROUTINE | CO_ITERABLE_COROUTINE);
@@ -227,7 +228,8 @@ static int enter(Guard *guard)
 static int leave(Guard *guard)
 {
     if (guard->state == NULL || (PyFrameObject *)guard->frame != PyEval_GetFrame()) {
-        PyErr_SetString(usage_error, guard->state ? "a guard is left by the frame that entered it" : "this guard is not entered");
+        PyErr_SetString(usage_error,
+                        guard->state ? "a guard is left by the frame that entered it" : "this guard is not entered");
         return -1;
     }
     State *state = guard->state;
@@ -254,54 +256,6 @@ static PyObject *guard_exit(PyObject *self, PyObject *const *args, Py_ssize_t na
     return leave((Guard *)self) < 0 ? NULL : Py_NewRef(Py_False);
 }
 
-/* An awaitable that is done at once: async with enters and leaves in the caller's own frame. */
-typedef struct {
-    PyObject_HEAD
-    PyObject *value;
-} Ready;
-
-static PyObject *ready_new(PyObject *value)
-{
-    Ready *ready = PyObject_New(Ready, &Ready_Type);
-    if (ready != NULL) {
-        ready->value = Py_NewRef(value);
-    }
-    return (PyObject *)ready;
-}
-
-static void stop_with(PyObject *value)
-{
-    PyObject *stop = PyObject_CallOneArg(PyExc_StopIteration, value);
-    if (stop != NULL) {
-        PyErr_SetObject(PyExc_StopIteration, stop);
-        Py_DECREF(stop);
-    }
-}
-
-static PyObject *ready_next(PyObject *self)
-{
-    stop_with(((Ready *)self)->value);
-    return NULL;
-}
-
-static void ready_dealloc(PyObject *self)
-{
-    Py_XDECREF(((Ready *)self)->value);
-    PyObject_Free(self);
-}
-
-static PyAsyncMethods ready_async = {.am_await = Py_NewRef};
-
-PyTypeObject Ready_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "democrai_sandbox.guard._core.Ready",
-    .tp_basicsize = sizeof(Ready),
-    .tp_dealloc = ready_dealloc,
-    .tp_as_async = &ready_async,
-    .tp_iter = PyObject_SelfIter,
-    .tp_iternext = ready_next,
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
-};
-
 static PyObject *guard_aenter(PyObject *self, PyObject *unused)
 {
     return enter((Guard *)self) < 0 ? NULL : ready_new(self);
@@ -314,131 +268,6 @@ static PyObject *guard_aexit(PyObject *self, PyObject *const *args, Py_ssize_t n
 
 /* ---- run ---------------------------------------------------------------------------------------- */
 
-/* A coroutine or generator whose every step runs under one state. */
-typedef struct {
-    PyObject_HEAD
-    PyObject *inner;
-    State *state;
-} Steps;
-
-PyObject *steps_new(State *state, PyObject *inner)
-{
-    Steps *steps = PyObject_GC_New(Steps, &Steps_Type);
-    if (steps == NULL) {
-        return NULL;
-    }
-    steps->inner = Py_NewRef(inner);
-    steps->state = (State *)Py_NewRef(state);
-    PyObject_GC_Track(steps);
-    return (PyObject *)steps;
-}
-
-static PySendResult steps_send_result(PyObject *self, PyObject *value, PyObject **result)
-{
-    Steps *steps = (Steps *)self;
-    Entered entered;
-    *result = NULL;
-    if (state_enter(steps->state, &entered) < 0) {
-        return PYGEN_ERROR;
-    }
-    PySendResult kind = PyIter_Send(steps->inner, value, result);
-    state_leave(&entered);
-    return kind;
-}
-
-static PyObject *steps_send(PyObject *self, PyObject *value)
-{
-    PyObject *result;
-    PySendResult kind = steps_send_result(self, value, &result);
-    if (kind == PYGEN_RETURN) {
-        stop_with(result);
-        Py_DECREF(result);
-        return NULL;
-    }
-    return result;
-}
-
-static PyObject *steps_next(PyObject *self)
-{
-    return steps_send(self, Py_None);
-}
-
-static PyObject *steps_call(PyObject *self, const char *name, PyObject *args)
-{
-    Steps *steps = (Steps *)self;
-    PyObject *method = PyObject_GetAttrString(steps->inner, name), *result = NULL;
-    Entered entered;
-    if (method != NULL && state_enter(steps->state, &entered) == 0) {
-        result = PyObject_Call(method, args, NULL);
-        state_leave(&entered);
-    }
-    Py_XDECREF(method);
-    return result;
-}
-
-static PyObject *steps_throw(PyObject *self, PyObject *args)
-{
-    return steps_call(self, "throw", args);
-}
-
-static PyObject *steps_close(PyObject *self, PyObject *unused)
-{
-    PyObject *none = PyTuple_New(0);
-    PyObject *result = none ? steps_call(self, "close", none) : NULL;
-    Py_XDECREF(none);
-    return result;
-}
-
-static int steps_traverse(PyObject *self, visitproc visit, void *arg)
-{
-    Py_VISIT(((Steps *)self)->inner);
-    return 0;
-}
-
-/* Dropping an unfinished coroutine runs its finally blocks: under its guard, not as whoever dropped it. */
-static int steps_clear(PyObject *self)
-{
-    Steps *steps = (Steps *)self;
-    Entered entered;
-    if (steps->inner == NULL || state_enter(steps->state, &entered) < 0) {
-        PyErr_Clear();
-        return 0;
-    }
-    Py_CLEAR(steps->inner);
-    state_leave(&entered);
-    return 0;
-}
-
-static void steps_dealloc(PyObject *self)
-{
-    PyObject_GC_UnTrack(self);
-    steps_clear(self);
-    Py_CLEAR(((Steps *)self)->state);
-    PyObject_GC_Del(self);
-}
-
-static PyMethodDef steps_methods[] = {
-    {"send", steps_send, METH_O, NULL},
-    {"throw", steps_throw, METH_VARARGS, NULL},
-    {"close", steps_close, METH_NOARGS, NULL},
-    {NULL},
-};
-
-static PyAsyncMethods steps_async = {.am_await = Py_NewRef, .am_send = steps_send_result};
-
-PyTypeObject Steps_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "democrai_sandbox.guard._core.Steps",
-    .tp_basicsize = sizeof(Steps),
-    .tp_dealloc = steps_dealloc,
-    .tp_as_async = &steps_async,
-    .tp_iter = PyObject_SelfIter,
-    .tp_iternext = steps_next,
-    .tp_traverse = steps_traverse,
-    .tp_clear = steps_clear,
-    .tp_methods = steps_methods,
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
-};
-
 static PyObject *wrap_result(State *state, PyObject *result)
 {
     if (result == NULL || !(PyCoro_CheckExact(result) || PyGen_CheckExact(result) || PyAsyncGen_CheckExact(result))) {
@@ -446,7 +275,8 @@ static PyObject *wrap_result(State *state, PyObject *result)
     }
     PyObject *steps = NULL;
     if (PyAsyncGen_CheckExact(result)) {
-        PyErr_SetString(usage_error, "an async generator would run outside the guard; iterate it inside guard.run(...)");
+        PyErr_SetString(usage_error,
+                        "an async generator would run outside the guard; iterate it inside guard.run(...)");
     }
     else {
         steps = steps_new(state, result);

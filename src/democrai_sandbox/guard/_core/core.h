@@ -7,9 +7,12 @@
  *   files.c     path-taking calls                      opens.c     os.open, FileIO
  *   descriptors.c  numbers that name open files        processes.c children and their environment
  *   imports.c   sensitive roots, native modules        audit.c     the audit hook
- *   handover.c  callables kept for later               contexts.c  Guard objects: with, async with, run
+ *   bound.c     a callable with its state              handover.c  callables kept for later, contexts
+ *   keepers.c   Python classes that keep callables     finalisers.c  what runs when an object goes
+ *   names.c     our own names, not to be replaced      contexts.c  Guard objects: with, async with, run
  *   databases.c sqlite3, dbm                           listings.c  listdir, scandir
  *   question.c  what is put to the decider             origins.c   library modules being imported
+ *   steps.c     guarded coroutines and generators      denials.c   refusing, recording, who asks
  *   module.c    the module, settings, trying the patches
  */
 #ifndef DEMOCRAI_CORE_H
@@ -72,15 +75,14 @@ typedef struct {
 } Entry;
 
 typedef struct {
-    PyObject_HEAD
-    Entry *table;
+    PyObject_HEAD Entry *table;
     size_t slots; /* a power of two; 0 when there is no entry at all */
     char *arena;
     uint64_t id;
-    PyObject *subject, *kind;  /* exact str */
-    PyObject *imports;         /* frozenset of sensitive roots this subject may use */
-    PyObject *declared;        /* what the Python face wants back for views: immutable values */
-    PyObject *ancestors;       /* tuple of "kind:name": the chain of the process that started this one */
+    PyObject *subject, *kind; /* exact str */
+    PyObject *imports;        /* frozenset of sensitive roots this subject may use */
+    PyObject *declared;       /* what the Python face wants back for views: immutable values */
+    PyObject *ancestors;      /* tuple of "kind:name": the chain of the process that started this one */
     bool allow_subprocess;
     bool include_runtime;
 } Policy;
@@ -99,8 +101,7 @@ typedef enum {
 } Mode;
 
 typedef struct State {
-    PyObject_HEAD
-    struct State *parent;
+    PyObject_HEAD struct State *parent;
     Policy *policy; /* NULL only for MODE_BYPASS */
     Mode mode;
     bool allow_subprocess;
@@ -121,8 +122,8 @@ typedef struct {
 
 int state_ready(void);
 State *state_new(State *parent, Policy *policy, Mode mode, bool allow_subprocess, PyObject *identity);
-State *state_current(void);   /* borrowed; bypass states included; NULL when there is none */
-State *state_guarding(void);  /* borrowed; NULL when nothing restricts the caller */
+State *state_current(void);  /* borrowed; bypass states included; NULL when there is none */
+State *state_guarding(void); /* borrowed; NULL when nothing restricts the caller */
 bool state_descends(const State *state, const State *ancestor);
 State *state_of_context(PyObject *context); /* borrowed */
 int state_enter(State *state, Entered *entered);
@@ -145,13 +146,13 @@ typedef struct {
 } PathText;
 
 enum {
-    FOLLOW = 1,   /* a link in the last place is followed (unless follow_symlinks says otherwise) */
-    PARENT = 2,   /* hold the folder, not the object: it may not exist, or must not be followed */
-    PROBE = 4,    /* an exists-style question: library code gets "not found" for an answer */
-    ANY = 8,      /* one of the wanted operations is enough; the caller finds out which it is */
-    STAT = 16,    /* answer from the handle itself */
+    FOLLOW = 1,    /* a link in the last place is followed (unless follow_symlinks says otherwise) */
+    PARENT = 2,    /* hold the folder, not the object: it may not exist, or must not be followed */
+    PROBE = 4,     /* an exists-style question: library code gets "not found" for an answer */
+    ANY = 8,       /* one of the wanted operations is enough; the caller finds out which it is */
+    STAT = 16,     /* answer from the handle itself */
     DEFAULTS = 32, /* without an argument it means the working directory */
-    ANSWERS = 64  /* answers False where others raise */
+    ANSWERS = 64   /* answers False where others raise */
 };
 
 typedef struct {
@@ -187,6 +188,8 @@ PyObject *recent_denials(PyObject *module, PyObject *unused);
 extern bool recording;
 extern size_t denials_made;
 
+void operation_text(unsigned bits, char *out);
+PyObject *call_outside(State *state, PyObject *function, PyObject *args);
 int grant(State *state, const char *path, unsigned wanted, unsigned *granted);
 int require(State *state, const char *path, unsigned wanted);
 int resolve(State *state, PathText *text, unsigned wanted, int how, Resolved *out);
@@ -242,7 +245,8 @@ extern Row *stat_row, *spawn_row;
 extern const int row_count;
 
 PyObject *call_original(const Call *call);
-PyObject *row_call(Row *row, PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
+PyObject *row_call(Row *row, PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize_t nargs,
+                   PyObject *kwnames);
 PyObject *row_call_tuple(Row *row, PyObject *self, PyObject *args, PyObject *kwargs);
 Py_ssize_t call_find(const Call *call, Py_ssize_t index, const char *name);
 int call_copy(const Call *call, PyObject **argv, Call *copy);
@@ -321,6 +325,15 @@ int import_native_check(State *state, PyObject *path);
 int environment_check(State *state, PyObject *name);
 extern PyObject *sensitive_roots;
 int handover_ready(void);
+int finalisers_ready(void);
+int names_ready(void);
+int keepers_ready(void);
+int guard_finaliser(State *state, PyTypeObject *type);
+int set_type_attribute(PyObject *type, PyObject *name, PyObject *value);
+extern PyObject *finaliser_name;
+PyObject *bind(State *state, PyObject *function);
+PyObject *callback_of(State *state, PyObject *function, PyObject *future);
+bool is_foreign_context(State *state, PyObject *context);
 int executor_patch(PyObject *module);
 int future_patch(PyObject *module);
 int loop_patch(PyObject *module);
@@ -329,6 +342,7 @@ int threading_patch(PyObject *module);
 int task_patch(PyObject *module);
 int cffi_patch(PyObject *module);
 PyObject *steps_new(State *state, PyObject *inner);
+PyObject *ready_new(PyObject *value);
 PyObject *state_chain(const State *state);
 PyObject *question_new(State *state, const char *resource, const char *operation, PyObject *target, bool registers);
 int question_ready(PyObject *module);

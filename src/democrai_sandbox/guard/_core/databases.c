@@ -1,4 +1,5 @@
-/* sqlite3 and dbm open files inside their libraries: the name is checked, and an authoriser sees ATTACH and VACUUM INTO. */
+/* sqlite3 and dbm open files inside their libraries: the name is checked, and an authoriser sees ATTACH and VACUUM
+ * INTO. */
 #include "core.h"
 
 #include <string.h>
@@ -13,7 +14,10 @@ enum { SQLITE_OK = 0, SQLITE_DENY = 1, SQLITE_ATTACH = 24, SQLITE_FUNCTION = 31 
 
 static int hex(char c)
 {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
 }
 
 /* The path of a "file:" URI, decoded as sqlite does. */
@@ -97,12 +101,11 @@ static int check_database(State *state, const char *name, bool uri, char *locati
         return -1;
     }
     Py_DECREF(object);
-    Py_BEGIN_ALLOW_THREADS
-    if (path_canonical(text.raw, 1, location) < 0) {
+    Py_BEGIN_ALLOW_THREADS if (path_canonical(text.raw, 1, location) < 0)
+    {
         strcpy(location, text.text);
     }
-    Py_END_ALLOW_THREADS
-    unsigned wanted = OP_READ, granted;
+    Py_END_ALLOW_THREADS unsigned wanted = OP_READ, granted;
     if (!database.read_only) {
         wanted |= access(location, F_OK) == 0 ? OP_MODIFY : OP_CREATE | OP_MODIFY;
     }
@@ -167,7 +170,8 @@ static int connect_checked(PyObject *self, PyObject *args, PyObject *kwargs, PyO
     return result;
 }
 
-/* Sets our authoriser, in a state in which set_authorizer is not refused. Statements prepared before are prepared anew. */
+/* Sets our authoriser, in a state in which set_authorizer is not refused. Statements prepared before are prepared anew.
+ */
 static int authorise_connection(State *state, PyObject *connection)
 {
     State *outside = state_new(state, NULL, MODE_BYPASS, true, NULL);
@@ -286,7 +290,8 @@ static const char *next_token(const char *sql, char *token, size_t size)
             token[used++] = (char)Py_TOLOWER(*sql);
         }
         sql += *sql != '\0';
-    } while (*sql != '\0' && used > 0 && (Py_ISALNUM(token[used - 1]) || strchr("_:@$?", token[used - 1])) && (Py_ISALNUM(*sql) || *sql == '_'));
+    } while (*sql != '\0' && used > 0 && (Py_ISALNUM(token[used - 1]) || strchr("_:@$?", token[used - 1])) &&
+             (Py_ISALNUM(*sql) || *sql == '_'));
     token[used] = '\0';
     return sql;
 }
@@ -296,7 +301,8 @@ static bool is_parameter(const char *token)
     return token[0] != '\0' && strchr("?:@$", token[0]) != NULL;
 }
 
-/* Exactly ATTACH [DATABASE] ? AS name, or VACUUM [name] INTO ?: the one parameter is the file, and nothing is computed. */
+/* Exactly ATTACH [DATABASE] ? AS name, or VACUUM [name] INTO ?: the one parameter is the file, and nothing is computed.
+ */
 static bool names_file_by_parameter(const char *sql)
 {
     char first[32], token[64], after[64];
@@ -320,7 +326,8 @@ static bool names_file_by_parameter(const char *sql)
     return false;
 }
 
-/* Parameters as a tuple of plain values that cannot change any more; NULL without an exception when they are not plain. */
+/* Parameters as a tuple of plain values that cannot change any more; NULL without an exception when they are not plain.
+ */
 static PyObject *plain_parameters(State *state, PyObject *given)
 {
     if (!PyTuple_CheckExact(given) && !PyList_CheckExact(given)) {
@@ -343,7 +350,8 @@ static PyObject *plain_parameters(State *state, PyObject *given)
 
 static PyObject *connection_of(PyObject *self)
 {
-    return PyObject_IsInstance(self, connection_type) == 1 ? Py_NewRef(self) : PyObject_GetAttrString(self, "connection");
+    return PyObject_IsInstance(self, connection_type) == 1 ? Py_NewRef(self)
+                                                           : PyObject_GetAttrString(self, "connection");
 }
 
 /* A connection the host made has no authoriser of ours: it gets one before such a statement is prepared. */
@@ -415,11 +423,14 @@ PyObject *on_dbm(State *state, Call *call)
     if (at < 0 || path_text(call->args[at], &text) < 0) {
         return at < 0 ? call_original(call) : NULL;
     }
-    const char *flags = flags_at >= 0 && PyUnicode_Check(call->args[flags_at]) ? PyUnicode_AsUTF8(call->args[flags_at]) : "r";
+    const char *flags =
+        flags_at >= 0 && PyUnicode_Check(call->args[flags_at]) ? PyUnicode_AsUTF8(call->args[flags_at]) : "r";
     PyObject *result = NULL;
     char location[PATH_MAX];
     if (flags != NULL) {
-        unsigned wanted = flags[0] == 'r' ? OP_READ : flags[0] == 'w' ? OP_READ | OP_MODIFY : OP_READ | OP_CREATE | OP_MODIFY;
+        unsigned wanted = flags[0] == 'r'   ? OP_READ
+                          : flags[0] == 'w' ? OP_READ | OP_MODIFY
+                                            : OP_READ | OP_CREATE | OP_MODIFY;
         if (path_canonical(text.raw, 1, location) < 0) {
             strcpy(location, text.text);
         }

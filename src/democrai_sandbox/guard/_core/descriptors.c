@@ -15,7 +15,8 @@ typedef struct {
     uint64_t policy;
     dev_t device;
     ino_t inode;
-    bool held; /* a file or socket object has it: freeing the number would let that object read what the host opens next */
+    bool held; /* a file or socket object has it: freeing the number would let that object read what the host opens next
+                */
 } Owner;
 
 static Owner *owners = NULL;
@@ -56,7 +57,8 @@ static bool owns(const State *state, int fd, const struct stat *info)
     if (fd >= owners_size || owners[fd].policy == 0) {
         return false;
     }
-    return owners[fd].device == info->st_dev && owners[fd].inode == info->st_ino && state_has_policy(state, owners[fd].policy);
+    return owners[fd].device == info->st_dev && owners[fd].inode == info->st_ino &&
+           state_has_policy(state, owners[fd].policy);
 }
 
 static void strip_deleted(char *path, const struct stat *info)
@@ -154,7 +156,8 @@ PyObject *on_descriptor_pair(State *state, Call *call)
     }
     PyObject *source = number_of(argv[from]), *target = source ? number_of(argv[to]) : NULL;
     PyObject *result = NULL;
-    if (target != NULL && descriptor_check(state, source, OP_READ) == 0 && descriptor_check(state, target, OP_MODIFY) == 0) {
+    if (target != NULL && descriptor_check(state, source, OP_READ) == 0 &&
+        descriptor_check(state, target, OP_MODIFY) == 0) {
         argv[from] = source;
         argv[to] = target;
         result = call_original(&copy);
@@ -188,7 +191,8 @@ static bool owns_number(const State *state, PyObject *number)
     return fstat((int)fd, &info) == 0 && owns(state, (int)fd, &info);
 }
 
-/* pipe, openpty, memfd_create, ...: what comes back is the subject's own. A copy is only if what it is a copy of was. */
+/* pipe, openpty, memfd_create, ...: what comes back is the subject's own. A copy is only if what it is a copy of was.
+ */
 PyObject *on_new_descriptor(State *state, Call *call)
 {
     Py_ssize_t at = call->row->argument ? call_find(call, call->row->index, call->row->argument) : -1;
@@ -211,12 +215,15 @@ PyObject *on_dup2(State *state, Call *call)
         PyErr_SetString(PyExc_TypeError, "dup2() arguments must be integers");
         return NULL;
     }
-    if (descriptor_check(state, call->args[from], OP_READ) < 0 || descriptor_check(state, call->args[to], WANT_MANAGE) < 0) {
+    if (descriptor_check(state, call->args[from], OP_READ) < 0 ||
+        descriptor_check(state, call->args[to], WANT_MANAGE) < 0) {
         return NULL;
     }
     long target = PyLong_AsLong(call->args[to]);
-    bool own = owns_number(state, call->args[from]), taken = target >= 0 && target <= INT_MAX && fcntl((int)target, F_GETFD) >= 0;
-    bool held = taken && (!owns_number(state, call->args[to]) || owners[target].held); /* by an object, as far as we know */
+    bool own = owns_number(state, call->args[from]),
+         taken = target >= 0 && target <= INT_MAX && fcntl((int)target, F_GETFD) >= 0;
+    bool held =
+        taken && (!owns_number(state, call->args[to]) || owners[target].held); /* by an object, as far as we know */
     PyErr_Clear();
     PyObject *result = call_original(call);
     if (result != NULL && own) {

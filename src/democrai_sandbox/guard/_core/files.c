@@ -201,8 +201,8 @@ static bool is_link(PyObject *entry)
     return is;
 }
 
-/* DirEntry.stat, is_dir, is_file: an entry that is a link tells about its target, which may lie outside; and stat() asks
- * anew about an entry that may have been made by somebody else. */
+/* DirEntry.stat, is_dir, is_file: an entry that is a link tells about its target, which may lie outside; and stat()
+ * asks anew about an entry that may have been made by somebody else. */
 PyObject *on_entry(State *state, Call *call)
 {
     bool follow = follows(call);
@@ -243,7 +243,8 @@ static void empty_end(End *end)
     end->where.fd = -1;
 }
 
-static int open_end(State *state, Call *call, End *end, int index, const char *name, const char *directory, unsigned wanted, int how)
+static int open_end(State *state, Call *call, End *end, int index, const char *name, const char *directory,
+                    unsigned wanted, int how)
 {
     char base[PATH_MAX];
     bool relative;
@@ -476,7 +477,8 @@ PyObject *on_shared_memory(State *state, Call *call)
     return call_original(call);
 }
 
-/* Files that a C library reads because a variable names them. A relative value is looked up in the library's own places. */
+/* Files that a C library reads because a variable names them. A relative value is looked up in the library's own
+ * places. */
 static int check_variable(State *state, const char *name)
 {
     const char *value = getenv(name);

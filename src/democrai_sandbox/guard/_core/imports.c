@@ -47,8 +47,8 @@ static int refuse(State *state, PyObject *root)
     return -1;
 }
 
-/* -1 with an exception when the module is sensitive and the subject's own code asks for it. A library below the read-only
- * code roots may import it (numpy does); what it then calls is refused at the call. */
+/* -1 with an exception when the module is sensitive and the subject's own code asks for it. A library below the
+ * read-only code roots may import it (numpy does); what it then calls is refused at the call. */
 int import_check(State *state, PyObject *name, bool ask_frame)
 {
     if (!PyUnicode_Check(name) || sensitive_roots == NULL) {
@@ -152,7 +152,9 @@ static PyObject *guarded_sanity(PyObject *module, PyObject *args)
 {
     State *state = state_guarding();
     PyObject *name = PyTuple_GET_SIZE(args) > 0 ? PyTuple_GET_ITEM(args, 0) : NULL;
-    long level = PyTuple_GET_SIZE(args) > 2 && PyLong_Check(PyTuple_GET_ITEM(args, 2)) ? PyLong_AsLong(PyTuple_GET_ITEM(args, 2)) : 0;
+    long level = PyTuple_GET_SIZE(args) > 2 && PyLong_Check(PyTuple_GET_ITEM(args, 2))
+                     ? PyLong_AsLong(PyTuple_GET_ITEM(args, 2))
+                     : 0;
     if (state != NULL && name != NULL && level == 0 && import_check(state, name, true) < 0) {
         return NULL;
     }
@@ -162,7 +164,8 @@ static PyObject *guarded_sanity(PyObject *module, PyObject *args)
     return PyObject_Call(sanity_original, args, NULL);
 }
 
-static PyMethodDef import_def = {"__import__", (PyCFunction)(void (*)(void))guarded_import, METH_FASTCALL | METH_KEYWORDS,
+static PyMethodDef import_def = {"__import__", (PyCFunction)(void (*)(void))guarded_import,
+                                 METH_FASTCALL | METH_KEYWORDS,
                                  "__import__(name, globals=None, locals=None, fromlist=(), level=0) -> module"};
 static PyMethodDef sanity_def = {"_sanity_check", guarded_sanity, METH_VARARGS, NULL};
 

@@ -46,10 +46,8 @@ static int listing_begin(Listing *listing, int fd)
 static ssize_t refill(Listing *listing)
 {
     ssize_t got;
-    Py_BEGIN_ALLOW_THREADS
-    got = getdents64(listing->fd, listing->buffer, BUFFER);
-    Py_END_ALLOW_THREADS
-    listing->at = 0;
+    Py_BEGIN_ALLOW_THREADS got = getdents64(listing->fd, listing->buffer, BUFFER);
+    Py_END_ALLOW_THREADS listing->at = 0;
     listing->filled = got > 0 ? (size_t)got : 0;
     return got;
 }
@@ -99,7 +97,9 @@ static int open_folder(State *state, Call *call, Py_ssize_t at, const char *even
     if (failed < 0) {
         return -1;
     }
-    int fd = PySys_Audit(event, "O", text.object) < 0 ? -1 : guarded_open(state, &text, O_RDONLY | O_DIRECTORY | O_NONBLOCK, 0);
+    int fd = PySys_Audit(event, "O", text.object) < 0
+                 ? -1
+                 : guarded_open(state, &text, O_RDONLY | O_DIRECTORY | O_NONBLOCK, 0);
     if (fd < 0 || listing_begin(listing, fd) < 0) {
         Py_DECREF(text.object);
         return -1;
@@ -169,8 +169,7 @@ static EntryFields *fields_of(PyObject *entry)
 }
 
 typedef struct {
-    PyObject_HEAD
-    Listing listing;
+    PyObject_HEAD Listing listing;
     PyObject *path, *prefix; /* the prefix is the path with a slash at its end */
 } Scan;
 
@@ -321,7 +320,8 @@ static Py_ssize_t member_offset(const char *name)
 {
     PyObject *member = PyObject_GetAttrString((PyObject *)entry_type, name);
     Py_ssize_t offset = -1;
-    if (member != NULL && Py_IS_TYPE(member, &PyMemberDescr_Type) && ((PyMemberDescrObject *)member)->d_member->type == T_OBJECT_EX) {
+    if (member != NULL && Py_IS_TYPE(member, &PyMemberDescr_Type) &&
+        ((PyMemberDescrObject *)member)->d_member->type == T_OBJECT_EX) {
         offset = ((PyMemberDescrObject *)member)->d_member->offset;
     }
     Py_XDECREF(member);
@@ -358,7 +358,8 @@ static bool layout_fits(PyObject *posix)
     }
     fields_offset = name;
     int fd = open("/proc/self", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool fits = fd >= 0 && entry_fits(posix, PyUnicode_FromString("/proc/self"), AT_FDCWD) && entry_fits(posix, PyLong_FromLong(fd), fd);
+    bool fits = fd >= 0 && entry_fits(posix, PyUnicode_FromString("/proc/self"), AT_FDCWD) &&
+                entry_fits(posix, PyLong_FromLong(fd), fd);
     close(fd);
     return fits;
 }
@@ -369,7 +370,8 @@ int listings_ready(void)
     entry_type = posix ? (PyTypeObject *)PyObject_GetAttrString(posix, "DirEntry") : NULL; /* kept for good */
     int result = entry_type ? PyType_Ready(&Scan_Type) : -1;
     if (result == 0 && !layout_fits(posix)) {
-        PyErr_SetString(PyExc_ImportError, "os.DirEntry is not laid out as the guard knows it: it does not fit this interpreter");
+        PyErr_SetString(PyExc_ImportError,
+                        "os.DirEntry is not laid out as the guard knows it: it does not fit this interpreter");
         result = -1;
     }
     Py_XDECREF(posix);

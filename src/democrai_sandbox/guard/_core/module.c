@@ -22,21 +22,32 @@ static int refuse_when_sealed(void)
 /* setup(**what): given by the Python face at import and by the host before the first guard; never afterwards. */
 static PyObject *setup(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"denial_factory", "usage_error", "child_environment", "decider", "recorder", "facade_files",
-                            "sensitive_roots", "protected", "runtime_policy", "code_policy", "runtime_code",
-                            "check_failed", "handle_code", NULL};
-    PyObject *factory = NULL, *usage = NULL, *environment = NULL, *ask = NULL, *record = NULL, *facade = NULL, *roots = NULL;
+    static char *names[] = {
+        "denial_factory",  "usage_error", "child_environment", "decider",     "recorder",     "facade_files",
+        "sensitive_roots", "protected",   "runtime_policy",    "code_policy", "runtime_code", "check_failed",
+        "handle_code",     NULL};
+    PyObject *factory = NULL, *usage = NULL, *environment = NULL, *ask = NULL, *record = NULL, *facade = NULL,
+             *roots = NULL;
     PyObject *shut = NULL, *runtime = NULL, *code = NULL, *codes = NULL, *failed = NULL, *handle = NULL;
     if (refuse_when_sealed() < 0 ||
         !PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOOOO!O!O!O!O!OOO!", names, &factory, &usage, &environment, &ask,
-                                     &record, &PyFrozenSet_Type, &facade, &PyFrozenSet_Type, &roots, &PyTuple_Type, &shut,
-                                     &Policy_Type, &runtime, &Policy_Type, &code, &codes, &failed, &PyCode_Type, &handle)) {
+                                     &record, &PyFrozenSet_Type, &facade, &PyFrozenSet_Type, &roots, &PyTuple_Type,
+                                     &shut, &Policy_Type, &runtime, &Policy_Type, &code, &codes, &failed, &PyCode_Type,
+                                     &handle)) {
         return NULL;
     }
     struct {
         PyObject **place, *value;
-    } given[] = {{&denial_factory, factory}, {&usage_error, usage}, {&child_environment, environment}, {&decider, ask},
-                 {&recorder, record}, {&facade_files, facade}, {&sensitive_roots, roots}, {&protected, shut}, {&check_failed, failed}, {&handle_code, handle},
+    } given[] = {{&denial_factory, factory},
+                 {&usage_error, usage},
+                 {&child_environment, environment},
+                 {&decider, ask},
+                 {&recorder, record},
+                 {&facade_files, facade},
+                 {&sensitive_roots, roots},
+                 {&protected, shut},
+                 {&check_failed, failed},
+                 {&handle_code, handle},
                  {(PyObject **)&runtime_policy, runtime},
                  {(PyObject **)&code_policy, code}};
     for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
@@ -116,7 +127,8 @@ static PyObject *patched_entries(PyObject *module, PyObject *unused)
 {
     PyObject *list = PyList_New(0);
     for (int i = 0; list != NULL && i < row_count; i++) {
-        PyObject *row = Py_BuildValue("(sssO)", rows[i].module, rows[i].owner, rows[i].name, rows[i].original ? Py_True : Py_False);
+        PyObject *row =
+            Py_BuildValue("(sssO)", rows[i].module, rows[i].owner, rows[i].name, rows[i].original ? Py_True : Py_False);
         if (row == NULL || PyList_Append(list, row) < 0) {
             Py_CLEAR(list);
         }
@@ -139,7 +151,7 @@ static PyObject *mask(PyObject *module, PyObject *args)
         return NULL;
     }
     path_key(&key, path);
-    return PyLong_FromUnsignedLong(policy_mask((Policy *)policy, &key));
+    return PyLong_FromUnsignedLong(policy_mask((Policy *)policy, &key) & OP_ALL);
 }
 
 /* try_guard(policy, function) -> how often something was denied: runs it under a guard without sealing and without a
@@ -194,17 +206,18 @@ static int check_system(void)
     if (failed == 0) {
         return 0;
     }
-    PyErr_Format(PyExc_ImportError,
-                 "democrai-sandbox needs the openat2 system call (%s): Linux 5.6 or newer, and a container profile that "
-                 "permits it",
-                 strerror(failed));
+    PyErr_Format(
+        PyExc_ImportError,
+        "democrai-sandbox needs the openat2 system call (%s): Linux 5.6 or newer, and a container profile that "
+        "permits it",
+        strerror(failed));
     return -1;
 }
 
 static int import_first(void)
 {
-    static const char *const needed[] = {"posix", "_io",          "_thread", "_signal", "atexit",
-                                         "_weakref", "_contextvars", "_imp", "sys", "threading", "types"};
+    static const char *const needed[] = {"posix",        "_io",  "_thread", "_signal",   "atexit", "_weakref",
+                                         "_contextvars", "_imp", "sys",     "threading", "types"};
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
         PyObject *module = PyImport_ImportModule(needed[i]);
         if (module == NULL) {
@@ -219,7 +232,8 @@ static int all_required_patched(void)
 {
     for (int i = 0; i < row_count; i++) {
         if (rows[i].original == NULL && !rows[i].optional) {
-            PyErr_Format(PyExc_ImportError, "%s.%s was not found: the guard does not fit this interpreter", rows[i].module, rows[i].name);
+            PyErr_Format(PyExc_ImportError, "%s.%s was not found: the guard does not fit this interpreter",
+                         rows[i].module, rows[i].name);
             return -1;
         }
     }
@@ -234,7 +248,8 @@ PyMODINIT_FUNC PyInit__core(void)
     if (only != NULL) {
         return Py_NewRef(only); /* a second import after del sys.modules[...] finds the one that is installed */
     }
-    if (check_system() < 0 || state_ready() < 0 || contexts_ready() < 0 || import_first() < 0 || handover_ready() < 0 || listings_ready() < 0 ||
+    if (check_system() < 0 || state_ready() < 0 || contexts_ready() < 0 || import_first() < 0 || handover_ready() < 0 ||
+        names_ready() < 0 || finalisers_ready() < 0 || keepers_ready() < 0 || listings_ready() < 0 ||
         opens_ready() < 0 || imports_ready() < 0 || patch_loaded_modules() < 0 || all_required_patched() < 0) {
         return NULL;
     }

@@ -98,11 +98,10 @@ static int open_once(Opening *opening, int *fd)
         if (failed == EINTR && PyErr_CheckSignals() < 0) {
             return -1;
         }
-        Py_BEGIN_ALLOW_THREADS
-        *fd = open_beneath(opening->path, flags, opening->mode);
+        Py_BEGIN_ALLOW_THREADS *fd = open_beneath(opening->path, flags, opening->mode);
         failed = *fd < 0 ? errno : 0;
-        Py_END_ALLOW_THREADS
-        if (!failed) {
+        Py_END_ALLOW_THREADS if (!failed)
+        {
             return 1;
         }
     }
@@ -161,7 +160,8 @@ int guarded_open(State *state, PathText *text, int flags, int mode)
 static int announce(PyObject *path, const char *mode, int flags)
 {
     checked_open = true;
-    int result = mode ? PySys_Audit("open", "Osi", path, mode, flags) : PySys_Audit("open", "OOi", path, Py_None, flags);
+    int result =
+        mode ? PySys_Audit("open", "Osi", path, mode, flags) : PySys_Audit("open", "OOi", path, Py_None, flags);
     checked_open = false;
     return result;
 }
@@ -354,7 +354,8 @@ static int fileio_init(PyObject *self, PyObject *args, PyObject *kwargs)
     }
     int flags = mode_flags(mode);
     if (flags < 0 || (!closefd && !path_is_descriptor(file))) {
-        PyErr_Format(PyExc_ValueError, flags < 0 ? "invalid mode: %.200s" : "Cannot use closefd=False with file name", mode);
+        PyErr_Format(PyExc_ValueError, flags < 0 ? "invalid mode: %.200s" : "Cannot use closefd=False with file name",
+                     mode);
         return -1;
     }
     Py_INCREF(state);

@@ -60,8 +60,8 @@ static bool cache_path(const char *source, char *out)
     if (dot == NULL || strcmp(dot, ".py") != 0) {
         return false;
     }
-    int length = snprintf(out, PATH_MAX, "%.*s__pycache__/%.*s.cpython-%d%d.pyc", (int)(name - source), source, (int)(dot - name), name,
-                          PY_MAJOR_VERSION, PY_MINOR_VERSION);
+    int length = snprintf(out, PATH_MAX, "%.*s__pycache__/%.*s.cpython-%d%d.pyc", (int)(name - source), source,
+                          (int)(dot - name), name, PY_MAJOR_VERSION, PY_MINOR_VERSION);
     return length < PATH_MAX;
 }
 
@@ -70,7 +70,8 @@ static PyObject *cached_code(const char *source)
     char path[PATH_MAX];
     PyObject *bytes = cache_path(source, path) ? read_file(path) : NULL, *code = NULL;
     if (bytes != NULL && PyBytes_GET_SIZE(bytes) > PYC_HEADER) {
-        code = PyMarshal_ReadObjectFromString(PyBytes_AS_STRING(bytes) + PYC_HEADER, PyBytes_GET_SIZE(bytes) - PYC_HEADER);
+        code =
+            PyMarshal_ReadObjectFromString(PyBytes_AS_STRING(bytes) + PYC_HEADER, PyBytes_GET_SIZE(bytes) - PYC_HEADER);
     }
     Py_XDECREF(bytes);
     PyErr_Clear();

@@ -1,8 +1,9 @@
 /* Replacing entries in place.
  *
  * A builtin's PyMethodDef is shared by every copy of the function: references captured earlier, re-imported modules and
- * methods bound to instances all go through it. Only the C function pointer is exchanged, never the flags, since existing
- * objects chose their calling convention by them. An entry that does not look as expected refuses the import. */
+ * methods bound to instances all go through it. Only the C function pointer is exchanged, never the flags, since
+ * existing objects chose their calling convention by them. An entry that does not look as expected refuses the import.
+ */
 #include "core.h"
 
 #include <string.h>
@@ -107,7 +108,8 @@ PyObject *call_with(const Call *call, Py_ssize_t at, PyObject *value)
     return call_original(&copy);
 }
 
-PyObject *row_call(Row *row, PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+PyObject *row_call(Row *row, PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize_t nargs,
+                   PyObject *kwnames)
 {
     Call call = {.row = row, .self = self, .type = type, .args = args, .nargs = nargs, .kwnames = kwnames};
     if (row->always) {
@@ -195,7 +197,8 @@ static PyMethodDef *find_entry(const Row *row, PyObject *owner)
         entry = ((PyMethodDescrObject *)object)->d_method;
     }
     else if (!row->optional) {
-        PyErr_Format(PyExc_ImportError, "%s.%s is not a builtin of this interpreter: the guard does not fit it", row->module, row->name);
+        PyErr_Format(PyExc_ImportError, "%s.%s is not a builtin of this interpreter: the guard does not fit it",
+                     row->module, row->name);
     }
     Py_DECREF(object);
     return entry;
@@ -215,7 +218,8 @@ int patch_row(Row *row, PyObject *module)
     }
     int kind = convention(entry->ml_flags);
     if (kind < 0) {
-        PyErr_Format(PyExc_ImportError, "%s.%s has call flags %d, which the guard does not know", row->module, row->name, entry->ml_flags);
+        PyErr_Format(PyExc_ImportError, "%s.%s has call flags %d, which the guard does not know", row->module,
+                     row->name, entry->ml_flags);
         return -1;
     }
     if (entry->ml_meth == row->trampolines[kind]) {
@@ -277,10 +281,17 @@ typedef struct {
 } LatePatch;
 
 static LatePatch late[] = {
-    {"_sqlite3", databases_patch}, {"_ctypes", ctypes_patch}, {"_socket", socket_patch},
-    {"concurrent.futures.thread", executor_patch}, {"concurrent.futures._base", future_patch},
-    {"asyncio.events", asyncio_patch}, {"asyncio.base_events", loop_patch}, {"_asyncio", task_patch}, {"multiprocessing.pool", pool_patch},
-    {"threading", threading_patch}, {"_cffi_backend", cffi_patch},
+    {"_sqlite3", databases_patch},
+    {"_ctypes", ctypes_patch},
+    {"_socket", socket_patch},
+    {"concurrent.futures.thread", executor_patch},
+    {"concurrent.futures._base", future_patch},
+    {"asyncio.events", asyncio_patch},
+    {"asyncio.base_events", loop_patch},
+    {"_asyncio", task_patch},
+    {"multiprocessing.pool", pool_patch},
+    {"threading", threading_patch},
+    {"_cffi_backend", cffi_patch},
 };
 
 /* Names of modules that still have something to be patched. */

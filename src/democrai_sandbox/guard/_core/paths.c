@@ -1,7 +1,7 @@
 /* Paths: converted once, normalised lexically, resolved by the kernel.
  *
- * The kernel walks the path with RESOLVE_NO_SYMLINKS: when that succeeds the lexical form *is* the location. Only when it
- * meets a link is the path resolved through an O_PATH handle and matched again. No user code runs in here. */
+ * The kernel walks the path with RESOLVE_NO_SYMLINKS: when that succeeds the lexical form *is* the location. Only when
+ * it meets a link is the path resolved through an O_PATH handle and matched again. No user code runs in here. */
 #include "core.h"
 
 #include <errno.h>
@@ -46,8 +46,8 @@ int path_is_descriptor(PyObject *object)
     return PyLong_Check(object) || (PyIndex_Check(object) && !PyUnicode_Check(object) && !PyBytes_Check(object));
 }
 
-/* An exact str or bytes, taken once: a subclass with forged methods or an __fspath__ that changes its answer is read here
- * and never again. */
+/* An exact str or bytes, taken once: a subclass with forged methods or an __fspath__ that changes its answer is read
+ * here and never again. */
 PyObject *path_exact(PyObject *object)
 {
     if (PyUnicode_CheckExact(object) || PyBytes_CheckExact(object)) {
@@ -166,7 +166,8 @@ static int fill_text(const char *bytes, size_t length, const char *base, PathTex
     return path_normalise(out->raw, out->text) < 0 ? too_long(out->object) : 0;
 }
 
-/* Fills `out` from an exact or convertible path object; relative paths start at `base` (NULL: the working directory). */
+/* Fills `out` from an exact or convertible path object; relative paths start at `base` (NULL: the working directory).
+ */
 int path_text_at(PyObject *object, const char *base, PathText *out)
 {
     PyObject *held;

@@ -41,7 +41,8 @@ static Entry *find_slot(const Policy *policy, uint64_t hash, const char *path, u
         if (entry->length == 0) {
             return entry;
         }
-        if (entry->hash == hash && entry->length == length && memcmp(policy->arena + entry->offset, path, length) == 0) {
+        if (entry->hash == hash && entry->length == length &&
+            memcmp(policy->arena + entry->offset, path, length) == 0) {
             return entry;
         }
     }
@@ -67,12 +68,12 @@ unsigned policy_mask(const Policy *policy, const PathKey *key)
         guarded = guarded && entry->owned == 0; /* what the runtime gave to this subject opens again below */
         mask |= guarded ? 0 : (unsigned)(entry->declared | entry->owned);
         if (entry->above_protected && i == key->count - 1) {
-            /* moving the folder away would carry the protected file out of its place, and planting a link where the folder
-             * is still missing would decide where the host puts the file */
+            /* moving the folder away would carry the protected file out of its place, and planting a link where the
+             * folder is still missing would decide where the host puts the file */
             mask &= ~(OP_DELETE | OP_CREATE);
         }
     }
-    return mask;
+    return guarded ? mask | FLAG_PROTECTED : mask;
 }
 
 static Entry *insert(Policy *policy, const char *path, size_t length, uint32_t *used)
@@ -123,7 +124,8 @@ static int measure(PyObject *entries, bool resolve, size_t *count, size_t *bytes
         if (!PyArg_ParseTuple(PyTuple_GET_ITEM(entries, i), "y#i", &path, &length, &mask)) {
             return -1;
         }
-        if (length < 1 || length >= PATH_MAX || path[0] != '/' || memchr(path, 0, (size_t)length) != NULL || (length > 1 && path[length - 1] == '/')) {
+        if (length < 1 || length >= PATH_MAX || path[0] != '/' || memchr(path, 0, (size_t)length) != NULL ||
+            (length > 1 && path[length - 1] == '/')) {
             PyErr_Format(PyExc_ValueError, "not a normalised absolute path: %R", PyTuple_GET_ITEM(entries, i));
             return -1;
         }
@@ -193,7 +195,8 @@ static int build(Policy *policy, PyObject *entries, bool resolve)
 
 PyObject *policy_new(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"subject", "kind", "entries", "imports", "allow_subprocess", "include_runtime", "declared", "ancestors", "resolve", NULL};
+    static char *names[] = {"subject",         "kind",     "entries",   "imports", "allow_subprocess",
+                            "include_runtime", "declared", "ancestors", "resolve", NULL};
     PyObject *subject, *kind, *entries, *imports, *declared, *ancestors;
     int allow_subprocess, include_runtime, resolve;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UUO!O!ppUO!p", names, &subject, &kind, &PyTuple_Type, &entries,

@@ -202,7 +202,8 @@ static PyObject *exec_without_environment(State *state, Call *call)
 {
     PyObject *mapping = environment_mapping(state, NULL);
     PyObject *posix = mapping ? PyImport_ImportModule("posix") : NULL;
-    PyObject *result = posix ? PyObject_CallMethod(posix, "execve", "OOO", call->args[0], call->args[1], mapping) : NULL;
+    PyObject *result =
+        posix ? PyObject_CallMethod(posix, "execve", "OOO", call->args[0], call->args[1], mapping) : NULL;
     Py_XDECREF(mapping);
     Py_XDECREF(posix);
     return result;
@@ -232,8 +233,7 @@ static PyObject *wait_for(PyObject *child)
     pid_t pid = (pid_t)PyLong_AsLong(child), done;
     int status = 0;
     do {
-        Py_BEGIN_ALLOW_THREADS
-        done = waitpid(pid, &status, 0);
+        Py_BEGIN_ALLOW_THREADS done = waitpid(pid, &status, 0);
         Py_END_ALLOW_THREADS
     } while (done < 0 && errno == EINTR && PyErr_CheckSignals() == 0);
     if (PyErr_Occurred()) {

@@ -1,4 +1,5 @@
-/* The question put to the decider: built here from guard state, so that nothing guarded code could replace is involved. */
+/* The question put to the decider: built here from guard state, so that nothing guarded code could replace is involved.
+ */
 #include "core.h"
 
 #include <structseq.h>
@@ -38,7 +39,7 @@ PyObject *question_new(State *state, const char *resource, const char *operation
 {
     const State *actor = actor_of(state);
     PyObject *values[] = {
-        Py_NewRef(actor->policy->subject), Py_NewRef(actor->policy->kind), state_chain(state),
+        Py_NewRef(actor->policy->subject), Py_NewRef(actor->policy->kind),  state_chain(state),
         PyUnicode_FromString(resource),    PyUnicode_FromString(operation), Py_NewRef(target),
         PyBool_FromLong(registers),        Py_NewRef(state->user),          Py_NewRef(state->organization),
         Py_NewRef(state->session),

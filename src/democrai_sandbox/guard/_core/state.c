@@ -1,9 +1,9 @@
 /* Guard states and how they are carried.
  *
- * Two carriers together. The floor is thread-local, lives in C and is set for the dynamic extent of a guarded call: it is
- * the authority. The ContextVar carries the state into child tasks, handles and threads. The state in force is the
- * ContextVar's if it descends from the floor, else the floor: an emptied or foreign Context loses nothing, and two tasks
- * on one loop never see each other's guard. */
+ * Two carriers together. The floor is thread-local, lives in C and is set for the dynamic extent of a guarded call: it
+ * is the authority. The ContextVar carries the state into child tasks, handles and threads. The state in force is the
+ * ContextVar's if it descends from the floor, else the floor: an emptied or foreign Context loses nothing, and two
+ * tasks on one loop never see each other's guard. */
 #include "core.h"
 
 Py_ssize_t live_states = 0;
@@ -30,7 +30,8 @@ State *state_new(State *parent, Policy *policy, Mode mode, bool allow_subprocess
     }
     live_states++;
     PyObject **own[] = {&state->user, &state->organization, &state->session};
-    PyObject *inherited[] = {parent ? parent->user : NULL, parent ? parent->organization : NULL, parent ? parent->session : NULL};
+    PyObject *inherited[] = {parent ? parent->user : NULL, parent ? parent->organization : NULL,
+                             parent ? parent->session : NULL};
     for (int i = 0; i < 3; i++) {
         PyObject *given = identity ? PyTuple_GET_ITEM(identity, i) : Py_None;
         /* who asks comes from the runtime: a context that guarded code opens keeps the identity it is in */
@@ -280,7 +281,8 @@ static PyObject *view_links(const State *state)
         if (state->mode == MODE_BYPASS || state->mode == MODE_NARROW) {
             continue;
         }
-        PyObject *link = Py_BuildValue("(OOOi)", state->policy->kind, state->policy->subject, state->policy->declared, (int)state->mode);
+        PyObject *link = Py_BuildValue("(OOOi)", state->policy->kind, state->policy->subject, state->policy->declared,
+                                       (int)state->mode);
         if (link == NULL || PyList_Append(links, link) < 0) {
             Py_CLEAR(links);
         }

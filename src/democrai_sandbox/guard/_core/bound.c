@@ -1,0 +1,136 @@
+/* Bound: a callable and the state it belongs to. It runs under that state, whoever calls it and wherever. */
+#include "core.h"
+
+typedef struct {
+    PyObject_HEAD PyObject *function, *args, *kwargs; /* args given: called with those and nothing else */
+    PyObject *only;                                   /* the one argument with which it may be called as its owner */
+    State *state;                                     /* NULL: handed over by unguarded code */
+} Bound;
+
+PyObject *bound_new(State *state, PyObject *function, PyObject *args, PyObject *kwargs)
+{
+    Bound *bound = PyObject_GC_New(Bound, &Bound_Type);
+    if (bound == NULL) {
+        return NULL;
+    }
+    bound->function = Py_NewRef(function);
+    bound->args = Py_XNewRef(args);
+    bound->kwargs = Py_XNewRef(kwargs);
+    bound->only = NULL;
+    bound->state = (State *)Py_XNewRef(state);
+    PyObject_GC_Track(bound);
+    return (PyObject *)bound;
+}
+
+static int bound_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Bound *bound = (Bound *)self;
+    Py_VISIT(bound->function);
+    Py_VISIT(bound->args);
+    Py_VISIT(bound->kwargs);
+    Py_VISIT(bound->only);
+    return 0; /* the state is not for others to find */
+}
+
+static int bound_clear(PyObject *self)
+{
+    Bound *bound = (Bound *)self;
+    Py_CLEAR(bound->function);
+    Py_CLEAR(bound->args);
+    Py_CLEAR(bound->kwargs);
+    Py_CLEAR(bound->only);
+    return 0;
+}
+
+static void bound_dealloc(PyObject *self)
+{
+    PyObject_GC_UnTrack(self);
+    bound_clear(self);
+    Py_CLEAR(((Bound *)self)->state);
+    PyObject_GC_Del(self);
+}
+
+static PyObject *bound_call(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    Bound *bound = (Bound *)self;
+    Entered entered;
+    if (bound->function == NULL) {
+        PyErr_SetString(PyExc_ReferenceError, "the callable is gone");
+        return NULL;
+    }
+    /* a callback of somebody else's, called with another object than it was registered for, gives its caller nothing */
+    bool misused = bound->only != NULL && (PyTuple_GET_SIZE(args) != 1 || PyTuple_GET_ITEM(args, 0) != bound->only);
+    if (misused) {
+        return PyObject_Call(bound->function, args, kwargs);
+    }
+    if (state_enter(bound->state, &entered) < 0) {
+        return NULL;
+    }
+    PyObject *result = bound->args ? PyObject_Call(bound->function, bound->args, bound->kwargs)
+                                   : PyObject_Call(bound->function, args, kwargs);
+    state_leave(&entered);
+    return result;
+}
+
+static PyObject *bound_get(PyObject *self, PyObject *instance, PyObject *type)
+{
+    return instance == NULL || instance == Py_None ? Py_NewRef(self) : PyMethod_New(self, instance);
+}
+
+/* atexit.unregister(function) must still find what was registered. */
+static PyObject *bound_compare(PyObject *self, PyObject *other, int op)
+{
+    PyObject *left = ((Bound *)self)->function;
+    PyObject *right = Py_IS_TYPE(other, &Bound_Type) ? ((Bound *)other)->function : other;
+    if ((op != Py_EQ && op != Py_NE) || left == NULL || right == NULL) {
+        Py_RETURN_NOTIMPLEMENTED;
+    }
+    return PyObject_RichCompare(left, right, op);
+}
+
+static Py_hash_t bound_hash(PyObject *self)
+{
+    return PyObject_Hash(((Bound *)self)->function);
+}
+
+static PyObject *bound_getattro(PyObject *self, PyObject *name)
+{
+    PyObject *value = PyObject_GenericGetAttr(self, name);
+    if (value == NULL && ((Bound *)self)->function != NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        PyErr_Clear();
+        value = PyObject_GetAttr(((Bound *)self)->function, name);
+    }
+    return value;
+}
+
+PyTypeObject Bound_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "democrai_sandbox.guard._core.Bound",
+    .tp_basicsize = sizeof(Bound),
+    .tp_dealloc = bound_dealloc,
+    .tp_call = bound_call,
+    .tp_traverse = bound_traverse,
+    .tp_clear = bound_clear,
+    .tp_descr_get = bound_get,
+    .tp_richcompare = bound_compare,
+    .tp_hash = bound_hash,
+    .tp_getattro = bound_getattro,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+};
+
+PyObject *bind(State *state, PyObject *function)
+{
+    if (Py_IS_TYPE(function, &Bound_Type) || !PyCallable_Check(function)) {
+        return Py_NewRef(function);
+    }
+    return bound_new(state, function, NULL, NULL);
+}
+
+/* A callback of a future, to be called with that future. */
+PyObject *callback_of(State *state, PyObject *function, PyObject *future)
+{
+    PyObject *bound = bound_new(state, function, NULL, NULL);
+    if (bound != NULL) {
+        ((Bound *)bound)->only = Py_NewRef(future);
+    }
+    return bound;
+}

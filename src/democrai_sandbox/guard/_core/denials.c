@@ -1,0 +1,260 @@
+/* Refusing: the exception, the record of it, and who is behind the question. */
+#include "core.h"
+
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+PyObject *denial_factory = NULL; /* builds the exception; Python, because it only words what was decided here */
+PyObject *recorder = NULL;       /* the host's: told of every denial, outside the guard */
+PyObject *facade_files = NULL;   /* files of os, os.path, pathlib, shutil ...: they ask on behalf of their caller */
+
+static const char *const operation_names[] = {"read", "create", "modify", "delete", "execute"};
+
+/* "read", or "create,modify" when one of them would have done. */
+void operation_text(unsigned bits, char *out)
+{
+    out[0] = '\0';
+    for (int i = 0; i < 5; i++) {
+        if (bits & (1u << i)) {
+            strcat(out, out[0] ? "," : "");
+            strcat(out, operation_names[i]);
+        }
+    }
+}
+
+/* ---- who asks ------------------------------------------------------------------------------ */
+
+static bool is_library_file(PyObject *filename)
+{
+    Py_ssize_t length;
+    const char *text = PyUnicode_AsUTF8AndSize(filename, &length);
+    if (text == NULL) {
+        PyErr_Clear();
+        return false;
+    }
+    if (strncmp(text, "<frozen ", 8) == 0) {
+        return true;
+    }
+    if (text[0] != '/' || length >= PATH_MAX || code_policy == NULL) {
+        return false;
+    }
+    char normal[PATH_MAX];
+    PathKey key;
+    if (path_normalise(text, normal) < 0) {
+        return false;
+    }
+    path_key(&key, normal);
+    return policy_mask(code_policy, &key) & FLAG_CODE;
+}
+
+/* The first frame outside the file facade decides: the subject's own code, or a library that looks around. File names
+ * can be forged with compile(); what that buys is "not found" in place of "denied", or an import whose use is refused.
+ */
+bool asker_is_library(void)
+{
+    PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
+    bool library = false;
+    while (frame != NULL) {
+        PyCodeObject *code = PyFrame_GetCode(frame);
+        int facade = facade_files ? PySet_Contains(facade_files, code->co_filename) : 0;
+        bool done = facade <= 0;
+        if (done) {
+            library = is_library_file(code->co_filename);
+        }
+        Py_DECREF(code);
+        PyFrameObject *back = done ? NULL : PyFrame_GetBack(frame);
+        Py_DECREF(frame);
+        frame = back;
+    }
+    return library;
+}
+
+/* The very frame that made the call, facade or not. */
+bool caller_is_library(void)
+{
+    PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
+    if (frame == NULL) {
+        return false;
+    }
+    PyCodeObject *code = PyFrame_GetCode(frame);
+    bool is = is_library_file(code->co_filename);
+    Py_DECREF(code);
+    Py_DECREF(frame);
+    return is;
+}
+
+static bool frame_is_file(const char *filename)
+{
+    PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
+    if (frame == NULL) {
+        return false;
+    }
+    PyCodeObject *code = PyFrame_GetCode(frame);
+    bool is = PyUnicode_CompareWithASCIIString(code->co_filename, filename) == 0;
+    Py_DECREF(code);
+    Py_DECREF(frame);
+    return is;
+}
+
+bool frame_is_import_machinery(void)
+{
+    return frame_is_file("<frozen importlib._bootstrap_external>");
+}
+
+bool caller_is_importlib(void)
+{
+    return frame_is_file("<frozen importlib._bootstrap>");
+}
+
+/* ---- denying ------------------------------------------------------------------------------- */
+
+static const char *const kind_names[] = {"filesystem", "descriptor", "module", "subprocess", "environment", "tamper"};
+
+/* The latest denials, for the host. Facts, not exceptions: those would keep frames alive. */
+enum { RECENT = 512 };
+static PyObject *recent[RECENT];
+static size_t recent_next = 0;
+bool recording = true;
+size_t denials_made = 0;
+
+static void remember_denial(PyObject *facts, bool silent)
+{
+    PyObject *record = NULL, *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    record = Py_BuildValue("(dOO)", (double)now.tv_sec + (double)now.tv_nsec / 1e9, silent ? Py_True : Py_False, facts);
+    if (record != NULL) {
+        Py_XSETREF(recent[recent_next % RECENT], record);
+        recent_next++;
+    }
+    PyErr_Restore(type, value, trace);
+}
+
+PyObject *recent_denials(PyObject *module, PyObject *unused)
+{
+    PyObject *list = PyList_New(0);
+    size_t first = recent_next > RECENT ? recent_next - RECENT : 0;
+    for (size_t i = first; list != NULL && i < recent_next; i++) {
+        if (PyList_Append(list, recent[i % RECENT]) < 0) {
+            Py_CLEAR(list);
+        }
+    }
+    return list;
+}
+
+/* Runs a callable of the host's outside the guard; NULL with an exception when it fails. */
+PyObject *call_outside(State *state, PyObject *function, PyObject *args)
+{
+    State *outside = state_new(state, NULL, MODE_BYPASS, true, NULL);
+    PyObject *result = NULL;
+    Entered entered;
+    if (outside != NULL && state_enter(outside, &entered) == 0) {
+        result = PyObject_Call(function, args, NULL);
+        state_leave(&entered);
+    }
+    Py_XDECREF(outside);
+    return result;
+}
+
+static void tell_recorder(State *state, PyObject *error)
+{
+    if (recorder == NULL || recorder == Py_None) {
+        return;
+    }
+    PyObject *args = PyTuple_Pack(1, error);
+    PyObject *result = args ? call_outside(state, recorder, args) : NULL;
+    Py_XDECREF(args);
+    Py_XDECREF(result);
+    PyErr_Clear(); /* a recorder that fails changes nothing about the denial */
+}
+
+static void *deny_quietly(State *state, DenialKind kind, const char *operation, PyObject *target, bool silent)
+{
+    denials_made++;
+    PyObject *view = state_view(state);
+    PyObject *facts = view ? Py_BuildValue("(sOsO)", kind_names[kind], view, operation, target) : NULL;
+    PyObject *error = facts && denial_factory ? PyObject_Call(denial_factory, facts, NULL) : NULL;
+    if (facts != NULL && recording) {
+        remember_denial(facts, silent);
+    }
+    if (error == NULL || !PyExceptionInstance_Check(error)) {
+        PyErr_Clear();
+        PyErr_Format(PyExc_PermissionError, "sandbox_%s_denied", kind_names[kind]);
+    }
+    else {
+        tell_recorder(state, error);
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    }
+    Py_XDECREF(view);
+    Py_XDECREF(facts);
+    Py_XDECREF(error);
+    return NULL;
+}
+
+/* Sets the exception and returns NULL. Whatever goes wrong in wording it, nothing is allowed. */
+void *deny(State *state, DenialKind kind, const char *operation, PyObject *target)
+{
+    return deny_quietly(state, kind, operation, target, false);
+}
+
+void *deny_text(State *state, DenialKind kind, const char *text)
+{
+    PyObject *target = PyUnicode_DecodeFSDefault(text);
+    if (target != NULL) {
+        deny(state, kind, kind == DENY_SUBPROCESS ? "execute" : "use", target);
+        Py_DECREF(target);
+    }
+    return NULL;
+}
+
+/* A probe by library code is answered as on a machine where nothing is there; the denial is recorded all the same. */
+void *deny_path(State *state, const char *path, unsigned missing, bool probe)
+{
+    PyObject *target = PyUnicode_DecodeFSDefault(path);
+    if (target == NULL) {
+        return NULL;
+    }
+    char operation[64];
+    operation_text(missing, operation);
+    bool silent = probe && asker_is_library();
+    deny_quietly(state, DENY_FILESYSTEM, operation, target, silent);
+    if (silent) {
+        PyErr_Clear();
+        errno = ENOENT;
+        PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, target);
+    }
+    Py_DECREF(target);
+    return NULL;
+}
+
+/* Whether the present exception is a denial of ours, as against an error of the system's. */
+bool error_is_denial(void)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    bool is = type != NULL && PyObject_HasAttrString(type, "layer");
+    PyErr_Restore(type, value, trace);
+    return is;
+}
+
+PyObject *errno_error(PyObject *filename)
+{
+    return PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, filename);
+}
+
+/* The call went through a handle: its error should still name the path the caller gave. */
+void errno_filename(PyObject *filename, PyObject *second)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    if (value != NULL && PyObject_TypeCheck(value, (PyTypeObject *)PyExc_OSError)) {
+        if (PyObject_SetAttrString(value, "filename", filename) < 0 ||
+            (second != NULL && PyObject_SetAttrString(value, "filename2", second) < 0)) {
+            PyErr_Clear();
+        }
+    }
+    PyErr_Restore(type, value, trace);
+}

@@ -1,0 +1,316 @@
+/* Python classes that keep callables (executors, futures, pools, loops, tasks): patched when they are loaded. */
+#include "core.h"
+
+#include <string.h>
+
+/* The replaced methods. The C function in a method's place knows its row by number; the originals are out of reach. */
+typedef struct {
+    const char *type, *name;
+    unsigned positions; /* bit n: argument n is a callable kept for later */
+} Method;
+
+enum {
+    SUBMIT,
+    FINALIZE,
+    DONE_CALLBACK,
+    POOL_APPLY,
+    POOL_MAP,
+    POOL_IMAP,
+    POOL_UNORDERED,
+    THREAD_EXIT,
+    LOOP_ERRORS,
+    LOOP_TASKS,
+    LOOP_EXECUTOR,
+    METHODS
+};
+
+static const Method methods[METHODS] = {
+    [SUBMIT] = {"ThreadPoolExecutor", "submit", 0},
+    [FINALIZE] = {"finalize", "__init__", 1 << 2},
+    [DONE_CALLBACK] = {"Future", "add_done_callback", 1 << 1},
+    [POOL_APPLY] = {"Pool", "apply_async", 1 << 1 | 1 << 4 | 1 << 5},
+    [POOL_MAP] = {"Pool", "_map_async", 1 << 1 | 1 << 5 | 1 << 6},
+    [POOL_IMAP] = {"Pool", "imap", 1 << 1},
+    [POOL_UNORDERED] = {"Pool", "imap_unordered", 1 << 1},
+    [THREAD_EXIT] = {NULL, "_register_atexit", 1 << 0},
+    [LOOP_ERRORS] = {"BaseEventLoop", "set_exception_handler", 1 << 1},
+    [LOOP_TASKS] = {"BaseEventLoop", "set_task_factory", 1 << 1},
+    [LOOP_EXECUTOR] = {"BaseEventLoop", "set_default_executor", 0},
+};
+static PyObject *originals[METHODS];
+static PyObject *thread_pool_type = NULL;
+
+static PyObject *bound_arguments(State *state, PyObject *args, unsigned positions)
+{
+    Py_ssize_t size = PyTuple_GET_SIZE(args);
+    PyObject *changed = PyTuple_New(size);
+    for (Py_ssize_t i = 0; changed != NULL && i < size; i++) {
+        PyObject *given = PyTuple_GET_ITEM(args, i);
+        PyObject *value = i < 32 && (positions >> i & 1) ? bind(state, given) : Py_NewRef(given);
+        if (value == NULL) {
+            Py_CLEAR(changed);
+            break;
+        }
+        PyTuple_SET_ITEM(changed, i, value);
+    }
+    return changed;
+}
+
+static PyObject *bound_keywords(State *state, PyObject *kwargs)
+{
+    static const char *const names[] = {"func", "fn", "callback", "error_callback"};
+    PyObject *changed = PyDict_Copy(kwargs);
+    for (size_t i = 0; changed != NULL && i < sizeof names / sizeof *names; i++) {
+        PyObject *given = PyDict_GetItemString(changed, names[i]);
+        PyObject *value = given ? bind(state, given) : NULL;
+        if (given != NULL && (value == NULL || PyDict_SetItemString(changed, names[i], value) < 0)) {
+            Py_CLEAR(changed);
+        }
+        Py_XDECREF(value);
+    }
+    return changed;
+}
+
+/* Calls the original with the callables bound to the state. */
+static PyObject *call_bound(State *state, int index, PyObject *args, PyObject *kwargs)
+{
+    PyObject *changed = bound_arguments(state, args, methods[index].positions);
+    PyObject *keywords = changed && kwargs ? bound_keywords(state, kwargs) : NULL;
+    PyObject *result = changed && (keywords || !kwargs) ? PyObject_Call(originals[index], changed, keywords) : NULL;
+    Py_XDECREF(changed);
+    Py_XDECREF(keywords);
+    return result;
+}
+
+/* Each submission carries its own state into the worker, the host's "none" included: a worker started under one
+ * subject's guard serves everybody as themselves. The arguments go along, so that the object is of no other use. */
+static PyObject *submit(PyObject *args, PyObject *kwargs)
+{
+    if (PyTuple_GET_SIZE(args) < 2) {
+        return PyObject_Call(originals[SUBMIT], args, kwargs);
+    }
+    PyObject *rest = PyTuple_GetSlice(args, 2, PyTuple_GET_SIZE(args));
+    PyObject *bound = rest ? bound_new(state_current(), PyTuple_GET_ITEM(args, 1), rest, kwargs) : NULL;
+    PyObject *result =
+        bound ? PyObject_CallFunctionObjArgs(originals[SUBMIT], PyTuple_GET_ITEM(args, 0), bound, NULL) : NULL;
+    Py_XDECREF(rest);
+    Py_XDECREF(bound);
+    return result;
+}
+
+/* A process pool pickles its function, and a child is no thread. */
+static bool needs_binding(int index, PyObject *args)
+{
+    if (index >= POOL_APPLY && index <= POOL_UNORDERED) {
+        return PyTuple_GET_SIZE(args) > 0 && PyObject_IsInstance(PyTuple_GET_ITEM(args, 0), thread_pool_type) == 1;
+    }
+    return true;
+}
+
+/* concurrent.futures: the callback runs on the thread that completes the future, whoever's that is. */
+static PyObject *add_done_callback(PyObject *args, PyObject *kwargs)
+{
+    bool plain = PyTuple_GET_SIZE(args) == 2 && kwargs == NULL && PyCallable_Check(PyTuple_GET_ITEM(args, 1));
+    if (!plain) {
+        State *state = state_guarding();
+        return state ? call_bound(state, DONE_CALLBACK, args, kwargs)
+                     : PyObject_Call(originals[DONE_CALLBACK], args, kwargs);
+    }
+    PyObject *bound = callback_of(state_current(), PyTuple_GET_ITEM(args, 1), PyTuple_GET_ITEM(args, 0));
+    PyObject *result =
+        bound ? PyObject_CallFunctionObjArgs(originals[DONE_CALLBACK], PyTuple_GET_ITEM(args, 0), bound, NULL) : NULL;
+    Py_XDECREF(bound);
+    return result;
+}
+
+/* The loop will hand its jobs to it: a class of the subject's own would get the host's. */
+static bool is_plain_executor(PyObject *args)
+{
+    PyObject *futures = PyDict_GetItemString(PyImport_GetModuleDict(), "concurrent.futures.thread");
+    PyObject *plain = futures ? PyObject_GetAttrString(futures, "ThreadPoolExecutor") : NULL;
+    bool is = plain && PyTuple_GET_SIZE(args) == 2 && (PyObject *)Py_TYPE(PyTuple_GET_ITEM(args, 1)) == plain;
+    Py_XDECREF(plain);
+    PyErr_Clear();
+    return is;
+}
+
+static PyObject *replaced(PyObject *number, PyObject *args, PyObject *kwargs)
+{
+    int index = (int)PyLong_AsLong(number);
+    if (index == SUBMIT) {
+        return submit(args, kwargs);
+    }
+    if (index == DONE_CALLBACK) {
+        return add_done_callback(args, kwargs);
+    }
+    State *state = state_guarding();
+    if (state == NULL || !needs_binding(index, args) || called_by_library_import()) {
+        return PyObject_Call(originals[index], args, kwargs);
+    }
+    if (index == LOOP_EXECUTOR && !is_plain_executor(args)) {
+        return deny_text(state, DENY_TAMPER, "set_default_executor");
+    }
+    return call_bound(state, index, args, kwargs);
+}
+
+/* Puts a C function in the place of a Python method or function; the original stays reachable from C only. */
+static int replace_method(PyObject *module, int index)
+{
+    static PyMethodDef definition = {"replaced", (PyCFunction)(void (*)(void))replaced, METH_VARARGS | METH_KEYWORDS,
+                                     NULL};
+    const Method *method = &methods[index];
+    PyObject *owner = method->type ? PyObject_GetAttrString(module, method->type) : Py_NewRef(module);
+    PyObject *found = owner ? PyObject_GetAttrString(owner, method->name) : NULL;
+    if (found == NULL) {
+        Py_XDECREF(owner);
+        PyErr_Clear();
+        return 0; /* still being imported */
+    }
+    PyObject *number = PyLong_FromLong(index);
+    PyObject *function = number ? PyCFunction_New(&definition, number) : NULL;
+    PyObject *value = !function ? NULL : method->type ? PyInstanceMethod_New(function) : Py_NewRef(function);
+    int result = -1;
+    if (value != NULL && PyObject_SetAttrString(owner, method->name, value) == 0) {
+        originals[index] = Py_NewRef(found);
+        result = 1;
+    }
+    Py_XDECREF(owner);
+    Py_XDECREF(found);
+    Py_XDECREF(number);
+    Py_XDECREF(function);
+    Py_XDECREF(value);
+    return result;
+}
+
+int executor_patch(PyObject *module)
+{
+    return replace_method(module, SUBMIT);
+}
+
+/* A step or wake-up of a task belongs to that task, whoever completed what it was waiting for. */
+static bool is_task_step(PyObject *callback)
+{
+    static PyTypeObject *step_type = NULL;
+    PyTypeObject *type = Py_TYPE(callback);
+    if (type == step_type) {
+        return true;
+    }
+    if (PyCFunction_Check(callback)) {
+        return strcmp(((PyCFunctionObject *)callback)->m_ml->ml_name, "task_wakeup") == 0;
+    }
+    const char *name = strrchr(type->tp_name, '.');
+    /* a class made in Python could have the name, but is always open to subclasses */
+    if (type->tp_flags & Py_TPFLAGS_BASETYPE || strcmp(name ? name + 1 : type->tp_name, "TaskStepMethWrapper") != 0) {
+        return false;
+    }
+    step_type = type;
+    return true;
+}
+
+/* bind_foreign(callback, context) -> callback: called from the code of asyncio's Handle.__init__, for every handle that
+ * is given a context. One that is not the subject's own must not free what guarded code schedules in it. */
+PyObject *bind_foreign(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 2 || LIKELY(live_states == 0) || is_task_step(args[0])) {
+        return Py_NewRef(nargs > 0 ? args[0] : Py_None);
+    }
+    State *state = state_guarding();
+    return state && is_foreign_context(state, args[1]) ? bind(state, args[0]) : Py_NewRef(args[0]);
+}
+
+PyObject *handle_code = NULL; /* the code of Handle.__init__ with the call in it; see guard/handles.py */
+
+int asyncio_patch(PyObject *module)
+{
+    PyObject *type = PyObject_GetAttrString(module, "Handle");
+    PyObject *function = type ? PyObject_GetAttrString(type, "__init__") : NULL;
+    Py_XDECREF(type);
+    if (function == NULL || handle_code == NULL) {
+        PyErr_Clear();
+        Py_XDECREF(function);
+        return 0; /* still being imported */
+    }
+    /* the import may happen under a guard, where giving a function other code is refused */
+    State *inside = state_guarding(), *outside = inside ? state_new(inside, NULL, MODE_BYPASS, true, NULL) : NULL;
+    Entered entered;
+    int result = state_enter(outside ? outside : state_current(), &entered);
+    if (result == 0) {
+        result = PyObject_SetAttrString(function, "__code__", handle_code);
+        state_leave(&entered);
+    }
+    Py_XDECREF(outside);
+    Py_DECREF(function);
+    return result < 0 ? -1 : 1;
+}
+
+int loop_patch(PyObject *module)
+{
+    int result = 1;
+    for (int i = LOOP_ERRORS; result == 1 && i <= LOOP_EXECUTOR; i++) {
+        result = originals[i] ? 1 : replace_method(module, i);
+    }
+    return result;
+}
+
+int future_patch(PyObject *module)
+{
+    return replace_method(module, DONE_CALLBACK);
+}
+
+int threading_patch(PyObject *module)
+{
+    return replace_method(module, THREAD_EXIT);
+}
+
+int pool_patch(PyObject *module)
+{
+    thread_pool_type = PyObject_GetAttrString(module, "ThreadPool");
+    if (thread_pool_type == NULL) {
+        PyErr_Clear();
+        return 0;
+    }
+    int result = 1;
+    for (int i = POOL_APPLY; result == 1 && i <= POOL_UNORDERED; i++) {
+        result = originals[i] ? 1 : replace_method(module, i);
+    }
+    return result;
+}
+
+static initproc task_original = NULL;
+
+/* Task(coro, context=...): in a context that is not the subject's, the coroutine carries the state itself. */
+static int task_init(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    State *state = state_guarding();
+    PyObject *context = state && kwargs ? PyDict_GetItemString(kwargs, "context") : NULL;
+    if (LIKELY(state == NULL) || !is_foreign_context(state, context) || PyTuple_GET_SIZE(args) != 1) {
+        return task_original(self, args, kwargs);
+    }
+    PyObject *steps = steps_new(state, PyTuple_GET_ITEM(args, 0));
+    PyObject *changed = steps ? PyTuple_Pack(1, steps) : NULL;
+    int result = changed ? task_original(self, changed, kwargs) : -1;
+    Py_XDECREF(steps);
+    Py_XDECREF(changed);
+    return result;
+}
+
+int task_patch(PyObject *module)
+{
+    PyTypeObject *type = (PyTypeObject *)PyObject_GetAttrString(module, "Task");
+    if (type == NULL) {
+        PyErr_Clear();
+        return 0;
+    }
+    task_original = type->tp_init;
+    int result = patch_slot(type, "__init__", (void **)&type->tp_init, (void *)task_init) < 0 ? -1 : 1;
+    Py_DECREF(type);
+    return result;
+}
+
+int keepers_ready(void)
+{
+    PyObject *weakref = PyImport_ImportModule("weakref");
+    int result = weakref ? replace_method(weakref, FINALIZE) : -1;
+    Py_XDECREF(weakref);
+    return result < 0 ? -1 : 0;
+}
