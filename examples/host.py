@@ -8,15 +8,17 @@ from pathlib import Path
 
 import subject
 
-from democrai_sandbox import process_guard_context
-
 
 def main() -> int:
     """Prepare two folders, run the subject under a guard, print the outcome."""
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
-        reports, inbox = Path(folder, "reports"), Path(folder, "inbox")
-        reports.mkdir()
-        inbox.mkdir()
+        reports, inbox, scratch = Path(folder, "reports"), Path(folder, "inbox"), Path(folder, "scratch")
+        for path in (reports, inbox, scratch):
+            path.mkdir()
+        # Every subject may use the temp directory; the guard asks where it is when it is imported.
+        tempfile.tempdir = str(scratch)
+        from democrai_sandbox import process_guard_context  # noqa: PLC0415 - see the line above
+
         (inbox / "letter.txt").write_text("dear module\n")
         (reports / "shortcut").symlink_to("/etc/passwd")
         guard = process_guard_context(
