@@ -100,9 +100,10 @@ def answer(base, number, request):
             row["answers"][name] = [outcome(question, given), guard.run(outcome, question, given)]
         results.append(row)
     os.chdir(base)
-    roots = [os.path.realpath(os.path.join(top, root)) for root, _ in request["roots"]]
+    declared = [os.path.join(top, root) for root, _ in request["roots"]]
+    roots = [os.path.realpath(root) for root in declared]
     shutil.rmtree(top)
-    return {"rows": results, "roots": roots}
+    return {"rows": results, "roots": roots, "declared": declared}
 
 
 def serve(world):

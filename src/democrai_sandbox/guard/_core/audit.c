@@ -40,9 +40,7 @@ static int on_open_event(State *state, PyObject *args)
         return -1;
     }
     char location[PATH_MAX];
-    if (path_canonical(text.raw, 1, location) < 0) {
-        strcpy(location, text.text);
-    }
+    find_location(&text, FOLLOW, location);
     unsigned wanted = (flags & O_ACCMODE) == O_WRONLY ? 0 : OP_READ;
     wanted |= (flags & O_ACCMODE) == O_RDONLY ? 0 : OP_MODIFY;
     wanted |= flags & O_CREAT ? OP_CREATE : 0;

@@ -101,11 +101,8 @@ static int check_database(State *state, const char *name, bool uri, char *locati
         return -1;
     }
     Py_DECREF(object);
-    Py_BEGIN_ALLOW_THREADS if (path_canonical(text.raw, 1, location) < 0)
-    {
-        strcpy(location, text.text);
-    }
-    Py_END_ALLOW_THREADS unsigned wanted = OP_READ, granted;
+    find_location(&text, FOLLOW, location);
+    unsigned wanted = OP_READ, granted;
     if (!database.read_only) {
         wanted |= access(location, F_OK) == 0 ? OP_MODIFY : OP_CREATE | OP_MODIFY;
     }
@@ -431,9 +428,7 @@ PyObject *on_dbm(State *state, Call *call)
         unsigned wanted = flags[0] == 'r'   ? OP_READ
                           : flags[0] == 'w' ? OP_READ | OP_MODIFY
                                             : OP_READ | OP_CREATE | OP_MODIFY;
-        if (path_canonical(text.raw, 1, location) < 0) {
-            strcpy(location, text.text);
-        }
+        find_location(&text, FOLLOW, location);
         if (require(state, location, wanted) == 0) {
             PyObject *path = path_object(location, text.object);
             result = path ? call_with(call, at, path) : NULL;

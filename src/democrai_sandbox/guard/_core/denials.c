@@ -203,7 +203,7 @@ void *deny_text(State *state, DenialKind kind, const char *text)
 {
     PyObject *target = PyUnicode_DecodeFSDefault(text);
     if (target != NULL) {
-        deny(state, kind, kind == DENY_SUBPROCESS ? "execute" : "use", target);
+        deny(state, kind, kind == DENY_SUBPROCESS ? "execute" : kind == DENY_FILESYSTEM ? "read" : "use", target);
         Py_DECREF(target);
     }
     return NULL;

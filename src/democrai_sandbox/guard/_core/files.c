@@ -355,9 +355,7 @@ static int link_target_allows(State *state, PyObject *object, const End *link)
     }
     int result = -1;
     unsigned granted;
-    if (path_canonical(text.raw, 1, location) < 0) {
-        strcpy(location, text.text);
-    }
+    find_location(&text, FOLLOW, location);
     if (grant(state, location, OP_READ, &granted) == 0) {
         result = granted ? 0 : -1;
         if (!granted) {
@@ -498,9 +496,7 @@ static int check_variable(State *state, const char *name)
     }
     Py_DECREF(object);
     Py_DECREF(text.object);
-    if (path_canonical(text.raw, 1, location) < 0) {
-        strcpy(location, text.text);
-    }
+    find_location(&text, FOLLOW, location);
     return require(state, location, OP_READ);
 }
 

@@ -74,9 +74,7 @@ int import_native_check(State *state, PyObject *path)
     if (path_text(path, &text) < 0) {
         return -1;
     }
-    if (path_canonical(text.raw, 1, location) < 0) {
-        strcpy(location, text.text);
-    }
+    find_location(&text, FOLLOW, location);
     unsigned mask = location_mask(state, location);
     int result = 0;
     if (!(mask & FLAG_CODE) || (mask & (OP_CREATE | OP_MODIFY | OP_DELETE))) {

@@ -46,8 +46,10 @@ static int listing_begin(Listing *listing, int fd)
 static ssize_t refill(Listing *listing)
 {
     ssize_t got;
-    Py_BEGIN_ALLOW_THREADS got = getdents64(listing->fd, listing->buffer, BUFFER);
-    Py_END_ALLOW_THREADS listing->at = 0;
+    Py_BEGIN_ALLOW_THREADS
+    got = getdents64(listing->fd, listing->buffer, BUFFER);
+    Py_END_ALLOW_THREADS
+    listing->at = 0;
     listing->filled = got > 0 ? (size_t)got : 0;
     return got;
 }

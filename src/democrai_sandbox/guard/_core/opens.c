@@ -98,10 +98,11 @@ static int open_once(Opening *opening, int *fd)
         if (failed == EINTR && PyErr_CheckSignals() < 0) {
             return -1;
         }
-        Py_BEGIN_ALLOW_THREADS *fd = open_beneath(opening->path, flags, opening->mode);
+        Py_BEGIN_ALLOW_THREADS
+        *fd = open_beneath(opening->path, flags, opening->mode);
         failed = *fd < 0 ? errno : 0;
-        Py_END_ALLOW_THREADS if (!failed)
-        {
+        Py_END_ALLOW_THREADS
+        if (!failed) {
             return 1;
         }
     }

@@ -233,7 +233,8 @@ static PyObject *wait_for(PyObject *child)
     pid_t pid = (pid_t)PyLong_AsLong(child), done;
     int status = 0;
     do {
-        Py_BEGIN_ALLOW_THREADS done = waitpid(pid, &status, 0);
+        Py_BEGIN_ALLOW_THREADS
+        done = waitpid(pid, &status, 0);
         Py_END_ALLOW_THREADS
     } while (done < 0 && errno == EINTR && PyErr_CheckSignals() == 0);
     if (PyErr_Occurred()) {

@@ -191,7 +191,8 @@ static bool sufficient(unsigned granted, unsigned wanted, int how)
 int find_location(const PathText *text, int follow, char *path)
 {
     int broken = 0;
-    Py_BEGIN_ALLOW_THREADS int fd = text->dotted ? -1 : open_beneath(text->text, O_PATH | (follow ? 0 : O_NOFOLLOW), 0);
+    Py_BEGIN_ALLOW_THREADS
+    int fd = text->dotted ? -1 : open_beneath(text->text, O_PATH | (follow ? 0 : O_NOFOLLOW), 0);
     bool plain = fd >= 0 || (!text->dotted && (errno == ENOENT || errno == ENOTDIR));
     if (fd >= 0) {
         close(fd);
@@ -203,7 +204,8 @@ int find_location(const PathText *text, int follow, char *path)
         broken = errno;
         strcpy(path, text->text);
     }
-    Py_END_ALLOW_THREADS return broken;
+    Py_END_ALLOW_THREADS
+    return broken;
 }
 
 /* ".." after a name says that the name is there. What the subject may not read it must not test that way. */
@@ -257,10 +259,11 @@ int resolve(State *state, PathText *text, unsigned wanted, int how, Resolved *ou
             return -1;
         }
         if (!failed) {
-            Py_BEGIN_ALLOW_THREADS out->fd = open_handle(out->path, how, directory);
+            Py_BEGIN_ALLOW_THREADS
+            out->fd = open_handle(out->path, how, directory);
             failed = out->fd < 0 ? errno : 0;
-            Py_END_ALLOW_THREADS if (!failed)
-            {
+            Py_END_ALLOW_THREADS
+            if (!failed) {
                 return 0;
             }
         }
