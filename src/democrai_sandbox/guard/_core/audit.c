@@ -249,5 +249,10 @@ static int hook(const char *event, PyObject *args, void *unused)
 
 int audit_ready(void)
 {
-    return PySys_AddAuditHook(hook, NULL);
+    if (PySys_AddAuditHook(hook, NULL) < 0) {
+        return -1;
+    }
+    hooklist_found(hook);
+    hooklist_follow(live_states > 0);
+    return 0;
 }

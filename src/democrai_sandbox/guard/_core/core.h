@@ -13,7 +13,7 @@
  *   databases.c sqlite3, dbm                           listings.c  listdir, scandir
  *   question.c  what is put to the decider             origins.c   library modules being imported
  *   steps.c     guarded coroutines and generators      denials.c   refusing, recording, who asks
- *   module.c    the module, settings, trying the patches
+ *   hooklist.c  the hook is in only while needed       module.c    the module, settings, trying the patches
  */
 #ifndef DEMOCRAI_CORE_H
 #define DEMOCRAI_CORE_H
@@ -360,6 +360,8 @@ PyObject *bypass_new(PyObject *module, PyObject *unused);
 /* ---- audit.c ------------------------------------------------------------------------------- */
 extern FAST_THREAD_LOCAL bool checked_open; /* this thread is inside an open that we made ourselves */
 int audit_ready(void);
+void hooklist_found(int (*hook)(const char *, PyObject *, void *));
+void hooklist_follow(bool guarded);
 extern bool sealed;
 
 #endif

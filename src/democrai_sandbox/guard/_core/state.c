@@ -29,6 +29,7 @@ State *state_new(State *parent, Policy *policy, Mode mode, bool allow_subprocess
         return NULL;
     }
     live_states++;
+    hooklist_follow(true);
     PyObject **own[] = {&state->user, &state->organization, &state->session};
     PyObject *inherited[] = {parent ? parent->user : NULL, parent ? parent->organization : NULL,
                              parent ? parent->session : NULL};
@@ -56,6 +57,7 @@ static void state_dealloc(PyObject *self)
 {
     State *state = (State *)self;
     live_states--;
+    hooklist_follow(live_states > 0);
     Py_XDECREF(state->parent);
     Py_XDECREF(state->policy);
     Py_XDECREF(state->user);
