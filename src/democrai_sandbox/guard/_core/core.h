@@ -128,6 +128,8 @@ bool state_descends(const State *state, const State *ancestor);
 State *state_of_context(PyObject *context); /* borrowed */
 int state_enter(State *state, Entered *entered);
 void state_leave(Entered *entered);
+bool context_is_clean(void);
+void context_found_clean(void);
 State *floor_get(void);
 void floor_set(State *state);
 unsigned state_mask(const State *state, const PathKey *key);

@@ -98,11 +98,15 @@ PyObject *on_done_callback(State *unused, Call *call)
  * that runs the next step of a task is not guarded; there the context carries the state, and nobody can take it out. */
 PyObject *on_context_run(State *unused, Call *call)
 {
-    State *caller = state_current();
-    if (LIKELY(caller == NULL)) {
+    State *before = floor_get();
+    if (LIKELY(before == NULL && context_is_clean())) {
         return call_original(call);
     }
-    State *before = floor_get();
+    State *caller = state_current();
+    if (caller == NULL) {
+        context_found_clean();
+        return call_original(call);
+    }
     Py_INCREF(caller);
     floor_set(caller);
     PyObject *result = call_original(call);

@@ -11,6 +11,7 @@ PyObject *state_variable = NULL;
 Policy *runtime_policy = NULL, *code_policy = NULL;
 
 static FAST_THREAD_LOCAL State *thread_floor = NULL;
+static PyObject *clean_context; /* below */
 
 State *floor_get(void)
 {
@@ -58,6 +59,9 @@ static void state_dealloc(PyObject *self)
     State *state = (State *)self;
     live_states--;
     hooklist_follow(live_states > 0);
+    if (live_states == 0) {
+        Py_CLEAR(clean_context);
+    }
     Py_XDECREF(state->parent);
     Py_XDECREF(state->policy);
     Py_XDECREF(state->user);
@@ -131,8 +135,31 @@ State *state_of_context(PyObject *context)
     return Py_IS_TYPE(value, &State_Type) ? (State *)value : NULL;
 }
 
+/* ---- a context known to carry nothing --------------------------------------------------------- */
+
+static PyObject *clean_context = NULL; /* kept, so that its address stays its own; let go with the last guard */
+static uint64_t clean_since = 0, states_carried = 0;
+
+/* Whether the current context surely carries no state. A loop runs every step of every task from one and the same
+ * context; looking into it each time would be most of what a step costs. Only carry() puts a state into a context that
+ * exists. */
+bool context_is_clean(void)
+{
+    return clean_context != NULL && PyThreadState_Get()->context == clean_context && clean_since == states_carried;
+}
+
+void context_found_clean(void)
+{
+    PyObject *context = PyThreadState_Get()->context;
+    if (context != NULL) {
+        Py_XSETREF(clean_context, Py_NewRef(context));
+        clean_since = states_carried;
+    }
+}
+
 static int carry(PyObject *value)
 {
+    states_carried += value != Py_None;
     PyObject *type, *error, *trace;
     PyErr_Fetch(&type, &error, &trace);
     PyObject *token = PyContextVar_Set(state_variable, value);
