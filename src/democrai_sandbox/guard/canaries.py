@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from . import _core
+from .settings import bare_policy
 
 _NOWHERE = "/democrai-sandbox-canary/nothing/here"
 
@@ -23,17 +24,7 @@ Canary = tuple[str, Callable[[], object]]
 
 def check() -> None:
     """Run every canary under a guard that allows nothing; refuse the interpreter if one comes back."""
-    policy = _core.policy(
-        subject="canary",
-        kind="core",
-        entries=(),
-        imports=frozenset(),
-        allow_subprocess=False,
-        include_runtime=False,
-        declared="[]",
-        ancestors=(),
-        resolve=False,
-    )
+    policy = bare_policy("canary", ())
     passed = [name for name, call in _canaries() if not _core.try_guard(policy, call)]
     if passed:
         raise ImportError(

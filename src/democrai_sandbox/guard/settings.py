@@ -70,14 +70,18 @@ def install_defaults(child_environment: Callable[[tuple[Any, ...]], dict[str, st
 
 def install_runtime_paths() -> None:
     """Compute the runtime paths; again when the protected paths change, never per activation."""
-    _core.setup(code_policy=_shared(code_entries()), runtime_policy=_shared(runtime_entries()))
+    _core.setup(
+        code_policy=bare_policy("runtime", (*code_entries(), *_core.protected_entries())),
+        runtime_policy=bare_policy("runtime", (*runtime_entries(), *_core.protected_entries())),
+    )
 
 
-def _shared(entries: Iterable[Entry]) -> _core.Policy:
+def bare_policy(subject: str, entries: tuple[Entry, ...]) -> _core.Policy:
+    """Return a native policy that is nothing but roots: no rules of a manifest, no imports, no children."""
     return _core.policy(
-        subject="runtime",
+        subject=subject,
         kind="core",
-        entries=(*entries, *_core.protected_entries()),
+        entries=entries,
         imports=frozenset(),
         allow_subprocess=False,
         include_runtime=False,

@@ -2,11 +2,6 @@
  * classes. Both run under the guard they were made under. */
 #include "core.h"
 
-PyObject *on_weak_proxy(State *state, Call *call)
-{
-    return on_callable(state, call);
-}
-
 static newfunc weakref_original = NULL;
 
 static PyObject *weakref_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)

@@ -128,7 +128,7 @@
     X(_thread, _, start_joinable_thread, on_callable, 0, 0, "function", 0, 1, 0)                                       \
     X(atexit, _, register, on_callable, 0, 0, "func", 0, 0, 0)                                                         \
     X(_signal, _, signal, on_signal, 0, 0, "handler", 1, 0, 1)                                                         \
-    X(_weakref, _, proxy, on_weak_proxy, 0, 0, "callback", 1, 0, 0)                                                    \
+    X(_weakref, _, proxy, on_callable,   0, 0, "callback", 1, 0, 0)                                                    \
     X(sys, _, set_asyncgen_hooks, on_callables, 0, 0, NULL, 0, 0, 0)                                                   \
     X(_asyncio, Future, add_done_callback, on_done_callback, 0, 0, "fn", 0, 1, 2)                                      \
     X(_asyncio, Task, add_done_callback, on_done_callback, 0, 0, "fn", 0, 1, 2)                                        \
