@@ -5,7 +5,7 @@ VENV := .venv
 export VENV
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test bench lint format build lock clean
+.PHONY: help setup run test fuzz bench lint format build lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/make \1\t\2/' | expand -t 14
@@ -18,6 +18,9 @@ run: setup ## run a small example subject under the guard
 
 test: lint ## lint, all tests, and the guard's tests on every other supported Python found
 	@scripts/test
+
+fuzz: setup ## compare how a million odd URLs are read, by us and by others (minutes)
+	@$(VENV)/bin/python -m tests.policy.fuzz
 
 bench: setup ## print the table of what the guard costs
 	@$(VENV)/bin/python -m bench

@@ -13,6 +13,7 @@ from bench.cases.sweeps import DEPTHS
 from bench.ground import prepared_ground
 from bench.reference import ReferenceUnavailableError, reference_python
 from bench.rounds import FULL, QUICK, Campaign, Measured, Settings
+from bench.serving import serving
 from bench.workers import REFERENCE_MODES
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def _measured(cases: list[Case], settings: Settings, *, reference: bool) -> Meas
         absent["reference"] = "left out"
     campaign = Campaign(cases, settings, _progress)
     campaign.measured.absent.update(absent)
-    with prepared_ground(DEPTHS) as ground:
+    with prepared_ground(DEPTHS) as ground, serving(ground):
         measured = campaign.run(pythons, ground)
     _progress("")
     return measured

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+from bench.sink import Sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -10,6 +13,7 @@ if TYPE_CHECKING:
 
     from bench.ground import Ground
     from bench.modes import Mode
+    from bench.registry import Access
 
 
 class Bed:
@@ -19,22 +23,33 @@ class Bed:
         self.ground = ground
         self.guarded = mode.guarded
         self._mode = mode
-        self._compiled: dict[int, AbstractContextManager[Any]] = {}
+        self._compiled: dict[tuple[int, Access], AbstractContextManager[Any]] = {}
         self._root = [str(ground.work)]
 
-    def guard(self, roots: int = 1) -> AbstractContextManager[Any]:
+    def guard(self, roots: int = 1, access: Access = ()) -> AbstractContextManager[Any]:
         """Give the guard with that many allowed roots: the same object each time, so only entering it costs."""
-        if roots not in self._compiled:
-            self._compiled[roots] = self.new_guard(roots)
-        return self._compiled[roots]
+        key = (roots, access)
+        if key not in self._compiled:
+            self._compiled[key] = self.new_guard(roots, access)
+        return self._compiled[key]
 
-    def new_guard(self, roots: int = 1) -> AbstractContextManager[Any]:
+    def new_guard(self, roots: int = 1, access: Access = ()) -> AbstractContextManager[Any]:
         """Make a guard from its arguments."""
-        return self._mode.guard(self._paths(roots))
+        return self._mode.guard(self._paths(roots), access)
 
     def run(self, function: Callable[..., Any], *args: object) -> Any:
         """Call the function under a guard that wraps it."""
         return self._mode.run(self._root, function, *args)
+
+    @cached_property
+    def sink(self) -> Sink:
+        """Somewhere to connect to; made by the case that first needs it, which is before its guard."""
+        return Sink()
+
+    def tidy(self) -> None:
+        """Clear away what a measurement left, outside the guard and with the clock standing."""
+        if "sink" in self.__dict__:
+            self.sink.empty()
 
     def _paths(self, roots: int) -> list[str]:
         if roots == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from contextlib import contextmanager
@@ -60,6 +61,20 @@ class Ground:
     def modules(self) -> Path:
         """A directory for the import path."""
         return self.work / "modules"
+
+    @property
+    def server_file(self) -> Path:
+        """What the server of the run said about itself."""
+        return self.base / "server.json"
+
+    @property
+    def server_cpu(self) -> int:
+        """The processor that the server stays on."""
+        return int(json.loads(self.server_file.read_text())["cpu"])
+
+    def port(self, service: str) -> int:
+        """Name the port of a service of the server, or of what only looks like one."""
+        return int(json.loads(self.server_file.read_text())["ports"][service])
 
     def deep(self, depth: int) -> Path:
         """Name a file that many components below the file system's root."""

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
+    from bench.registry import Access
+
 SUBJECT = "bench"
 OPERATIONS = ("read", "create", "modify", "delete")
 
@@ -20,11 +22,16 @@ class Mode(Protocol):
 
     guarded: bool
 
-    def guard(self, paths: list[str]) -> AbstractContextManager[Any]:
-        """Make the context in which those paths are allowed, ready to be entered."""
+    def guard(self, paths: list[str], access: Access = ()) -> AbstractContextManager[Any]:
+        """Make the context in which those paths and network targets are allowed, ready to be entered."""
 
     def run(self, paths: list[str], function: Callable[..., Any], *args: object) -> Any:
         """Call the function under such a guard, without a with block."""
+
+
+def _network_rules(access: Access) -> list[dict[str, str]]:
+    """Write the rules as the entries of a manifest, which both products read."""
+    return [{"resource_type": "network", "operation": operation, "target": target} for operation, target in access]
 
 
 class Plain:
@@ -32,9 +39,9 @@ class Plain:
 
     guarded = False
 
-    def guard(self, paths: list[str]) -> AbstractContextManager[Any]:
+    def guard(self, paths: list[str], access: Access = ()) -> AbstractContextManager[Any]:
         """Stand in for a guard."""
-        del paths
+        del paths, access
         return contextlib.nullcontext()
 
     def run(self, paths: list[str], function: Callable[..., Any], *args: object) -> Any:
@@ -54,8 +61,10 @@ class Product:
         with self.guard([os.getcwd()]):
             pass
 
-    def guard(self, paths: list[str]) -> AbstractContextManager[Any]:
-        context: AbstractContextManager[Any] = self._package.process_guard_context(subject=SUBJECT, allowed_paths=paths)
+    def guard(self, paths: list[str], access: Access = ()) -> AbstractContextManager[Any]:
+        context: AbstractContextManager[Any] = self._package.process_guard_context(
+            subject=SUBJECT, allowed_paths=paths, access=_network_rules(access)
+        )
         return context
 
     def run(self, paths: list[str], function: Callable[..., Any], *args: object) -> Any:
@@ -81,13 +90,19 @@ class Reference:
         self._parse = manifest.parse_access_manifest_rules
         self._context = process_guard.process_guard_context
 
-    def guard(self, paths: list[str]) -> AbstractContextManager[Any]:
-        access = [
+    def guard(self, paths: list[str], access: Access = ()) -> AbstractContextManager[Any]:
+        declared = [
             {"resource_type": "filesystem", "operation": operation, "target": path}
             for path in paths
             for operation in OPERATIONS
         ]
-        rules = self._parse({"access": access}, subject_type="module", subject_name=SUBJECT)
+        declared += _network_rules(access)
+        # To this one a request is not a permission to connect, and a client that looks for ~/.netrc is a violation.
+        declared += _network_rules(tuple(("connect", target) for operation, target in access if operation == "receive"))
+        if access:
+            home = os.path.expanduser("~")
+            declared.append({"resource_type": "filesystem", "operation": "read", "target": home})
+        rules = self._parse({"access": declared}, subject_type="module", subject_name=SUBJECT)
         context: AbstractContextManager[Any] = self._context(subject=SUBJECT, access=rules)
         return context
 

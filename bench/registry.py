@@ -12,7 +12,23 @@ if TYPE_CHECKING:
 Loop = Callable[[int], int]
 """Performs the operation that many times and answers the nanoseconds it took."""
 
+Access = tuple[tuple[str, str], ...]
+"""Network rules: each an operation and a target."""
+
 IDLE_LIMIT = 1.05
+PARTS = 4
+SHORT_PARTS = 12
+"""For what waits on nothing and still takes long in the kernel: parts that fit between two turns of the scheduler."""
+
+
+class UnavailableError(Exception):
+    """A case needs what is not installed here; the text says what installs it."""
+
+
+def no_access(bed: Bed) -> Access:
+    """Declare no network rules."""
+    del bed
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +57,14 @@ class Case:
     roots: int = 1
     """Allowed roots of the guard around the loop."""
     sweep: Sweep | None = None
+    access: Callable[[Bed], Access] = no_access
+    """The network rules of that guard."""
+    reference: bool = True
+    """Whether the reference product guards this at all."""
+    parts: int = PARTS
+    """A sample is the best of so many equal parts: what the scheduler takes for others falls into some of them only."""
+    beside: bool = False
+    """Whether the loop runs on the server's processor: one that waits for each answer is far steadier there."""
 
 
 CASES: dict[str, Case] = {}
@@ -60,12 +84,31 @@ def case(
     cheaper: float | None = None,
     wrapped: bool = True,
     per: int = 1,
+    idle: float = IDLE_LIMIT,
+    access: Callable[[Bed], Access] = no_access,
+    reference: bool = True,
+    parts: int = PARTS,
+    beside: bool = False,
 ) -> Callable[[Callable[[Bed], Loop]], Callable[[Bed], Loop]]:
     """Register the decorated function as the preparation of a case; a limited row is limited when idle too."""
 
     def register(prepare: Callable[[Bed], Loop]) -> Callable[[Bed], Loop]:
-        idle_limit = None if limit is None else IDLE_LIMIT
-        add(Case(name, prepare, limit, idle_limit, cheaper, wrapped, per))
+        idle_limit = None if limit is None else idle
+        add(
+            Case(
+                name,
+                prepare,
+                limit,
+                idle_limit,
+                cheaper,
+                wrapped,
+                per,
+                access=access,
+                reference=reference,
+                parts=parts,
+                beside=beside,
+            )
+        )
         return prepare
 
     return register

@@ -26,10 +26,12 @@ def table(rows: list[Row]) -> str:
 def sweeps(series: list[Series]) -> str:
     """Lay out the sweeps: the guarded ratio at each point, and the dearest over the cheapest."""
     lines = []
+    width = max(len(one.name) for one in series)
     for one in series:
         points = "   ".join(f"{point}: {ratio.middle:.2f}" for point, ratio in sorted(one.points.items()))
-        verdict = "-" if one.spread is None else f"x{one.spread:.2f}  {'MISS' if one.misses else 'pass'}"
-        lines.append(f"{one.name:<22}  {points or '-'}   dearest/cheapest {verdict}")
+        spread = "-" if one.spread is None else f"x{one.spread:.2f}"
+        verdict = "MISS: " + ", ".join(one.misses) if one.misses else "pass" if points else "-"
+        lines.append(f"{one.name:<{width}}  {points or '-'}   dearest/cheapest {spread}  {verdict}")
     return "\n".join([f"Sweeps, guarded over not installed; flat means within x{FLAT}", *lines])
 
 
@@ -53,6 +55,9 @@ def _failures(measured: Measured) -> list[str]:
     """Say each reason once, however many cases it stopped."""
     stopped: dict[tuple[str, str], list[str]] = {}
     for (case, mode), reason in measured.failures.items():
+        # What fails where nothing is installed has its reason in the table.
+        if (case, "plain") in measured.failures:
+            continue
         stopped.setdefault((mode, reason), []).append(case)
     return [f"{mode}, not measured: {'; '.join(cases)}: {reason}" for (mode, reason), cases in stopped.items()]
 
@@ -121,6 +126,8 @@ def _target(row: Row) -> str:
 
 
 def _verdict(row: Row) -> str:
+    if row.unmeasured is not None:
+        return f"not measured: {row.unmeasured}"
     text = "MISS: " + ", ".join(row.misses) if row.misses else "pass"
     if row.cheaper is not None:
         return "-" if row.factor is None else f"{text} (reference/{row.factor:.0f})"

@@ -6,8 +6,7 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from bench.worker import PARTS
-from bench.workers import WorkerError, WorkerProcess, running
+from bench.workers import REFERENCE_MODES, WorkerError, WorkerProcess, running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -76,8 +75,7 @@ class Campaign:
         return self.measured
 
     def _measure(self, case: Case, workers: list[WorkerProcess]) -> None:
-        wanted = [worker for worker in workers if case.sweep is None or worker.mode in SWEEP_MODES]
-        able = [worker for worker in wanted if self._warm_up(case, worker)]
+        able = [worker for worker in workers if _is_wanted(case, worker.mode) and self._warm_up(case, worker)]
         for _ in range(self._settings.rounds):
             times = {worker.mode: self._sample(case, worker) for worker in self._shuffled(able)}
             self.measured.rounds[case.name].append({mode: time for mode, time in times.items() if time is not None})
@@ -100,7 +98,7 @@ class Campaign:
         turns = 1
         while (elapsed := worker.measure(case.name, turns)) < FIRST_GUESS_NS:
             turns *= 4
-        return max(1, round(turns * self._settings.sample_ns / (PARTS * elapsed)))
+        return max(1, round(turns * self._settings.sample_ns / (case.parts * elapsed)))
 
     def _sample(self, case: Case, worker: WorkerProcess) -> float | None:
         turns = self._turns[case.name, worker.mode]
@@ -112,3 +110,9 @@ class Campaign:
 
     def _shuffled(self, items: list[T]) -> list[T]:
         return self._random.sample(items, len(items))
+
+
+def _is_wanted(case: Case, mode: str) -> bool:
+    if case.sweep is not None:
+        return mode in SWEEP_MODES
+    return case.reference or mode not in REFERENCE_MODES

@@ -44,6 +44,8 @@ class Row:
     factor: float | None
     """How many times cheaper it is."""
     misses: tuple[str, ...]
+    unmeasured: str | None = None
+    """Why there is nothing to compare with: a client that is not installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +67,22 @@ def rows(cases: list[Case], measured: Measured) -> list[Row]:
 def series(cases: list[Case], measured: Measured) -> list[Series]:
     """Sum up the sweeps."""
     found: dict[str, dict[int, Ratio]] = {}
+    failed = set()
     for case in cases:
         if case.sweep is None:
             continue
         points = found.setdefault(case.sweep.series, {})
+        if (case.name, "guarded") in measured.failures:
+            failed.add(case.sweep.series)
         ratio = _ratio(measured.rounds[case.name], "guarded")
         if ratio is not None:
             points[case.sweep.point] = ratio
-    return [_series(name, points) for name, points in found.items()]
+    return [_series(name, points, failed=name in failed) for name, points in found.items()]
 
 
-def _series(name: str, points: dict[int, Ratio]) -> Series:
-    if not points:
-        return Series(name, points, None, ())
+def _series(name: str, points: dict[int, Ratio], *, failed: bool) -> Series:
+    if failed or not points:
+        return Series(name, points, None, ("guarded fails",) if failed else ())
     middles = [ratio.middle for ratio in points.values()]
     spread = max(middles) / min(middles)
     return Series(name, points, spread, ("not flat",) if spread > FLAT else ())
@@ -103,6 +108,7 @@ def _row(case: Case, measured: Measured) -> Row:
         case.cheaper,
         factor,
         _misses(case, measured, ratios, factor),
+        measured.failures.get((case.name, "plain")),
     )
 
 
@@ -116,7 +122,9 @@ def _ratio(rounds: list[dict[str, float]], mode: str) -> Ratio | None:
 
 
 def _misses(case: Case, measured: Measured, ratios: dict[str, Ratio], factor: float | None) -> tuple[str, ...]:
-    """Name what is over its limit; what fails where it has to work is a miss too."""
+    """Name what is over its limit; what fails where it has to work is a miss too, and so is a limit nobody tried."""
+    if (case.name, "plain") in measured.failures:
+        return () if case.limit is None else ("not measured",)
     misses = []
     for mode, limit in (("idle", case.idle_limit), ("guarded", case.limit)):
         if (case.name, mode) in measured.failures:

@@ -6,19 +6,21 @@ import gc
 import json
 import os
 import sys
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from bench.bed import Bed
 from bench.cases import CASES
 from bench.ground import Ground
 from bench.modes import MODES
+from bench.registry import UnavailableError
 
 if TYPE_CHECKING:
-    from bench.registry import Case, Loop
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
-PARTS = 4
-"""A sample is the best of so many equal parts: what the scheduler takes for others falls into some of them only."""
+    from bench.registry import Case, Loop
 
 
 class Worker:
@@ -27,6 +29,7 @@ class Worker:
     def __init__(self, bed: Bed) -> None:
         self._bed = bed
         self._loops: dict[str, Loop] = {}
+        self._guards: dict[str, AbstractContextManager[Any]] = {}
 
     def measure(self, name: str, turns: int) -> int:
         """Answer the nanoseconds of that many turns of a case, in the best part."""
@@ -35,15 +38,32 @@ class Worker:
             self._loops[name] = case.prepare(self._bed)
         loop = self._loops[name]
         gc.collect()
-        return self._guarded(case, loop, turns) if case.wrapped else _best(loop, turns)
+        try:
+            with self._placed(case):
+                return self._guarded(case, loop, turns) if case.wrapped else _best(case, loop, turns)
+        finally:
+            self._bed.tidy()
+
+    @contextmanager
+    def _placed(self, case: Case) -> Iterator[None]:
+        """Move to the server's processor for a case that wants to, and back."""
+        anywhere = os.sched_getaffinity(0)
+        if case.beside:
+            os.sched_setaffinity(0, {self._bed.ground.server_cpu})
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, anywhere)
 
     def _guarded(self, case: Case, loop: Loop, turns: int) -> int:
-        with self._bed.guard(case.roots):
-            return _best(loop, turns)
+        if case.name not in self._guards:
+            self._guards[case.name] = self._bed.guard(case.roots, case.access(self._bed))
+        with self._guards[case.name]:
+            return _best(case, loop, turns)
 
 
-def _best(loop: Loop, turns: int) -> int:
-    return min(loop(turns) for _ in range(PARTS))
+def _best(case: Case, loop: Loop, turns: int) -> int:
+    return min(loop(turns) for _ in range(case.parts))
 
 
 def main() -> None:
@@ -64,6 +84,8 @@ def main() -> None:
         _, turns, name = line.rstrip("\n").split(" ", 2)
         try:
             _answer(answers, ns=worker.measure(name, int(turns)))
+        except UnavailableError as error:
+            _answer(answers, error=str(error))
         except Exception as error:
             _answer(answers, error=f"{type(error).__name__}: {error}")
 

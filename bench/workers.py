@@ -102,7 +102,7 @@ def running(pythons: Mapping[str, Path], ground: Ground) -> Iterator[Running]:
 
 def _environment(ground: Ground, mode: str) -> dict[str, str]:
     """Give every worker the same surroundings, apart from the user's own files and settings."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DEMOCRAI_", "PYTHON", "XDG_"))}
+    kept = {name: value for name, value in os.environ.items() if not _is_own(name)}
     search = [REPOSITORY]
     if mode not in REFERENCE_MODES:
         search.append(_package_home())
@@ -113,6 +113,11 @@ def _environment(ground: Ground, mode: str) -> dict[str, str]:
         # Otherwise each process has its own layout of sets and dictionaries, and its own speed with it.
         "PYTHONHASHSEED": "0",
     }
+
+
+def _is_own(name: str) -> bool:
+    """A proxy setting would lead the clients away from the server of the run."""
+    return name.startswith(("DEMOCRAI_", "PYTHON", "XDG_")) or name.lower().endswith("_proxy")
 
 
 def _package_home() -> Path:

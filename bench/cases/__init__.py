@@ -5,10 +5,27 @@ from __future__ import annotations
 from bench.cases import files, imports
 
 # isort: split
-from bench.cases import concurrency, guards
+from bench.cases import sockets
+
+# isort: split
+from bench.cases import clients, concurrency, guards
 
 # isort: split
 from bench.cases import interpreter, sweeps
+
+# isort: split
+from bench.cases import rules
 from bench.registry import CASES
 
-__all__ = ["CASES", "concurrency", "files", "guards", "imports", "interpreter", "sweeps"]
+__all__ = [
+    "CASES",
+    "clients",
+    "concurrency",
+    "files",
+    "guards",
+    "imports",
+    "interpreter",
+    "rules",
+    "sockets",
+    "sweeps",
+]

@@ -10,10 +10,10 @@ import errno
 import json
 from typing import TYPE_CHECKING, Any
 
-from .policy import InvalidInputError, NetworkTargetMissingError, Problem, SandboxError, Subject
+from .policy import EXTERNAL_URL_LOCKED, InvalidInputError, NetworkTargetMissingError, Problem, SandboxError, Subject
 
 if TYPE_CHECKING:
-    from .policy import SubjectChain
+    from .policy import AccessDecision, SubjectChain
 
 __all__ = [
     "EnvironmentDenied",
@@ -33,6 +33,11 @@ __all__ = [
     "TamperDenied",
 ]
 
+_SOCKET_HINTS = {
+    "socket:foreign": "The socket belongs to the host or to another subject: open a connection of your own.",
+    "socket:option": "Options that lead packets by way of other hosts are not available inside a guard.",
+    "socket:tls-without-name": "Give the name of the server (server_hostname) to the TLS connection.",
+}
 _SECTIONS = {"engine": "runtime", "extractor": "runtime"}
 
 
@@ -176,6 +181,8 @@ class EnvironmentDenied(SandboxDenied):
     @property
     def hint(self) -> str:
         """Say that no declaration opens this."""
+        if not self.target.startswith("DEMOCRAI_"):
+            return f"{self.target} would change how names are looked up for the whole process."
         return "DEMOCRAI_* belongs to the runtime, which sets it for children by itself; use another name."
 
 
@@ -194,14 +201,26 @@ class NetworkDenied(SandboxDenied):
     """A network target is not enabled for the subject."""
 
     code = "sandbox_network_denied"
+    decision: AccessDecision | None = None
+    """What the decider said, when it gave its reasons."""
+
+    @property
+    def request_id(self) -> str | None:
+        """The pending request for this target, when there is one."""
+        return self.decision.request_id if self.decision else None
 
     def __str__(self) -> str:
-        """Return the documented answer for a locked target."""
-        return f"External URL is locked. ({self.code}:{self.subject}:{self.target})"
+        """Return the documented answer for a locked target, or what the decider said."""
+        message = self.decision.message if self.decision else EXTERNAL_URL_LOCKED
+        return f"{message} ({self.code}:{self.subject}:{self.target})"
 
     @property
     def hint(self) -> str:
         """The manifest entry that would allow it, and the approval call for targets chosen at run time."""
+        if self.target.startswith("socket:"):
+            return _SOCKET_HINTS.get(self.target, "Sockets of this kind are not available inside a guard: use TCP or UDP.")
+        if self.request_id:
+            return f"Request {self.request_id} is waiting for an administrator to approve or deny it."
         entry = json.dumps({"resource_type": "network", "operation": self.operation, "target": self.target})
         return (
             f"Add to {self._place('access')}:\n  {entry}\n"

@@ -29,6 +29,8 @@ def native(entries, protected=(), owned=()):
         declared="[]",
         ancestors=(),
         resolve=False,
+        network=(),
+        network_only=False,
     )
 
 
@@ -73,6 +75,8 @@ def test_the_core_takes_only_normalised_absolute_paths(path):
             declared="[]",
             ancestors=(),
             resolve=False,
+            network=(),
+            network_only=False,
         )
 
 

@@ -8,11 +8,13 @@ from democrai_sandbox.policy import (
     EVERY_ACCESS,
     VALID_OPERATIONS,
     FileAccess,
+    NetworkAccess,
     Operation,
     ResourceType,
     file_access,
     http_operation,
     is_valid_operation,
+    network_access,
 )
 
 VALID = {
@@ -45,6 +47,7 @@ def test_bits_of_the_mask_are_fixed():
         "EXECUTE": 16,
     }
     assert int(EVERY_ACCESS) == 31
+    assert {bit.name: bit.value for bit in NetworkAccess} == {"CONNECT": 1, "RECEIVE": 2, "SEND": 4}
 
 
 def test_mask_of_operations():
@@ -61,6 +64,15 @@ def test_network_operations_have_no_bit(operation):
     """A network operation never becomes an empty mask."""
     with pytest.raises(ValueError, match="not a filesystem operation"):
         file_access(operation)
+
+
+def test_each_operation_has_its_bit_in_one_of_the_masks():
+    """A network operation is one bit of the network mask; an operation on files has none there."""
+    for operation in VALID_OPERATIONS[ResourceType.NETWORK]:
+        assert network_access(operation).name == operation.name
+    for operation in VALID_OPERATIONS[ResourceType.FILESYSTEM]:
+        with pytest.raises(ValueError, match="not a network operation"):
+            network_access(operation)
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "get", "Head"])

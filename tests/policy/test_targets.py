@@ -45,7 +45,8 @@ from democrai_sandbox.policy import (
         ("https://h.example/a%7eb/%c3%a9", "url", "https://h.example/a~b/%C3%A9"),
         ("https://h.example/é", "url", "https://h.example/%C3%A9"),
         ("https://h.example/a;v=1,2@x:y", "url", "https://h.example/a;v=1,2@x:y"),
-        ("https://h.example/%20/%2B", "url", "https://h.example/%20/%2B"),
+        ("https://h.example/%20/%2b", "url", "https://h.example/%20/%2B"),
+        ("https://h.example/%21%24%26%27%28%29%2a%2c%3A%3b%3d%40", "url", "https://h.example/!$&'()*,:;=@"),
         ("https://h.example/{id}|x", "url", "https://h.example/%7Bid%7D%7Cx"),
         ("api.example.com", "host", "api.example.com"),
         ("API.example.com.", "host", "api.example.com"),
@@ -135,10 +136,19 @@ def test_a_query_may_follow_the_host(text):
         ("/v1/a%20b", False),
         ("/v1/a%25b", False),
         ("/v1//x", False),
+        ("//v1", True),
+        ("///v1//x/", True),
+        ("//", False),
         ("/v1/../admin", True),
         ("/v1/./x", True),
         ("/v1/..", True),
         ("/v1/..;x=1/admin", True),
+        ("/v1/a;x=1", False),
+        ("/v1/a%3Bx", False),
+        ("/v1/..%3Bx/admin", True),
+        ("/v1/.%3b", True),
+        ("/v1/..%25253b/admin", True),
+        ("/v1/..%3Cx/admin", False),
         ("/v1/%2e%2e/admin", True),
         ("/v1/%2E./admin", True),
         ("/v1/x%2fy", True),
@@ -256,6 +266,8 @@ ODD_HOSTS = [
     *(
         "fa\u00df.de",
         "\u03c2.gr",
+        "\u03a3\u0391.gr",
+        "x.\u03a30.gr",
         "a\u200d.com",
         "a\u200b.com",
         "a\u202eb.com",
@@ -380,6 +392,15 @@ def test_malformed_declarations_are_refused(text):
         parse_declaration(text)
     assert caught.value.problems[0].message
     assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    "text", ["http://a.com/v1#/../admin#x", "http://a.com#a#b", "http://a.com/?#?#", "http://a.com##"]
+)
+def test_a_second_fragment_is_refused(text):
+    """Some clients take the first '#' for the end of the path and others the last: they send different paths."""
+    with pytest.raises(InvalidInputError, match="'#'"):
+        parse_request_url(text)
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,25 @@ import weakref
 from contextlib import suppress
 from importlib import import_module
 
-from ._core import Guard, live_states, patched_entries
+from ._core import Guard, access_changed, live_states, patched_entries
 from .canaries import check
-from .contexts import exact_guard_context, process_guard_bypass_context, process_guard_context
+from .contexts import (
+    exact_guard_context,
+    network_policy_context,
+    process_guard_bypass_context,
+    process_guard_context,
+)
 from .denials import DenialRecord, recent_denials
 from .environment import child_environment, environment_of, process_guard_context_from_env
-from .interface import AccessQuestion, AllowLink, Decider, DenialRecorder, GuardView
+from .interface import (
+    AccessQuestion,
+    AllowLink,
+    Decider,
+    DenialRecorder,
+    EndpointObserver,
+    GuardView,
+    ObservedEndpoint,
+)
 from .probes import facade_files, install
 from .settings import configure_guard, install_defaults
 from .views import current_guard
@@ -22,13 +35,17 @@ __all__ = [
     "Decider",
     "DenialRecord",
     "DenialRecorder",
+    "EndpointObserver",
     "Guard",
     "GuardView",
+    "ObservedEndpoint",
+    "access_changed",
     "child_environment",
     "configure_guard",
     "current_guard",
     "exact_guard_context",
     "live_states",
+    "network_policy_context",
     "patched_entries",
     "process_guard_bypass_context",
     "process_guard_context",

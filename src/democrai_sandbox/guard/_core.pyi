@@ -1,6 +1,6 @@
 from collections.abc import Callable
-from types import CodeType
-from typing import Any, NamedTuple, Self, TypeVar, final
+from types import CodeType, ModuleType
+from typing import Any, Literal, NamedTuple, Self, TypeVar, final
 
 _T = TypeVar("_T")
 
@@ -19,6 +19,18 @@ class AccessQuestion(NamedTuple):
     organization_id: Any
     session_key: Any
 
+class ObservedEndpoint(NamedTuple):
+    subject: str
+    subject_kind: str
+    host: str
+    addresses: tuple[str, ...]
+    port: int
+
+@final
+class Ticket:
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *args: object) -> Literal[False]: ...
+
 @final
 class Guard:
     def __enter__(self) -> Self: ...
@@ -32,7 +44,7 @@ def setup(
     denial_factory: Callable[..., BaseException] = ...,
     usage_error: type[BaseException] = ...,
     child_environment: Callable[[tuple[Any, ...]], dict[str, str]] = ...,
-    decider: Callable[[AccessQuestion], bool] = ...,
+    decider: Callable[[AccessQuestion], object] = ...,
     recorder: Callable[..., None] = ...,
     facade_files: frozenset[str] = ...,
     sensitive_roots: frozenset[str] = ...,
@@ -42,6 +54,13 @@ def setup(
     runtime_code: list[CodeType] = ...,
     check_failed: type[BaseException] = ...,
     handle_code: CodeType = ...,
+    invalid_target: Callable[[str], Exception] = ...,
+    decision_type: type = ...,
+    default_ports: dict[str, int] = ...,
+    parse_url: Callable[[str], str] = ...,
+    normalise_host: Callable[[str], str] = ...,
+    observer: Callable[[ObservedEndpoint], None] = ...,
+    adapters: dict[str, Callable[[ModuleType], bool]] = ...,
 ) -> None: ...
 def policy(
     *,
@@ -54,6 +73,8 @@ def policy(
     declared: str,
     ancestors: tuple[str, ...],
     resolve: bool,
+    network: tuple[tuple[bytes, int], ...],
+    network_only: bool,
 ) -> Policy: ...
 def guard(policy: Policy, user_id: Any, organization_id: Any, session_key: Any, exact: bool) -> Guard: ...
 def bypass() -> Guard: ...
@@ -69,3 +90,16 @@ def is_sealed() -> bool: ...
 def patched_entries() -> list[tuple[str, str, str, bool]]: ...
 def try_guard(policy: Policy, function: Callable[[], object], /) -> int: ...
 def mask(policy: Policy, path: bytes) -> int: ...
+def access_changed() -> None:
+    """Say that approvals have changed: running activations ask the decider again."""
+
+def request(method: str, url: str, /) -> Ticket | None: ...
+def origin(scheme: str, host: str, port: int, /) -> Ticket | None: ...
+def websocket(url: str, /) -> Ticket | None: ...
+def websocket_use(url: str, direction: str, /) -> None: ...
+def subject_key() -> int: ...
+def may_use(socket: object, /) -> bool: ...
+def read_url(text: str, /) -> tuple[str, str, int, str, bool]: ...
+def url_mask(policy: Policy, url: str, /) -> int: ...
+def socket_mask(policy: Policy, host: str, port: int | None, /) -> int: ...
+def name_mask(policy: Policy, host: str, /) -> int: ...

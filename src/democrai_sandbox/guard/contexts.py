@@ -89,6 +89,32 @@ def exact_guard_context(
     )
 
 
+def network_policy_context(
+    *,
+    subject: str,
+    subject_kind: str = "module",
+    allowed_targets: Iterable[str] = (),
+    access: Iterable[AccessRule | Mapping[str, object]] = (),
+    user_id: Any = None,
+    organization_id: Any = None,
+    session_key: Any = None,
+) -> Guard:
+    """Return a guard for the network alone: files, imports and processes stay as they are around it.
+
+    ``process_guard_context`` restricts the network as well; this is for code that needs no more than that.
+    """
+    return make_guard(
+        subject=subject,
+        subject_kind=subject_kind,
+        allowed_targets=allowed_targets,
+        access=access,
+        user_id=user_id,
+        organization_id=organization_id,
+        session_key=session_key,
+        network_only=True,
+    )
+
+
 def process_guard_bypass_context() -> Guard:
     """Return a context in which no guard is in force, for runtime internals.
 
@@ -149,6 +175,7 @@ def _compile(
     allowed_imports: Iterable[str] = (),
     allow_subprocess: bool = False,
     include_runtime_paths: bool = True,
+    network_only: bool = False,
     ancestors: SubjectChain = (),
 ) -> Policy:
     problems = _flag_problems(include_runtime_paths)
@@ -168,7 +195,9 @@ def _compile(
     compiled = compile_policy(
         subject=actor, rules=rules, allowed_imports=allowed_imports, allow_subprocess=allow_subprocess
     )
-    return _native(compiled, include_runtime_paths=include_runtime_paths, ancestors=ancestors)
+    return _native(
+        compiled, include_runtime_paths=include_runtime_paths, network_only=network_only, ancestors=ancestors
+    )
 
 
 def _flag_problems(flag: object) -> list[Problem]:
@@ -193,7 +222,9 @@ def _sequence(value: object, pointer: str) -> list[Any]:
     raise InvalidInputError.of(f"expected a list, got {type(value).__name__}", pointer=pointer)
 
 
-def _native(compiled: CompiledPolicy, *, include_runtime_paths: bool, ancestors: SubjectChain) -> Policy:
+def _native(
+    compiled: CompiledPolicy, *, include_runtime_paths: bool, network_only: bool, ancestors: SubjectChain
+) -> Policy:
     """Hand the policy to the core, which resolves the roots: one that is a link works."""
     roots = [(path.encode("utf-8", "surrogateescape"), mask) for path, mask in compiled.file_entries]
     for path, _ in roots:
@@ -210,4 +241,6 @@ def _native(compiled: CompiledPolicy, *, include_runtime_paths: bool, ancestors:
         declared=rules_to_json(compiled.rules),
         ancestors=tuple(map(str, ancestors)),
         resolve=True,
+        network=compiled.network_entries,
+        network_only=network_only,
     )

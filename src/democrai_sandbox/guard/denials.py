@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import (
     EnvironmentDenied,
@@ -11,12 +11,16 @@ from democrai_sandbox.errors import (
     FilesystemFdDenied,
     GuardUsageError,
     ModuleDenied,
+    NetworkDenied,
     SandboxDenied,
     SubprocessDenied,
     TamperDenied,
 )
 
 from . import _core
+
+if TYPE_CHECKING:
+    from democrai_sandbox.policy import AccessDecision
 
 _CLASSES: dict[str, type[SandboxDenied]] = {
     "filesystem": FilesystemDenied,
@@ -25,14 +29,17 @@ _CLASSES: dict[str, type[SandboxDenied]] = {
     "subprocess": SubprocessDenied,
     "environment": EnvironmentDenied,
     "tamper": TamperDenied,
+    "network": NetworkDenied,
 }
 
 
-def make_denial(kind: str, view: tuple[Any, ...], operation: str, target: str) -> SandboxDenied:
-    """Return the exception for a refusal of the core."""
+def make_denial(
+    kind: str, view: tuple[Any, ...], operation: str, target: str, *, decision: AccessDecision | None = None
+) -> SandboxDenied:
+    """Return the exception for a refusal of the core, with what the decider said if it was asked."""
     links, labels, _, _, _, installing, _ = view
     subject_kind, subject, _, _ = links[-1]
-    return _CLASSES[kind](
+    denial = _CLASSES[kind](
         target,
         subject=subject,
         subject_kind=subject_kind,
@@ -40,6 +47,9 @@ def make_denial(kind: str, view: tuple[Any, ...], operation: str, target: str) -
         operations=tuple(operation.split(",")),
         installing=installing,
     )
+    if decision is not None and isinstance(denial, NetworkDenied):
+        denial.decision = decision
+    return denial
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,26 +5,47 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from ._core import AccessQuestion
+from ._core import AccessQuestion, ObservedEndpoint
 
 if TYPE_CHECKING:
     from democrai_sandbox.errors import SandboxDenied
-    from democrai_sandbox.policy import AccessRule, Subject, SubjectChain, SubjectKind
+    from democrai_sandbox.policy import AccessDecision, AccessRule, Subject, SubjectChain, SubjectKind
 
-__all__ = ["AccessQuestion", "AllowLink", "Decider", "DenialRecorder", "GuardView"]
+__all__ = [
+    "AccessQuestion",
+    "AllowLink",
+    "Decider",
+    "DenialRecorder",
+    "EndpointObserver",
+    "GuardView",
+    "ObservedEndpoint",
+]
 
 
 @runtime_checkable
 class Decider(Protocol):
     """Answers what the policy does not allow.
 
-    Asked synchronously, outside the guard, at most once per activation and (operation, resolved path). Only the answer
-    ``True`` allows; without a decider the answer is no. An exception is not a denial: it becomes
-    ``ExternalAccessCheckFailed``.
+    Asked synchronously, outside the guard, at most once per activation and (operation, target) until
+    ``access_changed()`` is called. Only ``True``, or a decision that allows, allows; without a decider the answer is
+    no. An exception is not a denial: it becomes ``ExternalAccessCheckFailed``.
     """
 
-    def decide(self, question: AccessQuestion) -> bool:
-        """Return True when an approval covers the question."""
+    def decide(self, question: AccessQuestion) -> bool | AccessDecision:
+        """Return whether an approval covers the question; a decision says in the denial what is pending."""
+        ...
+
+
+@runtime_checkable
+class EndpointObserver(Protocol):
+    """Is told of every permitted connection before it is made, outside the guard, for an allowlist below Python.
+
+    The same endpoint is told again after a minute. What it raises becomes ``ExternalAccessCheckFailed``, and the
+    connection is not made.
+    """
+
+    def observe(self, endpoint: ObservedEndpoint) -> None:
+        """Take note of where a subject is about to connect."""
         ...
 
 

@@ -7,12 +7,21 @@ from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import ExternalAccessCheckFailed, GuardSealedError, GuardUsageError
-from democrai_sandbox.policy import InvalidInputError, normalise_path
+from democrai_sandbox.policy import (
+    DEFAULT_PORTS,
+    AccessDecision,
+    InvalidInputError,
+    NetworkTargetMissingError,
+    normalise_path,
+    parse_request_url,
+    parse_socket,
+)
 
 from . import _core
+from .clients import ADAPTERS
 from .denials import make_denial
 from .handles import handle_code
-from .interface import Decider, DenialRecorder
+from .interface import Decider, DenialRecorder, EndpointObserver
 from .runtime_paths import Entry, code_entries, protected_entries, runtime_entries
 
 if TYPE_CHECKING:
@@ -25,6 +34,7 @@ def configure_guard(
     *,
     decider: Decider | None = None,
     recorder: DenialRecorder | None = None,
+    observer: EndpointObserver | None = None,
     protected_paths: Iterable[str | os.PathLike[str]] = (),
     sensitive_imports: Iterable[str] = (),
     runtime_code: Iterable[Callable[..., Any] | CodeType] = (),
@@ -41,6 +51,8 @@ def configure_guard(
         raise InvalidInputError.of(f"not a Decider: {type(decider).__name__}", pointer="/decider")
     if recorder is not None and not isinstance(recorder, DenialRecorder):
         raise InvalidInputError.of(f"not a DenialRecorder: {type(recorder).__name__}", pointer="/recorder")
+    if observer is not None and not isinstance(observer, EndpointObserver):
+        raise InvalidInputError.of(f"not an EndpointObserver: {type(observer).__name__}", pointer="/observer")
     shut = protected_entries(_checked_path(path) for path in protected_paths)
     roots = _checked_roots(sensitive_imports)
     codes = [_code_of(function) for function in runtime_code]
@@ -48,6 +60,8 @@ def configure_guard(
         _core.setup(decider=decider.decide)
     if recorder is not None:
         _core.setup(recorder=recorder.record)
+    if observer is not None:
+        _core.setup(observer=observer.observe)
     _core.setup(runtime_code=codes, sensitive_roots=_core.sensitive_roots() | roots)
     _core.setup(protected=(*_core.protected_entries(), *shut))
     install_runtime_paths()
@@ -64,6 +78,12 @@ def install_defaults(child_environment: Callable[[tuple[Any, ...]], dict[str, st
         facade_files=facade,
         sensitive_roots=SENSITIVE_ROOTS,
         protected=(),
+        invalid_target=_invalid_target,
+        decision_type=AccessDecision,
+        default_ports=dict(DEFAULT_PORTS),
+        parse_url=_ascii_url,
+        normalise_host=_ascii_host,
+        adapters=ADAPTERS,
     )
     install_runtime_paths()
 
@@ -88,7 +108,24 @@ def bare_policy(subject: str, entries: tuple[Entry, ...]) -> _core.Policy:
         declared="[]",
         ancestors=(),
         resolve=True,
+        network=(),
+        network_only=False,
     )
+
+
+def _invalid_target(why: str) -> Exception:
+    """Return the refusal of a target that the core could not read; without a reason it is missing altogether."""
+    return InvalidInputError.of(why) if why else NetworkTargetMissingError()
+
+
+def _ascii_url(text: str) -> str:
+    """Return the canonical form of a URL that is not ASCII. The core reads the answer again."""
+    return parse_request_url(text).normalized
+
+
+def _ascii_host(text: str) -> str:
+    """Return the canonical form of a host that is not ASCII. The core reads the answer again."""
+    return parse_socket(text, None).host
 
 
 def _checked_roots(names: Iterable[str]) -> frozenset[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .compiled import CompiledPolicy, compile_policy
 from .encoding import rules_from_json, rules_to_json
 from .matching import NetworkIndex, implied_connection
+from .netkeys import network_entries
 from .operations import (
     EVERY_ACCESS,
     NETWORK_OPERATIONS,
@@ -12,11 +13,13 @@ from .operations import (
     VALID_OPERATIONS,
     WRITING_OPERATIONS,
     FileAccess,
+    NetworkAccess,
     Operation,
     ResourceType,
     file_access,
     http_operation,
     is_valid_operation,
+    network_access,
 )
 from .paths import PathIndex, is_at_or_below, normalise_path
 from .problems import (
@@ -63,6 +66,7 @@ __all__ = [
     "DecisionCode",
     "FileAccess",
     "InvalidInputError",
+    "NetworkAccess",
     "NetworkIndex",
     "NetworkTarget",
     "NetworkTargetMissingError",
@@ -85,6 +89,8 @@ __all__ = [
     "is_at_or_below",
     "is_valid_operation",
     "nearest",
+    "network_access",
+    "network_entries",
     "normalise_path",
     "normalise_target",
     "parse_access",

@@ -7,6 +7,7 @@ from keyword import iskeyword
 from typing import TYPE_CHECKING
 
 from .matching import NetworkIndex
+from .netkeys import network_entries
 from .operations import ResourceType, file_access
 from .paths import PathIndex
 from .problems import InvalidInputError, Problem, pointer_to
@@ -34,6 +35,11 @@ class CompiledPolicy:
     def file_entries(self) -> tuple[tuple[str, int], ...]:
         """The filesystem roots with their ``FileAccess`` masks as plain numbers, as the native core takes them."""
         return tuple((path, int(mask)) for path, mask in self.paths.entries)
+
+    @property
+    def network_entries(self) -> tuple[tuple[bytes, int], ...]:
+        """The network rules as keys with their ``NetworkAccess`` masks, as the native core takes them."""
+        return network_entries(self.rules)
 
 
 def compile_policy(

@@ -22,6 +22,8 @@ _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 # Mapped to "." by IDNA: one of them would silently turn one label into two.
 _LOOKALIKE_DOTS = re.compile("[\u3002\uff0e\uff61\u2024\ufe52]")
+# The only letter whose lower case depends on its neighbours, and so on whether a client lowers labels or whole names.
+_CAPITAL_SIGMA = "\u03a3"
 
 
 def normalise_host(text: str) -> str:
@@ -114,7 +116,7 @@ def _to_ascii(text: str) -> str:
 def _to_ascii_label(label: str, host: str) -> str:
     lowered = label.lower()
     # Lower case must not turn a foreign letter into an ASCII one (KELVIN SIGN becomes "k").
-    if sum(map(str.isascii, lowered)) != sum(map(str.isascii, label)):
+    if _CAPITAL_SIGMA in label or sum(map(str.isascii, lowered)) != sum(map(str.isascii, label)):
         raise InvalidInputError.of(f"the host holds a letter that turns into another one: {shown(host)}")
     try:
         import idna  # noqa: PLC0415  # only hosts that are not ASCII need it

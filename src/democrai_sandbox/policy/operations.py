@@ -1,4 +1,4 @@
-"""What can be done to what: resource types, operations and the file access mask."""
+"""What can be done to what: resource types, operations and the masks of accesses."""
 
 from __future__ import annotations
 
@@ -72,6 +72,23 @@ _ACCESS_OF_OPERATION: Mapping[Operation, FileAccess] = MappingProxyType(
     }
 )
 
+
+class NetworkAccess(IntFlag):
+    """Network operations as bits. The native core uses exactly these values; never renumber them."""
+
+    CONNECT = 1
+    RECEIVE = 2
+    SEND = 4
+
+
+_NETWORK_ACCESS_OF_OPERATION: Mapping[Operation, NetworkAccess] = MappingProxyType(
+    {
+        Operation.CONNECT: NetworkAccess.CONNECT,
+        Operation.RECEIVE: NetworkAccess.RECEIVE,
+        Operation.SEND: NetworkAccess.SEND,
+    }
+)
+
 _RECEIVING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -90,6 +107,15 @@ def file_access(operations: Operation | Iterable[Operation]) -> FileAccess:
             raise ValueError(message)
         mask |= bit
     return mask
+
+
+def network_access(operation: Operation) -> NetworkAccess:
+    """Return the bit of one network operation; ``ValueError`` for one that is not about the network."""
+    bit = _NETWORK_ACCESS_OF_OPERATION.get(operation)
+    if bit is None:
+        message = f"{operation!s} is not a network operation"
+        raise ValueError(message)
+    return bit
 
 
 def http_operation(method: str) -> Operation:

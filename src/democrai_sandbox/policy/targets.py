@@ -171,6 +171,9 @@ def _parse_url(text: str, *, declared: bool) -> NetworkTarget:
     scheme = scheme.lower()
     if declared and (query is not None or fragment is not None):
         raise InvalidInputError.of("a rule binds scheme, host, port and path: leave out the query and the fragment")
+    if fragment is not None and "#" in fragment[1:]:
+        # Clients differ in which one ends the path (urllib.request takes the last).
+        raise InvalidInputError.of(f"the URL has more than one '#': {shown(text)}")
     if not authority:
         raise InvalidInputError.of(f"the URL has no host: {shown(text)}")
     host, port = _split_port(authority)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.guard.attacks import namespaces
 from tests.guard.attacks.kit import REGISTRY, Attack, Expectation, Fruitless, Ground, Residual, Works, running_version
 
 HERE = Path(__file__).parent
@@ -95,6 +96,12 @@ def keeps_access_times() -> bool:
         return ground.was_read("probe")
 
 
+@cache
+def has_namespaces() -> bool:
+    """Whether an attack may have a network of its own here."""
+    return namespaces.available()
+
+
 def unmet(entry: Attack) -> str:
     """What this machine lacks for the attack to mean anything."""
     for need in entry.needs:
@@ -104,6 +111,8 @@ def unmet(entry: Attack) -> str:
             met = os.path.exists(need)
         elif need == "access times":
             met = keeps_access_times()
+        elif need == "namespaces":
+            met = has_namespaces()
         else:
             met = find_spec(need) is not None
         if not met:

@@ -1,10 +1,12 @@
 /* Bound: a callable and the state it belongs to. It runs under that state, whoever calls it and wherever. */
 #include "core.h"
+#include "network.h"
 
 typedef struct {
     PyObject_HEAD PyObject *function, *args, *kwargs; /* args given: called with those and nothing else */
     PyObject *only;                                   /* the one argument with which it may be called as its owner */
     State *state;                                     /* NULL: handed over by unguarded code */
+    PyObject *ticket;                                 /* of the request under way when it was handed over */
 } Bound;
 
 PyObject *bound_new(State *state, PyObject *function, PyObject *args, PyObject *kwargs)
@@ -18,6 +20,7 @@ PyObject *bound_new(State *state, PyObject *function, PyObject *args, PyObject *
     bound->kwargs = Py_XNewRef(kwargs);
     bound->only = NULL;
     bound->state = (State *)Py_XNewRef(state);
+    bound->ticket = state ? ticket_carried() : NULL;
     PyObject_GC_Track(bound);
     return (PyObject *)bound;
 }
@@ -47,6 +50,7 @@ static void bound_dealloc(PyObject *self)
     PyObject_GC_UnTrack(self);
     bound_clear(self);
     Py_CLEAR(((Bound *)self)->state);
+    Py_CLEAR(((Bound *)self)->ticket);
     PyObject_GC_Del(self);
 }
 
@@ -63,12 +67,15 @@ static PyObject *bound_call(PyObject *self, PyObject *args, PyObject *kwargs)
     if (misused) {
         return PyObject_Call(bound->function, args, kwargs);
     }
-    if (state_enter(bound->state, &entered) < 0) {
+    PyObject *carried = bound->ticket ? ticket_carry(bound->ticket) : NULL;
+    if ((bound->ticket != NULL && carried == NULL) || state_enter(bound->state, &entered) < 0) {
+        Py_XDECREF(carried);
         return NULL;
     }
     PyObject *result = bound->args ? PyObject_Call(bound->function, bound->args, bound->kwargs)
                                    : PyObject_Call(bound->function, args, kwargs);
     state_leave(&entered);
+    ticket_restore(carried);
     return result;
 }
 
@@ -117,7 +124,7 @@ PyTypeObject Bound_Type = {
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
 };
 
-PyObject *bind(State *state, PyObject *function)
+PyObject *bind_to(State *state, PyObject *function)
 {
     if (Py_IS_TYPE(function, &Bound_Type) || !PyCallable_Check(function)) {
         return Py_NewRef(function);

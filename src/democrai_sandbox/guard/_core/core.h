@@ -14,6 +14,8 @@
  *   question.c  what is put to the decider             origins.c   library modules being imported
  *   steps.c     guarded coroutines and generators      denials.c   refusing, recording, who asks
  *   hooklist.c  the hook is in only while needed       module.c    the module, settings, trying the patches
+ *   decisions.c what the decider said
+ * The network half is listed in network.h.
  */
 #ifndef DEMOCRAI_CORE_H
 #define DEMOCRAI_CORE_H
@@ -74,6 +76,27 @@ typedef struct {
     uint8_t above_protected;
 } Entry;
 
+/* Network rules: the bits of democrai_sandbox.policy.NetworkAccess, by key. */
+enum { NET_CONNECT = 1, NET_RECEIVE = 2, NET_SEND = 4, NET_ALL = 7 };
+
+typedef struct {
+    uint64_t hash;
+    uint32_t offset, length;
+    unsigned mask;
+} NetEntry;
+
+typedef struct {
+    NetEntry *table;
+    size_t slots;
+    char *arena;
+    int depth;                         /* segments of the deepest path */
+    bool lengths4[33], lengths6[129]; /* which prefix lengths there are */
+    bool connects;                     /* whether any rule opens sockets */
+} NetIndex;
+
+int net_index_build(NetIndex *index, PyObject *entries);
+void net_index_clear(NetIndex *index);
+
 typedef struct {
     PyObject_HEAD Entry *table;
     size_t slots; /* a power of two; 0 when there is no entry at all */
@@ -83,8 +106,10 @@ typedef struct {
     PyObject *imports;        /* frozenset of sensitive roots this subject may use */
     PyObject *declared;       /* what the Python face wants back for views: immutable values */
     PyObject *ancestors;      /* tuple of "kind:name": the chain of the process that started this one */
+    NetIndex network;
     bool allow_subprocess;
     bool include_runtime;
+    bool network_only; /* says nothing about files, imports and processes */
 } Policy;
 
 extern PyTypeObject Policy_Type;
@@ -106,7 +131,8 @@ typedef struct State {
     Mode mode;
     bool allow_subprocess;
     PyObject *user, *organization, *session;
-    PyObject *decisions; /* dict: operation and resolved path -> True or False */
+    PyObject *decisions; /* dict: resource, operation and target -> what the decider said */
+    uint64_t generation; /* of approvals, when they were asked for */
     PyObject *view;      /* tuple for the Python face, made on first use */
 } State;
 
@@ -136,6 +162,8 @@ unsigned state_mask(const State *state, const PathKey *key);
 PyObject *state_view(State *state);
 bool state_allows_import(const State *state, PyObject *root);
 bool state_has_policy(const State *state, uint64_t policy_id);
+unsigned state_declared_mask(const State *state, const PathKey *key);
+bool state_guards_network_only(const State *state);
 
 /* ---- paths.c ------------------------------------------------------------------------------- */
 typedef struct {
@@ -183,9 +211,19 @@ typedef enum {
     DENY_SUBPROCESS,
     DENY_ENVIRONMENT,
     DENY_TAMPER,
+    DENY_NETWORK,
 } DenialKind;
 
-extern PyObject *denial_factory, *decider, *recorder, *facade_files, *check_failed;
+/* decisions.c */
+extern PyObject *decider, *check_failed, *decision_type;
+void raise_check_failed(void);
+PyObject *access_changed(PyObject *module, PyObject *unused);
+State *answering(State *state);
+PyObject *decisions_of(State *state);
+int approved(State *state, const char *resource, const char *operation, PyObject *target, bool registers,
+             PyObject **answer);
+
+extern PyObject *denial_factory, *recorder, *facade_files;
 PyObject *recent_denials(PyObject *module, PyObject *unused);
 extern bool recording;
 extern size_t denials_made;
@@ -199,6 +237,7 @@ unsigned location_mask(State *state, const char *path);
 int find_location(const PathText *text, int follow, char *path);
 int check_dots(State *state, const PathText *text);
 void *deny(State *state, DenialKind kind, const char *operation, PyObject *target);
+void *deny_decided(State *state, DenialKind kind, const char *operation, PyObject *target, PyObject *decision);
 void *deny_path(State *state, const char *path, unsigned missing, bool probe);
 void *deny_text(State *state, DenialKind kind, const char *text);
 bool asker_is_library(void);
@@ -242,7 +281,7 @@ struct Row {
 };
 
 extern Row rows[];
-extern Row *stat_row, *spawn_row;
+extern Row *stat_row, *spawn_row, *getaddrinfo_row;
 extern const int row_count;
 
 PyObject *call_original(const Call *call);
@@ -258,6 +297,7 @@ int patch_module(const char *name, PyObject *module);
 int patch_loaded_modules(void);
 bool modules_changed(void);
 extern bool imports_happened, finders_suspect;
+int adapters_set(PyObject *functions);
 
 /* ---- handlers ------------------------------------------------------------------------------ */
 PyObject *on_path(State *state, Call *call);
@@ -305,6 +345,9 @@ PyObject *on_foreign(State *state, Call *call);
 int directory_argument(State *state, const Call *call, const char *name, char *base, bool *given);
 
 /* ---- descriptors.c ------------------------------------------------------------------------- */
+typedef struct Wire Wire; /* see network.h: the socket was opened for requests, what is sent on it is read */
+bool descriptor_owned(const State *state, int fd, Wire **wire);
+void descriptor_attach(int fd, Wire *wire);
 void descriptor_adopt(State *state, int fd);
 void descriptor_hold(int fd);
 int descriptor_check(State *state, PyObject *number, unsigned wanted);
@@ -331,7 +374,7 @@ int keepers_ready(void);
 int guard_finaliser(State *state, PyTypeObject *type);
 int set_type_attribute(PyObject *type, PyObject *name, PyObject *value);
 extern PyObject *finaliser_name;
-PyObject *bind(State *state, PyObject *function);
+PyObject *bind_to(State *state, PyObject *function);
 PyObject *callback_of(State *state, PyObject *function, PyObject *future);
 bool is_foreign_context(State *state, PyObject *context);
 int executor_patch(PyObject *module);

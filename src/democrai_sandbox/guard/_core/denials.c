@@ -109,7 +109,8 @@ bool caller_is_importlib(void)
 
 /* ---- denying ------------------------------------------------------------------------------- */
 
-static const char *const kind_names[] = {"filesystem", "descriptor", "module", "subprocess", "environment", "tamper"};
+static const char *const kind_names[] = {"filesystem",  "descriptor", "module", "subprocess",
+                                         "environment", "tamper",     "network"};
 
 /* The latest denials, for the host. Facts, not exceptions: those would keep frames alive. */
 enum { RECENT = 512 };
@@ -170,12 +171,21 @@ static void tell_recorder(State *state, PyObject *error)
     PyErr_Clear(); /* a recorder that fails changes nothing about the denial */
 }
 
-static void *deny_quietly(State *state, DenialKind kind, const char *operation, PyObject *target, bool silent)
+static PyObject *word_denial(PyObject *facts, PyObject *decision)
+{
+    PyObject *keywords = decision ? Py_BuildValue("{sO}", "decision", decision) : NULL;
+    PyObject *error = PyObject_Call(denial_factory, facts, keywords);
+    Py_XDECREF(keywords);
+    return error;
+}
+
+static void *deny_quietly(State *state, DenialKind kind, const char *operation, PyObject *target, bool silent,
+                          PyObject *decision)
 {
     denials_made++;
     PyObject *view = state_view(state);
     PyObject *facts = view ? Py_BuildValue("(sOsO)", kind_names[kind], view, operation, target) : NULL;
-    PyObject *error = facts && denial_factory ? PyObject_Call(denial_factory, facts, NULL) : NULL;
+    PyObject *error = facts && denial_factory ? word_denial(facts, decision) : NULL;
     if (facts != NULL && recording) {
         remember_denial(facts, silent);
     }
@@ -196,7 +206,14 @@ static void *deny_quietly(State *state, DenialKind kind, const char *operation, 
 /* Sets the exception and returns NULL. Whatever goes wrong in wording it, nothing is allowed. */
 void *deny(State *state, DenialKind kind, const char *operation, PyObject *target)
 {
-    return deny_quietly(state, kind, operation, target, false);
+    return deny_quietly(state, kind, operation, target, false, NULL);
+}
+
+/* The same, with what the decider said: whether a request is pending, and under which number. */
+void *deny_decided(State *state, DenialKind kind, const char *operation, PyObject *target, PyObject *decision)
+{
+    bool told = decision != NULL && decision_type != NULL && (PyObject *)Py_TYPE(decision) == decision_type;
+    return deny_quietly(state, kind, operation, target, false, told ? decision : NULL);
 }
 
 void *deny_text(State *state, DenialKind kind, const char *text)
@@ -219,7 +236,7 @@ void *deny_path(State *state, const char *path, unsigned missing, bool probe)
     char operation[64];
     operation_text(missing, operation);
     bool silent = probe && asker_is_library();
-    deny_quietly(state, DENY_FILESYSTEM, operation, target, silent);
+    deny_quietly(state, DENY_FILESYSTEM, operation, target, silent, NULL);
     if (silent) {
         PyErr_Clear();
         errno = ENOENT;

@@ -4,6 +4,7 @@
  * compares them on every use. Files opened through FileIO are not entered (open() is the hot path): their numbers are
  * checked like foreign ones, and pass because their path does. */
 #include "core.h"
+#include "network.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,10 +18,24 @@ typedef struct {
     ino_t inode;
     bool held; /* a file or socket object has it: freeing the number would let that object read what the host opens next
                 */
+    Wire *wire;
 } Owner;
 
 static Owner *owners = NULL;
 static int owners_size = 0;
+
+static size_t wires = 0; /* how many were ever attached */
+
+/* A copy of a socket that was opened for requests is read on the wire as well. */
+static Wire *shared_wire(const struct stat *info)
+{
+    for (int i = 0; wires > 0 && S_ISSOCK(info->st_mode) && i < owners_size; i++) {
+        if (owners[i].wire != NULL && owners[i].device == info->st_dev && owners[i].inode == info->st_ino) {
+            return wire_share(owners[i].wire);
+        }
+    }
+    return NULL;
+}
 
 void descriptor_adopt(State *state, int fd)
 {
@@ -41,7 +56,26 @@ void descriptor_adopt(State *state, int fd)
         owners = grown;
         owners_size = size;
     }
-    owners[fd] = (Owner){state->policy->id, info.st_dev, info.st_ino, false};
+    Wire *wire = shared_wire(&info);
+    wire_drop(owners[fd].wire);
+    owners[fd] = (Owner){state->policy->id, info.st_dev, info.st_ino, false, wire};
+}
+
+/* The socket behind this number, and behind every copy of it, was connected for requests; NULL: it was not. */
+void descriptor_attach(int fd, Wire *wire)
+{
+    struct stat info;
+    if (fd < 0 || fstat(fd, &info) < 0 || (wire == NULL && wires == 0)) {
+        return;
+    }
+    for (int i = 0; i < owners_size; i++) {
+        if (owners[i].policy != 0 && owners[i].device == info.st_dev && owners[i].inode == info.st_ino) {
+            Wire *old = owners[i].wire;
+            owners[i].wire = wire_share(wire);
+            wire_drop(old);
+        }
+    }
+    wires += wire != NULL;
 }
 
 /* A file or socket object took the number over. */
@@ -59,6 +93,18 @@ static bool owns(const State *state, int fd, const struct stat *info)
     }
     return owners[fd].device == info->st_dev && owners[fd].inode == info->st_ino &&
            state_has_policy(state, owners[fd].policy);
+}
+
+/* Whether the number is one of this chain's own; `wire` is borrowed. */
+bool descriptor_owned(const State *state, int fd, Wire **wire)
+{
+    struct stat info;
+    *wire = NULL;
+    if (fd < 0 || fstat(fd, &info) < 0 || !owns(state, fd, &info)) {
+        return false;
+    }
+    *wire = owners[fd].wire;
+    return true;
 }
 
 static void strip_deleted(char *path, const struct stat *info)
@@ -107,6 +153,13 @@ int descriptor_check(State *state, PyObject *number, unsigned wanted)
     }
     bool nameless = info.st_nlink == 0 || !(S_ISREG(info.st_mode) || S_ISDIR(info.st_mode));
     if (owns(state, (int)fd, &info) && (!(wanted & WANT_PATH) || nameless)) {
+        if (owners[fd].wire != NULL && wanted == OP_MODIFY) {
+            deny_text(state, DENY_DESCRIPTOR, "fd"); /* os.write and the like, past what reads the requests on it */
+            return -1;
+        }
+        return 0;
+    }
+    if (!S_ISSOCK(info.st_mode) && state_guards_network_only(state)) {
         return 0;
     }
     return foreign(state, (int)fd, wanted, &info);
@@ -282,6 +335,9 @@ static int socket_init(PyObject *self, PyObject *args, PyObject *kwargs)
         number = PyDict_GetItemString(kwargs, "fileno");
     }
     bool given = number != NULL && number != Py_None;
+    if (!given && check_new_socket(state, args, kwargs) < 0) {
+        return -1;
+    }
     if (given && (!PyLong_CheckExact(number) || descriptor_check(state, number, WANT_MANAGE) < 0)) {
         if (!PyErr_Occurred()) {
             deny_text(state, DENY_DESCRIPTOR, "fileno");
@@ -291,13 +347,12 @@ static int socket_init(PyObject *self, PyObject *args, PyObject *kwargs)
     Py_INCREF(state);
     int result = socket_original(self, args, kwargs);
     if (result == 0) {
-        PyObject *made = PyObject_CallMethod(self, "fileno", NULL);
-        if (made != NULL && PyLong_Check(made)) {
-            descriptor_adopt(state, (int)PyLong_AsLong(made));
-            descriptor_hold((int)PyLong_AsLong(made));
+        int fd = socket_number(self);
+        result = given || !plain_numbers(args, kwargs) ? check_made_socket(state, fd) : 0;
+        if (result == 0) {
+            descriptor_adopt(state, fd);
+            descriptor_hold(fd);
         }
-        Py_XDECREF(made);
-        PyErr_Clear();
     }
     Py_DECREF(state);
     return result;
@@ -311,6 +366,10 @@ int socket_patch(PyObject *module)
         return 0;
     }
     socket_original = type->tp_init;
+    if (sockets_found(type) < 0) {
+        Py_DECREF(type);
+        return -1;
+    }
     int result = patch_slot(type, "__init__", (void **)&type->tp_init, (void *)socket_init);
     Py_DECREF(type);
     return result < 0 ? -1 : 1;

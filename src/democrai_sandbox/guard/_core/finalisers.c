@@ -10,7 +10,7 @@ static PyObject *weakref_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     if (LIKELY(state == NULL) || PyTuple_GET_SIZE(args) < 2 || !PyCallable_Check(PyTuple_GET_ITEM(args, 1))) {
         return weakref_original(type, args, kwargs);
     }
-    PyObject *bound = bind(state, PyTuple_GET_ITEM(args, 1));
+    PyObject *bound = bind_to(state, PyTuple_GET_ITEM(args, 1));
     PyObject *changed = bound ? PyTuple_Pack(2, PyTuple_GET_ITEM(args, 0), bound) : NULL;
     PyObject *result = changed ? weakref_original(type, changed, kwargs) : NULL;
     Py_XDECREF(bound);

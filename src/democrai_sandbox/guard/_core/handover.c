@@ -11,7 +11,7 @@ PyObject *on_callable(State *state, Call *call)
     if (at < 0 || called_by_library_import()) {
         return call_original(call); /* what a library does for itself when it is loaded is nobody's in particular */
     }
-    PyObject *bound = bind(state, call->args[at]);
+    PyObject *bound = bind_to(state, call->args[at]);
     PyObject *result = bound ? call_with(call, at, bound) : NULL;
     Py_XDECREF(bound);
     return result;
@@ -36,7 +36,7 @@ PyObject *on_signal(State *unused, Call *call)
     if (call->args[at] == host_handlers[number]) {
         return call_original(call);
     }
-    PyObject *bound = bind(state, call->args[at]);
+    PyObject *bound = bind_to(state, call->args[at]);
     PyObject *result = bound ? call_with(call, at, bound) : NULL;
     Py_XDECREF(bound);
     if (result != NULL && host_handlers[number] == NULL && !Py_IS_TYPE(result, &Bound_Type)) {
@@ -55,7 +55,7 @@ PyObject *on_callables(State *state, Call *call)
     }
     Py_ssize_t total = call->nargs + (call->kwnames ? PyTuple_GET_SIZE(call->kwnames) : 0), i;
     for (i = 0; i < total; i++) {
-        held[i] = argv[i] = bind(state, argv[i]);
+        held[i] = argv[i] = bind_to(state, argv[i]);
         if (argv[i] == NULL) {
             break;
         }

@@ -46,7 +46,7 @@ static PyObject *bound_arguments(State *state, PyObject *args, unsigned position
     PyObject *changed = PyTuple_New(size);
     for (Py_ssize_t i = 0; changed != NULL && i < size; i++) {
         PyObject *given = PyTuple_GET_ITEM(args, i);
-        PyObject *value = i < 32 && (positions >> i & 1) ? bind(state, given) : Py_NewRef(given);
+        PyObject *value = i < 32 && (positions >> i & 1) ? bind_to(state, given) : Py_NewRef(given);
         if (value == NULL) {
             Py_CLEAR(changed);
             break;
@@ -62,7 +62,7 @@ static PyObject *bound_keywords(State *state, PyObject *kwargs)
     PyObject *changed = PyDict_Copy(kwargs);
     for (size_t i = 0; changed != NULL && i < sizeof names / sizeof *names; i++) {
         PyObject *given = PyDict_GetItemString(changed, names[i]);
-        PyObject *value = given ? bind(state, given) : NULL;
+        PyObject *value = given ? bind_to(state, given) : NULL;
         if (given != NULL && (value == NULL || PyDict_SetItemString(changed, names[i], value) < 0)) {
             Py_CLEAR(changed);
         }
@@ -215,7 +215,7 @@ PyObject *bind_foreign(PyObject *module, PyObject *const *args, Py_ssize_t nargs
         return Py_NewRef(nargs > 0 ? args[0] : Py_None);
     }
     State *state = state_guarding();
-    return state && is_foreign_context(state, args[1]) ? bind(state, args[0]) : Py_NewRef(args[0]);
+    return state && is_foreign_context(state, args[1]) ? bind_to(state, args[0]) : Py_NewRef(args[0]);
 }
 
 PyObject *handle_code = NULL; /* the code of Handle.__init__ with the call in it; see guard/handles.py */

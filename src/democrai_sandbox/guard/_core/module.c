@@ -1,5 +1,6 @@
 /* The extension module: installs everything when it is imported, and is never unloaded. */
 #include "core.h"
+#include "network.h"
 
 #include <string.h>
 
@@ -25,15 +26,19 @@ static PyObject *setup(PyObject *module, PyObject *args, PyObject *kwargs)
     static char *names[] = {
         "denial_factory",  "usage_error", "child_environment", "decider",     "recorder",     "facade_files",
         "sensitive_roots", "protected",   "runtime_policy",    "code_policy", "runtime_code", "check_failed",
-        "handle_code",     NULL};
+        "handle_code",     "invalid_target", "decision_type", "default_ports", "parse_url",  "normalise_host",
+        "observer",        "adapters",    NULL};
     PyObject *factory = NULL, *usage = NULL, *environment = NULL, *ask = NULL, *record = NULL, *facade = NULL,
              *roots = NULL;
     PyObject *shut = NULL, *runtime = NULL, *code = NULL, *codes = NULL, *failed = NULL, *handle = NULL;
+    PyObject *invalid = NULL, *decision = NULL, *ports = NULL, *parse = NULL, *normalise = NULL, *watch = NULL,
+             *clients = NULL;
     if (refuse_when_sealed() < 0 ||
-        !PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOOOO!O!O!O!O!OOO!", names, &factory, &usage, &environment, &ask,
+        !PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOOOO!O!O!O!O!OOO!OOO!OOOO!", names, &factory, &usage, &environment, &ask,
                                      &record, &PyFrozenSet_Type, &facade, &PyFrozenSet_Type, &roots, &PyTuple_Type,
                                      &shut, &Policy_Type, &runtime, &Policy_Type, &code, &codes, &failed, &PyCode_Type,
-                                     &handle)) {
+                                     &handle, &invalid, &decision, &PyDict_Type, &ports, &parse, &normalise, &watch,
+                                     &PyDict_Type, &clients)) {
         return NULL;
     }
     struct {
@@ -48,6 +53,12 @@ static PyObject *setup(PyObject *module, PyObject *args, PyObject *kwargs)
                  {&protected, shut},
                  {&check_failed, failed},
                  {&handle_code, handle},
+                 {&invalid_target, invalid},
+                 {&decision_type, decision},
+                 {&default_ports, ports},
+                 {&parse_url, parse},
+                 {&normalise_host, normalise},
+                 {&observer, watch},
                  {(PyObject **)&runtime_policy, runtime},
                  {(PyObject **)&code_policy, code}};
     for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
@@ -56,6 +67,9 @@ static PyObject *setup(PyObject *module, PyObject *args, PyObject *kwargs)
         }
     }
     if (codes != NULL && register_runtime_code(codes) < 0) {
+        return NULL;
+    }
+    if (clients != NULL && adapters_set(clients) < 0) {
         return NULL;
     }
     if (handle != NULL) {
@@ -197,6 +211,17 @@ static PyMethodDef methods[] = {
      "List every builtin of the patch table: module, type, name, and whether this interpreter has it patched."},
     {"try_guard", try_guard, METH_VARARGS, NULL},
     {"mask", mask, METH_VARARGS, NULL},
+    {"access_changed", access_changed, METH_NOARGS, NULL},
+    {"request", (PyCFunction)(void (*)(void))core_request, METH_FASTCALL, NULL},
+    {"origin", core_origin, METH_VARARGS, NULL},
+    {"websocket", core_websocket, METH_O, NULL},
+    {"websocket_use", core_websocket_use, METH_VARARGS, NULL},
+    {"subject_key", core_subject_key, METH_NOARGS, NULL},
+    {"may_use", core_may_use, METH_O, NULL},
+    {"read_url", core_read_url, METH_O, NULL},
+    {"url_mask", core_url_mask, METH_VARARGS, NULL},
+    {"socket_mask", core_socket_mask, METH_VARARGS, NULL},
+    {"name_mask", core_name_mask, METH_VARARGS, NULL},
     {NULL},
 };
 
@@ -248,7 +273,7 @@ PyMODINIT_FUNC PyInit__core(void)
     if (only != NULL) {
         return Py_NewRef(only); /* a second import after del sys.modules[...] finds the one that is installed */
     }
-    if (check_system() < 0 || state_ready() < 0 || contexts_ready() < 0 || import_first() < 0 || handover_ready() < 0 ||
+    if (check_system() < 0 || state_ready() < 0 || tickets_ready() < 0 || resolver_ready() < 0 || contexts_ready() < 0 || import_first() < 0 || handover_ready() < 0 ||
         names_ready() < 0 || finalisers_ready() < 0 || keepers_ready() < 0 || listings_ready() < 0 ||
         opens_ready() < 0 || imports_ready() < 0 || patch_loaded_modules() < 0 || all_required_patched() < 0) {
         return NULL;
@@ -256,7 +281,8 @@ PyMODINIT_FUNC PyInit__core(void)
     policies = PyDict_New();
     only = policies ? PyModule_Create(&definition) : NULL;
     if (only == NULL || PyModule_AddObjectRef(only, "Guard", (PyObject *)&Guard_Type) < 0 ||
-        PyModule_AddObjectRef(only, "Policy", (PyObject *)&Policy_Type) < 0 || question_ready(only) < 0) {
+        PyModule_AddObjectRef(only, "Policy", (PyObject *)&Policy_Type) < 0 || question_ready(only) < 0 ||
+        PyModule_AddObjectRef(only, "Ticket", (PyObject *)&Ticket_Type) < 0 || endpoints_ready(only) < 0) {
         return NULL;
     }
     PyObject_GC_UnTrack(policies);

@@ -5,6 +5,7 @@
  * existing objects chose their calling convention by them. An entry that does not look as expected refuses the import.
  */
 #include "core.h"
+#include "network.h"
 
 #include <string.h>
 #include <sys/mman.h>
@@ -284,6 +285,7 @@ static LatePatch late[] = {
     {"_sqlite3", databases_patch},
     {"_ctypes", ctypes_patch},
     {"_socket", socket_patch},
+    {"_ssl", ssl_patch},
     {"concurrent.futures.thread", executor_patch},
     {"concurrent.futures._base", future_patch},
     {"asyncio.events", asyncio_patch},
@@ -335,6 +337,52 @@ static int patch_late(const char *name, PyObject *module)
     return complete;
 }
 
+/* ---- clients: adapted by Python, which only asks; see guard/clients -------------------------------- */
+
+static PyObject *adapters = NULL; /* dict: module name -> function(module) -> whether it is done */
+
+int adapters_set(PyObject *functions)
+{
+    PyObject *name, *function;
+    Py_XSETREF(adapters, PyDict_Copy(functions));
+    if (adapters == NULL || (awaited == NULL && await_all() < 0)) {
+        return -1;
+    }
+    PyObject_GC_UnTrack(adapters);
+    for (Py_ssize_t at = 0; PyDict_Next(adapters, &at, &name, &function);) {
+        if (PySet_Add(awaited, name) < 0) {
+            return -1;
+        }
+    }
+    imports_happened = true;
+    return 0;
+}
+
+/* 1 when done or nothing is to be done, 0 when the module is still being imported. The adapter runs outside the guard:
+ * a subject may be the first to import the client. */
+static int adapt(const char *name, PyObject *module)
+{
+    PyObject *function = adapters ? PyDict_GetItemString(adapters, name) : NULL;
+    PyObject *args = function ? PyTuple_Pack(1, module) : NULL;
+    if (args == NULL) {
+        return function ? -1 : 1;
+    }
+    State *state = state_guarding();
+    Py_INCREF(function);
+    PyObject *done = state ? call_outside(state, function, args) : PyObject_Call(function, args, NULL);
+    if (done == NULL) {
+        PyErr_WriteUnraisable(function); /* the client goes without; the socket check stands */
+    }
+    bool later = done == Py_False;
+    Py_DECREF(function);
+    Py_DECREF(args);
+    Py_XDECREF(done);
+    if (!later && PyDict_DelItemString(adapters, name) < 0) {
+        PyErr_Clear();
+    }
+    return !later;
+}
+
 static bool is_initialising(PyObject *module)
 {
     PyObject *spec = PyObject_GetAttrString(module, "__spec__");
@@ -356,10 +404,11 @@ int patch_module(const char *name, PyObject *module)
             }
         }
     }
-    int complete = patch_late(name, module);
-    if (complete < 0) {
+    int complete = patch_late(name, module), adapted = complete < 0 ? -1 : adapt(name, module);
+    if (adapted < 0) {
         return -1;
     }
+    complete = complete && adapted;
     if (!complete || is_initialising(module)) {
         imports_happened = true; /* look again when it is finished */
         return 0;

@@ -196,12 +196,13 @@ static int build(Policy *policy, PyObject *entries, bool resolve)
 PyObject *policy_new(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"subject",         "kind",     "entries",   "imports", "allow_subprocess",
-                            "include_runtime", "declared", "ancestors", "resolve", NULL};
-    PyObject *subject, *kind, *entries, *imports, *declared, *ancestors;
-    int allow_subprocess, include_runtime, resolve;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UUO!O!ppUO!p", names, &subject, &kind, &PyTuple_Type, &entries,
+                            "include_runtime", "declared", "ancestors", "resolve", "network",
+                            "network_only",    NULL};
+    PyObject *subject, *kind, *entries, *imports, *declared, *ancestors, *network;
+    int allow_subprocess, include_runtime, resolve, network_only;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UUO!O!ppUO!pO!p", names, &subject, &kind, &PyTuple_Type, &entries,
                                      &PyFrozenSet_Type, &imports, &allow_subprocess, &include_runtime, &declared,
-                                     &PyTuple_Type, &ancestors, &resolve)) {
+                                     &PyTuple_Type, &ancestors, &resolve, &PyTuple_Type, &network, &network_only)) {
         return NULL;
     }
     Policy *policy = PyObject_New(Policy, &Policy_Type);
@@ -219,7 +220,9 @@ PyObject *policy_new(PyObject *module, PyObject *args, PyObject *kwargs)
     policy->ancestors = Py_NewRef(ancestors);
     policy->allow_subprocess = allow_subprocess;
     policy->include_runtime = include_runtime;
-    if (build(policy, entries, resolve) < 0) {
+    policy->network_only = network_only;
+    memset(&policy->network, 0, sizeof policy->network);
+    if (build(policy, entries, resolve) < 0 || net_index_build(&policy->network, network) < 0) {
         Py_DECREF(policy);
         return NULL;
     }
@@ -231,6 +234,7 @@ static void policy_dealloc(PyObject *self)
     Policy *policy = (Policy *)self;
     PyMem_Free(policy->table);
     PyMem_Free(policy->arena);
+    net_index_clear(&policy->network);
     Py_XDECREF(policy->subject);
     Py_XDECREF(policy->kind);
     Py_XDECREF(policy->imports);

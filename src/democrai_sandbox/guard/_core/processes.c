@@ -275,6 +275,18 @@ PyObject *on_system(State *state, Call *call)
 
 /* ---- the environment of this process ---------------------------------------------------------- */
 
+/* The C library completes and replaces names by these: a lookup of a permitted name would carry others. */
+static bool steers_resolver(const char *name)
+{
+    static const char *const names[] = {"LOCALDOMAIN", "RES_OPTIONS", "HOSTALIASES"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strcmp(name, names[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 int environment_check(State *state, PyObject *name)
 {
     PyObject *bytes = NULL;
@@ -282,7 +294,7 @@ int environment_check(State *state, PyObject *name)
         return -1;
     }
     int result = 0;
-    if (is_owned_name(PyBytes_AS_STRING(bytes))) {
+    if (is_owned_name(PyBytes_AS_STRING(bytes)) || steers_resolver(PyBytes_AS_STRING(bytes))) {
         deny_text(state, DENY_ENVIRONMENT, PyBytes_AS_STRING(bytes));
         result = -1;
     }

@@ -45,6 +45,7 @@ State *state_new(State *parent, Policy *policy, Mode mode, bool allow_subprocess
     state->mode = mode;
     state->allow_subprocess = allow_subprocess;
     state->view = NULL;
+    state->generation = 0;
     state->decisions = PyDict_New();
     if (state->decisions == NULL) {
         Py_DECREF(state);
@@ -202,11 +203,48 @@ void state_leave(Entered *entered)
     Py_XDECREF(left);
 }
 
+static bool stands_alone(const State *state)
+{
+    return state->parent == NULL || state->mode == MODE_EXACT || state->parent->mode == MODE_BYPASS;
+}
+
+/* A policy for the network only leaves the rest as it is around it: nothing is added, nothing taken away. */
+static bool leaves_rest_alone(const State *state)
+{
+    return state->policy->network_only && (state->mode == MODE_NARROW || stands_alone(state));
+}
+
+/* Whether nothing but the network is restricted here. */
+bool state_guards_network_only(const State *state)
+{
+    while (state != NULL && state->mode != MODE_BYPASS && state->policy->network_only && !stands_alone(state)) {
+        state = state->parent;
+    }
+    return state != NULL && state->mode != MODE_BYPASS && leaves_rest_alone(state) && state->mode != MODE_NARROW;
+}
+
 static unsigned own_mask(const State *state, const PathKey *key)
 {
+    if (state->policy->network_only) {
+        return leaves_rest_alone(state) ? OP_ALL : 0;
+    }
     const Policy *shared = state->policy->include_runtime ? runtime_policy : code_policy;
     unsigned mask = policy_mask(state->policy, key);
     return shared ? mask | policy_mask(shared, key) : mask;
+}
+
+/* Without what the runtime adds for everybody: where the subject itself was given something. */
+unsigned state_declared_mask(const State *state, const PathKey *key)
+{
+    if (state->mode == MODE_BYPASS) {
+        return OP_ALL;
+    }
+    unsigned own = leaves_rest_alone(state) ? OP_ALL : policy_mask(state->policy, key);
+    if (stands_alone(state)) {
+        return own;
+    }
+    unsigned outer = state_declared_mask(state->parent, key);
+    return state->mode == MODE_NARROW ? own & outer : own | outer;
 }
 
 unsigned state_mask(const State *state, const PathKey *key)
@@ -228,7 +266,7 @@ unsigned state_mask(const State *state, const PathKey *key)
 
 static bool has_import(const State *state, PyObject *root)
 {
-    return PySet_Contains(state->policy->imports, root) == 1;
+    return leaves_rest_alone(state) || PySet_Contains(state->policy->imports, root) == 1;
 }
 
 bool state_allows_import(const State *state, PyObject *root)

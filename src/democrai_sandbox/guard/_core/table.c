@@ -3,6 +3,7 @@
  * Slots of types (FileIO.__init__, sqlite3.Connection.__init__, ...) cannot be listed here; they are patched in the file
  * that handles them, by patch_slot(). Calls that raise an audit event and need no race protection are in audit.c. */
 #include "core.h"
+#include "network.h"
 
 #define DIR (FOLLOW | DEFAULTS)
 #define ROWS(X)                                                                                                        \
@@ -82,8 +83,33 @@
     X(posix, _, posix_openpt, on_new_descriptor, 0, 0, NULL, 0, 1, 0)                                                  \
     X(posix, _, memfd_create, on_new_descriptor, 0, 0, NULL, 0, 1, 0)                                                  \
     X(posix, _, eventfd, on_new_descriptor, 0, 0, NULL, 0, 1, 0)                                                       \
-    X(_socket, socket, _accept, on_new_descriptor, 0, 0, NULL, 0, 1, 0)                                                \
-    X(_socket, socket, detach, on_new_descriptor, 0, 0, NULL, 0, 1, 0)                                                 \
+    X(_socket, socket, connect, on_connect, 0, 0, NULL, 0, 1, 0)                                                       \
+    X(_socket, socket, connect_ex, on_connect, 0, 0, NULL, 0, 1, 0)                                                    \
+    X(_socket, socket, send, on_send, 0, 0, NULL, 0, 1, 0)                                                             \
+    X(_socket, socket, sendall, on_send, 0, 0, NULL, 0, 1, 0)                                                          \
+    X(_socket, socket, sendto, on_sendto, 0, 0, NULL, 0, 1, 0)                                                         \
+    X(_socket, socket, sendmsg, on_sendmsg, 0, 0, NULL, 0, 1, 0)                                                       \
+    X(_socket, socket, recv, on_receive, 0, 0, NULL, 0, 1, 0)                                                          \
+    X(_socket, socket, recv_into, on_receive, 0, 0, NULL, 0, 1, 0)                                                     \
+    X(_socket, socket, recvfrom, on_receive, 0, 0, NULL, 0, 1, 0)                                                      \
+    X(_socket, socket, recvfrom_into, on_receive, 0, 0, NULL, 0, 1, 0)                                                 \
+    X(_socket, socket, recvmsg, on_receive, 0, 0, NULL, 0, 1, 0)                                                       \
+    X(_socket, socket, recvmsg_into, on_receive, 0, 0, NULL, 0, 1, 0)                                                  \
+    X(_socket, socket, setsockopt, on_option, 0, 0, NULL, 0, 1, 0)                                                    \
+    X(_socket, socket, bind, on_bind, 0, 0, NULL, 0, 1, 0)                                                             \
+    X(_socket, socket, listen, on_listen, 0, 0, NULL, 0, 1, 0)                                                         \
+    X(_socket, socket, _accept, on_accept, 0, 0, NULL, 0, 1, 0)                                                        \
+    X(_socket, socket, detach, on_detach, 0, 0, NULL, 0, 1, 0)                                                         \
+    X(_socket, _, socketpair, on_socketpair, 0, 0, NULL, 0, 1, 0)                                                      \
+    X(_socket, _, getaddrinfo, on_getaddrinfo, 0, 0, NULL, 0, 1, 2)                                                    \
+    X(_socket, _, gethostbyname, on_gethostbyname, 0, 0, NULL, 0, 1, 2)                                                \
+    X(_socket, _, gethostbyname_ex, on_gethostbyname, 0, 0, NULL, 0, 1, 2)                                             \
+    X(_socket, _, gethostbyaddr, on_reverse, 0, 0, NULL, 0, 1, 0)                                                      \
+    X(_socket, _, getnameinfo, on_reverse, 0, 0, NULL, 0, 1, 0)                                                        \
+    X(_ssl, _SSLContext, _wrap_socket, on_wrap_socket, 0, 0, NULL, 0, 1, 0)                                            \
+    X(_ssl, _SSLContext, _wrap_bio, on_wrap_bio, 0, 0, NULL, 0, 1, 0)                                                  \
+    X(_ssl, _SSLSocket, write, on_tls_write, 0, 0, NULL, 0, 1, 0)                                                      \
+    X(_ssl, _SSLSocket, read, on_tls_read, 0, 0, NULL, 0, 1, 0)                                                        \
     X(_socket, _, dup, on_new_descriptor, OP_READ, 0, "", 0, 1, 0)                                                     \
     X(_socket, _, close, on_close, WANT_MANAGE, 0, "", 0, 1, 0)                                                   \
     X(posix, _, timerfd_create, on_new_descriptor, 0, 0, NULL, 0, 1, 0)                                                \
@@ -266,3 +292,4 @@ Row rows[] = {ROWS(MAKE_ROW)};
 const int row_count = ROW_COUNT;
 Row *stat_row = &rows[row_posix___stat];
 Row *spawn_row = &rows[row_posix___posix_spawn];
+Row *getaddrinfo_row = &rows[row__socket___getaddrinfo];

@@ -6,88 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 
-PyObject *decider = NULL;
-PyObject *check_failed = NULL; /* the class of "no decision could be had" */
-
-/* Raises a new exception of this class with the present one as its cause. */
-static void raise_from_current(PyObject *class)
-{
-    PyObject *type, *cause, *trace;
-    PyErr_Fetch(&type, &cause, &trace);
-    PyErr_NormalizeException(&type, &cause, &trace);
-    if (cause != NULL && trace != NULL) {
-        PyException_SetTraceback(cause, trace);
-    }
-    PyObject *error = class && PyObject_IsSubclass(cause ? (PyObject *)Py_TYPE(cause) : class, PyExc_Exception) == 1
-                          ? PyObject_CallNoArgs(class)
-                          : NULL;
-    if (error == NULL) {
-        PyErr_Restore(type, cause, trace); /* KeyboardInterrupt and the like are nobody's answer */
-        return;
-    }
-    PyException_SetCause(error, cause);
-    PyErr_SetObject(class, error);
-    Py_DECREF(error);
-    Py_XDECREF(type);
-    Py_XDECREF(trace);
-}
-
-/* ---- asking the decider -------------------------------------------------------------------- */
-
-/* Only the decider itself runs outside the guard, so that the service can reach its own store. Only an exact True
- * allows; its failure is neither a yes nor a denial. */
-static int ask_decider(State *state, unsigned operation, PyObject *target)
-{
-    char name[64];
-    operation_text(operation, name);
-    PyObject *question = question_new(state, "filesystem", name, target, false);
-    PyObject *args = question ? PyTuple_Pack(1, question) : NULL;
-    PyObject *answer = args ? call_outside(state, decider, args) : NULL;
-    int result = answer == NULL ? -1 : answer == Py_True;
-    if (answer == NULL && args != NULL) {
-        raise_from_current(check_failed);
-    }
-    Py_XDECREF(question);
-    Py_XDECREF(args);
-    Py_XDECREF(answer);
-    return result;
-}
-
-static State *answering(State *state)
-{
-    while (state->mode == MODE_NARROW) {
-        state = state->parent;
-    }
-    return state;
-}
-
-/* 1 approved, 0 not, -1 the check itself failed. Cached in the activation per (operation, resolved path). */
-static int approved(State *state, const char *path, unsigned operation)
-{
-    if (decider == NULL || decider == Py_None) {
-        return 0;
-    }
-    state = answering(state);
-    PyObject *target = PyUnicode_DecodeFSDefault(path);
-    PyObject *key = target ? PyBytes_FromFormat("%u:%s", operation, path) : NULL;
-    int result = -1;
-    if (key != NULL) {
-        PyObject *known = PyDict_GetItemWithError(state->decisions, key);
-        if (known != NULL) {
-            result = known == Py_True;
-        }
-        else if (!PyErr_Occurred()) {
-            result = ask_decider(state, operation, target);
-            if (result >= 0 && PyDict_SetItem(state->decisions, key, result ? Py_True : Py_False) < 0) {
-                result = -1;
-            }
-        }
-    }
-    Py_XDECREF(key);
-    Py_XDECREF(target);
-    return result;
-}
-
 /* A context that guarded code opened must itself contain the path: an approval cannot widen what it narrowed. */
 static bool narrowed_away(const State *state, const PathKey *key, unsigned operation)
 {
@@ -113,7 +31,11 @@ static int add_approvals(State *state, const PathKey *key, unsigned wanted, unsi
         if (!(wanted & bit) || (*granted & bit) || narrowed_away(state, key, bit)) {
             continue;
         }
-        int answer = approved(state, key->path, bit);
+        char operation[64];
+        operation_text(bit, operation);
+        PyObject *target = PyUnicode_DecodeFSDefault(key->path);
+        int answer = target ? approved(state, "filesystem", operation, target, false, NULL) : -1;
+        Py_XDECREF(target);
         if (answer < 0) {
             return -1;
         }

@@ -1,0 +1,121 @@
+/* What the decider said, kept for the activation that asked. */
+#include "core.h"
+
+#include <string.h>
+
+PyObject *decider = NULL;
+PyObject *check_failed = NULL;  /* the class of "no decision could be had" */
+PyObject *decision_type = NULL; /* democrai_sandbox.policy.AccessDecision: an answer with its reasons */
+
+static uint64_t generation = 0; /* moves when the host says that approvals have changed */
+
+/* Raises a new exception of this class with the present one as its cause. */
+void raise_check_failed(void)
+{
+    PyObject *type, *cause, *trace;
+    PyErr_Fetch(&type, &cause, &trace);
+    PyErr_NormalizeException(&type, &cause, &trace);
+    if (cause != NULL && trace != NULL) {
+        PyException_SetTraceback(cause, trace);
+    }
+    PyObject *class = check_failed;
+    PyObject *error = class && PyObject_IsSubclass(cause ? (PyObject *)Py_TYPE(cause) : class, PyExc_Exception) == 1
+                          ? PyObject_CallNoArgs(class)
+                          : NULL;
+    if (error == NULL) {
+        PyErr_Restore(type, cause, trace); /* KeyboardInterrupt and the like are nobody's answer */
+        return;
+    }
+    PyException_SetCause(error, cause);
+    PyErr_SetObject(class, error);
+    Py_DECREF(error);
+    Py_XDECREF(type);
+    Py_XDECREF(trace);
+}
+
+/* access_changed(): the next question of every activation goes to the decider again. */
+PyObject *access_changed(PyObject *module, PyObject *unused)
+{
+    State *state = state_guarding();
+    if (state != NULL) {
+        return deny_text(state, DENY_TAMPER, "access_changed");
+    }
+    generation++;
+    Py_RETURN_NONE;
+}
+
+/* A context that guarded code opened is no activation of its own: it answers from the one around it. */
+State *answering(State *state)
+{
+    while (state->mode == MODE_NARROW) {
+        state = state->parent;
+    }
+    return state;
+}
+
+/* The decisions of an activation, emptied when approvals have changed since. Borrowed. */
+PyObject *decisions_of(State *state)
+{
+    state = answering(state);
+    if (state->generation != generation) {
+        PyDict_Clear(state->decisions);
+        state->generation = generation;
+    }
+    return state->decisions;
+}
+
+/* Only the decider itself runs outside the guard, so that the service can reach its own store. */
+static PyObject *ask(State *state, const char *resource, const char *operation, PyObject *target, bool registers)
+{
+    PyObject *question = question_new(state, resource, operation, target, registers);
+    PyObject *args = question ? PyTuple_Pack(1, question) : NULL;
+    PyObject *answer = args ? call_outside(state, decider, args) : NULL;
+    if (answer == NULL && args != NULL) {
+        raise_check_failed();
+    }
+    Py_XDECREF(question);
+    Py_XDECREF(args);
+    return answer;
+}
+
+/* Only an exact True, or a decision that says so, allows. */
+static int allows(PyObject *answer)
+{
+    if (decision_type == NULL || (PyObject *)Py_TYPE(answer) != decision_type) {
+        return answer == Py_True;
+    }
+    PyObject *allowed = PyObject_GetAttrString(answer, "allowed");
+    int result = allowed ? allowed == Py_True : -1;
+    Py_XDECREF(allowed);
+    return result;
+}
+
+/* 1 approved, 0 not, -1 the check itself failed: neither a yes nor a denial. Asked at most once per activation.
+ * `*answer`, when asked for, is what the decider said (new reference, or NULL). */
+int approved(State *state, const char *resource, const char *operation, PyObject *target, bool registers,
+             PyObject **answer)
+{
+    if (decider == NULL || decider == Py_None) {
+        return 0;
+    }
+    PyObject *decisions = decisions_of(state);
+    uint64_t asked = generation;
+    PyObject *key = PyUnicode_FromFormat("%c:%s:%U", resource[0], operation, target);
+    PyObject *said = key ? Py_XNewRef(PyDict_GetItemWithError(decisions, key)) : NULL;
+    if (key != NULL && said == NULL && !PyErr_Occurred()) {
+        said = ask(answering(state), resource, operation, target, registers);
+        /* an approval that came while the decider was thinking is asked for again next time */
+        if (said != NULL && asked == generation && PyDict_SetItem(decisions, key, said) < 0) {
+            Py_CLEAR(said);
+        }
+    }
+    Py_XDECREF(key);
+    int result = said ? allows(said) : -1;
+    if (answer != NULL) {
+        *answer = said;
+    }
+    else {
+        Py_XDECREF(said);
+    }
+    return result;
+}

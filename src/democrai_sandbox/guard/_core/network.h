@@ -1,0 +1,191 @@
+/* What the network half of the core shares:
+ *   hosts.c     names and addresses, canonical       urls.c      URLs, read strictly
+ *   targets.c   matching against the rules           asking.c    from a target to a verdict
+ *   resolver.c  name lookups and what they led to    tickets.c   permitted requests and the connections they need
+ *   sockets.c   connecting, sending, receiving       binding.c   binding, listening, making sockets
+ *   unix.c      AF_UNIX addresses                    wire.c      HTTP on a connection that was opened for requests
+ *   requests.c  one request on the wire              tls.c       the same under TLS
+ */
+#ifndef DEMOCRAI_NETWORK_H
+#define DEMOCRAI_NETWORK_H
+
+#include "core.h"
+
+/* ---- hosts.c ------------------------------------------------------------------------------------- */
+enum { MAX_HOST = 253, MAX_TARGET = 64 * 1024 - 1, MAX_PORT = 65535 };
+
+typedef struct {
+    int version; /* 4 or 6; a mapped address is a 4 */
+    unsigned char bytes[16];
+} Address;
+
+typedef struct {
+    char text[MAX_HOST + 3]; /* canonical */
+    char key[MAX_HOST + 3];  /* the same, but one for all spellings of the loopback host */
+    bool is_address;
+    Address address;
+} Host;
+
+extern PyObject *invalid_target;
+int refuse_target(const char *why);
+int address_read(const char *text, Address *out);
+void address_text(const Address *address, char *out);
+bool address_is_forbidden(const Address *address);
+bool address_is_loopback(const Address *address);
+void host_of_address(const Address *address, Host *out);
+int host_read(const char *text, size_t length, bool colons, Host *out);
+int host_of_object(PyObject *object, Host *out);
+bool host_is_own(const Host *host);
+
+/* ---- urls.c -------------------------------------------------------------------------------------- */
+typedef struct {
+    char *key; /* "U<scheme>|<host key>|<port>|<path>", owned */
+    size_t base, length; /* without the path; with it */
+    const char *scheme;  /* points into `memory` */
+    char *memory;
+    Host host;
+    int port;
+    bool ambiguous;
+} Url;
+
+extern PyObject *default_ports, *parse_url, *normalise_host;
+int url_read(const char *text, size_t length, Url *out);
+int url_of_object(PyObject *object, Url *out);
+int url_with_scheme(Url *url, const char *scheme);
+PyObject *url_text(const Url *url);
+const char *url_path(const Url *url);
+void url_clear(Url *url);
+int default_port(const char *scheme);
+int port_of_object(PyObject *object, bool zero);
+
+/* ---- targets.c ----------------------------------------------------------------------------------- */
+typedef struct {
+    const Host *host;
+    int port; /* 0: none in particular */
+} SocketTarget;
+
+typedef unsigned (*Matcher)(const NetIndex *index, const void *what);
+unsigned match_url(const NetIndex *index, const void *url);
+unsigned match_origin(const NetIndex *index, const void *url);
+unsigned match_socket(const NetIndex *index, const void *socket);
+unsigned match_any_port(const NetIndex *index, const void *host);
+unsigned match_name(const NetIndex *index, const void *host);
+unsigned match_unix(const NetIndex *index, const void *text);
+unsigned match_connects(const NetIndex *index, const void *unused);
+unsigned state_net(const State *state, Matcher match, const void *what);
+bool declared_literally(const State *state, const Address *address);
+
+/* ---- asking.c ------------------------------------------------------------------------------------ */
+extern PyObject *observer;
+const char *net_operation(unsigned operation);
+PyObject *host_target(const char *host, int port);
+int net_require(State *state, unsigned operation, Matcher match, const void *what, PyObject *target);
+int net_granted(State *state, unsigned operation, Matcher match, const void *what, PyObject *target);
+int net_deny(State *state, unsigned operation, PyObject *target);
+int net_deny_text(State *state, unsigned operation, const char *target);
+int endpoints_ready(PyObject *module);
+int observe(State *state, const Host *name, const Address *address, int port);
+int note_name(State *state, const Host *host);
+bool name_noted(const State *state, const Host *host);
+
+/* ---- resolver.c ---------------------------------------------------------------------------------- */
+enum { MAX_NAMES = 16 };
+typedef struct {
+    Host names[MAX_NAMES];
+    int count;
+} Names;
+void names_of(const Address *address, Names *out);
+PyObject *addresses_of(const Host *name, const char *dialled);
+int resolver_ready(void);
+int check_name(State *state, const Host *host, int port);
+bool may_lead_to(const State *state, const Host *name, const Address *address);
+int resolve_host(State *state, const Host *host, int family, int port, Address *out);
+PyObject *on_getaddrinfo(State *state, Call *call);
+PyObject *on_gethostbyname(State *state, Call *call);
+PyObject *on_reverse(State *state, Call *call);
+
+/* ---- wire.c, requests.c -------------------------------------------------------------------------- */
+Wire *wire_new(const char *scheme, const Host *host, int port);
+Wire *wire_share(Wire *wire);
+void wire_drop(Wire *wire);
+bool wire_skips(const Wire *wire, size_t length); /* so much is surely body: nothing to be read */
+int wire_begin(State *state, Wire *wire, const char *data, size_t length);
+void wire_end(Wire *wire, const char *data, Py_ssize_t sent, size_t length);
+void wire_skip(Wire *wire);
+void wire_skipped(Wire *wire, Py_ssize_t sent);
+Wire *wire_start_tls(Wire *wire);
+int wire_again(Wire *wire, PyObject *data);
+void wire_unfinished(Wire *wire, PyObject *data);
+const Host *wire_host(const Wire *wire);
+Wire *wire_for_name(const Host *host);
+
+typedef struct {
+    const char *text; /* from the method to the empty line */
+    size_t length;
+    bool chunked, websocket, connects, closing;
+    uint64_t body;
+    Host tunnel; /* of CONNECT */
+    int tunnel_port;
+} WireRequest;
+typedef struct {
+    char scheme[8];
+    Host host;
+    int port; /* 0: not known, the Host header says it */
+} WireOrigin;
+int request_check(State *state, const WireOrigin *origin, WireRequest *request, PyObject **socket_url);
+
+/* ---- tickets.c ----------------------------------------------------------------------------------- */
+typedef struct {
+    PyObject_HEAD uint64_t policy; /* of the state that was permitted the request */
+    char scheme[8];
+    Host host;
+    int port;
+    bool open;
+    PyObject *previous;
+} Ticket;
+extern PyTypeObject Ticket_Type;
+int tickets_ready(void);
+Ticket *ticket_current(const State *state); /* borrowed; NULL when no request is under way here */
+PyObject *ticket_carried(void);             /* new reference or NULL; for callables handed over */
+PyObject *ticket_carry(PyObject *ticket);   /* sets it, returns what was there; NULL on error */
+void ticket_restore(PyObject *carried);     /* steals it; NULL: nothing to do */
+PyObject *core_request(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *core_origin(PyObject *module, PyObject *args);
+PyObject *core_websocket(PyObject *module, PyObject *url);
+PyObject *core_websocket_use(PyObject *module, PyObject *args);
+PyObject *core_subject_key(PyObject *module, PyObject *unused);
+PyObject *core_may_use(PyObject *module, PyObject *socket);
+PyObject *core_read_url(PyObject *module, PyObject *text);
+PyObject *core_url_mask(PyObject *module, PyObject *args);
+PyObject *core_socket_mask(PyObject *module, PyObject *args);
+PyObject *core_name_mask(PyObject *module, PyObject *args);
+
+/* ---- sockets.c, binding.c, unix.c, tls.c ---------------------------------------------------------- */
+int sockets_found(PyTypeObject *type);
+int check_new_socket(State *state, PyObject *args, PyObject *kwargs);
+bool plain_numbers(PyObject *args, PyObject *kwargs);
+int check_made_socket(State *state, int fd);
+int socket_number(PyObject *socket); /* -1 when closed or no socket object of the base type */
+int socket_family(PyObject *socket);
+int may_transfer(State *state, int fd, Wire **wire);
+int permit_endpoint(State *state, const Address *address, int port, const Host *name, bool tickets, Wire **wire);
+int unix_connect(State *state, PyObject *address, PyObject **replacement, int *handle);
+int unix_bind(State *state, PyObject *address, PyObject **replacement);
+PyObject *on_connect(State *state, Call *call);
+PyObject *on_sendto(State *state, Call *call);
+PyObject *on_sendmsg(State *state, Call *call);
+PyObject *on_send(State *state, Call *call);
+PyObject *on_receive(State *state, Call *call);
+PyObject *on_option(State *state, Call *call);
+PyObject *on_bind(State *state, Call *call);
+PyObject *on_listen(State *state, Call *call);
+PyObject *on_accept(State *state, Call *call);
+PyObject *on_detach(State *state, Call *call);
+PyObject *on_socketpair(State *state, Call *call);
+PyObject *on_wrap_socket(State *state, Call *call);
+PyObject *on_wrap_bio(State *state, Call *call);
+PyObject *on_tls_write(State *state, Call *call);
+PyObject *on_tls_read(State *state, Call *call);
+int ssl_patch(PyObject *module);
+
+#endif

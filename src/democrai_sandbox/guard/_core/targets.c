@@ -1,0 +1,294 @@
+/* Matching against the network rules of a policy: a hash of whole keys (see democrai_sandbox.policy.netkeys), so that
+ * the cost does not grow with the rules. */
+#include "core.h"
+#include "network.h"
+
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <string.h>
+
+#define FNV_START 14695981039346656037ULL
+#define FNV(hash, c) (((hash) ^ (unsigned char)(c)) * 1099511628211ULL)
+
+/* ---- building ------------------------------------------------------------------------------------ */
+
+static NetEntry *find_slot(const NetIndex *index, uint64_t hash, const char *key, size_t length)
+{
+    size_t at = (hash ^ (hash >> 29)) & (index->slots - 1);
+    for (;; at = (at + 1) & (index->slots - 1)) {
+        NetEntry *entry = &index->table[at];
+        if (entry->length == 0) {
+            return entry;
+        }
+        if (entry->hash == hash && entry->length == length && memcmp(index->arena + entry->offset, key, length) == 0) {
+            return entry;
+        }
+    }
+}
+
+static uint64_t hash_of(const char *key, size_t length)
+{
+    uint64_t hash = FNV_START;
+    for (size_t i = 0; i < length; i++) {
+        hash = FNV(hash, key[i]);
+    }
+    return hash;
+}
+
+static unsigned find(const NetIndex *index, const char *key, size_t length)
+{
+    return index->slots ? find_slot(index, hash_of(key, length), key, length)->mask : 0;
+}
+
+/* What lookups need to know about all keys: how deep paths go, which prefix lengths there are, whether sockets at all. */
+static void note_key(NetIndex *index, const char *key, size_t length, unsigned mask)
+{
+    int version, bits;
+    switch (key[0]) {
+    case 'U': {
+        int depth = 0;
+        const char *path = memrchr(key, '|', length);
+        for (const char *p = path; p != NULL && p < key + length; p++) {
+            depth += *p == '/';
+        }
+        index->depth = depth > index->depth ? depth : index->depth;
+        break;
+    }
+    case 'N':
+        if (sscanf(key, "N%d|%d|", &version, &bits) == 2 && bits >= 0 && bits <= 128) {
+            (version == 4 ? index->lengths4 : index->lengths6)[bits] = true;
+        }
+        index->connects |= mask & NET_CONNECT;
+        break;
+    case 'H':
+    case 'W':
+        index->connects |= mask & NET_CONNECT;
+        break;
+    default:
+        break;
+    }
+}
+
+static void insert(NetIndex *index, const char *key, size_t length, unsigned mask, size_t *used)
+{
+    uint64_t hash = hash_of(key, length);
+    NetEntry *entry = find_slot(index, hash, key, length);
+    if (length == 0) {
+        return;
+    }
+    if (entry->length == 0) {
+        memcpy(index->arena + *used, key, length);
+        index->arena[*used + length] = '\0';
+        *entry = (NetEntry){hash, (uint32_t)*used, (uint32_t)length, 0};
+        *used += length + 1;
+    }
+    entry->mask |= mask & NET_ALL;
+    note_key(index, index->arena + entry->offset, entry->length, mask);
+}
+
+int net_index_build(NetIndex *index, PyObject *entries)
+{
+    size_t bytes = 0, used = 0, count = (size_t)PyTuple_GET_SIZE(entries);
+    memset(index, 0, sizeof *index);
+    for (size_t i = 0; i < count; i++) {
+        const char *key;
+        Py_ssize_t length;
+        unsigned mask;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(entries, (Py_ssize_t)i), "y#I", &key, &length, &mask)) {
+            return -1;
+        }
+        bytes += (size_t)length + 1 + (key[0] == 'S' ? PATH_MAX + 2 : 0);
+    }
+    if (count == 0) {
+        return 0;
+    }
+    for (index->slots = 8; index->slots < count * 3; index->slots *= 2) {
+    }
+    index->table = PyMem_Calloc(index->slots, sizeof(NetEntry));
+    index->arena = PyMem_Malloc(bytes);
+    if (index->table == NULL || index->arena == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const char *key;
+        Py_ssize_t length;
+        unsigned mask;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(entries, (Py_ssize_t)i), "y#I", &key, &length, &mask)) {
+            return -1;
+        }
+        insert(index, key, (size_t)length, mask, &used);
+        char where[PATH_MAX + 1] = "S";
+        /* a socket counts where it really is, so that a rule with a link in it works */
+        if (key[0] == 'S' && key[1] == '/' && path_canonical(key + 1, 1, where + 1) == 0) {
+            insert(index, where, strlen(where), mask, &used);
+        }
+    }
+    return 0;
+}
+
+void net_index_clear(NetIndex *index)
+{
+    PyMem_Free(index->table);
+    PyMem_Free(index->arena);
+}
+
+/* ---- matching ------------------------------------------------------------------------------------ */
+
+static unsigned find_text(const NetIndex *index, const char *kind, const char *text, int port)
+{
+    char key[MAX_HOST + 32];
+    int length = port < 0    ? snprintf(key, sizeof key, "%s%s", kind, text)
+                 : port == 0 ? snprintf(key, sizeof key, "%s%s|*", kind, text)
+                             : snprintf(key, sizeof key, "%s%s|%d", kind, text, port);
+    return length > 0 && (size_t)length < sizeof key ? find(index, key, (size_t)length) : 0;
+}
+
+static unsigned match_networks(const NetIndex *index, const Address *address)
+{
+    unsigned mask = 0;
+    int most = address->version == 4 ? 32 : 128, bytes = most / 8;
+    const bool *lengths = address->version == 4 ? index->lengths4 : index->lengths6;
+    for (int bits = 0; bits <= most; bits++) {
+        if (!lengths[bits]) {
+            continue;
+        }
+        char key[64];
+        int at = sprintf(key, "N%d|%d|", address->version, bits);
+        for (int i = 0; i < bytes; i++) {
+            int kept = bits - 8 * i;
+            unsigned byte = kept >= 8 ? address->bytes[i] : kept <= 0 ? 0 : address->bytes[i] & (0xffu << (8 - kept));
+            at += sprintf(key + at, "%02x", byte & 0xffu);
+        }
+        mask |= find(index, key, (size_t)at);
+    }
+    return mask;
+}
+
+static unsigned match_loopback_networks(const NetIndex *index)
+{
+    Address four = {.version = 4, .bytes = {127, 0, 0, 1}}, six = {.version = 6};
+    six.bytes[15] = 1;
+    return match_networks(index, &four) | match_networks(index, &six);
+}
+
+static unsigned match_host(const NetIndex *index, const Host *host, int port)
+{
+    if (index->slots == 0) {
+        return 0;
+    }
+    unsigned mask = find_text(index, "H", host->key, 0) | (port ? find_text(index, "H", host->key, port) : 0);
+    if (strcmp(host->key, "localhost") == 0) {
+        return mask | match_loopback_networks(index);
+    }
+    if (host->is_address) {
+        return mask | match_networks(index, &host->address);
+    }
+    for (const char *dot = strchr(host->key, '.'); dot != NULL; dot = strchr(dot + 1, '.')) {
+        mask |= find_text(index, "W", dot + 1, 0) | (port ? find_text(index, "W", dot + 1, port) : 0);
+    }
+    return mask;
+}
+
+unsigned match_socket(const NetIndex *index, const void *what)
+{
+    const SocketTarget *target = what;
+    return match_host(index, target->host, target->port);
+}
+
+/* Rules of the URL itself and of what it lies below, by whole segments. Nobody knows which path an ambiguous one ends up
+ * at, so only a rule for all paths covers it. */
+unsigned match_url(const NetIndex *index, const void *what)
+{
+    const Url *url = what;
+    if (index->slots == 0) {
+        return 0;
+    }
+    unsigned mask = match_host(index, &url->host, url->port);
+    uint64_t hash = hash_of(url->key, url->base);
+    mask |= find_slot(index, hash, url->key, url->base)->mask;
+    int depth = 0;
+    for (size_t i = url->base; i < url->length && !url->ambiguous; i++) {
+        if (url->key[i] == '/' && i > url->base) {
+            mask |= find_slot(index, hash, url->key, i)->mask;
+        }
+        depth += url->key[i] == '/';
+        if (depth > index->depth) {
+            return mask;
+        }
+        hash = FNV(hash, url->key[i]);
+    }
+    return url->ambiguous || url->length == url->base ? mask : mask | find_slot(index, hash, url->key, url->length)->mask;
+}
+
+/* Whether some request to the URL's scheme, host and port is permitted, whatever its path. */
+unsigned match_origin(const NetIndex *index, const void *what)
+{
+    const Url *url = what;
+    char key[MAX_HOST + 64];
+    int length = snprintf(key, sizeof key, "O%s|%s|%d", url->scheme, url->host.key, url->port);
+    bool fits = length > 0 && (size_t)length < sizeof key;
+    return match_host(index, &url->host, url->port) | (fits ? find(index, key, (size_t)length) : 0);
+}
+
+static unsigned match_labels(const NetIndex *index, const char *kind, const char *pattern, const Host *host)
+{
+    unsigned mask = find_text(index, kind, host->key, -1);
+    for (const char *dot = host->is_address ? NULL : strchr(host->key, '.'); dot != NULL; dot = strchr(dot + 1, '.')) {
+        mask |= find_text(index, pattern, dot + 1, -1);
+    }
+    return mask;
+}
+
+unsigned match_any_port(const NetIndex *index, const void *host)
+{
+    return match_labels(index, "P", "P*.", host);
+}
+
+/* For whose sake a name may be looked up: a rule of any form and operation. */
+unsigned match_name(const NetIndex *index, const void *host)
+{
+    return match_labels(index, "R", "R*.", host);
+}
+
+unsigned match_unix(const NetIndex *index, const void *text)
+{
+    char key[PATH_MAX + 2];
+    int length = snprintf(key, sizeof key, "S%s", (const char *)text);
+    return length > 0 && (size_t)length < sizeof key ? find(index, key, (size_t)length) : 0;
+}
+
+unsigned match_connects(const NetIndex *index, const void *unused)
+{
+    return index->connects ? NET_CONNECT : 0;
+}
+
+static unsigned match_literal(const NetIndex *index, const void *what)
+{
+    const Host *host = what;
+    return find_text(index, "R", host->key, -1) | match_networks(index, &host->address);
+}
+
+/* ---- the chain ----------------------------------------------------------------------------------- */
+
+/* What the chain allows: merged, narrowed or alone, as for files. */
+unsigned state_net(const State *state, Matcher match, const void *what)
+{
+    if (state->mode == MODE_BYPASS) {
+        return NET_ALL;
+    }
+    unsigned own = match(&state->policy->network, what);
+    if (state->parent == NULL || state->mode == MODE_EXACT || state->parent->mode == MODE_BYPASS) {
+        return own;
+    }
+    unsigned outer = state_net(state->parent, match, what);
+    return state->mode == MODE_NARROW ? own & outer : own | outer;
+}
+
+/* Whether a rule names this very address, or a range around it: then a name may lead there. */
+bool declared_literally(const State *state, const Address *address)
+{
+    Host host;
+    host_of_address(address, &host);
+    return state_net(state, match_literal, &host) != 0;
+}

@@ -1,0 +1,359 @@
+/* URLs of requests, read as democrai_sandbox.policy.targets reads them: strictly, and with one spelling for each path.
+ */
+#include "core.h"
+#include "network.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+PyObject *default_ports = NULL;  /* dict: scheme -> port */
+PyObject *parse_url = NULL;      /* for a text that is not ASCII: its canonical ASCII form */
+PyObject *normalise_host = NULL; /* likewise for a host */
+
+int default_port(const char *scheme)
+{
+    PyObject *port = default_ports ? PyDict_GetItemString(default_ports, scheme) : NULL;
+    return port ? (int)PyLong_AsLong(port) : 0;
+}
+
+/* A port from an argument: read once, by its number. -1 with an exception. */
+int port_of_object(PyObject *object, bool zero)
+{
+    PyObject *number = PyNumber_Index(object);
+    if (number == NULL) {
+        return -1;
+    }
+    int overflow;
+    long port = PyLong_AsLongAndOverflow(number, &overflow);
+    Py_DECREF(number);
+    if (overflow || port < (zero ? 0 : 1) || port > MAX_PORT) {
+        return refuse_target("the port must be a number from 1 to 65535");
+    }
+    return (int)port;
+}
+
+/* ---- paths --------------------------------------------------------------------------------------- */
+
+static int hex(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* An encoded dot, slash or backslash, however many times the percent sign was encoded, a control, or no escape. */
+static bool escape_is_ambiguous(const char *p, const char *end)
+{
+    if (end - p < 3 || hex(p[1]) < 0 || hex(p[2]) < 0) {
+        return true;
+    }
+    int first = hex(p[1]) * 16 + hex(p[2]);
+    if (first < 0x20 || first == 0x7f) {
+        return true;
+    }
+    const char *q = p + 1;
+    while (end - q >= 4 && q[0] == '2' && q[1] == '5') {
+        q += 2;
+    }
+    int last = end - q >= 2 && hex(q[0]) >= 0 && hex(q[1]) >= 0 ? hex(q[0]) * 16 + hex(q[1]) : 0;
+    return last == '.' || last == '/' || last == '\\';
+}
+
+/* ";", or its escape, however many times the percent sign was encoded. */
+static bool is_semicolon(const char *p, const char *end)
+{
+    if (p < end && *p == '%') {
+        for (p++; end - p >= 4 && p[0] == '2' && p[1] == '5'; p += 2) {
+        }
+        return end - p >= 2 && p[0] == '3' && (p[1] == 'b' || p[1] == 'B');
+    }
+    return p < end && *p == ';';
+}
+
+/* Servers that know path parameters drop ";..." before they look for dots. */
+static bool is_dot_segment(const char *p, const char *end)
+{
+    size_t dots = 0;
+    while (p + dots < end && dots < 3 && p[dots] == '.') {
+        dots++;
+    }
+    return (dots == 1 || dots == 2) && (p + dots == end || p[dots] == '/' || is_semicolon(p + dots, end));
+}
+
+static bool path_is_ambiguous(const char *path, const char *end)
+{
+    if (end - path > 1 && path[1] == '/' && strspn(path, "/") < (size_t)(end - path)) {
+        return true; /* some clients take "//v1" for "/v1" */
+    }
+    for (const char *p = path; p < end; p++) {
+        if ((*p == '/' && is_dot_segment(p + 1, end)) || (*p == '%' && escape_is_ambiguous(p, end))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool stays(char c)
+{
+    return isalnum((unsigned char)c) || (c != '\0' && strchr("_.-~/!$&'()*+,;=:@%", c) != NULL);
+}
+
+static char *put_escape(char *out, int byte)
+{
+    return out + sprintf(out, "%%%02X", (unsigned)byte);
+}
+
+/* One spelling: escapes of letters, digits and harmless signs decoded, others in upper case, what must be is escaped. An
+ * ambiguous path keeps its escapes. Slashes at the end go away. Returns the end. */
+static char *put_path(char *out, const char *path, const char *end, bool ambiguous)
+{
+    char *start = out;
+    for (const char *p = path; p < end; p++) {
+        if (*p == '%' && !ambiguous) {
+            int byte = hex(p[1]) * 16 + hex(p[2]);
+            bool plain = byte < 128 && (isalnum(byte) || (byte != '\0' && strchr("-_~!$&'()*,:;=@", byte)));
+            if (plain) {
+                *out++ = (char)byte;
+            }
+            else {
+                out = put_escape(out, byte);
+            }
+            p += 2;
+        }
+        else if (stays(*p)) {
+            *out++ = *p;
+        }
+        else {
+            out = put_escape(out, (unsigned char)*p);
+        }
+    }
+    while (out > start && out[-1] == '/') {
+        out--;
+    }
+    *out = '\0';
+    return out;
+}
+
+/* ---- the whole ------------------------------------------------------------------------------------ */
+
+void url_clear(Url *url)
+{
+    PyMem_Free(url->key);
+    PyMem_Free(url->memory);
+    url->key = url->memory = NULL;
+}
+
+const char *url_path(const Url *url)
+{
+    return url->key + url->base;
+}
+
+static int read_port(const char *digits, size_t length)
+{
+    int port = 0;
+    if (length == 0 || length > 5 || digits[0] == '0') {
+        return refuse_target("the port must be a number from 1 to 65535");
+    }
+    for (size_t i = 0; i < length; i++) {
+        if (digits[i] < '0' || digits[i] > '9') {
+            return refuse_target("the port must be a number from 1 to 65535");
+        }
+        port = port * 10 + digits[i] - '0';
+    }
+    return port > MAX_PORT ? refuse_target("the port must be a number from 1 to 65535") : port;
+}
+
+static int read_authority(const char *text, size_t length, Url *url)
+{
+    if (length == 0) {
+        return refuse_target("the URL has no host");
+    }
+    if (memchr(text, '@', length) != NULL) {
+        return refuse_target("the target holds user information ('@' before the host)");
+    }
+    const char *end = text + length, *colon;
+    if (text[0] == '[') {
+        const char *close = memchr(text, ']', length);
+        if (close == NULL || (close + 1 < end && close[1] != ':') || !memchr(text, ':', (size_t)(close - text))) {
+            return refuse_target("not an IPv6 address in brackets");
+        }
+        colon = close + 1 < end ? close + 1 : NULL;
+        if (host_read(text + 1, (size_t)(close - text - 1), true, &url->host) < 0) {
+            return -1;
+        }
+    }
+    else {
+        colon = memchr(text, ':', length);
+        if (host_read(text, (size_t)((colon ? colon : end) - text), false, &url->host) < 0) {
+            return -1;
+        }
+    }
+    url->port = colon ? read_port(colon + 1, (size_t)(end - colon - 1)) : default_port(url->scheme);
+    return url->port < 0 ? -1 : url->port == 0 ? refuse_target("the scheme has no known port: write scheme://host:port") : 0;
+}
+
+static int make_key(Url *url, const char *path, const char *end)
+{
+    url->key = PyMem_Malloc(strlen(url->scheme) + MAX_HOST + 16 + 3 * (size_t)(end - path));
+    if (url->key == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    url->base = (size_t)sprintf(url->key, "U%s|%s|%d|", url->scheme, url->host.key, url->port);
+    url->length = (size_t)(put_path(url->key + url->base, path, end, url->ambiguous) - url->key);
+    return 0;
+}
+
+static size_t scheme_length(const char *text, size_t length)
+{
+    size_t n = 0;
+    if (length == 0 || !isalpha((unsigned char)text[0])) {
+        return 0;
+    }
+    while (n < length && (isalnum((unsigned char)text[n]) || (text[n] != '\0' && strchr("+.-", text[n])))) {
+        n++;
+    }
+    return n + 3 <= length && memcmp(text + n, "://", 3) == 0 ? n : 0;
+}
+
+/* `text` is ASCII. 0, or -1 with an exception that says why it is refused. */
+int url_read(const char *text, size_t length, Url *out)
+{
+    memset(out, 0, sizeof *out);
+    if (length == 0 || length > MAX_TARGET) {
+        return refuse_target(length == 0 ? "" : "the target is longer than 65535 characters");
+    }
+    for (size_t i = 0; i < length; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if (c <= ' ' || c >= 0x7f || c == '\\') {
+            return refuse_target("the target holds white space, a control character or a backslash");
+        }
+    }
+    size_t scheme = scheme_length(text, length);
+    if (scheme == 0) {
+        return refuse_target("not a URL of the form scheme://host");
+    }
+    const char *mark = memchr(text, '#', length);
+    if (mark != NULL && memchr(mark + 1, '#', length - (size_t)(mark + 1 - text)) != NULL) {
+        return refuse_target("the URL has two fragments"); /* some clients end the path at the last '#' */
+    }
+    out->memory = PyMem_Malloc(scheme + 1);
+    if (out->memory == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (size_t i = 0; i < scheme; i++) {
+        out->memory[i] = (char)tolower((unsigned char)text[i]);
+    }
+    out->memory[scheme] = '\0';
+    out->scheme = out->memory;
+    const char *authority = text + scheme + 3, *end = text + length, *path = authority;
+    while (path < end && strchr("/?#", *path) == NULL) {
+        path++;
+    }
+    const char *stop = path;
+    while (stop < end && *stop != '?' && *stop != '#') {
+        stop++;
+    }
+    out->ambiguous = path_is_ambiguous(path, stop);
+    if (read_authority(authority, (size_t)(path - authority), out) < 0 || make_key(out, path, stop) < 0) {
+        url_clear(out);
+        return -1;
+    }
+    return 0;
+}
+
+/* The same URL under another scheme: an upgrade to a websocket is asked for as ws:// or wss://. */
+int url_with_scheme(Url *url, const char *scheme)
+{
+    if (strcmp(url->scheme, scheme) == 0) {
+        return 0;
+    }
+    PyObject *text = PyUnicode_FromFormat("%s://%s%s%s:%d%s", scheme, strchr(url->host.text, ':') ? "[" : "",
+                                          url->host.text, strchr(url->host.text, ':') ? "]" : "", url->port,
+                                          url_path(url));
+    Py_ssize_t length;
+    const char *plain = text ? PyUnicode_AsUTF8AndSize(text, &length) : NULL;
+    Url changed;
+    int result = plain ? url_read(plain, (size_t)length, &changed) : -1;
+    if (result == 0) {
+        url_clear(url);
+        *url = changed;
+    }
+    Py_XDECREF(text);
+    return result;
+}
+
+/* The canonical text, which is part of the identity of a decision. */
+PyObject *url_text(const Url *url)
+{
+    bool six = strchr(url->host.text, ':') != NULL;
+    char port[16] = "";
+    if (url->port != default_port(url->scheme)) {
+        sprintf(port, ":%d", url->port);
+    }
+    return PyUnicode_FromFormat("%s://%s%s%s%s%s", url->scheme, six ? "[" : "", url->host.text, six ? "]" : "", port,
+                                url_path(url));
+}
+
+/* Text of any kind as ASCII; what is not ASCII goes through `convert`, whose answer is read again here: what it says is
+ * what is checked, and what is used. */
+static PyObject *ascii_text(PyObject *object, PyObject *convert)
+{
+    PyObject *text = PyUnicode_Check(object) ? PyUnicode_FromObject(object) : NULL;
+    if (text == NULL || PyUnicode_IS_ASCII(text)) {
+        if (text == NULL && !PyErr_Occurred()) {
+            refuse_target("expected a network target as text");
+        }
+        return text;
+    }
+    PyObject *converted = convert ? PyObject_CallOneArg(convert, text) : NULL;
+    Py_DECREF(text);
+    if (converted != NULL && PyUnicode_CheckExact(converted) && PyUnicode_IS_ASCII(converted)) {
+        return converted;
+    }
+    Py_XDECREF(converted);
+    if (!PyErr_Occurred()) {
+        refuse_target("the target is not ASCII");
+    }
+    return NULL;
+}
+
+int url_of_object(PyObject *object, Url *out)
+{
+    memset(out, 0, sizeof *out);
+    PyObject *text = ascii_text(object, parse_url);
+    if (text == NULL) {
+        return -1;
+    }
+    int result = url_read((const char *)PyUnicode_1BYTE_DATA(text), (size_t)PyUnicode_GET_LENGTH(text), out);
+    Py_DECREF(text);
+    return result;
+}
+
+/* A host as socket calls take it: text or bytes, IPv6 without brackets. */
+int host_of_object(PyObject *object, Host *out)
+{
+    PyObject *text;
+    if (PyBytes_Check(object) || PyByteArray_Check(object)) {
+        const char *data = PyBytes_Check(object) ? PyBytes_AS_STRING(object) : PyByteArray_AS_STRING(object);
+        text = PyUnicode_DecodeASCII(data, Py_SIZE(object), "replace");
+    }
+    else {
+        text = ascii_text(object, normalise_host);
+    }
+    if (text == NULL) {
+        return -1;
+    }
+    int result;
+    if (!PyUnicode_IS_ASCII(text)) {
+        result = refuse_target("the host is not ASCII");
+    }
+    else if (PyUnicode_GET_LENGTH(text) == 0) {
+        result = refuse_target("");
+    }
+    else {
+        result = host_read((const char *)PyUnicode_1BYTE_DATA(text), (size_t)PyUnicode_GET_LENGTH(text), true, out);
+    }
+    Py_DECREF(text);
+    return result;
+}

@@ -1,0 +1,34 @@
+"""HTTP clients and event loops that the guard adapts once somebody imported them; it imports none of them itself.
+
+Each adapter is a function that gets the loaded module and answers whether it is done: False while the module is
+still being imported. Doing it again changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import aiohttp, asyncio_events, http_client, httpcore, httpx, requests, urllib3, urllib_request, uvloop
+
+if TYPE_CHECKING:
+    from .patching import Install
+
+__all__ = ["ADAPTERS"]
+
+ADAPTERS: dict[str, Install] = {
+    "http.client": http_client.install,
+    "urllib.request": urllib_request.install,
+    "urllib3": urllib3.install,
+    "pip._vendor.urllib3": urllib3.install,
+    "requests": requests.install,
+    "pip._vendor.requests": requests.install,
+    "httpcore": httpcore.install,
+    "httpcore2": httpcore.install,
+    "httpx": httpx.install,
+    "httpx2": httpx.install,
+    "httpx2.websockets": httpx.install_websockets,
+    "httpx_ws": httpx.install_websockets,
+    "aiohttp": aiohttp.install,
+    "asyncio.base_events": asyncio_events.install,
+    "uvloop": uvloop.install,
+}

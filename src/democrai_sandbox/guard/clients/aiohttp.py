@@ -1,0 +1,129 @@
+"""``aiohttp``: each hop of a session asks the connector for a connection; websockets are used through one class."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.guard import _core
+
+from .checks import Permitted, asks_for_websocket, checked, checked_websocket, is_web
+from .patching import adapter, is_loading, unexpected
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from types import ModuleType
+
+    from .patching import Method
+
+_FIRST_CONTROL_FRAME = 8
+_KEY_FIELD = "proxy_headers_hash"
+
+
+def _permitted(request: Any, url: str) -> AbstractContextManager[Any]:
+    if asks_for_websocket(url, request.headers.get("Upgrade")):
+        return checked_websocket(url)
+    return checked(request.method, url)
+
+
+def _connect(original: Method) -> Method:
+    async def connect(self: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _core.subject_key() or not is_web(url := str(req.url)):
+            return await original(self, req, *args, **kwargs)
+        with _permitted(req, url):
+            return await original(self, req, *args, **kwargs)
+
+    return connect
+
+
+def _request(original: Method) -> Method:
+    """Let a denial out of the ``ClientOSError`` that the session makes of it."""
+
+    async def _request(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _core.subject_key():
+            return await original(self, *args, **kwargs)
+        with Permitted():
+            return await original(self, *args, **kwargs)
+
+    return _request
+
+
+# ---- websockets ------------------------------------------------------------------------------------------------------
+
+
+def _use(socket: Any, direction: str) -> None:
+    if _core.subject_key():
+        _core.websocket_use(str(socket._response.url), direction)  # noqa: SLF001 - it has no public name
+
+
+def _sending(original: Method) -> Method:
+    async def send(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _use(self, "send")
+        return await original(self, *args, **kwargs)
+
+    return send
+
+
+def _send_frame(original: Method) -> Method:
+    async def send_frame(self: Any, message: Any, opcode: Any, *args: Any, **kwargs: Any) -> Any:
+        if int(opcode) < _FIRST_CONTROL_FRAME:
+            _use(self, "send")
+        return await original(self, message, opcode, *args, **kwargs)
+
+    return send_frame
+
+
+def _receive(original: Method) -> Method:
+    async def receive(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _use(self, "receive")
+        return await original(self, *args, **kwargs)
+
+    return receive
+
+
+# ---- connections by subject ------------------------------------------------------------------------------------------
+
+
+def _keep_apart(module: ModuleType) -> None:
+    """Make the subject a part of the key by which a connector finds idle connections."""
+    requests: Any = getattr(module, "client_reqrep", None)
+    request_class: Any = getattr(requests, "ClientRequest", None)
+    original = getattr(request_class, "connection_key", None)
+    fields = getattr(getattr(requests, "ConnectionKey", None), "_fields", ())
+    if not isinstance(original, property) or _KEY_FIELD not in fields:
+        unexpected(f"{module.__name__}.ClientRequest.connection_key with a field {_KEY_FIELD}")
+    elif not isinstance(original, _SubjectKey):
+        request_class.connection_key = _SubjectKey(original.fget, doc=original.__doc__)
+
+
+class _SubjectKey(property):
+    """The key of a connection, which is another one for each subject."""
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        key = super().__get__(instance, owner)
+        subject = 0 if instance is None else _core.subject_key()
+        # This field is compared and never read: None, or a number that stands for the headers sent to a proxy.
+        return key._replace(**{_KEY_FIELD: (subject, getattr(key, _KEY_FIELD))}) if subject else key
+
+
+_install = adapter(
+    ("connector.BaseConnector", "connect", _connect),
+    ("ClientSession", "_request", _request),
+    ("ClientWebSocketResponse", "receive", _receive),
+    ("ClientWebSocketResponse", "send_str", _sending),
+    ("ClientWebSocketResponse", "send_bytes", _sending),
+)
+
+
+def install(module: ModuleType) -> bool:
+    """Adapt the connectors, sessions and websockets."""
+    if is_loading(module) or not _install(module):
+        return False
+    _install_frames(module)
+    _keep_apart(module)
+    return True
+
+
+def _install_frames(module: ModuleType) -> None:
+    """Adapt the method for single frames, which older versions do not have."""
+    if hasattr(getattr(module, "ClientWebSocketResponse", None), "send_frame"):
+        adapter(("ClientWebSocketResponse", "send_frame", _send_frame))(module)

@@ -1,0 +1,74 @@
+"""``http.client``, which also carries ``urllib.request``, ``xmlrpc``, ``urllib3`` and all that is built on them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.guard import _core
+from democrai_sandbox.policy import InvalidInputError
+
+from .checks import UNGUARDED, Permitted, request_url
+from .patching import adapter
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from .patching import Method
+
+_PENDING = "_democrai_sandbox_ticket"
+_HTTPS_PORT = 443
+
+
+def origin_of(connection: Any) -> tuple[str, str, Any]:
+    """Return scheme, host and port that a connection speaks to in the end: behind a tunnel, not the proxy."""
+    scheme = "https" if connection.default_port == _HTTPS_PORT else "http"
+    if connection._tunnel_host:  # noqa: SLF001 - there is no other way to know
+        return scheme, connection._tunnel_host, connection._tunnel_port  # noqa: SLF001
+    return scheme, connection.host, connection.port
+
+
+def take_pending(connection: Any) -> AbstractContextManager[Any] | None:
+    """Return the ticket of the request that this connection is about to be opened for."""
+    subject, ticket = connection.__dict__.pop(_PENDING, (0, None))
+    return Permitted(ticket) if ticket is not None and subject == _core.subject_key() else None
+
+
+def _putrequest(original: Method) -> Method:
+    def putrequest(self: Any, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
+        subject = _core.subject_key()
+        # CONNECT names no URL but a host to be tunnelled to, which the core checks when it is sent.
+        if subject and method != "CONNECT":
+            ticket = _core.request(method, request_url(*origin_of(self), url or "/"))
+            if self.sock is None:
+                # The connection is opened later, when the headers are sent.
+                self.__dict__[_PENDING] = (subject, ticket)
+        return original(self, method, url, *args, **kwargs)
+
+    return putrequest
+
+
+def _connect(original: Method) -> Method:
+    def connect(self: Any) -> Any:
+        if not _core.subject_key():
+            return original(self)
+        with take_pending(self) or _origin_ticket(self):
+            return original(self)
+
+    return connect
+
+
+def _origin_ticket(connection: Any) -> AbstractContextManager[Any]:
+    """Return a ticket for a connection that is opened before its first request is known."""
+    scheme, host, port = origin_of(connection)
+    try:
+        number = int(port)
+    except (TypeError, ValueError):
+        raise InvalidInputError.of(f"the port must be a number: {port!r}") from None
+    ticket = _core.origin(scheme, host, number)
+    return UNGUARDED if ticket is None else Permitted(ticket)
+
+
+install = adapter(
+    ("HTTPConnection", "putrequest", _putrequest),
+    ("HTTPConnection", "connect", _connect),
+)

@@ -1,0 +1,102 @@
+"""``httpcore`` and ``httpcore2``, under the transports of ``httpx``: the request as it will be sent, and the pools."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.guard import _core
+
+from .checks import asks_for_websocket, checked, checked_websocket, request_url
+from .patching import adapter
+from .pools import Apart, apart, drained, without_pools
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from .patching import Method
+
+
+def _text(value: bytes | str) -> str:
+    # What is not ASCII is no part of a URL; the core says so.
+    return value if isinstance(value, str) else value.decode("latin-1")
+
+
+def _permitted(request: Any) -> AbstractContextManager[Any]:
+    url = request.url
+    address = request_url(_text(url.scheme), _text(url.host), url.port, _text(url.target))
+    upgrade = next((value for name, value in request.headers if name.lower() == b"upgrade"), None)
+    if asks_for_websocket(address, upgrade):
+        return checked_websocket(address)
+    return checked(_text(request.method), address)
+
+
+class _Pools(Apart[Any]):
+    def is_busy(self, pool: Any) -> bool:
+        return bool(getattr(pool, "_requests", ()))
+
+
+def _own_pool(pool: Any) -> Any:
+    """Return a pool made like this one, without its connections."""
+    made = copy.copy(pool)
+    without_pools(made)
+    for name, value in pool.__dict__.items():
+        if name in ("_connections", "_requests"):
+            setattr(made, name, [])
+        elif type(value).__name__.endswith("Lock"):
+            setattr(made, name, type(value)())
+    return made
+
+
+def _handle(original: Method) -> Method:
+    def handle_request(self: Any, request: Any) -> Any:
+        subject = _core.subject_key()
+        if not subject:
+            return original(self, request)
+        with _permitted(request):
+            pool, surplus = apart(self, _Pools).get(subject, lambda: _own_pool(self))
+            for old in surplus:
+                old.close()
+            return original(pool, request)
+
+    return handle_request
+
+
+def _handle_async(original: Method) -> Method:
+    async def handle_async_request(self: Any, request: Any) -> Any:
+        subject = _core.subject_key()
+        if not subject:
+            return await original(self, request)
+        with _permitted(request):
+            pool, surplus = apart(self, _Pools).get(subject, lambda: _own_pool(self))
+            for old in surplus:
+                await old.aclose()
+            return await original(pool, request)
+
+    return handle_async_request
+
+
+def _close(original: Method) -> Method:
+    def close(self: Any) -> Any:
+        for pool in drained(self):
+            pool.close()
+        return original(self)
+
+    return close
+
+
+def _aclose(original: Method) -> Method:
+    async def aclose(self: Any) -> Any:
+        for pool in drained(self):
+            await pool.aclose()
+        return await original(self)
+
+    return aclose
+
+
+install = adapter(
+    ("ConnectionPool", "handle_request", _handle),
+    ("ConnectionPool", "close", _close),
+    ("AsyncConnectionPool", "handle_async_request", _handle_async),
+    ("AsyncConnectionPool", "aclose", _aclose),
+)

@@ -1,0 +1,105 @@
+"""``httpx`` and ``httpx2``: each hop of ``request``, ``stream`` and ``send`` ends in one method, before any transport.
+
+The transports of their own go on through ``httpcore``, which is adapted by itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.guard import _core
+
+from .checks import asks_for_websocket, checked, checked_websocket, is_web
+from .patching import adapter
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from .patching import Method
+
+
+def _permitted(request: Any, url: str) -> AbstractContextManager[Any]:
+    if asks_for_websocket(url, request.headers.get("upgrade")):
+        return checked_websocket(url)
+    return checked(request.method, url)
+
+
+def _send(original: Method) -> Method:
+    def _send_single_request(self: Any, request: Any) -> Any:
+        if not _core.subject_key() or not is_web(url := str(request.url)):
+            return original(self, request)
+        with _permitted(request, url):
+            return original(self, request)
+
+    return _send_single_request
+
+
+def _send_async(original: Method) -> Method:
+    async def _send_single_request(self: Any, request: Any) -> Any:
+        if not _core.subject_key() or not is_web(url := str(request.url)):
+            return await original(self, request)
+        with _permitted(request, url):
+            return await original(self, request)
+
+    return _send_single_request
+
+
+install = adapter(
+    ("Client", "_send_single_request", _send),
+    ("AsyncClient", "_send_single_request", _send_async),
+)
+
+
+# ---- websockets ------------------------------------------------------------------------------------------------------
+
+
+def _is_message(event: Any) -> bool:
+    """Tell data from what only keeps the connection alive or closes it."""
+    return hasattr(event, "message_finished")
+
+
+def _use(session: Any, direction: str) -> None:
+    if _core.subject_key() and session.response is not None:
+        _core.websocket_use(str(session.response.request.url), direction)
+
+
+def _ws_send(original: Method) -> Method:
+    def send(self: Any, event: Any) -> Any:
+        if _is_message(event):
+            _use(self, "send")
+        return original(self, event)
+
+    return send
+
+
+def _ws_receive(original: Method) -> Method:
+    def receive(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _use(self, "receive")
+        return original(self, *args, **kwargs)
+
+    return receive
+
+
+def _ws_send_async(original: Method) -> Method:
+    async def send(self: Any, event: Any) -> Any:
+        if _is_message(event):
+            _use(self, "send")
+        return await original(self, event)
+
+    return send
+
+
+def _ws_receive_async(original: Method) -> Method:
+    async def receive(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _use(self, "receive")
+        return await original(self, *args, **kwargs)
+
+    return receive
+
+
+install_websockets = adapter(
+    ("WebSocketSession", "send", _ws_send),
+    ("WebSocketSession", "receive", _ws_receive),
+    ("AsyncWebSocketSession", "send", _ws_send_async),
+    ("AsyncWebSocketSession", "receive", _ws_receive_async),
+)

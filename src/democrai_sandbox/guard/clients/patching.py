@@ -1,0 +1,61 @@
+"""Putting a wrapper in the place of a client's method: once, whatever the version, and aloud when it is not there."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    Method = Callable[..., Any]
+    Install = Callable[[ModuleType], bool]
+
+_MARK = "_democrai_sandbox_adapter"
+_told: set[str] = set()
+
+
+def adapter(*points: tuple[str, str, Callable[[Method], Method]]) -> Install:
+    """Return what installs an adapter: class (dotted, from the module), name of the method, maker of the wrapper."""
+
+    def install(module: ModuleType) -> bool:
+        if is_loading(module):
+            return False
+        for path, name, make in points:
+            replace(module, path, name, make)
+        return True
+
+    return install
+
+
+def is_loading(module: ModuleType) -> bool:
+    """Tell whether the import of a module has not come to its end yet: its classes may still be missing."""
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+
+
+def replace(module: ModuleType, path: str, name: str, make: Callable[[Method], Method]) -> None:
+    """Exchange one method for ``make(method)``, which keeps its name, text and signature."""
+    owner: Any = module
+    for part in path.split("."):
+        owner = getattr(owner, part, None)
+    original = getattr(owner, name, None)
+    if not callable(original):
+        unexpected(f"{module.__name__}.{path}.{name}")
+    elif not getattr(original, _MARK, False):
+        wrapper = functools.wraps(original)(make(original))
+        setattr(wrapper, _MARK, True)
+        setattr(owner, name, wrapper)
+
+
+def unexpected(what: str) -> None:
+    """Say, once, that a client does not look as expected. Nothing opens by that: its sockets are checked as ever."""
+    if what in _told:
+        return
+    _told.add(what)
+    import logging
+
+    logging.getLogger("democrai_sandbox.guard").warning(
+        "%s is not there: this version of the client is unknown to the guard, which now checks its connections only",
+        what,
+    )

@@ -1,0 +1,29 @@
+"""``requests``: each hop is sent by ``Session.send``, whatever adapter serves its URL."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.guard import _core
+
+from .checks import checked, is_web
+from .patching import adapter
+
+if TYPE_CHECKING:
+    from .patching import Method
+
+
+def _send(original: Method) -> Method:
+    def send(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _core.subject_key() or not is_web(getattr(request, "url", None)):
+            return original(self, request, *args, **kwargs)
+        with checked(request.method, request.url):
+            return original(self, request, *args, **kwargs)
+
+    return send
+
+
+install = adapter(
+    ("Session", "send", _send),
+    ("adapters.HTTPAdapter", "send", _send),
+)

@@ -1,0 +1,151 @@
+"""``urllib3``: each hop and each retry of a pool is a request of its own, and each subject has its own connections."""
+
+from __future__ import annotations
+
+from queue import Empty
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.guard import _core
+
+from .checks import checked, raise_alone, request_url, unwrap
+from .http_client import take_pending
+from .patching import adapter
+from .pools import Apart, apart, drained
+
+if TYPE_CHECKING:
+    from .patching import Method
+
+_OWNER = "_democrai_sandbox_subject"
+_ERROR = 3
+"""Place of the error among the arguments of ``Retry.increment``."""
+
+
+def _urlopen(original: Method) -> Method:
+    def urlopen(self: Any, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
+        if not _core.subject_key():
+            return original(self, method, url, *args, **kwargs)
+        with checked(method, request_url(self.scheme, self.host, self.port, url)):
+            return original(self, method, url, *args, **kwargs)
+
+    return urlopen
+
+
+def _connect(original: Method) -> Method:
+    """Open the connection of a request that was made on it directly, without a pool around it."""
+
+    def connect(self: Any) -> Any:
+        pending = take_pending(self)
+        if pending is None:
+            return original(self)
+        with pending:
+            return original(self)
+
+    return connect
+
+
+def _increment(original: Method) -> Method:
+    """Not trying again what was denied."""
+
+    def increment(self: Any, *args: Any, **kwargs: Any) -> Any:
+        error = kwargs.get("error", args[_ERROR] if len(args) > _ERROR else None)
+        denial = unwrap(error, contexts=False) if isinstance(error, Exception) and _core.subject_key() else None
+        if denial is not None:
+            raise_alone(denial)
+        return original(self, *args, **kwargs)
+
+    return increment
+
+
+# ---- connections by subject ------------------------------------------------------------------------------------------
+
+
+class _Queues(Apart[Any]):
+    """The queues of idle connections beside the one of a pool; closed with it, also when it is merely dropped."""
+
+    def __del__(self) -> None:
+        for queue in self.drain():
+            _close_all(queue)
+
+
+class _Share:
+    """A pool as one subject sees it: all is the pool's, but for the queue of idle connections."""
+
+    def __init__(self, pool: Any, queue: Any) -> None:
+        self._shared = pool
+        self.pool = queue
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._shared, name)
+
+    def __str__(self) -> str:
+        return str(self._shared)
+
+
+def _get_conn(original: Method) -> Method:
+    def _get_conn(self: Any, *args: Any, **kwargs: Any) -> Any:
+        subject = _core.subject_key()
+        if not subject or self.pool is None:
+            return original(self, *args, **kwargs)
+        queue, surplus = apart(self, _Queues).get(subject, lambda: _empty_like(self.pool))
+        for old in surplus:
+            _close_all(old)
+        connection = original(_Share(self, queue), *args, **kwargs)
+        setattr(connection, _OWNER, subject)
+        return connection
+
+    return _get_conn
+
+
+def _put_conn(original: Method) -> Method:
+    def _put_conn(self: Any, conn: Any) -> Any:
+        # Whoever gives it back, a connection belongs to whom it was opened for.
+        subject = _core.subject_key() if conn is None else getattr(conn, _OWNER, 0)
+        if not subject or self.pool is None:
+            return original(self, conn)
+        queue = apart(self, _Queues).find(subject)
+        if queue is not None:
+            return original(_Share(self, queue), conn)
+        if conn is not None:
+            conn.close()
+        return None
+
+    return _put_conn
+
+
+def _close(original: Method) -> Method:
+    def close(self: Any) -> Any:
+        result = original(self)
+        for queue in drained(self):
+            _close_all(queue)
+        return result
+
+    return close
+
+
+def _empty_like(queue: Any) -> Any:
+    """Return a queue with as many free places as a new pool has."""
+    made = type(queue)(queue.maxsize)
+    for _ in range(queue.maxsize):
+        made.put(None)
+    return made
+
+
+def _close_all(queue: Any) -> None:
+    try:
+        while True:
+            connection = queue.get(block=False)
+            if connection is not None:
+                connection.close()
+    except Empty:
+        pass
+
+
+install = adapter(
+    ("HTTPConnectionPool", "urlopen", _urlopen),
+    ("HTTPConnectionPool", "_get_conn", _get_conn),
+    ("HTTPConnectionPool", "_put_conn", _put_conn),
+    ("HTTPConnectionPool", "close", _close),
+    ("connection.HTTPConnection", "connect", _connect),
+    ("connection.HTTPSConnection", "connect", _connect),
+    ("Retry", "increment", _increment),
+)

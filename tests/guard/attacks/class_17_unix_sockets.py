@@ -1,0 +1,412 @@
+"""Class 17, unix sockets: a way to other processes, and to the host's own helpers, that looks like a file."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from tests.guard.attacks.kit import FD, FILES, Ground
+from tests.guard.attacks.network import (
+    LIMIT,
+    NETWORK,
+    REFUSED,
+    network_attack,
+    network_attacks_of,
+    peers,
+)
+
+UNIX = socket.AF_UNIX
+STOPPED = NETWORK | FILES
+
+
+def no_rules(ground: Ground) -> list[tuple[str, str]]:
+    """Nothing of the network is allowed."""
+    return []
+
+
+OPTIONS = {"rules": no_rules, "servers": ("unix",)}
+
+
+def talk(address: object, kind: int = socket.SOCK_STREAM) -> bytes:
+    sock = socket.socket(UNIX, kind)
+    sock.settimeout(LIMIT)
+    sock.connect(address)
+    if kind == socket.SOCK_DGRAM:
+        sock.send(b"x")
+        return b""
+    return sock.recv(99)
+
+
+def to(place: str, spelling=lambda path: path):
+    return lambda ground: talk(spelling(peers(ground).sockets[place]))
+
+
+network_attacks_of(
+    {place: to(place) for place in ("outside", "protected", "temporary", "readonly", "abstract")}
+    | {f"{place}_as_bytes": to(place, os.fsencode) for place in ("outside", "abstract")},
+    "a socket that no rule names is connected to: {}",
+    expect=STOPPED,
+    group="stream_",
+    **OPTIONS,
+)
+network_attacks_of(
+    {
+        place: lambda ground, place=place: talk(peers(ground).datagrams[place], socket.SOCK_DGRAM)
+        for place in ("outside", "protected", "temporary", "abstract")
+    },
+    "a datagram socket that no rule names is connected to: {}",
+    expect=STOPPED,
+    group="datagram_",
+    **OPTIONS,
+)
+
+
+def send_datagram(ground: Ground, place: str, send: str, *arguments: object) -> None:
+    getattr(socket.socket(UNIX, socket.SOCK_DGRAM), send)(*arguments, peers(ground).datagrams[place])
+
+
+network_attacks_of(
+    {
+        f"{send}_{place}": lambda ground, send=send, place=place, arguments=arguments: send_datagram(
+            ground, place, send, *arguments
+        )
+        for send, arguments in {"sendto": (b"x",), "sendmsg": ([b"x"], [], 0)}.items()
+        for place in ("outside", "temporary", "abstract")
+    },
+    "a datagram is sent to a socket that no rule names: {}",
+    expect=STOPPED,
+    group="datagram_",
+    **OPTIONS,
+)
+
+
+def connect_ex(ground: Ground) -> object:
+    sock = socket.socket(UNIX)
+    sock.connect_ex(peers(ground).sockets["outside"])
+    return sock.recv(99)
+
+
+def raw_type(ground: Ground) -> object:
+    import _socket
+
+    sock = _socket.socket(1, 1)
+    sock.connect(peers(ground).sockets["outside"])
+    return sock.recv(99)
+
+
+def by_multiprocessing(ground: Ground) -> object:
+    from multiprocessing.connection import Client
+
+    return os.read(Client(peers(ground).sockets["outside"], "AF_UNIX").fileno(), 99)
+
+
+def by_system_log(ground: Ground) -> None:
+    import logging.handlers
+
+    handler = logging.handlers.SysLogHandler(peers(ground).sockets["outside"], socktype=socket.SOCK_STREAM)
+    handler.socket.recv(99)
+
+
+async def by_streams(ground: Ground) -> object:
+    import asyncio
+
+    reader, _ = await asyncio.open_unix_connection(peers(ground).sockets["outside"])
+    return await reader.read(99)
+
+
+async def by_loop(ground: Ground) -> object:
+    import asyncio
+
+    loop, sock = asyncio.get_running_loop(), socket.socket(UNIX)
+    sock.setblocking(False)
+    await loop.sock_connect(sock, peers(ground).sockets["outside"])
+    return await loop.sock_recv(sock, 99)
+
+
+async def by_endpoint(ground: Ground) -> None:
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_datagram_endpoint(
+        asyncio.DatagramProtocol, remote_addr=peers(ground).datagrams["outside"], family=UNIX
+    )
+    transport.sendto(b"x")
+
+
+network_attacks_of(
+    {
+        "connect_ex": connect_ex,
+        "C_type": raw_type,
+        "multiprocessing": by_multiprocessing,
+        "SysLogHandler": by_system_log,
+        "streams": by_streams,
+        "sock_connect": by_loop,
+        "endpoint": by_endpoint,
+    },
+    "a socket that no rule names is reached by {}",
+    expect=STOPPED,
+    group="door_",
+    **OPTIONS,
+)
+
+
+def by_uvloop(ground: Ground) -> object:
+    import asyncio
+
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(by_streams(ground))
+
+
+def by_httpx(ground: Ground) -> object:
+    import httpx2
+
+    transport = httpx2.HTTPTransport(uds=peers(ground).sockets["temporary"])
+    return httpx2.Client(transport=transport).get("http://docker/containers/json").text
+
+
+async def by_aiohttp(ground: Ground) -> object:
+    import aiohttp
+
+    connector = aiohttp.UnixConnector(peers(ground).sockets["temporary"])
+    async with aiohttp.ClientSession(connector=connector) as session:
+        async with session.get("http://docker/containers/json") as answer:
+            return await answer.text()
+
+
+for name, act in {"uvloop": by_uvloop, "httpx2": by_httpx, "aiohttp": by_aiohttp}.items():
+    network_attacks_of(
+        {name: act},
+        "a socket that no rule names is reached by {}",
+        expect=STOPPED,
+        group="library_",
+        needs=(name,),
+        **OPTIONS,
+    )
+
+
+def relative(ground: Ground) -> object:
+    os.chdir(ground.inside)
+    return talk("../outside/s")
+
+
+def linked(ground: Ground) -> object:
+    os.symlink(peers(ground).sockets["outside"], f"{ground.inside}/link")
+    return talk(f"{ground.inside}/link")
+
+
+def linked_folder(ground: Ground) -> object:
+    os.symlink(ground.outside_dir, f"{ground.inside}/folder")
+    return talk(f"{ground.inside}/folder/s")
+
+
+def hard_linked(ground: Ground) -> object:
+    os.link(peers(ground).sockets["outside"], f"{ground.inside}/hard")
+    return talk(f"{ground.inside}/hard")
+
+
+def moved(ground: Ground) -> object:
+    os.rename(peers(ground).sockets["temporary"], f"{ground.inside}/moved")
+    return talk(f"{ground.inside}/moved")
+
+
+def linked_from_temporary(ground: Ground) -> object:
+    os.link(peers(ground).sockets["temporary"], f"{ground.inside}/hard")
+    return talk(f"{ground.inside}/hard")
+
+
+def through_descriptor(ground: Ground) -> object:
+    return talk(f"/proc/self/fd/{ground.held.folder}/s")
+
+
+def hold_folder(ground: Ground) -> None:
+    ground.held.folder = os.open(ground.outside_dir, os.O_RDONLY)
+
+
+network_attacks_of(
+    {
+        "dots": to("outside", lambda path: path.replace("/outside/", "/inside/../outside/")),
+        "slashes": to("outside", lambda path: path.replace("/", "//")),
+        "relative": relative,
+        "link": linked,
+        "linked_folder": linked_folder,
+        "hard_link": hard_linked,
+        "hard_link_from_temporary": linked_from_temporary,
+        "moved_from_temporary": moved,
+        "proc_root": to("outside", lambda path: f"/proc/self/root{path}"),
+        "proc_descriptor": through_descriptor,
+    },
+    "a socket that no rule names is reached by another spelling of its path: {}",
+    expect=STOPPED | FD,
+    group="path_",
+    prepare=hold_folder,
+    **OPTIONS,
+)
+
+
+def rounds():
+    """Try for a while, with threads that take turns as often as they can."""
+    import sys
+    import time
+
+    sys.setswitchinterval(1e-6)
+    end = time.monotonic() + 0.6
+    while time.monotonic() < end:
+        yield
+
+
+def swapped(ground: Ground) -> object:
+    """A link points to a socket of the subject and to the host's by turns."""
+    import threading
+
+    mine = socket.socket(UNIX)
+    mine.bind(f"{ground.inside}/mine")
+    mine.listen(900)
+    for name, target in (("a", f"{ground.inside}/mine"), ("b", peers(ground).sockets["outside"])):
+        os.symlink(target, f"{ground.inside}/{name}")
+    os.symlink(f"{ground.inside}/mine", f"{ground.inside}/link")
+    done = threading.Event()
+
+    def flip() -> None:
+        while not done.is_set():
+            for name in ("b", "a"):
+                os.symlink(os.readlink(f"{ground.inside}/{name}"), f"{ground.inside}/new")
+                os.rename(f"{ground.inside}/new", f"{ground.inside}/link")
+
+    thread = threading.Thread(target=flip, daemon=True)
+    thread.start()
+    try:
+        for _ in rounds():
+            sock = socket.socket(UNIX)
+            sock.settimeout(0.01)
+            try:
+                sock.connect(f"{ground.inside}/link")
+            except PermissionError as error:
+                ground.errors[:] = [error]
+                continue
+            if sock.getpeername() == peers(ground).sockets["outside"]:
+                sock.settimeout(LIMIT)
+                return sock.recv(99)
+            mine.accept()[0].close()
+    finally:
+        done.set()
+        thread.join()
+    return None
+
+
+def mutable_path(ground: Ground) -> object:
+    """The path is a bytearray that another thread changes."""
+    import threading
+
+    mine = socket.socket(UNIX)
+    good = f"{ground.inside}/xx".encode()
+    mine.bind(good)
+    mine.listen(900)
+    bad = peers(ground).sockets["outside"].encode()
+    good = good.ljust(len(bad), b"x")[: len(bad)]
+    if len(good) != len(bad):
+        raise RuntimeError("the paths differ in length")
+    path, done = bytearray(good), threading.Event()
+
+    def flip() -> None:
+        while not done.is_set():
+            path[:] = bad if path[0:] == good else good
+
+    thread = threading.Thread(target=flip, daemon=True)
+    thread.start()
+    try:
+        for _ in rounds():
+            sock = socket.socket(UNIX)
+            try:
+                sock.connect(path)
+            except (FileNotFoundError, BlockingIOError):
+                continue
+            except PermissionError as error:
+                ground.errors[:] = [error]
+                continue
+            if sock.getpeername() == bad.decode():
+                return sock.recv(99)
+            mine.accept()[0].close()
+    finally:
+        done.set()
+        thread.join()
+    return None
+
+
+network_attacks_of(
+    {"link": swapped, "bytearray": mutable_path},
+    "the path of a socket changes between the check and the connection: {}",
+    expect=STOPPED.quietly,
+    group="race_",
+    **OPTIONS,
+)
+
+
+@network_attack(
+    "a rule for one socket does not open another whose name begins the same",
+    rules=lambda ground: [("connect", f"unix:{ground.outside_dir}/sd"), ("connect", "unix:@attack")],
+    servers=("unix",),
+)
+def other_name(ground: Ground) -> object:
+    return talk(peers(ground).sockets["abstract"])
+
+
+def hold_zero(ground: Ground) -> None:
+    """The host listens at such a name."""
+    import threading
+
+    name = f"\0attack-{os.getpid()}x\0hidden"
+    server = socket.socket(UNIX)
+    server.bind(name)
+    server.listen()
+
+    def serve() -> None:
+        connection, _ = server.accept()
+        connection.sendall(ground.SECRET.encode())
+
+    threading.Thread(target=serve, daemon=True).start()
+    ground.held.listener = name.encode()
+
+
+@network_attack(
+    "a name in the abstract namespace has a zero byte behind the one that a rule names",
+    rules=lambda ground: [("connect", f"unix:@attack-{os.getpid()}x")],
+    expect=REFUSED,
+    before=hold_zero,
+)
+def abstract_zero(ground: Ground) -> object:
+    """The kernel counts every byte; what reads the name as a C string sees only the beginning."""
+    return talk(ground.held.listener)
+
+
+BINDS = {
+    "outside": lambda ground: socket.socket(UNIX).bind(f"{ground.outside_dir}/new"),
+    "outside_datagram": lambda ground: socket.socket(UNIX, socket.SOCK_DGRAM).bind(f"{ground.outside_dir}/new"),
+    "protected": lambda ground: socket.socket(UNIX).bind(f"{ground.vault}/new"),
+    "readonly": lambda ground: socket.socket(UNIX).bind(f"{ground.readonly}/new"),
+    "C_type": lambda ground: __import__("_socket").socket(1, 1).bind(f"{ground.outside_dir}/new"),
+    "bytes": lambda ground: socket.socket(UNIX).bind(f"{ground.outside_dir}/new".encode()),
+    "server": lambda ground: __import__("socketserver").UnixStreamServer(f"{ground.outside_dir}/new", None) and None,
+    "listener": lambda ground: (
+        setattr(
+            ground.held, "kept", __import__("multiprocessing.connection").connection.Listener(f"{ground.outside_dir}/new")
+        )
+    ),
+}
+network_attacks_of(
+    BINDS, "a socket is made in a folder where the subject may not create anything: {}", expect=FILES, group="bind_"
+)
+
+
+@network_attack("a server is opened over the loop in a folder outside", expect=FILES)
+async def bind_loop(ground: Ground) -> None:
+    import asyncio
+
+    await asyncio.start_unix_server(lambda *_: None, f"{ground.outside_dir}/new")
+
+
+@network_attack("a name in the abstract namespace is taken before the host takes it")
+def bind_abstract(ground: Ground) -> bool:
+    socket.socket(UNIX).bind("\0the-helper-of-the-host")
+    return True

@@ -1,0 +1,157 @@
+"""Run the body of a network test in a fresh process, next to real servers, here or in a network namespace.
+
+The child has what every guard test's child has, and besides it knows where the servers are (see child.py).
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import select
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.guard.harness import Case, ChildError
+
+if TYPE_CHECKING:
+    from tests.guard.network.servers.bed import Bed
+
+CHILD = Path(__file__).with_name("child.py")
+TOWN = Path(__file__).parent / "servers" / "town.py"
+START_LIMIT = 30
+
+
+class NetCase(Case):
+    """A private world with servers on this machine's loopback."""
+
+    def __init__(self, base: Path, bed: Bed) -> None:
+        super().__init__(base)
+        self._bed = bed
+        self.places = bed.places
+
+    def run(self, body: Any, *args: Any, guarded: bool = True, timeout: float = 120, **extra: str) -> Any:
+        """Run the body in a child. It makes its guards itself; if not `guarded`, those it makes guard nothing."""
+        self._bed.journal.drain()
+        done = subprocess.run(
+            self.command(body, args, guarded=guarded),
+            cwd=self.base,
+            env=self.environment(**extra),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+        return result_of(done.returncode, done.stdout, done.stderr)
+
+    def command(self, body: Any, args: tuple[Any, ...], *, guarded: bool) -> list[str]:
+        """The command line of the child."""
+        spec = {
+            "file": inspect.getsourcefile(body),
+            "body": body.__name__,
+            "base": str(self.base),
+            "args": args,
+            "guard": None,
+            "guarded": guarded,
+            "places": self.places,
+        }
+        return [sys.executable, "-P", "-W", "ignore::DeprecationWarning", str(CHILD), json.dumps(spec)]
+
+
+class TownCase(NetCase):
+    """A private world in which every address is at home; names resolve as the test's zone says."""
+
+    def __init__(self, base: Path, town: Town) -> None:
+        Case.__init__(self, base)
+        self._town = town
+        self.places = town.places
+        self.arrived: list[dict[str, Any]] = []
+
+    def run(
+        self,
+        body: Any,
+        *args: Any,
+        zone: dict[str, Any] | None = None,
+        guarded: bool = True,
+        timeout: float = 60,
+        **extra: str,
+    ) -> Any:
+        """Run the body in a child inside the namespace."""
+        told = self._town.order(
+            {
+                "command": self.command(body, args, guarded=guarded),
+                "cwd": str(self.base),
+                "env": self.environment(**extra),
+                "zone": zone or {},
+                "timeout": timeout,
+            }
+        )
+        self.arrived = told["journal"]
+        return result_of(told["code"], told["out"], told["err"])
+
+
+class Town:
+    """The process that serves a namespace; one for all tests of a session."""
+
+    def __init__(self, directory: Path) -> None:
+        self._process = subprocess.Popen(
+            [*unshare(), sys.executable, "-P", str(TOWN), str(directory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            self.places = json.loads(self._line(START_LIMIT))
+        except BaseException:
+            self.close()
+            raise
+
+    def order(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Have a command run in the namespace."""
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._line(order["timeout"] + 10))
+
+    def close(self) -> None:
+        """End the process, for sure."""
+        self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+    def _line(self, patience: float) -> str:
+        # Nothing is ever buffered here: the process answers with one line for one line.
+        if not select.select([self._process.stdout], [], [], patience)[0]:
+            raise ChildError("the namespace does not answer")
+        line = self._process.stdout.readline()
+        if not line:
+            raise ChildError(f"the namespace's process ended: {self._process.poll()}")
+        return line
+
+
+def unshare() -> list[str]:
+    """The command that starts another one in namespaces of its own, as root or as anybody."""
+    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    return ["unshare", *user, "--net", "--mount", "--uts", "--kill-child"]
+
+
+def why_no_namespaces() -> str | None:
+    """Say why this machine cannot give a test namespaces of its own; None where it can."""
+    try:
+        probe = subprocess.run(
+            [*unshare(), "ip", "link", "set", "lo", "up"], capture_output=True, text=True, timeout=START_LIMIT
+        )
+    except FileNotFoundError as error:
+        return f"{error.filename} is not installed"
+    return None if probe.returncode == 0 else f"no network namespaces here: {probe.stderr.strip()}"
+
+
+def result_of(code: object, out: str, err: str) -> Any:
+    """The value that a body returned, or an error with everything its process wrote."""
+    if code != 0:
+        raise ChildError(f"exit {code}\n{out[-2000:]}\n{err[-6000:]}")
+    return json.loads(out.rstrip("\n").rpartition("\n")[2])

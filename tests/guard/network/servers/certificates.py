@@ -1,0 +1,39 @@
+"""A certificate authority of the tests' own, and one certificate for every name and address they use."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+import trustme
+
+NAMES = (
+    *("localhost", "127.0.0.1", "127.0.0.2", "::1", "203.0.113.5", "203.0.113.6", "2001:db8::5"),
+    *("example.com", "*.example.com", "*.example.net"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """The client's bundle, and contexts for servers."""
+
+    bundle: Path
+    chain: Path
+
+    def server_context(self, *protocols: str) -> ssl.SSLContext:
+        """Return what a server needs to speak TLS, and the protocols it offers by ALPN."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.chain)
+        if protocols:
+            context.set_alpn_protocols(list(protocols))
+        return context
+
+
+def make_certificates(directory: Path) -> Certificates:
+    """Make a new authority; its key never leaves this process."""
+    authority = trustme.CA()
+    made = Certificates(directory / "ca.pem", directory / "server.pem")
+    authority.cert_pem.write_to_path(made.bundle)
+    authority.issue_cert(*NAMES).private_key_and_cert_chain_pem.write_to_path(made.chain)
+    return made

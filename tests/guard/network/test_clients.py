@@ -1,0 +1,195 @@
+"""Every client and each of its entry points against every way to leave what a rule allows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.guard.network.clients import CLIENTS
+
+CLIENT_FILE = str(Path(__file__).with_name("clients.py"))
+CASES = ("allowed", "other path", "other port", "other scheme", "other method", "redirect out", "raw socket")
+
+
+def table(world):
+    """All cells of one client, each in a guard of its own, and what arrived meanwhile."""
+    client, place, file = world.args
+    other = {"http": "https", "https": "http"}[place]
+    home = world.url(place)
+    allowed = rule(f"{home}/allowed", "receive")
+    cells = {
+        "allowed": ("GET", f"{home}/allowed/page"),
+        "other path": ("GET", f"{home}/allowedx"),
+        "other port": ("GET", home.replace(str(world.port(place)), str(world.port("other"))) + "/allowed"),
+        "other scheme": ("GET", home.replace(place, other, 1) + "/allowed"),
+        "other method": ("POST", f"{home}/allowed"),
+        "redirect out": ("GET", f"{home}/allowed/redirect?to={home}/secret"),
+    }
+
+    def one(fetch, cell):
+        if cell == "raw socket":
+            return world.guard(allowed).run(lambda: [brief(told(fetch, *cells["allowed"])), raw(world, place)])
+        return brief(world.guard(allowed).run(told, fetch, *cells[cell]))
+
+    seen = {}
+    for form, recipe in world.load(file)["CLIENTS"][client].items():
+        fetch = recipe(world.places["ca"])
+        for cell in (*cells, "raw socket"):
+            seen[f"{form}: {cell}"] = {"told": one(fetch, cell), "arrived": arrivals(world)}
+    return seen
+
+
+def by_name(world):
+    """The main cells by host name, where the name server keeps what it is asked."""
+    client, file = world.args
+    allowed = rule("https://api.example.com/allowed", "receive")
+    cells = {
+        "allowed": "https://api.example.com/allowed/page",
+        "other path": "https://api.example.com/other",
+        "other name": "https://evil.example.com/allowed",
+        "other port": "https://api.example.com:8080/allowed",
+        "other scheme": "http://api.example.com/allowed",
+        "by address": "https://203.0.113.5/allowed",
+        "redirect out": "https://api.example.com/allowed/redirect?to=https://evil.example.com/allowed",
+    }
+    seen = {}
+    for form, recipe in world.load(file)["CLIENTS"][client].items():
+        fetch = recipe(world.places["ca"])
+        for cell, url in cells.items():
+            seen[f"{form}: {cell}"] = {
+                "told": brief(world.guard(allowed).run(told, fetch, "GET", url)),
+                "arrived": arrivals(world),
+            }
+    return seen
+
+
+def told(fetch, method, url):
+    """Fetch, and keep either the answer or everything the error says."""
+    try:
+        answer = fetch(method, url, b"" if method == "POST" else None)
+        return run_async(answer) if hasattr(answer, "__await__") else answer
+    except Exception as error:
+        return facts(error)
+
+
+def brief(answer):
+    """An answer is told by its status."""
+    return answer[0] if isinstance(answer, list) else answer
+
+
+def raw(world, place):
+    import socket
+
+    try:
+        socket.create_connection(world.address(place), timeout=5).close()
+    except Exception as error:
+        return facts(error)
+    return "connected"
+
+
+def arrivals(world):
+    """What arrived, in words; a connection counts although nothing was sent on it."""
+    words = {
+        "connect": lambda entry: f"connection at {entry['at']}",
+        "request": lambda entry: f"{entry['method']} {entry['path']}",
+        "query": lambda entry: f"query {entry['name']}",
+    }
+    return [words[entry["event"]](entry) for entry in world.journal()]
+
+
+def wrong_denial(facts, operation, target):
+    """What a denial does not say as it should."""
+    if not isinstance(facts, dict):
+        return [f"no denial: {facts!r}"]
+    entry = json.dumps({"resource_type": "network", "operation": operation, "target": target})
+    text = f"External URL is locked. (sandbox_network_denied:demo:{target})"
+    expected = {"type": "NetworkDenied", "errno": 13, "operation": operation, "target": target, "str": text}
+    wrong = [f"{key}: {facts[key]!r}" for key, value in expected.items() if facts[key] != value]
+    if entry not in (facts["hint"] or ""):
+        wrong.append(f"hint: {facts['hint']!r}")
+    return wrong + ([] if "PermissionError" in facts["bases"] else [f"bases: {facts['bases']}"])
+
+
+class TestTable:
+    @pytest.mark.parametrize("place", ["http", "https"])
+    @pytest.mark.parametrize("client", CLIENTS)
+    def test_each_case(self, net, client, place):
+        """The allowed request is answered; every other one is denied in full words, and nothing of it arrives."""
+        home = f"{place}://127.0.0.1:{net.places[place][1]}"
+        other = {"http": "https", "https": "http"}[place]
+        here, ways = (
+            f"connection at {place}",
+            {
+                "other path": ("receive", f"{home}/allowedx"),
+                "other port": ("receive", f"{place}://127.0.0.1:{net.places['other'][1]}/allowed"),
+                "other scheme": ("receive", f"{other}://127.0.0.1:{net.places[place][1]}/allowed"),
+                "other method": ("send", f"{home}/allowed"),
+                "redirect out": ("receive", f"{home}/secret"),
+                "raw socket": ("connect", f"127.0.0.1:{net.places[place][1]}"),
+            },
+        )
+        arrives = {
+            "allowed": [here, "GET /allowed/page"],
+            "redirect out": [here, "GET /allowed/redirect"],
+            "raw socket": [here, "GET /allowed/page"],
+        }
+        seen = net.run(table, client, place, CLIENT_FILE)
+        assert {name.partition(": ")[2] for name in seen} == set(CASES)
+        wrong = {}
+        for name, cell in seen.items():
+            case = name.partition(": ")[2]
+            answer = cell["told"]
+            if case == "raw socket":
+                first, answer = answer
+                assert first == 200, name
+            faults = wrong_denial(answer, *ways[case]) if case in ways else [answer][answer == 200 :]
+            if cell["arrived"] != arrives.get(case, []):
+                faults.append(f"arrived: {cell['arrived']}")
+            if faults:
+                wrong[name] = faults
+        assert wrong == {}
+
+    @pytest.mark.parametrize("client", CLIENTS)
+    def test_by_host_name(self, town, client):
+        """A rule that names a host: another name is not even looked up, and its address is not another spelling."""
+        ways = {
+            "other path": "https://api.example.com/other",
+            "other name": "https://evil.example.com/allowed",
+            "other port": "https://api.example.com:8080/allowed",
+            "other scheme": "http://api.example.com/allowed",
+            "by address": "https://203.0.113.5/allowed",
+            "redirect out": "https://evil.example.com/allowed",
+        }
+        zone = {"api.example.com": {"A": ["203.0.113.5"]}, "evil.example.com": {"A": ["203.0.113.6"]}}
+        wrong = {}
+        for name, cell in town.run(by_name, client, CLIENT_FILE, zone=zone).items():
+            case = name.partition(": ")[2]
+            answer = cell["told"]
+            faults = wrong_denial(answer, "receive", ways[case]) if case in ways else [answer][answer == 200 :]
+            sent = [entry for entry in cell["arrived"] if entry != "query api.example.com"]
+            through = {"allowed": ["GET /allowed/page"], "redirect out": ["GET /allowed/redirect"]}.get(case)
+            if sent != (["connection at https", *through] if through else []):
+                faults.append(f"arrived: {cell['arrived']}")
+            if faults:
+                wrong[name] = faults
+        assert wrong == {}
+
+
+class TestTheCellsThemselves:
+    @pytest.mark.parametrize("client", CLIENTS)
+    def test_without_a_guard(self, net, client):
+        """Every cell really asks what it says: without a guard all of it arrives, except over the wrong protocol."""
+        for name, cell in net.run(table, client, "http", CLIENT_FILE, guarded=False).items():
+            case = name.partition(": ")[2]
+            if case != "other scheme":
+                assert cell["told"] in (200, [200, "connected"]), (name, cell)
+            assert cell["arrived"], name
+
+    def test_without_a_guard_by_host_name(self, town):
+        """The same for the names: the other name is looked up and reached."""
+        zone = {"api.example.com": {"A": ["203.0.113.5"]}, "evil.example.com": {"A": ["203.0.113.6"]}}
+        seen = town.run(by_name, "requests", CLIENT_FILE, zone=zone, guarded=False)
+        assert seen["request: other name"]["told"] == seen["request: redirect out"]["told"] == 200
+        assert "query evil.example.com" in seen["request: other name"]["arrived"]

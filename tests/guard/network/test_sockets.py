@@ -1,0 +1,512 @@
+"""Sockets: what a rule in host form opens, what nothing opens, and that no way around the check is left."""
+
+from __future__ import annotations
+
+import pytest
+
+DIALLING = __file__.replace("test_sockets.py", "dialling.py")
+
+
+def dial(world):
+    """Every way to an address under the given rules: blocking calls, asyncio and uvloop."""
+    transport, address, rules = world.args
+    dialling = world.load(DIALLING)
+    actions = dialling["ways"](dialling[transport], dialling[f"LOOP_{transport}"], tuple(address), run_async)
+    return world.under([rule(*one) for one in rules], actions)
+
+
+def families(world):
+    """Sockets of every odd kind: what came of making each."""
+    import socket
+
+    def make(numbers):
+        socket.socket(*numbers).close()
+
+    import _socket
+
+    def make_native(numbers):
+        _socket.socket(*numbers).close()
+
+    kinds = [tuple(numbers) for numbers in world.args[0]]
+    actions = {f"{numbers}": lambda numbers=numbers: make(numbers) for numbers in kinds}
+    actions |= {f"native {numbers}": lambda numbers=numbers: make_native(numbers) for numbers in kinds}
+    return world.under([rule("127.0.0.1", "connect", "send", "receive")], actions)["seen"]
+
+
+def ordinary_kinds(world):
+    """Sockets everybody makes, under a guard without any rule."""
+    import socket
+
+    def pair():
+        left, right = socket.socketpair()
+        with left, right:
+            left.sendall(b"x")
+            return right.recv(1).decode()
+
+    kinds = {
+        "tcp": (socket.AF_INET, socket.SOCK_STREAM),
+        "tcp, flags": (socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK),
+        "tcp, protocol": (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP),
+        "udp": (socket.AF_INET, socket.SOCK_DGRAM),
+        "udp, protocol": (socket.AF_INET6, socket.SOCK_DGRAM, socket.IPPROTO_UDP),
+        "tcp6": (socket.AF_INET6, socket.SOCK_STREAM),
+        "unix": (socket.AF_UNIX, socket.SOCK_STREAM),
+        "unix datagram": (socket.AF_UNIX, socket.SOCK_DGRAM),
+        "default": (),
+    }
+    actions = {name: lambda numbers=numbers: socket.socket(*numbers).close() for name, numbers in kinds.items()}
+    return world.under([], {**actions, "pair": pair})["seen"]
+
+
+def listening(world):
+    """Binding and listening, on loopback and beyond."""
+    import asyncio
+    import socket
+
+    import uvloop
+
+    port, rules = world.args
+
+    def bound(host, number, kind=socket.SOCK_STREAM, listen=False):
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, kind) as made:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.bind((host, number))
+            if listen:
+                made.listen()
+
+    async def served(host, number):
+        server = await asyncio.start_server(lambda reader, writer: None, host, number)
+        server.close()
+
+    def served_by_uvloop(host, number):
+        run_async(served(host, number), uvloop.new_event_loop)
+
+    def unbound():
+        with socket.socket() as made:
+            made.listen()
+
+    actions = {
+        "loopback": lambda: bound("127.0.0.1", 0, listen=True),
+        "loopback port": lambda: bound("127.0.0.1", port, listen=True),
+        "other loopback": lambda: bound("127.0.0.2", port, listen=True),
+        "localhost": lambda: bound("localhost", port, listen=True),
+        "ipv6 loopback": lambda: bound("::1", port, listen=True),
+        "udp loopback": lambda: bound("127.0.0.1", port, socket.SOCK_DGRAM),
+        "create_server": lambda: socket.create_server(("127.0.0.1", port)).close(),
+        "start_server": lambda: served("127.0.0.1", port),
+        "uvloop server": lambda: served_by_uvloop("127.0.0.1", port),
+        "client port": lambda: bound("0.0.0.0", 0),
+        "client port, empty": lambda: bound("", 0),
+        "client port, udp": lambda: bound("", 0, socket.SOCK_DGRAM),
+        "beyond": lambda: bound("0.0.0.0", port),
+        "beyond, empty": lambda: bound("", port),
+        "beyond, udp": lambda: bound("0.0.0.0", port, socket.SOCK_DGRAM),
+        "beyond, ipv6": lambda: bound("::", port),
+        "beyond, mapped": lambda: bound("::ffff:0.0.0.0", port),
+        "beyond, create_server": lambda: socket.create_server(("0.0.0.0", port)).close(),
+        "beyond, start_server": lambda: served("0.0.0.0", port),
+        "beyond, uvloop": lambda: served_by_uvloop("0.0.0.0", port),
+        "listen on a client port": lambda: bound("0.0.0.0", 0, listen=True),
+        "listen without bind": unbound,
+    }
+    return world.under([rule(*one) for one in rules], actions)["seen"]
+
+
+def unix_sockets(world):
+    """Unix sockets by path and by abstract name, streams and datagrams, under the given rules."""
+    import os
+    import socket
+
+    def address(place):
+        path = world.places[place]
+        return "\0" + path[1:] if path.startswith("@") else path
+
+    def exchange(where):
+        with socket.socket(socket.AF_UNIX) as made:
+            made.settimeout(5)
+            made.connect(where)
+            made.sendall(b"ping")
+            return made.recv(16).decode()
+
+    def exchange_ex(where):
+        with socket.socket(socket.AF_UNIX) as made:
+            made.connect_ex(where)
+            made.sendall(b"ping")
+            return made.recv(16).decode()
+
+    def sent(where, send):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as made:
+            send(made, where)
+
+    async def opened(where):
+        import asyncio
+
+        reader, writer = await asyncio.open_unix_connection(where)
+        writer.write(b"ping")
+        answer = await reader.read(16)
+        writer.close()
+        return answer.decode()
+
+    def with_uvloop(where):
+        import uvloop
+
+        return run_async(opened(where), uvloop.new_event_loop)
+
+    def connected(made, where):
+        made.connect(where)
+        made.send(b"ping")
+
+    os.symlink(world.places["unix"], world.inside("link.sock"))
+    datagrams = world.places["unix datagram"]
+    actions = {
+        "stream": lambda: exchange(address("unix")),
+        "stream, bytes": lambda: exchange(os.fsencode(address("unix"))),
+        "stream, connect_ex": lambda: exchange_ex(address("unix")),
+        "stream, dots": lambda: exchange(os.path.join(world.root, "..", os.path.relpath(address("unix"), world.base))),
+        "stream, link": lambda: exchange(world.inside("link.sock")),
+        "stream, asyncio": lambda: opened(address("unix")),
+        "stream, uvloop": lambda: with_uvloop(address("unix")),
+        "abstract": lambda: exchange(address("abstract")),
+        "abstract, bytes": lambda: exchange(address("abstract").encode()),
+        "sendto": lambda: sent(datagrams, lambda made, where: made.sendto(b"ping", where)),
+        "sendmsg": lambda: sent(datagrams, lambda made, where: made.sendmsg([b"ping"], [], 0, where)),
+        "connected": lambda: sent(datagrams, connected),
+    }
+    return world.under([rule(*one) for one in world.args[0]], actions)
+
+
+def own_unix_sockets(world):
+    """Unix sockets that the subject binds: below its root, in its temporary folder, outside, and abstract."""
+    import os
+    import socket
+
+    def serve_and_dial(path):
+        with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
+            server.bind(path)
+            server.listen()
+            client.connect(path)
+            accepted, _ = server.accept()
+            with accepted:
+                client.sendall(b"x")
+                return accepted.recv(1).decode()
+
+    def bind(path):
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(path)
+            return "anonymous" if path == "" else None
+
+    name = f"own-{os.getpid()}"
+    actions = {
+        "below the root": lambda: serve_and_dial(world.inside("own.sock")),
+        "temporary": lambda: serve_and_dial(os.path.join(world.tmp, "own.sock")),
+        "outside": lambda: bind(world.out("own.sock")),
+        "through a link": lambda: bind(world.inside("door", "own.sock")),
+        "abstract": lambda: bind(f"\0{name}"),
+        "autobind": lambda: bind(""),
+    }
+    os.symlink(world.outside, world.inside("door"))
+    seen = world.under([], actions)["seen"]
+    permitted = world.under([rule(f"unix:@{name}", "receive")], {"abstract": actions["abstract"]})["seen"]
+    return {**seen, "permitted": permitted["abstract"], "made": os.path.exists(world.out("own.sock")), "name": name}
+
+
+def foreign_sockets(world):
+    """Sockets that the host connected: used through the object, and through its number."""
+    import os
+    import socket
+    import ssl
+
+    rules = [rule(*one) for one in world.args[0]]
+    plain = [socket.create_connection(world.address("tcp"), timeout=5) for _ in range(2)]
+    context = ssl.create_default_context(cafile=world.places["ca"])
+    tls = context.wrap_socket(socket.create_connection(world.address("https"), timeout=5), server_hostname="127.0.0.1")
+    datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    datagrams.connect(world.address("udp"))
+    left, _right = socket.socketpair()
+    plain[1].sendall(b"waiting")
+    number = plain[0].fileno()
+
+    def adopt():
+        socket.socket(fileno=number).detach()
+
+    def through_number():
+        socket.fromfd(number, socket.AF_INET, socket.SOCK_STREAM).close()
+
+    actions = {
+        "send": lambda: plain[0].send(b"leak") and None,
+        "sendall": lambda: plain[0].sendall(b"leak"),
+        "sendmsg": lambda: plain[0].sendmsg([b"leak"]) and None,
+        "recv": lambda: plain[1].recv(16).decode(),
+        "recv_into": lambda: plain[1].recv_into(bytearray(4)) and None,
+        "udp send": lambda: datagrams.send(b"leak") and None,
+        "tls send": lambda: tls.sendall(b"GET /leak HTTP/1.1\r\nHost: x\r\n\r\n"),
+        "pair": lambda: left.sendall(b"leak"),
+        "fileno": adopt,
+        "fromfd": through_number,
+        "os.write": lambda: os.write(number, b"leak") and None,
+    }
+    world.journal()
+    return world.under(rules, {name: actions[name] for name in world.args[1]})
+
+
+def unlike(seen, expected, names=None):
+    """What did not come out as expected."""
+    return {name: seen[name] for name in names or seen if seen[name] != expected}
+
+
+TCP_RULES = [
+    ("the address and port", lambda port: f"127.0.0.1:{port}", "127.0.0.1"),
+    ("the address", lambda port: "127.0.0.1", "127.0.0.1"),
+    ("localhost", lambda port: f"localhost:{port}", "127.0.0.1"),
+    ("the range", lambda port: "127.0.0.0/8", "127.0.0.2"),
+    ("another loopback address", lambda port: f"127.0.0.3:{port}", "127.0.0.3"),
+]
+
+
+class TestConnecting:
+    @pytest.mark.parametrize(("name", "target", "host"), TCP_RULES, ids=[name for name, _, _ in TCP_RULES])
+    def test_a_rule_in_host_form_opens_every_way_to_its_address(self, net, name, target, host):
+        """Blocking calls, asyncio and uvloop reach what the rule names."""
+        port = net.places["tcp"][1]
+        seen = net.run(dial, "TCP", [host, port], [[target(port), "connect"]])["seen"]
+        assert unlike(seen, "ping") == {}
+
+    def test_another_port_is_denied_every_way(self, net):
+        """The denial is raised, by connect_ex too, and not a single connection is made."""
+        port, other = net.places["tcp"][1], net.places["sink"][1]
+        told = net.run(dial, "TCP", ["127.0.0.1", other], [[f"127.0.0.1:{port}", "connect"]])
+        assert unlike(told["seen"], f"denied connect 127.0.0.1:{other}") == {}
+        assert told["arrived"] == []
+
+    def test_another_address_is_denied_every_way(self, net):
+        """The loopback host is 127.0.0.1 and ::1; the other loopback addresses are hosts of their own."""
+        port = net.places["tcp"][1]
+        told = net.run(dial, "TCP", ["127.0.0.2", port], [[f"127.0.0.1:{port}", "connect"]])
+        assert unlike(told["seen"], f"denied connect 127.0.0.2:{port}") == {}
+        assert told["arrived"] == []
+
+    @pytest.mark.parametrize("operation", ["receive", "send"])
+    def test_without_connect_no_raw_socket(self, net, operation):
+        """A host-form rule for another operation is no permission to connect."""
+        port = net.places["tcp"][1]
+        told = net.run(dial, "TCP", ["127.0.0.1", port], [[f"127.0.0.1:{port}", operation]])
+        assert unlike(told["seen"], f"denied connect 127.0.0.1:{port}") == {}
+        assert told["arrived"] == []
+
+    def test_a_url_rule_opens_no_raw_socket(self, net):
+        """Not even one that allows everything at that origin."""
+        port = net.places["http"][1]
+        rules = [[f"http://127.0.0.1:{port}", "connect", "receive", "send"]]
+        told = net.run(dial, "TCP", ["127.0.0.1", port], rules)
+        assert unlike(told["seen"], f"denied connect 127.0.0.1:{port}") == {}
+        assert told["arrived"] == []
+
+    def test_without_a_guard_every_way_leads_there(self, net):
+        """The ways themselves are sound."""
+        for transport, place in (("TCP", "tcp"), ("UDP", "udp")):
+            told = net.run(dial, transport, net.places[place], [], guarded=False)
+            assert unlike(told["seen"], "ping") == {}
+            assert told["arrived"]
+
+
+class TestIpv6:
+    @pytest.fixture(autouse=True)
+    def _ipv6(self, net):
+        if not net.places["ipv6"]:
+            pytest.skip("no IPv6 on loopback here")
+
+    def test_the_loopback_address_is_the_loopback_host(self, net):
+        """A rule for 127.0.0.1 is a rule for ::1."""
+        port = net.places["tcp"][1]
+        seen = net.run(dial, "TCP", ["::1", port, 0, 0], [[f"127.0.0.1:{port}", "connect"]])["seen"]
+        assert unlike(seen, "ping") == {}
+
+    def test_a_mapped_address_is_its_ipv4_address(self, net):
+        """It is permitted and denied as that."""
+        port = net.places["tcp"][1]
+        seen = net.run(dial, "TCP", ["::ffff:127.0.0.2", port, 0, 0], [[f"127.0.0.2:{port}", "connect"]])["seen"]
+        del seen["create connection bound"]  # bound to ::1, it cannot reach an IPv4 address
+        assert unlike(seen, "ping") == {}
+        told = net.run(dial, "TCP", ["::ffff:127.0.0.2", port, 0, 0], [[f"127.0.0.1:{port}", "connect"]])
+        assert unlike(told["seen"], f"denied connect 127.0.0.2:{port}") == {}
+        assert told["arrived"] == []
+
+    def test_a_denied_address_is_shown_in_brackets(self, net):
+        """The target of the denial is what a rule would say."""
+        told = net.run(dial, "TCP", ["2001:db8::1", 80, 0, 0], [])
+        assert unlike(told["seen"], "denied connect [2001:db8::1]:80") == {}
+
+
+class TestDatagrams:
+    def test_a_rule_in_host_form_opens_every_way(self, net):
+        """Connected or not, with sendto or sendmsg, on a loop or not."""
+        port = net.places["udp"][1]
+        seen = net.run(dial, "UDP", net.places["udp"], [[f"127.0.0.1:{port}", "connect"]])["seen"]
+        assert unlike(seen, "ping") == {}
+
+    def test_everything_else_is_denied(self, net):
+        """No datagram leaves without a rule; an address in the call is checked like one connected to."""
+        told = net.run(dial, "UDP", net.places["udp"], [["127.0.0.1:9", "connect"]])
+        assert unlike(told["seen"], "denied connect 127.0.0.1:{}".format(net.places["udp"][1])) == {}
+        assert told["arrived"] == []
+
+
+ODD_KINDS = {
+    "raw icmp": (2, 3, 1),
+    "raw tcp": (2, 3, 6),
+    "raw ipv6": (10, 3, 58),
+    "ping": (2, 2, 1),
+    "sctp": (2, 1, 132),
+    "udplite": (2, 2, 136),
+    "dccp": (2, 6, 33),
+    "packet": (17, 3, 768),
+    "old packet": (2, 10, 768),
+    "netlink": (16, 3, 0),
+    "vsock": (40, 1, 0),
+    "bluetooth": (31, 1, 3),
+    "can": (29, 3, 1),
+    "alg": (38, 5, 0),
+    "qipcrtr": (42, 2, 0),
+    "xdp": (44, 3, 0),
+    "unknown family": (99, 1, 0),
+    "negative family": (-2, 1, 0),
+    "unknown type": (2, 9, 0),
+    "unknown protocol": (2, 1, 253),
+}
+
+
+class TestKinds:
+    def test_only_internet_and_unix_sockets_are_made(self, net):
+        """Everything else is denied before the kernel is asked, by numbers, whichever class makes it."""
+        seen = net.run(families, list(ODD_KINDS.values()))
+        wrong = {
+            name: seen[f"{way}{numbers}"]
+            for name, numbers in ODD_KINDS.items()
+            for way in ("", "native ")
+            if not (
+                seen[f"{way}{numbers}"].startswith("denied ")
+                and seen[f"{way}{numbers}"].endswith(" socket:{}/{}/{}".format(*numbers))
+            )
+        }
+        assert wrong == {}
+
+    def test_ordinary_sockets_need_no_rule(self, net):
+        """Making one reaches nobody; a pair talks to itself."""
+        seen = net.run(ordinary_kinds)
+        assert seen.pop("pair") == "x"
+        assert set(seen.values()) == {"ok"}, seen
+
+
+class TestListening:
+    LOCAL = (
+        *("loopback", "loopback port", "other loopback", "localhost", "ipv6 loopback", "udp loopback"),
+        *("create_server", "start_server", "uvloop server", "client port", "client port, empty", "client port, udp"),
+    )
+    BEYOND = (
+        *("beyond", "beyond, empty", "beyond, udp", "beyond, mapped"),
+        *("beyond, create_server", "beyond, start_server", "beyond, uvloop"),
+    )
+
+    def test_loopback_and_client_ports_are_ordinary(self, net, free_port):
+        """They need no rule."""
+        seen = net.run(listening, free_port, [])
+        assert unlike(seen, "ok", self.LOCAL) == {}
+
+    def test_beyond_loopback_it_needs_a_rule(self, net, free_port):
+        """The denial says what to declare: receive on that address and port."""
+        seen = net.run(listening, free_port, [])
+        assert unlike(seen, f"denied receive 0.0.0.0:{free_port}", self.BEYOND) == {}
+        assert seen["beyond, ipv6"] == f"denied receive [::]:{free_port}"
+
+    def test_a_client_port_is_not_listened_on(self, net, free_port):
+        """A port of the system's choice does for a client, and not for a server beyond loopback."""
+        seen = net.run(listening, free_port, [])
+        assert seen["listen on a client port"].startswith("denied receive 0.0.0.0:")
+        assert seen["listen without bind"].startswith("denied receive 0.0.0.0")
+
+    @pytest.mark.parametrize("target", ["0.0.0.0:{}", "0.0.0.0"])
+    def test_with_a_rule_it_listens(self, net, free_port, target):
+        """The rule that the denial names opens it."""
+        seen = net.run(listening, free_port, [[target.format(free_port), "receive"]])
+        assert unlike(seen, "ok", self.BEYOND) == {}
+
+    def test_connect_is_no_permission_to_listen(self, net, free_port):
+        """Nor is a URL."""
+        rules = [[f"0.0.0.0:{free_port}", "connect", "send"], [f"http://0.0.0.0:{free_port}", "receive"]]
+        seen = net.run(listening, free_port, rules)
+        assert unlike(seen, f"denied receive 0.0.0.0:{free_port}", self.BEYOND) == {}
+
+
+class TestUnixSockets:
+    BY_PATH = (
+        *("stream", "stream, bytes", "stream, connect_ex", "stream, dots", "stream, link"),
+        *("stream, asyncio", "stream, uvloop"),
+    )
+    ABSTRACT = ("abstract", "abstract, bytes")
+    DATAGRAMS = ("sendto", "sendmsg", "connected")
+
+    def test_undeclared_it_is_denied(self, net):
+        """By path, through a link or dots, abstract, as datagram: the target is where it really leads."""
+        told = net.run(unix_sockets, [])
+        seen = told["seen"]
+        assert unlike(seen, f"denied connect unix:{net.places['unix']}", self.BY_PATH) == {}
+        assert unlike(seen, f"denied connect unix:{net.places['abstract']}", self.ABSTRACT) == {}
+        assert unlike(seen, f"denied connect unix:{net.places['unix datagram']}", self.DATAGRAMS) == {}
+        assert told["arrived"] == []
+
+    def test_declared_it_opens(self, net):
+        """The rule names the socket; every spelling of its path leads there."""
+        names = ("unix", "abstract", "unix datagram")
+        told = net.run(unix_sockets, [[f"unix:{net.places[name]}", "connect"] for name in names])
+        assert unlike(told["seen"], "ping", (*self.BY_PATH, *self.ABSTRACT)) == {}
+        assert unlike(told["seen"], "ok", self.DATAGRAMS) == {}
+        assert len([entry for entry in told["arrived"] if entry["event"] == "datagram"]) == len(self.DATAGRAMS)
+
+    def test_a_rule_opens_its_own_socket_only(self, net):
+        """Neither the folder nor another socket of the same folder."""
+        told = net.run(unix_sockets, [[f"unix:{net.places['unix']}", "connect"]])
+        assert unlike(told["seen"], "ping", self.BY_PATH) == {}
+        denied = {told["seen"][name].partition(" unix:")[0] for name in (*self.ABSTRACT, *self.DATAGRAMS)}
+        assert denied == {"denied connect"}
+
+    def test_binding_is_making_a_file(self, net):
+        """Below a root it works and can be dialled; outside it is a filesystem denial and makes nothing."""
+        seen = net.run(own_unix_sockets)
+        assert seen["below the root"] == "x"
+        assert seen["outside"] == seen["through a link"] == "FilesystemDenied"
+        assert seen["made"] is False
+
+    def test_the_temporary_folder_is_everybodys(self, net):
+        """A socket there is not the subject's own: the runtime gave the folder, the subject did not declare it."""
+        seen = net.run(own_unix_sockets)
+        assert seen["temporary"] == f"denied connect unix:{net.base}/tmp/own.sock"
+
+    def test_an_abstract_name_is_listened_on_by_rule(self, net):
+        """It is everybody's namespace; a name of the system's choice is harmless."""
+        seen = net.run(own_unix_sockets)
+        assert seen["abstract"] == f"denied receive unix:@{seen['name']}"
+        assert seen["permitted"] == "ok"
+        assert seen["autobind"] == "anonymous"
+
+
+class TestForeignSockets:
+    def test_a_connection_of_the_host_is_not_the_subjects(self, net):
+        """Neither sending nor receiving, plain, TLS or datagrams; a number is not even taken for a socket."""
+        names = ["send", "sendall", "sendmsg", "recv", "recv_into", "udp send", "tls send", "pair"]
+        numbers = ["fileno", "fromfd", "os.write"]
+        told = net.run(foreign_sockets, [], names + numbers)
+        seen = told["seen"]
+        tcp, udp, tls = (net.places[place][1] for place in ("tcp", "udp", "https"))
+        assert unlike(seen, f"denied connect 127.0.0.1:{tcp}", names[:5]) == {}
+        assert seen["udp send"] == f"denied connect 127.0.0.1:{udp}"
+        assert seen["tls send"] == f"denied connect 127.0.0.1:{tls}"
+        assert seen["pair"].startswith(("denied ", "FilesystemFdDenied"))
+        assert unlike(seen, "FilesystemFdDenied", numbers) == {}
+        assert told["arrived"] == []
+
+    def test_one_to_a_permitted_peer_may_be_used(self, net):
+        """A rule for its peer makes it as good as a connection of the subject's own; its number stays closed."""
+        port = net.places["tcp"][1]
+        told = net.run(foreign_sockets, [[f"127.0.0.1:{port}", "connect"]], ["sendall", "recv", "fromfd"])
+        assert told["seen"] == {"sendall": "ok", "recv": "waiting", "fromfd": "FilesystemFdDenied"}

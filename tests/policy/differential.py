@@ -1,0 +1,89 @@
+"""Compare our reading of generated URLs with that of the clients, and count what was compared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from democrai_sandbox.policy import InvalidInputError, NetworkTarget, parse_request_url
+from tests.policy.url_readers import READERS, decoded
+from tests.policy.url_targets import GROUPS
+
+ROUND = settings(
+    max_examples=50,
+    database=None,
+    deadline=None,
+    phases=(Phase.generate, Phase.shrink),
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@dataclass
+class Tally:
+    """How many different targets there were, and what became of them."""
+
+    seen: set[int] = field(default_factory=set)
+    accepted: int = 0
+    ambiguous: int = 0
+    read: Counter[str] = field(default_factory=Counter)
+    """By reader, how many of the accepted targets it reads at all."""
+
+    @property
+    def generated(self) -> int:
+        return len(self.seen)
+
+    @property
+    def refused(self) -> int:
+        return self.generated - self.accepted
+
+
+def compare(text: str, tally: Tally) -> None:
+    """Fail if somebody reads a URL that we accept as another one than we do."""
+    identity = hash(text)
+    if identity in tally.seen:
+        return
+    try:
+        target = parse_request_url(text)
+    except InvalidInputError:
+        pass
+    else:
+        compare_readers(text, target, tally)
+    # Only now: a text that fails has to fail again when Hypothesis looks for a simpler one.
+    tally.seen.add(identity)
+
+
+def compare_readers(text: str, target: NetworkTarget, tally: Tally) -> None:
+    ours = "".join(f"/{segment}" for segment in target.path)
+    for name, read in READERS.items():
+        try:
+            scheme, host, port, path = read(text)
+        except Exception:
+            continue  # whoever refuses a URL goes nowhere
+        tally.read[name] += 1
+        same = (scheme, host) == (target.scheme, target.host) and port in (None, target.port)
+        if not target.ambiguous:
+            same = same and (path == ours or decoded(path) == decoded(ours))
+        assert same, f"{text!a}: {name} reads {(scheme, host, port, path)!a}, we read {target!a}"
+    tally.accepted += 1
+    tally.ambiguous += target.ambiguous
+
+
+def explore(group: str, count: int, tally: Tally, number: int) -> None:
+    """Compare different targets of one group until there are `count` more of them; `number` seeds the generators."""
+    wanted = tally.generated + count
+    while tally.generated < wanted:
+        explore_once(group, tally, number)
+        number += 1
+
+
+def explore_once(group: str, tally: Tally, number: int) -> None:
+    @seed(number)
+    @ROUND
+    @given(GROUPS[group])
+    def compare_batch(texts):
+        for text in texts:
+            compare(text, tally)
+
+    compare_batch()
