@@ -8,21 +8,27 @@ from __future__ import annotations
 
 import importlib
 import os
+import socket
 import subprocess
 import tempfile
 import threading
+import urllib.request
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import urlsplit
 
 from democrai_sandbox.errors import SandboxDenied
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+Attempt: TypeAlias = "tuple[str, Callable[[], object]]"
+Outcome: TypeAlias = tuple[str, SandboxDenied | None]
 
-def attempts(reports: Path, inbox: Path) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield what the subject tries: a sentence, and the call."""
+
+def on_disk(reports: Path, inbox: Path) -> Iterator[Attempt]:
+    """Yield what the subject tries of files, programs and modules: a sentence, and the call."""
     yield "write its report", partial((reports / "today.txt").write_text, "12 requests, all fine\n")
     yield "read its report again", (reports / "today.txt").read_text
     yield "read the inbox", (inbox / "letter.txt").read_text
@@ -34,6 +40,24 @@ def attempts(reports: Path, inbox: Path) -> Iterator[tuple[str, Callable[[], obj
     yield "import ctypes", partial(importlib.import_module, "ctypes")
     yield "rename itself for its children", partial(os.putenv, "DEMOCRAI_NETWORK_SUBJECT", "core")
     yield "use a temporary file", use_scratch
+
+
+def on_the_network(server: str) -> Iterator[Attempt]:
+    """Yield what the subject tries of the network."""
+    address = urlsplit(server)
+    yield "fetch the news", partial(fetch, f"{server}/news/today")
+    yield "fetch another page of that server", partial(fetch, f"{server}/accounts")
+    yield "follow a redirect to another page", partial(fetch, f"{server}/news/moved")
+    yield "post to the news", partial(fetch, f"{server}/news", b"forged")
+    yield "open a raw socket to that server", partial(socket.create_connection, (address.hostname, address.port))
+    yield "look up a name it did not declare", partial(socket.getaddrinfo, "data.example.com", 443)
+    yield "fetch what an administrator approved", partial(fetch, f"{server}/weather")
+
+
+def fetch(url: str, data: bytes | None = None) -> bytes:
+    """Return what a URL holds, or send something there."""
+    with urllib.request.urlopen(url, data, timeout=10) as answer:  # noqa: S310 - the host gave the scheme
+        return bytes(answer.read())
 
 
 def in_a_thread(call: Callable[[], object]) -> Callable[[], object]:
@@ -64,10 +88,10 @@ def use_scratch() -> int:
         return file.write(b"scratch")
 
 
-def work(reports: Path, inbox: Path) -> list[tuple[str, SandboxDenied | None]]:
+def work(reports: Path, inbox: Path, server: str) -> list[Outcome]:
     """Try everything and note what was stopped."""
-    outcomes: list[tuple[str, SandboxDenied | None]] = []
-    for sentence, call in attempts(reports, inbox):
+    outcomes: list[Outcome] = []
+    for sentence, call in (*on_disk(reports, inbox), *on_the_network(server)):
         try:
             call()
         except SandboxDenied as denial:

@@ -1,33 +1,40 @@
-"""The README's example, run as a reader would run it."""
+"""The examples in the README and the documents, run as a reader would run them."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-README = (Path(__file__).resolve().parents[1] / "README.md").read_text()
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
 
 
-def blocks(language):
+def blocks(page, language):
     """The fenced blocks of one language, in order."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+    text = (REPOSITORY / page).read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
-def test_first_example_prints_what_the_readme_says(tmp_path):
-    """The example runs as it stands, prints the lines shown below it, and then a hint with the missing entry."""
-    (example,) = blocks("python")
-    (expected,) = blocks("text")
-    home, temporary = tmp_path / "home", tmp_path / "tmp"
+def examples(page):
+    """Each Python block of a page with the output that is shown below it."""
+    return list(zip(blocks(page, "python"), blocks(page, "text"), strict=True))
+
+
+def run(example, folder):
+    """Run an example in a folder of its own, and return what it prints."""
+    home, temporary = folder / "home", folder / "tmp"
     home.mkdir()
     temporary.mkdir()
     (home / "first.py").write_text(example)
     finished = subprocess.run(
         [sys.executable, "first.py"],
         cwd=home,
-        env={**os.environ, "TMPDIR": str(temporary)},
+        env={**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(REPOSITORY / "examples")},
         capture_output=True,
         text=True,
         timeout=60,
@@ -35,8 +42,22 @@ def test_first_example_prints_what_the_readme_says(tmp_path):
     )
     assert finished.stderr == ""
     assert finished.returncode == 0
-    assert finished.stdout.startswith(expected)
-    hint = finished.stdout.removeprefix(expected)
+    return finished.stdout
+
+
+def test_first_example_prints_what_the_readme_says(tmp_path):
+    """The example runs as it stands, prints the lines shown below it, and then a hint with the missing entry."""
+    ((example, expected),) = examples("README.md")
+    printed = run(example, tmp_path)
+    assert printed.startswith(expected)
+    hint = printed.removeprefix(expected)
     assert "/etc/passwd" in hint
     assert "read" in hint
-    assert (home / "notes" / "today.txt").read_text() == "water the plants"
+    assert (tmp_path / "home" / "notes" / "today.txt").read_text() == "water the plants"
+
+
+@pytest.mark.parametrize(("example", "expected"), examples("docs/network.md"), ids=itertools.count(1))
+def test_network_examples_print_what_the_page_says(example, expected, tmp_path):
+    """Each example runs as it stands and prints what is shown below it, but for the port of the stand-in server."""
+    printed = run(example, tmp_path)
+    assert re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:8731", printed) == expected

@@ -9,7 +9,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from bench.cases.sockets import IDLE, LIMIT
-from bench.registry import UnavailableError, case
+from bench.registry import SHORT_PARTS, UnavailableError, case
 from bench.sink import HOST
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _get_loop(make: Callable[[], Callable[[], bytes]]) -> Loop:
     return loop
 
 
-@case("requests keep-alive GET", limit=LIMIT, idle=IDLE, access=_receiving, beside=True)
+@case("requests keep-alive GET", limit=LIMIT, idle=IDLE, access=_receiving, parts=SHORT_PARTS, beside=True)
 def with_requests(bed: Bed) -> Loop:
     requests = _client("requests")
     url = f"{_origin(bed)}/v1/item"
@@ -79,17 +79,19 @@ def _with_httpx(bed: Bed, name: str) -> Loop:
     return _get_loop(make)
 
 
-@case("httpx2 keep-alive GET", limit=LIMIT, idle=IDLE, access=_receiving, reference=False, beside=True)
+@case(
+    "httpx2 keep-alive GET", limit=LIMIT, idle=IDLE, access=_receiving, reference=False, parts=SHORT_PARTS, beside=True
+)
 def with_httpx2(bed: Bed) -> Loop:
     return _with_httpx(bed, "httpx2")
 
 
-@case("httpx keep-alive GET", access=_receiving, beside=True)
+@case("httpx keep-alive GET", access=_receiving, parts=SHORT_PARTS, beside=True)
 def with_httpx(bed: Bed) -> Loop:
     return _with_httpx(bed, "httpx")
 
 
-@case("urllib3 keep-alive GET", access=_receiving, beside=True)
+@case("urllib3 keep-alive GET", access=_receiving, parts=SHORT_PARTS, beside=True)
 def with_urllib3(bed: Bed) -> Loop:
     urllib3 = _client("urllib3")
     url = f"{_origin(bed)}/v1/item"
@@ -101,7 +103,7 @@ def with_urllib3(bed: Bed) -> Loop:
     return _get_loop(make)
 
 
-@case("http.client keep-alive GET", access=_receiving, beside=True)
+@case("http.client keep-alive GET", access=_receiving, parts=SHORT_PARTS, beside=True)
 def with_http_client(bed: Bed) -> Loop:
     client = _client("http.client")
     port = bed.ground.port("http")
@@ -119,7 +121,7 @@ def with_http_client(bed: Bed) -> Loop:
     return _get_loop(make)
 
 
-@case("aiohttp keep-alive GET", wrapped=False, beside=True)
+@case("aiohttp keep-alive GET", wrapped=False, parts=SHORT_PARTS, beside=True)
 def with_aiohttp(bed: Bed) -> Loop:
     aiohttp = _client("aiohttp")
     url = f"{_origin(bed)}/v1/item"

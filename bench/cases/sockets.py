@@ -59,7 +59,7 @@ def create_connection(bed: Bed) -> Loop:
     return loop
 
 
-@case("send+recv of 64 bytes", access=connecting("echo"), beside=True)
+@case("send+recv of 64 bytes", access=connecting("echo"), parts=SHORT_PARTS, beside=True)
 def send_receive(bed: Bed) -> Loop:
     address = (HOST, bed.ground.port("echo"))
     sock: socket.socket | None = None

@@ -203,6 +203,19 @@ def test_the_longest_host_is_accepted():
         parse_declaration(longest + "d")
 
 
+@pytest.mark.parametrize("filler", ["|", "é", "日", "😀"])
+def test_the_canonical_text_has_the_same_greatest_length(filler):
+    """Escapes make a path longer; what could not be read again in its canonical form is refused."""
+    room = 65535 - len("https://a.com:81/")
+    escaped = 3 * len(filler.encode())
+    longest = f"https://a.com:81/{filler * (room // escaped)}" + "a" * (room % escaped)
+    assert len(parse_request_url(longest).normalized) == 65535
+    assert parse_request_url(parse_request_url(longest).normalized) == parse_request_url(longest)
+    for parse in (parse_request_url, parse_declaration):
+        with pytest.raises(InvalidInputError, match="longer than"):
+            parse(longest + "a")
+
+
 def test_targets_do_not_change():
     """A parsed target is a value."""
     target = parse_declaration("h.example")

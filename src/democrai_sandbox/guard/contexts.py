@@ -160,9 +160,18 @@ def _key(declarations: dict[str, Any]) -> tuple[object, ...] | None:
 def _plain(item: object) -> object:
     if type(item) is str or type(item) is AccessRule or type(item) is Subject:
         return item
-    if type(item) is dict and all(type(key) is str and type(value) is str for key, value in item.items()):
-        return tuple(item.items())
+    if type(item) is dict:
+        values = tuple(_plain_value(value) for value in item.values())
+        plain = None not in values and all(type(key) is str for key in item)
+        return tuple(zip(item, values, strict=True)) if plain else None
     return os.fspath(item) if type(item).__module__.startswith("pathlib") and isinstance(item, os.PathLike) else None
+
+
+def _plain_value(value: object) -> object:
+    """Return a value of a manifest entry as it can stand in a key: text, or a list of texts such as operations."""
+    if type(value) is list and all(type(part) is str for part in value):
+        return tuple(value)
+    return value if type(value) is str else None
 
 
 def _compile(

@@ -60,6 +60,8 @@ DEFAULT_PORTS: Mapping[str, int] = MappingProxyType(
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://([^/?#]*)([^?#]*)(\?[^#]*)?(#.*)?")
 _PORT = re.compile(r"[1-9][0-9]{0,4}")
 _HIGHEST_PORT = 65535
+# Four bytes of UTF-8, three characters each.
+_LONGEST_ESCAPE = 12
 
 
 class TargetKind(StrEnum):
@@ -185,7 +187,11 @@ def _parse_url(text: str, *, declared: bool) -> NetworkTarget:
         raise InvalidInputError.of(f"the path holds '.', '..' or an encoded '/', '.', '\\' or control: {shown(path)}")
     if declared and "//" in path:
         raise InvalidInputError.of(f"the path has an empty segment: {shown(path)}")
-    return NetworkTarget(TargetKind.URL, scheme, host, port, normalise_segments(path), ambiguous)
+    target = NetworkTarget(TargetKind.URL, scheme, host, port, normalise_segments(path), ambiguous)
+    # The canonical text is what decisions are kept under, and has to be readable again.
+    if len(text) > LONGEST_TARGET // _LONGEST_ESCAPE and len(target.normalized) > LONGEST_TARGET:
+        raise InvalidInputError.of(f"the target is longer than {LONGEST_TARGET} characters in its canonical form")
+    return target
 
 
 def _refuse_broken_url(text: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from tests.guard.attacks.network import LIMIT, ask, dial, network_attacks_of, other, other_url, peers
+from tests.guard.attacks.network import LIMIT, NETWORK, ask, dial, network_attacks_of, other, other_url, peers
 from tests.guard.attacks.kit import Ground
 
 
@@ -225,7 +225,6 @@ network_attacks_of(
         "certificate": certificate,
         "system_log": system_log,
         "http_log": http_log,
-        "socket_log": log_handler("SocketHandler"),
         "xml_entity": xml_entity,
         "xml_file": xml_file,
         "xmlrpc": remote_procedures,
@@ -265,6 +264,12 @@ network_attacks_of(
     group="greeting_",
     servers=("banner",),
     until=(3, 12),
+)
+network_attacks_of(
+    {"socket_log": log_handler("SocketHandler")},
+    "a server that no rule names is reached by {}, which keeps errors to itself",
+    expect=NETWORK.quietly,
+    group="stream_",
 )
 network_attacks_of({"asyncore": old_dispatcher}, "a server is reached by {}", group="stream_", until=(3, 11))
 network_attacks_of(

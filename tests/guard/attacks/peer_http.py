@@ -29,6 +29,8 @@ class Reading:
     """Whether dots and escapes in the path are resolved before the path means anything."""
     refuses_expectation: bool = False
     """Whether `Expect` is answered with 417 at once, and the body taken for the next request."""
+    hasty: bool = False
+    """Whether the server acts as soon as it has the first line."""
     routes_by: str = "host"
     """What picks the virtual host under TLS: the Host header, or the name of the handshake."""
 
@@ -55,7 +57,7 @@ def take_request(data: bytearray, reading: Reading) -> tuple[Request, bytes] | N
     line_break = reading.breaks.encode()
     end = re.search(rb"(?:%s){2}" % line_break, data)
     if end is None:
-        return _take_simple(data, line_break)
+        return _take_simple(data, reading)
     lines = re.split(line_break, bytes(data[: end.start()]))
     request = _read_head([line.decode("latin-1") for line in lines], reading)
     rest = bytes(data[end.end() :])
@@ -67,11 +69,11 @@ def take_request(data: bytearray, reading: Reading) -> tuple[Request, bytes] | N
     return request, content
 
 
-def _take_simple(data: bytearray, line_break: bytes) -> tuple[Request, bytes] | None:
+def _take_simple(data: bytearray, reading: Reading) -> tuple[Request, bytes] | None:
     """HTTP/0.9: a line without a version has no headers."""
     line, found, _ = data.partition(b"\n")
     words = bytes(line).decode("latin-1").split()
-    if not found or len(words) != 2:
+    if not found or len(words) < 2 or (len(words) > 2 and not reading.hasty):
         return None
     del data[: len(line) + 1]
     return Request(words[0], words[1], "HTTP/0.9", ""), b""

@@ -91,7 +91,8 @@ class NoGuard:
 
 def rule(target, *operations, kind="network"):
     """An entry of a manifest."""
-    return {"resource_type": kind, "operation": list(operations), "target": target}
+    operation = operations[0] if len(operations) == 1 else list(operations)
+    return {"resource_type": kind, "operation": operation, "target": target}
 
 
 def outcomes(actions):

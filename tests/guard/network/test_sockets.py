@@ -329,6 +329,7 @@ class TestIpv6:
         del seen["create connection bound"]  # bound to ::1, it cannot reach an IPv4 address
         assert unlike(seen, "ping") == {}
         told = net.run(dial, "TCP", ["::ffff:127.0.0.2", port, 0, 0], [[f"127.0.0.1:{port}", "connect"]])
+        del told["seen"]["create connection bound"]
         assert unlike(told["seen"], f"denied connect 127.0.0.2:{port}") == {}
         assert told["arrived"] == []
 
@@ -403,10 +404,9 @@ class TestListening:
         *("loopback", "loopback port", "other loopback", "localhost", "ipv6 loopback", "udp loopback"),
         *("create_server", "start_server", "uvloop server", "client port", "client port, empty", "client port, udp"),
     )
-    BEYOND = (
-        *("beyond", "beyond, empty", "beyond, udp", "beyond, mapped"),
-        *("beyond, create_server", "beyond, start_server", "beyond, uvloop"),
-    )
+    BEYOND = ("beyond", "beyond, empty", "beyond, udp", "beyond, mapped")
+    # The standard library makes an error of its own from what stopped it, with the same number.
+    REWORDED = ("beyond, create_server", "beyond, start_server", "beyond, uvloop")
 
     def test_loopback_and_client_ports_are_ordinary(self, net, free_port):
         """They need no rule."""
@@ -417,6 +417,7 @@ class TestListening:
         """The denial says what to declare: receive on that address and port."""
         seen = net.run(listening, free_port, [])
         assert unlike(seen, f"denied receive 0.0.0.0:{free_port}", self.BEYOND) == {}
+        assert unlike(seen, "PermissionError:EACCES", self.REWORDED) == {}
         assert seen["beyond, ipv6"] == f"denied receive [::]:{free_port}"
 
     def test_a_client_port_is_not_listened_on(self, net, free_port):
@@ -429,7 +430,7 @@ class TestListening:
     def test_with_a_rule_it_listens(self, net, free_port, target):
         """The rule that the denial names opens it."""
         seen = net.run(listening, free_port, [[target.format(free_port), "receive"]])
-        assert unlike(seen, "ok", self.BEYOND) == {}
+        assert unlike(seen, "ok", (*self.BEYOND, *self.REWORDED)) == {}
 
     def test_connect_is_no_permission_to_listen(self, net, free_port):
         """Nor is a URL."""

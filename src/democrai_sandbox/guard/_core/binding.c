@@ -36,7 +36,7 @@ static int plain_number(PyObject *args, PyObject *kwargs, Py_ssize_t index, cons
                                                      : NULL;
     long value = given != NULL && PyLong_Check(given) ? PyLong_AsLong(given) : -1;
     PyErr_Clear();
-    return value < 0 || value > INT_MAX ? otherwise : (int)value;
+    return value == -1 || value > INT_MAX || value < INT_MIN ? otherwise : (int)value;
 }
 
 static bool is_plain(PyObject *value)

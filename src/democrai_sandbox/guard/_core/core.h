@@ -14,7 +14,7 @@
  *   question.c  what is put to the decider             origins.c   library modules being imported
  *   steps.c     guarded coroutines and generators      denials.c   refusing, recording, who asks
  *   hooklist.c  the hook is in only while needed       module.c    the module, settings, trying the patches
- *   decisions.c what the decider said
+ *   decisions.c what the decider said                  diverted.c  methods of native types, exchanged for guarded code
  * The network half is listed in network.h.
  */
 #ifndef DEMOCRAI_CORE_H
@@ -298,6 +298,8 @@ int patch_loaded_modules(void);
 bool modules_changed(void);
 extern bool imports_happened, finders_suspect;
 int adapters_set(PyObject *functions);
+extern PyTypeObject Diverted_Type;
+PyObject *core_divert(PyObject *module, PyObject *args);
 
 /* ---- handlers ------------------------------------------------------------------------------ */
 PyObject *on_path(State *state, Call *call);

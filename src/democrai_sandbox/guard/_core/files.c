@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -323,6 +324,39 @@ static PyObject *call_pair(Call *call, End *source, End *target)
     return result;
 }
 
+static unsigned declared_at(const State *state, const char *path)
+{
+    PathKey key;
+    path_key(&key, path);
+    return state_declared_mask(state, &key);
+}
+
+static int nodes_seen;
+
+static int is_socket_node(const char *path, const struct stat *info, int kind, struct FTW *place)
+{
+    enum { MOST_NODES = 10000 };
+    return S_ISSOCK(info->st_mode) || ++nodes_seen > MOST_NODES;
+}
+
+/* Below a root of its own a subject may connect to any socket. One of somebody else's must not get there by a move or a
+ * hard link out of the folder for temporary files, neither by itself nor in a folder that is moved. */
+static int brings_no_socket(State *state, const End *source, const End *target)
+{
+    enum { OWN = OP_CREATE | OP_MODIFY, DESCRIPTORS = 8 };
+    if ((declared_at(state, source->where.path) & OWN) == OWN || (declared_at(state, target->where.path) & OWN) != OWN) {
+        return 0;
+    }
+    char path[PATH_MAX + 64];
+    nodes_seen = 0;
+    snprintf(path, sizeof path, "/proc/self/fd/%d/%s", source->where.fd, last_part(source->where.path));
+    if (nftw(path, is_socket_node, DESCRIPTORS, FTW_PHYS) > 0) {
+        deny_path(state, source->where.path, OP_MODIFY, false);
+        return -1;
+    }
+    return 0;
+}
+
 /* rename, replace: delete there, create or modify here. link: read there, create here. */
 PyObject *on_path_pair(State *state, Call *call)
 {
@@ -334,7 +368,7 @@ PyObject *on_path_pair(State *state, Call *call)
     unsigned wanted = moving ? OP_CREATE | OP_MODIFY : OP_CREATE;
     if (open_end(state, call, &source, 0, "src", "src_dir_fd", call->row->operations, PARENT) == 0 &&
         open_end(state, call, &target, 1, "dst", "dst_dir_fd", wanted, PARENT | ANY) == 0 &&
-        (!moving || target_allows(state, &target) == 0) &&
+        (!moving || target_allows(state, &target) == 0) && brings_no_socket(state, &source, &target) == 0 &&
         gains_nothing(state, &source, &target, moving ? OP_READ | OP_MODIFY : OP_MODIFY) == 0) {
         result = call_pair(call, &source, &target);
     }

@@ -71,6 +71,9 @@ int import_native_check(State *state, PyObject *path)
 {
     PathText text;
     char location[PATH_MAX];
+    if (state_guards_network_only(state)) {
+        return 0;
+    }
     if (path_text(path, &text) < 0) {
         return -1;
     }

@@ -211,6 +211,7 @@ static PyMethodDef methods[] = {
      "List every builtin of the patch table: module, type, name, and whether this interpreter has it patched."},
     {"try_guard", try_guard, METH_VARARGS, NULL},
     {"mask", mask, METH_VARARGS, NULL},
+    {"divert", core_divert, METH_VARARGS, NULL},
     {"access_changed", access_changed, METH_NOARGS, NULL},
     {"request", (PyCFunction)(void (*)(void))core_request, METH_FASTCALL, NULL},
     {"origin", core_origin, METH_VARARGS, NULL},
@@ -273,7 +274,7 @@ PyMODINIT_FUNC PyInit__core(void)
     if (only != NULL) {
         return Py_NewRef(only); /* a second import after del sys.modules[...] finds the one that is installed */
     }
-    if (check_system() < 0 || state_ready() < 0 || tickets_ready() < 0 || resolver_ready() < 0 || contexts_ready() < 0 || import_first() < 0 || handover_ready() < 0 ||
+    if (check_system() < 0 || state_ready() < 0 || tickets_ready() < 0 || PyType_Ready(&Diverted_Type) < 0 || resolver_ready() < 0 || contexts_ready() < 0 || import_first() < 0 || handover_ready() < 0 ||
         names_ready() < 0 || finalisers_ready() < 0 || keepers_ready() < 0 || listings_ready() < 0 ||
         opens_ready() < 0 || imports_ready() < 0 || patch_loaded_modules() < 0 || all_required_patched() < 0) {
         return NULL;

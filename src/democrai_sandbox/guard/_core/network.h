@@ -114,6 +114,7 @@ void wire_end(Wire *wire, const char *data, Py_ssize_t sent, size_t length);
 void wire_skip(Wire *wire);
 void wire_skipped(Wire *wire, Py_ssize_t sent);
 Wire *wire_start_tls(Wire *wire);
+int wire_answers(const Wire *wire);
 int wire_again(Wire *wire, PyObject *data);
 void wire_unfinished(Wire *wire, PyObject *data);
 const Host *wire_host(const Wire *wire);

@@ -370,13 +370,13 @@ static int adapt(const char *name, PyObject *module)
     State *state = state_guarding();
     Py_INCREF(function);
     PyObject *done = state ? call_outside(state, function, args) : PyObject_Call(function, args, NULL);
-    if (done == NULL) {
-        PyErr_WriteUnraisable(function); /* the client goes without; the socket check stands */
-    }
-    bool later = done == Py_False;
+    bool failed = done == NULL, later = done == Py_False;
     Py_DECREF(function);
     Py_DECREF(args);
     Py_XDECREF(done);
+    if (failed) {
+        return -1; /* a module that cannot be adapted may be a way round: neither its import nor a guard succeeds */
+    }
     if (!later && PyDict_DelItemString(adapters, name) < 0) {
         PyErr_Clear();
     }

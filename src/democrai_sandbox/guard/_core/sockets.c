@@ -108,6 +108,12 @@ static int ask_for(State *state, const Host *host, int port)
     return result;
 }
 
+/* A name that others looked up is not for this subject to hear of. */
+static bool knows(const State *state, const Host *name)
+{
+    return !host_is_own(name) && (state_net(state, match_name, name) || name_noted(state, name));
+}
+
 /* 0 when it may be dialled; *wire is set when only for requests. `name`: what the caller gave, and resolved just now. */
 int permit_endpoint(State *state, const Address *address, int port, const Host *name, bool tickets, Wire **wire)
 {
@@ -129,7 +135,7 @@ int permit_endpoint(State *state, const Address *address, int port, const Host *
         if (may_lead_to(state, &names->names[i], address)) {
             result = try_host(state, &names->names[i], port, ticket, wire);
             found = &names->names[i];
-            best = best ? best : found;
+            best = best || !knows(state, found) ? best : found;
         }
     }
     if (result == 0) {
@@ -233,28 +239,25 @@ static int dial(State *state, PyObject *socket, PyObject *given, bool tickets, D
 
 /* ---- connect, connect_ex --------------------------------------------------------------------------------------- */
 
-/* Requests go over streams: what is sent by datagram could not be read as one. */
-static bool is_stream(int fd)
+/* Requests go over streams: what is sent by datagram could not be read as one. And over one's own sockets. */
+static bool may_carry_requests(const State *state, int fd)
 {
     int type = 0;
     socklen_t size = sizeof type;
-    return getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == SOCK_STREAM;
+    Wire *old;
+    return descriptor_owned(state, fd, &old) && getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == SOCK_STREAM;
 }
 
 PyObject *on_connect(State *state, Call *call)
 {
     Dial target;
-    Wire *old;
     PyObject *result = NULL;
     if (call->nargs < 1) {
         return call_original(call);
     }
     int fd = socket_number(call->self);
-    bool own = descriptor_owned(state, fd, &old);
-    if (dial(state, call->self, call->args[0], own && is_stream(fd), &target) == 0) {
-        if (own) {
-            descriptor_attach(fd, target.wire);
-        }
+    if (dial(state, call->self, call->args[0], ticket_current(state) && may_carry_requests(state, fd), &target) == 0) {
+        descriptor_attach(fd, target.wire);
         result = call_with(call, 0, target.value);
     }
     dial_clear(&target);
@@ -334,7 +337,7 @@ PyObject *on_receive(State *state, Call *call)
     Wire *wire;
     int fd = socket_number(call->self);
     if (LIKELY(descriptor_owned(state, fd, &wire)) || fd < 0) {
-        return call_original(call);
+        return wire_answers(wire) < 0 ? NULL : call_original(call);
     }
     int pending = wake_ups_pending(fd);
     if (pending < 0) {

@@ -203,83 +203,73 @@ void state_leave(Entered *entered)
     Py_XDECREF(left);
 }
 
+/* A bypass is where the runtime stepped out: what is entered inside it starts afresh. */
 static bool stands_alone(const State *state)
 {
     return state->parent == NULL || state->mode == MODE_EXACT || state->parent->mode == MODE_BYPASS;
 }
 
-/* A policy for the network only leaves the rest as it is around it: nothing is added, nothing taken away. */
-static bool leaves_rest_alone(const State *state)
+/* The state that says something about files, imports and processes: a policy for the network only leaves the rest as it
+ * is around it. NULL when nothing restricts them. */
+static const State *beyond_network(const State *state)
 {
-    return state->policy->network_only && (state->mode == MODE_NARROW || stands_alone(state));
+    while (state != NULL && state->mode != MODE_BYPASS && state->policy->network_only) {
+        state = stands_alone(state) ? NULL : state->parent;
+    }
+    return state == NULL || state->mode == MODE_BYPASS ? NULL : state;
 }
 
-/* Whether nothing but the network is restricted here. */
+/* What it is merged with or narrowed by. */
+static const State *enclosing(const State *state)
+{
+    return stands_alone(state) ? NULL : beyond_network(state->parent);
+}
+
 bool state_guards_network_only(const State *state)
 {
-    while (state != NULL && state->mode != MODE_BYPASS && state->policy->network_only && !stands_alone(state)) {
-        state = state->parent;
-    }
-    return state != NULL && state->mode != MODE_BYPASS && leaves_rest_alone(state) && state->mode != MODE_NARROW;
-}
-
-static unsigned own_mask(const State *state, const PathKey *key)
-{
-    if (state->policy->network_only) {
-        return leaves_rest_alone(state) ? OP_ALL : 0;
-    }
-    const Policy *shared = state->policy->include_runtime ? runtime_policy : code_policy;
-    unsigned mask = policy_mask(state->policy, key);
-    return shared ? mask | policy_mask(shared, key) : mask;
+    return beyond_network(state) == NULL;
 }
 
 /* Without what the runtime adds for everybody: where the subject itself was given something. */
 unsigned state_declared_mask(const State *state, const PathKey *key)
 {
-    if (state->mode == MODE_BYPASS) {
+    state = beyond_network(state);
+    if (state == NULL) {
         return OP_ALL;
     }
-    unsigned own = leaves_rest_alone(state) ? OP_ALL : policy_mask(state->policy, key);
-    if (stands_alone(state)) {
-        return own;
-    }
-    unsigned outer = state_declared_mask(state->parent, key);
-    return state->mode == MODE_NARROW ? own & outer : own | outer;
+    const State *outer = enclosing(state);
+    unsigned own = policy_mask(state->policy, key), other = outer ? state_declared_mask(outer, key) : own;
+    return state->mode == MODE_NARROW ? own & other : own | other;
+}
+
+static unsigned own_mask(const State *state, const PathKey *key)
+{
+    const Policy *shared = state->policy->include_runtime ? runtime_policy : code_policy;
+    unsigned mask = policy_mask(state->policy, key);
+    return shared ? mask | policy_mask(shared, key) : mask;
 }
 
 unsigned state_mask(const State *state, const PathKey *key)
 {
-    if (state->mode == MODE_BYPASS) {
+    state = beyond_network(state);
+    if (state == NULL) {
         return OP_ALL;
     }
-    unsigned mask = own_mask(state, key);
-    if (state->parent == NULL || state->mode == MODE_EXACT) {
-        return mask;
-    }
-    /* a bypass is where the runtime stepped out: what is entered inside it starts afresh */
-    if (state->parent->mode == MODE_BYPASS) {
-        return mask;
-    }
-    unsigned outer = state_mask(state->parent, key);
-    return state->mode == MODE_NARROW ? mask & outer : mask | outer;
-}
-
-static bool has_import(const State *state, PyObject *root)
-{
-    return leaves_rest_alone(state) || PySet_Contains(state->policy->imports, root) == 1;
+    const State *outer = enclosing(state);
+    unsigned own = own_mask(state, key), other = outer ? state_mask(outer, key) : own;
+    return state->mode == MODE_NARROW ? own & other : own | other;
 }
 
 bool state_allows_import(const State *state, PyObject *root)
 {
-    if (state->mode == MODE_BYPASS) {
+    state = beyond_network(state);
+    if (state == NULL) {
         return true;
     }
-    bool own = has_import(state, root);
-    if (state->parent == NULL || state->mode == MODE_EXACT || state->parent->mode == MODE_BYPASS) {
-        return own;
-    }
-    bool outer = state_allows_import(state->parent, root);
-    return state->mode == MODE_NARROW ? own && outer : own || outer;
+    const State *outer = enclosing(state);
+    bool own = PySet_Contains(state->policy->imports, root) == 1;
+    bool other = outer ? state_allows_import(outer, root) : own;
+    return state->mode == MODE_NARROW ? own && other : own || other;
 }
 
 bool state_has_policy(const State *state, uint64_t policy_id)

@@ -2,7 +2,9 @@
 #include "core.h"
 #include "network.h"
 
+#include <arpa/inet.h>
 #include <string.h>
+#include <sys/socket.h>
 
 /* ---- which objects are whose ------------------------------------------------------------------------------------ */
 
@@ -163,6 +165,20 @@ PyObject *on_wrap_bio(State *state, Call *call)
 
 /* ---- using them ------------------------------------------------------------------------------------------------------ */
 
+/* For the text of a denial only: the owner can be set to any socket. 0: not known. */
+static int port_of_peer(PyObject *object)
+{
+    struct sockaddr_in6 peer; /* the port is in the same place for both families */
+    socklen_t size = sizeof peer;
+    PyObject *owner = PyObject_GetAttrString(object, "owner");
+    int fd = owner ? socket_number(owner) : -1;
+    Py_XDECREF(owner);
+    PyErr_Clear();
+    bool inet = fd >= 0 && getpeername(fd, (struct sockaddr *)&peer, &size) == 0 &&
+                (peer.sin6_family == AF_INET || peer.sin6_family == AF_INET6);
+    return inet ? ntohs(peer.sin6_port) : 0;
+}
+
 /* 0 when this chain may use the object. One of somebody else's goes by the name it was made for. */
 static int may_use_stream(State *state, PyObject *object, const Stream *stream)
 {
@@ -179,7 +195,9 @@ static int may_use_stream(State *state, PyObject *object, const Stream *stream)
     }
     else {
         bool free = state_net(state, match_any_port, &host) & NET_CONNECT;
-        result = free ? 0 : net_deny_text(state, NET_CONNECT, host.text);
+        PyObject *target = free ? NULL : host_target(host.text, port_of_peer(object));
+        result = free ? 0 : target ? net_deny(state, NET_CONNECT, target) : -1;
+        Py_XDECREF(target);
     }
     Py_XDECREF(name);
     return result;
@@ -187,7 +205,11 @@ static int may_use_stream(State *state, PyObject *object, const Stream *stream)
 
 PyObject *on_tls_read(State *state, Call *call)
 {
-    return may_use_stream(state, call->self, find_stream(call->self)) < 0 ? NULL : call_original(call);
+    const Stream *stream = find_stream(call->self);
+    if (may_use_stream(state, call->self, stream) < 0 || (stream != NULL && wire_answers(stream->wire) < 0)) {
+        return NULL;
+    }
+    return call_original(call);
 }
 
 /* What it raises instead of sending has not been taken: it wants the same bytes again. */

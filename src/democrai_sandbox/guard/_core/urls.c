@@ -191,6 +191,16 @@ static int read_authority(const char *text, size_t length, Url *url)
     return url->port < 0 ? -1 : url->port == 0 ? refuse_target("the scheme has no known port: write scheme://host:port") : 0;
 }
 
+static size_t canonical_length(const Url *url)
+{
+    char port[16] = "";
+    if (url->port != default_port(url->scheme)) {
+        sprintf(port, ":%d", url->port);
+    }
+    return strlen(url->scheme) + 3 + strlen(url->host.text) + (strchr(url->host.text, ':') ? 2 : 0) + strlen(port) +
+           url->length - url->base;
+}
+
 static int make_key(Url *url, const char *path, const char *end)
 {
     url->key = PyMem_Malloc(strlen(url->scheme) + MAX_HOST + 16 + 3 * (size_t)(end - path));
@@ -200,7 +210,7 @@ static int make_key(Url *url, const char *path, const char *end)
     }
     url->base = (size_t)sprintf(url->key, "U%s|%s|%d|", url->scheme, url->host.key, url->port);
     url->length = (size_t)(put_path(url->key + url->base, path, end, url->ambiguous) - url->key);
-    return 0;
+    return canonical_length(url) > MAX_TARGET ? refuse_target("the target is longer than 65535 characters") : 0;
 }
 
 static size_t scheme_length(const char *text, size_t length)

@@ -10,6 +10,9 @@
 static bool narrowed_away(const State *state, const PathKey *key, unsigned operation)
 {
     for (; state->mode == MODE_NARROW; state = state->parent) {
+        if (state->policy->network_only) {
+            continue;
+        }
         const Policy *shared = state->policy->include_runtime ? runtime_policy : code_policy;
         unsigned mask = policy_mask(state->policy, key) | (shared ? policy_mask(shared, key) : 0);
         if (!(mask & operation)) {

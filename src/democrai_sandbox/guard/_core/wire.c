@@ -42,6 +42,7 @@ struct Wire {
     int references;
     bool busy;
     Reader now, next;
+    PyObject *refusal; /* why the last write was refused */
     PyObject *pending; /* what OpenSSL has taken but could not send: it will send that, whatever it is given next */
 };
 
@@ -357,6 +358,7 @@ void wire_drop(Wire *wire)
         reader_clear(&wire->now);
         reader_clear(&wire->next);
         Py_XDECREF(wire->pending);
+        Py_XDECREF(wire->refusal);
         PyMem_Free(wire);
     }
 }
@@ -367,6 +369,25 @@ bool wire_skips(const Wire *wire, size_t length)
     return !wire->busy && wire->pending == NULL && (now->mode == UNREAD || now->mode == IN_RECORDS || (now->mode == IN_BODY && now->left >= length));
 }
 
+static void keep_refusal(Wire *wire)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    Py_XSETREF(wire->refusal, Py_XNewRef(value));
+    PyErr_Restore(type, value, trace);
+}
+
+/* Some clients drop the error of a write and wait for an answer: they are told again when they read. */
+int wire_answers(const Wire *wire)
+{
+    if (wire == NULL || wire->refusal == NULL) {
+        return 0;
+    }
+    PyErr_SetObject((PyObject *)Py_TYPE(wire->refusal), wire->refusal);
+    return -1;
+}
+
 /* Reads what is about to be sent. After 0, wire_end() must follow with what was. Two writers at once would each be read
  * as if they were alone, so there is only one. */
 int wire_begin(State *state, Wire *wire, const char *data, size_t length)
@@ -375,6 +396,7 @@ int wire_begin(State *state, Wire *wire, const char *data, size_t length)
         return malformed("two threads write to it at once");
     }
     reader_clear(&wire->next);
+    Py_CLEAR(wire->refusal);
     if (reader_copy(&wire->next, &wire->now) < 0) {
         return -1;
     }
@@ -383,6 +405,7 @@ int wire_begin(State *state, Wire *wire, const char *data, size_t length)
     if (feed(&wire->next, state, data, length) < 0) {
         wire->busy = false;
         reader_clear(&wire->next);
+        keep_refusal(wire);
         wire_drop(wire);
         return -1;
     }

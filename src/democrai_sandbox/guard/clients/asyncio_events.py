@@ -1,6 +1,4 @@
-"""asyncio's own connections, checked at the socket: a host has several addresses, and the denial of one must not be
-lost in the ``OSError`` about all of them.
-"""
+"""asyncio's own connections, which are checked at the socket: a denial is not lost in an error about all addresses."""
 
 from __future__ import annotations
 

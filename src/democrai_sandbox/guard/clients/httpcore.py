@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING, Any
 from democrai_sandbox.guard import _core
 
 from .checks import asks_for_websocket, checked, checked_websocket, request_url
-from .patching import adapter
+from .patching import adapter, unexpected
 from .pools import Apart, apart, drained, without_pools
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from .patching import Method
+
+
+# The lists that make up the state of a pool; the first was once called otherwise.
+_CONNECTIONS = {"_connections", "_pool"}
+_REQUESTS = "_requests"
 
 
 def _text(value: bytes | str) -> str:
@@ -33,15 +38,17 @@ def _permitted(request: Any) -> AbstractContextManager[Any]:
 
 class _Pools(Apart[Any]):
     def is_busy(self, pool: Any) -> bool:
-        return bool(getattr(pool, "_requests", ()))
+        return bool(getattr(pool, _REQUESTS, ()))
 
 
 def _own_pool(pool: Any) -> Any:
     """Return a pool made like this one, without its connections."""
     made = copy.copy(pool)
     without_pools(made)
+    if pool.__dict__.keys().isdisjoint(_CONNECTIONS):
+        unexpected(f"{type(pool).__module__}.{type(pool).__qualname__}._connections")
     for name, value in pool.__dict__.items():
-        if name in ("_connections", "_requests"):
+        if name in _CONNECTIONS or name == _REQUESTS:
             setattr(made, name, [])
         elif type(value).__name__.endswith("Lock"):
             setattr(made, name, type(value)())

@@ -49,13 +49,13 @@ class Apart(Generic[_T]):
 def apart(owner: Any, kind: type[Apart[_T]] = Apart) -> Apart[_T]:
     """Return the pools that lie beside the one of this object."""
     found: Apart[_T] | None = owner.__dict__.get(_NAME)
-    return owner.__dict__.setdefault(_NAME, kind()) if found is None else found  # type: ignore[no-any-return]
+    return owner.__dict__.setdefault(_NAME, kind()) if found is None else found
 
 
 def drained(owner: Any) -> list[Any]:
     """Return the pools beside the one of this object, to be closed with it."""
     found = owner.__dict__.pop(_NAME, None)
-    return [] if found is None else found.drain()  # type: ignore[no-any-return]
+    return [] if found is None else found.drain()
 
 
 def without_pools(owner: Any) -> None:

@@ -100,6 +100,8 @@ class Bed:
         http2 = self.tracked(partial(Http2, "http2", self.journal))
         await self.listen("http2", http2, ("127.0.0.1",), tls=certificates.server_context("h2"), noted=True)
         await self.plain_servers(everywhere)
+        tls_echo = self.tracked(partial(Stream, "tls", self.journal))
+        await self.listen("tls", tls_echo, ("127.0.0.1",), tls=certificates.server_context())
         await self.unix_servers()
 
     def tracked(self, factory: Callable[[], Any]) -> Callable[[], Any]:

@@ -1,0 +1,328 @@
+"""Class 18, a rule about a port or a protocol only: other protocols, other families, listening."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from tests.guard.attacks.kit import Ground
+from tests.guard.attacks.network import (
+    REFUSED,
+    ask,
+    dial,
+    network_attack,
+    network_attacks_of,
+    one_path,
+    other,
+    peers,
+    web,
+)
+
+FAMILIES = {
+    "netlink_route": (16, 3, 0),
+    "netlink_datagram": (16, 2, 0),
+    "netlink_audit": (16, 3, 9),
+    "packet": (17, 3, 0x300),
+    "packet_cooked": (17, 2, 0),
+    "raw_icmp": (2, 3, 1),
+    "raw_everything": (2, 3, 255),
+    "raw_tcp": (2, 3, 6),
+    "raw_icmp_six": (10, 3, 58),
+    "ping": (2, 2, 1),
+    "sctp": (2, 1, 132),
+    "sctp_many": (2, 5, 132),
+    "dccp": (2, 6, 33),
+    "udp_lite": (2, 2, 136),
+    "vsock": (40, 1, 0),
+    "vsock_datagram": (40, 5, 0),
+    "crypto": (38, 5, 0),
+    "can": (29, 3, 1),
+    "bluetooth": (31, 3, 1),
+    "express_data_path": (44, 3, 0),
+    "shared_memory": (43, 1, 0),
+    "tipc": (30, 5, 0),
+    "kernel_connection": (41, 5, 0),
+    "qualcomm": (42, 2, 0),
+    "llc": (26, 2, 0),
+    "ax25": (3, 2, 0),
+    "rds": (21, 5, 0),
+    "key_management": (15, 3, 2),
+    "unknown": (99, 1, 0),
+}
+
+
+def kernel_has(arguments: tuple[int, int, int]) -> bool:
+    if arguments[0] == socket.AF_PACKET:
+        return os.geteuid() == 0  # closing one takes the kernel a while
+    try:
+        socket.socket(*arguments).close()
+    except (OSError, OverflowError):
+        return False
+    return True
+
+
+def make(arguments: tuple[int, int, int], kind: str):
+    def act(ground: Ground) -> bool:
+        import _socket
+
+        (_socket if kind == "C_" else socket).socket(*arguments)
+        return True
+
+    return act
+
+
+for prefix, names in {"": tuple(FAMILIES), "C_": ("netlink_route", "raw_icmp", "packet")}.items():
+    for name in names:
+        here = kernel_has(FAMILIES[name])
+        network_attacks_of(
+            {name: make(FAMILIES[name], prefix)},
+            "a socket of a kind that no rule can name is made: {}",
+            group=f"family_{prefix}",
+            unguarded="" if here else "this kernel has no such sockets",
+        )
+
+
+def with_flags(kind: int):
+    return lambda ground: socket.socket(socket.AF_INET, kind | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, 1) and True
+
+
+def is_netlink(sock: socket.socket) -> bool:
+    """What the kernel says about the family."""
+    return sock.getsockopt(socket.SOL_SOCKET, 39) == 16
+
+
+def by_index(ground: Ground) -> bool:
+    """The numbers are objects that answer differently the second time they are asked."""
+
+    class Number:
+        def __init__(self, *answers: int) -> None:
+            self.answers = list(answers)
+
+        def __index__(self) -> int:
+            return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+    for before in range(4):
+        made = socket.socket.__base__(Number(*[2] * before, 16), Number(*[1] * before, 3), 0)
+        if is_netlink(made):
+            return True
+    return False
+
+
+def made_again(ground: Ground) -> bool:
+    """A socket object that exists already is initialised a second time."""
+    sock = socket.socket()
+    sock.close()
+    sock.__init__(16, 3, 0)
+    return sock.fileno() >= 0
+
+
+def subclass(ground: Ground) -> bool:
+    class Mine(socket.socket):
+        def __init__(self) -> None:
+            super(socket.socket, self).__init__(16, 3, 0)
+
+    return Mine().fileno() >= 0
+
+
+def claimed(ground: Ground) -> bool:
+    """The object is told it is of an ordinary kind; the kernel's is not."""
+    return socket.socket(16, 3, 0).getsockname() is not None
+
+
+class Forged(int):
+    """A number that claims to be another one."""
+
+    def __index__(self) -> int:
+        return 2
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = int.__hash__
+
+
+network_attacks_of(
+    {
+        "flags": with_flags(socket.SOCK_RAW),
+        "changing_numbers": by_index,
+        "forged_numbers": lambda ground: is_netlink(socket.socket(Forged(16), Forged(3), 0)) or is_netlink(
+            socket.socket.__base__(Forged(16), Forged(3), 0)
+        ),
+        "made_again": made_again,
+        "subclass": subclass,
+        "claimed": claimed,
+    },
+    "the kind of a socket is hidden from the check: {}",
+    group="hidden_",
+    needs=("root",),
+    expect=REFUSED.or_raises("OSError"),
+)
+
+
+def on_socket(act, *options: tuple[int, int, object]):
+    def play(ground: Ground) -> object:
+        sock = socket.socket()
+        for option in options:
+            sock.setsockopt(*option)
+        return act(ground, sock)
+
+    return play
+
+
+def open_to_all(ground: Ground, sock: socket.socket) -> bool:
+    """Whether the socket listens beyond the loopback interface."""
+    sock.listen()
+    return sock.getsockname()[0] in ("0.0.0.0", "::")
+
+
+def after_bind(address: str, port: int = 0):
+    def act(ground: Ground, sock: socket.socket) -> bool:
+        sock.bind((address, port))
+        return open_to_all(ground, sock)
+
+    return act
+
+
+def six(ground: Ground) -> bool:
+    sock = socket.socket(socket.AF_INET6)
+    sock.bind(("::", 0))
+    return open_to_all(ground, sock)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def by_server(ground: Ground) -> bool:
+    import socketserver
+
+    with socketserver.TCPServer(("", 0), socketserver.BaseRequestHandler) as server:
+        return server.socket.getsockname()[0] == "0.0.0.0"
+
+
+def by_listener(ground: Ground) -> bool:
+    from multiprocessing.connection import Listener
+
+    with Listener(("0.0.0.0", 0)) as listener:
+        return listener.address[0] == "0.0.0.0"
+
+
+async def by_loop(ground: Ground) -> bool:
+    import asyncio
+
+    server = await asyncio.start_server(lambda *_: None, "0.0.0.0", 0)
+    return server.sockets[0].getsockname()[0] == "0.0.0.0"
+
+
+async def by_loop_everywhere(ground: Ground) -> bool:
+    import asyncio
+
+    server = await asyncio.start_server(lambda *_: None, None, 0)
+    return any(sock.getsockname()[0] in ("0.0.0.0", "::") for sock in server.sockets)
+
+
+def by_uvloop(ground: Ground) -> bool:
+    import asyncio
+
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(by_loop(ground))
+
+
+network_attacks_of(
+    {
+        "bound_to_all": on_socket(after_bind("0.0.0.0")),
+        "bound_to_nothing": on_socket(after_bind("")),
+        "bound_to_a_port": on_socket(after_bind("0.0.0.0", free_port())),
+        "not_bound": on_socket(open_to_all),
+        "six": six,
+        "create_server": lambda ground: socket.create_server(("", 0)).getsockname()[0] == "0.0.0.0",
+        "dual_stack": lambda ground: (
+            socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True).getsockname()[0] == "::"
+        ),
+        "socketserver": by_server,
+        "multiprocessing": by_listener,
+        "start_server": by_loop,
+        "start_server_everywhere": by_loop_everywhere,
+    },
+    "the subject listens to the whole world: {}",
+    expect=REFUSED,
+    group="listen_",
+)
+network_attacks_of(
+    {"uvloop": by_uvloop}, "the subject listens over {}", expect=REFUSED, group="listen_", needs=("uvloop",)
+)
+
+
+def bind_datagram(ground: Ground) -> bool:
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.bind(("0.0.0.0", free_port()))
+    return True
+
+
+def steal_port(ground: Ground) -> bool:
+    """A second socket at the port of a server of the host, which allows that."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    sock.bind(("0.0.0.0", ground.held.port))
+    sock.listen()
+    return True
+
+
+def hold_port(ground: Ground) -> None:
+    sock = ground.held.server = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    sock.bind(("0.0.0.0", 0))
+    sock.listen()
+    ground.held.port = sock.getsockname()[1]
+
+
+network_attacks_of(
+    {"datagrams": bind_datagram, "port_of_the_host": steal_port},
+    "a port is taken at every address of the machine: {}",
+    expect=REFUSED,
+    group="bind_",
+    before=hold_port,
+)
+
+
+def any_port(ground: Ground) -> list[tuple[str, str]]:
+    """The permitted server, in both forms."""
+    return [*one_path(ground), ("connect", f"127.0.0.1:{peers(ground).web}")]
+
+
+def datagram(ground: Ground, address: tuple[str, int]) -> object:
+    sock = dial(address, kind=socket.SOCK_DGRAM)
+    sock.send(b"x")
+    return sock.recv(99)
+
+
+network_attacks_of(
+    {
+        "datagram_to_the_port": lambda ground: datagram(ground, web(ground)),
+        "stream_to_the_port": lambda ground: ask(dial(web(ground))),
+        "other_path": lambda ground: ask(dial(web(ground)), "/secret"),
+    },
+    "a rule about a URL does not open its port: {}",
+    group="url_",
+    servers=("udp",),
+)
+network_attacks_of(
+    {
+        "other_host": lambda ground: ask(dial(("127.0.0.2", peers(ground).web))),
+        "other_port": lambda ground: ask(dial(other(ground))),
+        "other_port_datagram": lambda ground: datagram(ground, other(ground)),
+    },
+    "a rule about a host and its port opens no other: {}",
+    rules=any_port,
+    group="socket_",
+    servers=("udp",),
+)
+
+
+@network_attack("a rule for sending opens no socket", rules=lambda ground: [("send", f"127.0.0.1:{peers(ground).web}")])
+def operation_only(ground: Ground) -> object:
+    return ask(dial(web(ground)))

@@ -1,0 +1,52 @@
+"""Ordinary use of the network keeps working under a manifest that fits it."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from tests.guard.network import workload
+from tests.guard.network.harness import NetCase
+from tests.guard.network.working import by_name, work, work_undeclared
+
+WORKLOAD = workload.__file__
+ITEMS = [
+    name
+    for name, function in vars(workload).items()
+    if inspect.isfunction(function) and function.__module__ == workload.__name__ and not name.startswith("_")
+]
+# They dial a server that the subject runs itself, at a port nobody knows beforehand.
+DIALS_ITSELF = {name for name in ITEMS if name.startswith("own_")} | {"multiprocessing_connection"}
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory, bed):
+    """All pieces, done once in one child."""
+    case = NetCase(tmp_path_factory.mktemp("ordinary"), bed)
+    return case.run(work, WORKLOAD, ITEMS, sorted(DIALS_ITSELF | {"ftp"}))
+
+
+@pytest.mark.parametrize("item", ITEMS)
+def test_ordinary_work(outcomes, item):
+    """One piece of work with a manifest that names what it uses."""
+    assert outcomes[item] == "ok", outcomes[item]
+
+
+def test_the_same_work_without_a_guard(net):
+    """The work itself is sound."""
+    told = net.run(work, WORKLOAD, ITEMS, [], guarded=False)
+    assert {name: outcome for name, outcome in told.items() if outcome != "ok"} == {}
+
+
+def test_without_a_manifest_nothing_of_it_works(net):
+    """But for what stays inside the process or below the subject's own root; and nothing arrives anywhere."""
+    told, arrived = net.run(work_undeclared, WORKLOAD, ITEMS)
+    assert {name for name, outcome in told.items() if outcome == "ok"} == {"socket_pairs", "own_unix_server"}
+    assert arrived == []
+
+
+def test_by_host_name(town):
+    """Names with several addresses, of both families, in pools and at once."""
+    zone = {"api.example.com": {"A": ["203.0.113.5", "203.0.113.6"], "AAAA": ["2001:db8::5"]}}
+    assert town.run(by_name, zone=zone) == {name: [200] * 3 for name in ("requests", "httpx2", "aiohttp")}

@@ -1,0 +1,83 @@
+"""The bodies of the ordinary work: what a manifest for it says, and each piece in a guard of its own."""
+
+from __future__ import annotations
+
+
+def manifest(world):
+    """What a module that does all this would declare."""
+    everything = ("connect", "receive", "send")
+    origins = ("http", "https", "http2")
+    rules = [rule(world.url(place, "/work"), "receive", "send") for place in origins]
+    rules.append(rule(world.url("http", "/work").replace("127.0.0.1", "localhost"), "receive", "send"))
+    rules += [
+        rule(world.url(place, "/work/socket").replace("http", "ws", 1), *everything) for place in ("http", "https")
+    ]
+    return rules + [rule(world.at(place), "connect") for place in ("proxy", "mail", "tcp", "tls")]
+
+
+def work(world):
+    """Each piece of work in a guard of its own."""
+    file, names, by_host = world.args
+    pieces = world.load(file)
+    rules = manifest(world)
+    told = {}
+    for name in names:
+        # Passive FTP and servers of one's own use ports that are not known beforehand: a rule for the host.
+        more = [rule("127.0.0.1", "connect", "receive", "send")] if name in by_host else []
+        told[name] = world.guard(*rules, *more).run(attempt, pieces[name], world)
+    return told
+
+
+def work_undeclared(world):
+    """Each piece in a guard that declares nothing: what stopped it."""
+    file, names = world.args
+    pieces = world.load(file)
+    world.journal()
+    told = {name: world.guard().run(attempt, pieces[name], world) for name in names}
+    return {name: outcome.strip().rpartition("\n")[2] for name, outcome in told.items()}, world.journal()
+
+
+def attempt(piece, world):
+    """Do it; `ok`, or where and how it failed."""
+    import traceback
+
+    try:
+        result = piece(world)
+        if hasattr(result, "__await__"):
+            run_async(result)
+    except Exception:
+        return traceback.format_exc()[-1500:]
+    return "ok"
+
+
+def by_name(world):
+    """The usual work against a host name, over TLS, with an answer that has several addresses."""
+    import asyncio
+
+    import aiohttp
+    import httpx2
+    import requests
+
+    url = "https://api.example.com/work/x"
+    context = __import__("ssl").create_default_context(cafile=world.places["ca"])
+
+    def with_requests():
+        with requests.Session() as session:
+            session.verify = world.places["ca"]
+            return [session.get(url).status_code for _ in range(3)]
+
+    def with_httpx2():
+        with httpx2.Client(verify=context) as client:
+            return [client.get(url).status_code for _ in range(3)]
+
+    async def with_aiohttp():
+        async with aiohttp.ClientSession() as session:
+
+            async def status():
+                async with session.get(url, ssl=context) as response:
+                    return response.status
+
+            return await asyncio.gather(*(status() for _ in range(3)))
+
+    actions = {"requests": with_requests, "httpx2": with_httpx2, "aiohttp": with_aiohttp}
+    return world.under([rule("https://api.example.com/work", "receive")], actions)["seen"]
