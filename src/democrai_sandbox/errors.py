@@ -142,6 +142,10 @@ class FilesystemFdDenied(SandboxDenied):
     @property
     def hint(self) -> str:
         """What to use instead."""
+        if self.target == "http-connection":
+            return "This connection was opened for HTTP requests, and they are read as they are sent: use its send()."
+        if self.target == "socket":
+            return "Send on the socket itself: a file object over it is not available inside a guard."
         if self.target.endswith("dir_fd"):
             return f"Use a full path instead of {self.target}: descriptor-relative names are for install phases."
         return "Open the file by its path inside the guard; numbers of descriptors that belong to others are refused."

@@ -34,15 +34,17 @@ class Reading(NamedTuple):
     path: str
 
 
-def dialled(host: str, codec=idna) -> str:
-    """The host as the resolver understands it: an address in one spelling, or a name in lower-case ASCII."""
+def dialled(host: str, *, older: bool = False) -> str:
+    """The host as the resolver understands it: an address in one spelling, or a name in lower-case ASCII.
+
+    `older` is for clients that leave other scripts to the socket module, which encodes them by IDNA 2003.
+    """
     host = host.removeprefix("[").removesuffix("]")
     if ":" in host:
         address = ipaddress.IPv6Address(host)
         return str(address.ipv4_mapped or address)
     if not host.isascii():
-        # Without this, a host in another script would not be compared at all.
-        host = host.encode("idna").decode() if codec is socket else idna.encode(host, uts46=True).decode()
+        host = (host.encode("idna") if older else idna.encode(host, uts46=True)).decode()
     try:
         return socket.inet_ntoa(socket.inet_aton(host))
     except OSError:
@@ -56,14 +58,14 @@ def with_user(user: str | None, host: str) -> str:
 
 def read_urlsplit(text: str) -> Reading:
     parts = urllib.parse.urlsplit(text)
-    return Reading(parts.scheme, with_user(parts.username, dialled(parts.hostname, socket)), parts.port, parts.path)
+    return Reading(parts.scheme, with_user(parts.username, dialled(parts.hostname, older=True)), parts.port, parts.path)
 
 
 def read_urllib_request(text: str) -> Reading:
     request = urllib.request.Request(text)
     host, port = re.fullmatch(r"(.*?)(?::([0-9]+))?", request.host, re.DOTALL).groups()
     path = request.selector.partition("?")[0]
-    return Reading(request.type, dialled(host, socket), int(port) if port else None, path)
+    return Reading(request.type, dialled(host, older=True), int(port) if port else None, path)
 
 
 ADAPTER = HTTPAdapter()

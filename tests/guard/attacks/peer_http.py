@@ -31,6 +31,8 @@ class Reading:
     """Whether `Expect` is answered with 417 at once, and the body taken for the next request."""
     hasty: bool = False
     """Whether the server acts as soon as it has the first line."""
+    sends: bool = False
+    """Whether the rules of the attack let it send to the path, too."""
     routes_by: str = "host"
     """What picks the virtual host under TLS: the Host header, or the name of the handshake."""
 
@@ -55,7 +57,7 @@ def take_request(data: bytearray, reading: Reading) -> tuple[Request, bytes] | N
     while data[:1] in (b"\r", b"\n"):
         del data[:1]
     line_break = reading.breaks.encode()
-    end = re.search(rb"(?:%s){2}" % line_break, data)
+    end = re.search(rb"(?>%s){2}" % line_break, data)
     if end is None:
         return _take_simple(data, reading)
     lines = re.split(line_break, bytes(data[: end.start()]))
@@ -160,4 +162,5 @@ def is_permitted(request: Request, reading: Reading, hosts: frozenset[str]) -> b
     path = path_of(request.target, reading)
     below = path == "/allowed" or path.startswith("/allowed/")
     host = re.sub(r":[0-9]*$", "", request.host.lower())
-    return request.method in HARMLESS and below and (host in hosts or not host)
+    harmless = request.method in HARMLESS or (reading.sends and request.method == "POST")
+    return harmless and below and (host in hosts or not host)

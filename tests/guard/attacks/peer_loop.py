@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import select
 import socket
+import time
 
 from tests.guard.attacks.peer_http import Reading, Request, is_permitted, take_request
 
@@ -19,7 +20,7 @@ class Plain:
         self.label, self.sock = label, sock
         self.data, self.name = bytearray(), None
         self.raw = False
-        self.held = False
+        self.rests_until = 0.0
 
     def feed(self, received: bytes) -> bytes:
         """What the bytes off the wire mean."""
@@ -85,16 +86,13 @@ class Loop:
     def run(self) -> None:
         """Serve until the host hangs up."""
         while True:
-            ready = self.step(None)
+            ready = self.step(50 if self.resting() else None)
             if self.control.fileno() not in ready:
                 continue
             order = self.control.recv(100)
             if not order:
                 return
-            while self.step(0) - {self.control.fileno()}:
-                pass
-            if order.startswith(b"release"):
-                self.release()
+            self.settle()
             if order.startswith(b"forget"):
                 self.hits.clear()
             self.control.sendall(json.dumps(self.hits).encode() + b"\n")
@@ -108,13 +106,20 @@ class Loop:
                 self.receive(self.connections[number])
         return ready
 
-    def release(self) -> None:
+    def resting(self) -> bool:
+        """Whether a connection is not being read for the time being; wakes those that have rested long enough."""
+        now, resting = time.monotonic(), False
         for connection in self.connections.values():
-            if connection.held:
-                connection.held = False
+            if connection.rests_until and connection.rests_until < now:
+                connection.rests_until = 0.0
                 self.poll.register(connection.sock.fileno(), select.POLLIN)
-        while self.step(50) - {self.control.fileno()}:
-            pass
+            resting = resting or bool(connection.rests_until)
+        return resting
+
+    def settle(self) -> None:
+        """Take in everything that has come, also where nothing was read for a while."""
+        while self.resting() or self.step(0) - {self.control.fileno()}:
+            self.step(5)
 
     def accept(self, label: str, listener: socket.socket) -> None:
         if listener.type == socket.SOCK_DGRAM:
@@ -154,10 +159,8 @@ class Loop:
         return self.context
 
     def receive(self, connection: Plain) -> None:
-        if connection.held:
-            return
         try:
-            received = connection.sock.recv(65536)
+            received = connection.sock.recv(1 << 20)
         except OSError:
             received = b""
         speaks_tls = received[:1] == b"\x16"
@@ -183,7 +186,7 @@ class Loop:
         while taken := take_request(connection.data, self.reading):
             request, body = taken
             self.answer(connection, request, body)
-            if connection.held:
+            if connection.rests_until:
                 return
 
     def answer(self, connection: Plain, request: Request, body: bytes) -> None:
@@ -212,7 +215,7 @@ class Loop:
             connection.send(TEXT.format(307, 0, f"Location: {place}\r\n", "").encode())
             return
         elif request.target == "/allowed/slow":
-            connection.held = True
+            connection.rests_until = time.monotonic() + 0.25
             self.poll.unregister(connection.sock.fileno())
             return
         text = "public" if permitted else self.secret

@@ -135,7 +135,3 @@ class Peers:
     def forget(self) -> None:
         """What has come until now was the host's own doing."""
         self.ask("forget")
-
-    def release(self) -> None:
-        """Let servers that were told to be slow read on."""
-        self.ask("release")

@@ -65,6 +65,49 @@ def by_name(world):
     return seen
 
 
+def http2_cells(world):
+    """A client that keeps one HTTP/2 connection for all its requests."""
+    import asyncio
+    import ssl
+
+    module = __import__(world.args[0])
+    context = ssl.create_default_context(cafile=world.places["ca"])
+    home = world.url("http2")
+    cells = {
+        "allowed": ("GET", f"{home}/allowed"),
+        "other path": ("GET", f"{home}/secret"),
+        "other method": ("POST", f"{home}/allowed"),
+        "redirect out": ("GET", f"{home}/allowed/redirect?to={home}/secret"),
+        "again": ("GET", f"{home}/allowed/again"),
+    }
+    options = {"http2": True, "verify": context, "follow_redirects": True, "timeout": 5}
+
+    def blocking():
+        with module.Client(**options) as client:
+            return {name: outcome(lambda: version(client.request(*cell))) for name, cell in cells.items()}
+
+    async def on_loop():
+        seen = {}
+        async with module.AsyncClient(**options) as client:
+            for name, cell in cells.items():
+                try:
+                    seen[name] = version(await client.request(*cell))
+                except Exception as error:
+                    seen[name] = tell(error)
+        return seen
+
+    forms = {"client": blocking, "async client": lambda: asyncio.run(on_loop())}
+    told = {}
+    for name, form in forms.items():
+        result = world.under([rule(f"{home}/allowed", "receive")], {"it": form})
+        told[name] = {"seen": result["seen"]["it"], "arrived": result["arrived"]}
+    return told
+
+
+def version(response):
+    return [response.status_code, response.http_version]
+
+
 def told(fetch, method, url):
     """Fetch, and keep either the answer or everything the error says."""
     try:
@@ -175,6 +218,25 @@ class TestTable:
             if faults:
                 wrong[name] = faults
         assert wrong == {}
+
+
+class TestHttp2:
+    @pytest.mark.parametrize("client", ["httpx", "httpx2"])
+    def test_each_case(self, net, client):
+        """Over HTTP/2, where one connection carries many requests: each is checked, and a denied one sends no frame."""
+        home = f"https://127.0.0.1:{net.places['http2'][1]}"
+        for form, told in net.run(http2_cells, client).items():
+            assert told["seen"] == {
+                "allowed": [200, "HTTP/2"],
+                "other path": f"denied receive {home}/secret",
+                "other method": f"denied send {home}/allowed",
+                "redirect out": f"denied receive {home}/secret",
+                "again": [200, "HTTP/2"],
+            }, form
+            requests = [
+                f"{entry['method']} {entry['path']}" for entry in told["arrived"] if entry["event"] == "request"
+            ]
+            assert requests == ["GET /allowed", f"GET /allowed/redirect?to={home}/secret", "GET /allowed/again"], form
 
 
 class TestTheCellsThemselves:

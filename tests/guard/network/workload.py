@@ -619,7 +619,7 @@ def multiprocessing_connection(world):
             with listener.accept() as connection:
                 connection.send(connection.recv() * 2)
 
-        thread = threading.Thread(target=serve)
+        thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         with Client(listener.address, authkey=b"k") as client:
             client.send(21)

@@ -91,7 +91,6 @@ typedef struct {
     char *arena;
     int depth;                         /* segments of the deepest path */
     bool lengths4[33], lengths6[129]; /* which prefix lengths there are */
-    bool connects;                     /* whether any rule opens sockets */
 } NetIndex;
 
 int net_index_build(NetIndex *index, PyObject *entries);
@@ -331,6 +330,8 @@ PyObject *on_done_callback(State *state, Call *call);
 PyObject *on_listdir(State *state, Call *call);
 PyObject *bind_foreign(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 extern PyObject *handle_code;
+PyObject *on_wakeup_number(State *state, Call *call);
+int refuse_internet_socket(State *state, PyObject *number);
 PyObject *on_umask(State *state, Call *call);
 PyObject *on_code_replace(State *state, Call *call);
 int listings_ready(void);

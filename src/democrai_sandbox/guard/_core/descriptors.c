@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -153,8 +154,8 @@ int descriptor_check(State *state, PyObject *number, unsigned wanted)
     }
     bool nameless = info.st_nlink == 0 || !(S_ISREG(info.st_mode) || S_ISDIR(info.st_mode));
     if (owns(state, (int)fd, &info) && (!(wanted & WANT_PATH) || nameless)) {
-        if (owners[fd].wire != NULL && wanted == OP_MODIFY) {
-            deny_text(state, DENY_DESCRIPTOR, "fd"); /* os.write and the like, past what reads the requests on it */
+        if (owners[fd].wire != NULL && (wanted & OP_MODIFY)) {
+            deny_text(state, DENY_DESCRIPTOR, "http-connection"); /* past what reads the requests on it */
             return -1;
         }
         return 0;
@@ -257,6 +258,39 @@ PyObject *on_new_descriptor(State *state, Call *call)
     return result;
 }
 
+static bool is_socket(PyObject *number)
+{
+    struct stat info;
+    long fd = PyLong_AsLong(number);
+    PyErr_Clear();
+    return fd >= 0 && fd <= INT_MAX && fstat((int)fd, &info) == 0 && S_ISSOCK(info.st_mode);
+}
+
+/* What writes on its own (a file object, the signal machinery) would go on doing so after the socket was connected for
+ * requests. Pairs of local sockets, by which loops wake up, are no way out. */
+int refuse_internet_socket(State *state, PyObject *number)
+{
+    int family = 0;
+    socklen_t size = sizeof family;
+    long fd = PyLong_Check(number) ? PyLong_AsLong(number) : -1;
+    PyErr_Clear();
+    if (fd < 0 || fd > INT_MAX || getsockopt((int)fd, SOL_SOCKET, SO_DOMAIN, &family, &size) < 0 || family == AF_UNIX) {
+        return 0;
+    }
+    deny_text(state, DENY_DESCRIPTOR, "socket");
+    return -1;
+}
+
+PyObject *on_wakeup_number(State *state, Call *call)
+{
+    if (call->nargs > 0 && PyLong_Check(call->args[0]) && PyLong_AsLong(call->args[0]) >= 0 &&
+        (descriptor_check(state, call->args[0], OP_MODIFY) < 0 || refuse_internet_socket(state, call->args[0]) < 0)) {
+        return NULL;
+    }
+    PyErr_Clear();
+    return call_original(call);
+}
+
 /* dup2 over a number of somebody else would exchange the file under the owner's feet. */
 PyObject *on_dup2(State *state, Call *call)
 {
@@ -268,7 +302,8 @@ PyObject *on_dup2(State *state, Call *call)
         PyErr_SetString(PyExc_TypeError, "dup2() arguments must be integers");
         return NULL;
     }
-    if (descriptor_check(state, call->args[from], OP_READ) < 0 ||
+    /* a copy of a connection for requests could get under an object whose writes are not read: as if written to */
+    if (descriptor_check(state, call->args[from], OP_READ | (is_socket(call->args[from]) ? OP_MODIFY : 0)) < 0 ||
         descriptor_check(state, call->args[to], WANT_MANAGE) < 0) {
         return NULL;
     }
@@ -335,6 +370,10 @@ static int socket_init(PyObject *self, PyObject *args, PyObject *kwargs)
         number = PyDict_GetItemString(kwargs, "fileno");
     }
     bool given = number != NULL && number != Py_None;
+    if (socket_number(self) >= 0) {
+        refuse_target("a socket object is made once"); /* its number must not change while it is being used */
+        return -1;
+    }
     if (!given && check_new_socket(state, args, kwargs) < 0) {
         return -1;
     }
@@ -383,7 +422,7 @@ PyObject *on_fault_file(State *state, Call *call)
         return call_original(call);
     }
     PyObject *number = number_of(call->args[at]), *result = NULL;
-    if (number != NULL && descriptor_check(state, number, OP_MODIFY) == 0) {
+    if (number != NULL && descriptor_check(state, number, OP_MODIFY) == 0 && refuse_internet_socket(state, number) == 0) {
         Py_INCREF(call->args[at]); /* stays open for good: faulthandler keeps the number, not the object */
         result = call_with(call, at, number);
     }

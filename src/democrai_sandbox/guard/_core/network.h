@@ -71,7 +71,6 @@ unsigned match_socket(const NetIndex *index, const void *socket);
 unsigned match_any_port(const NetIndex *index, const void *host);
 unsigned match_name(const NetIndex *index, const void *host);
 unsigned match_unix(const NetIndex *index, const void *text);
-unsigned match_connects(const NetIndex *index, const void *unused);
 unsigned state_net(const State *state, Matcher match, const void *what);
 bool declared_literally(const State *state, const Address *address);
 
@@ -89,12 +88,7 @@ int note_name(State *state, const Host *host);
 bool name_noted(const State *state, const Host *host);
 
 /* ---- resolver.c ---------------------------------------------------------------------------------- */
-enum { MAX_NAMES = 16 };
-typedef struct {
-    Host names[MAX_NAMES];
-    int count;
-} Names;
-void names_of(const Address *address, Names *out);
+int each_name(const Address *address, int (*visit)(const Host *name, void *context), void *context);
 PyObject *addresses_of(const Host *name, const char *dialled);
 int resolver_ready(void);
 int check_name(State *state, const Host *host, int port);
@@ -118,7 +112,6 @@ int wire_answers(const Wire *wire);
 int wire_again(Wire *wire, PyObject *data);
 void wire_unfinished(Wire *wire, PyObject *data);
 const Host *wire_host(const Wire *wire);
-Wire *wire_for_name(const Host *host);
 
 typedef struct {
     const char *text; /* from the method to the empty line */
@@ -133,7 +126,18 @@ typedef struct {
     Host host;
     int port; /* 0: not known, the Host header says it */
 } WireOrigin;
+Wire *wire_inside(const WireOrigin *origin);
+int line_check(State *state, const WireOrigin *origin, const char *head, size_t length);
 int request_check(State *state, const WireOrigin *origin, WireRequest *request, PyObject **socket_url);
+
+/* ---- tls.c: what a TLS object gave out to be sent -------------------------------------------------- */
+typedef struct Pipe Pipe;
+Pipe *pipe_share(Pipe *pipe);
+void pipe_drop(Pipe *pipe);
+Pipe *pipe_find(const char *data, size_t length, uint64_t *position); /* new reference, or NULL */
+int pipe_bind(Pipe *pipe, const WireOrigin *origin);
+bool pipe_holds(const Pipe *pipe, uint64_t position, const char *data, size_t length);
+void pipe_sent(Pipe *pipe, uint64_t position);
 
 /* ---- tickets.c ----------------------------------------------------------------------------------- */
 typedef struct {
@@ -187,6 +191,8 @@ PyObject *on_wrap_socket(State *state, Call *call);
 PyObject *on_wrap_bio(State *state, Call *call);
 PyObject *on_tls_write(State *state, Call *call);
 PyObject *on_tls_read(State *state, Call *call);
+PyObject *on_bio_read(State *state, Call *call);
+PyObject *on_bio_write(State *state, Call *call);
 int ssl_patch(PyObject *module);
 
 #endif

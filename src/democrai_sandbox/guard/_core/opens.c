@@ -297,7 +297,8 @@ static int init_from_opener(State *state, PyObject *self, PyObject *file, PyObje
             PyErr_Format(PyExc_ValueError, "opener returned %R", number);
         }
     }
-    else if (descriptor_check(state, number, mode_operations(flags)) == 0) {
+    else if (descriptor_check(state, number, mode_operations(flags)) == 0 &&
+             (!(mode_operations(flags) & OP_MODIFY) || refuse_internet_socket(state, number) == 0)) {
         ioctl(fd, FIOCLEX);
         descriptor_hold(fd);
         result = init_opened(self, fd, file, mode);
@@ -332,6 +333,7 @@ static int init_descriptor(State *state, PyObject *self, PyObject *file, const c
     int result = -1;
     /* closing the object closes the descriptor, so that has to be the subject's own */
     if (number != NULL && descriptor_check(state, number, mode_operations(flags)) == 0 &&
+        (!(mode_operations(flags) & OP_MODIFY) || refuse_internet_socket(state, number) == 0) &&
         (!closefd || descriptor_check(state, number, WANT_MANAGE) == 0)) {
         result = init_with(self, number, mode, closefd);
         descriptor_hold((int)PyLong_AsLong(number));

@@ -86,6 +86,23 @@ static int read_length(Span value, WireRequest *request)
     return 0;
 }
 
+/* Headers that Connection names are for the next hop only: a proxy drops them. */
+static bool hides_framing(Span value)
+{
+    static const char *const names[] = {"content-length", "transfer-encoding", "host"};
+    const char *end = value.text + value.length;
+    for (const char *p = value.text; p < end;) {
+        const char *comma = memchr(p, ',', (size_t)(end - p)), *stop = comma ? comma : end;
+        for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+            if (equals(trimmed(p, stop), names[i])) {
+                return true;
+            }
+        }
+        p = stop + 1;
+    }
+    return false;
+}
+
 static int read_header(Span name, Span value, Head *head, WireRequest *request)
 {
     if (equals(name, "host")) {
@@ -100,6 +117,9 @@ static int read_header(Span name, Span value, Head *head, WireRequest *request)
         head->encodings++;
         request->chunked = true;
         return equals(value, "chunked") ? 0 : odd("its Transfer-Encoding is not 'chunked'");
+    }
+    else if (equals(name, "connection")) {
+        return hides_framing(value) ? odd("its Connection header takes away headers that frame it") : 0;
     }
     else if (equals(name, "expect")) {
         return odd("with an Expect header the server decides whether a body follows"); /* or another request */
@@ -143,6 +163,9 @@ static int read_all(WireRequest *request, Head *head)
     }
     if (head->hosts > 1 || (head->hosts == 0 && head->versioned)) {
         return odd("it needs one Host header");
+    }
+    if (head->encodings > 0 && !head->versioned) {
+        return odd("HTTP/1.0 knows no Transfer-Encoding");
     }
     if (head->lengths + head->encodings > 1) {
         return odd("it tells the length of its body more than once");
@@ -235,33 +258,87 @@ static int check_tunnel(State *state, const Head *head, WireRequest *request)
     return result;
 }
 
-/* The request as its Host header would have it; when that is another host than the connection's, both must be permitted:
- * one server may answer for many. */
+static int compose_dialled(const WireOrigin *origin, Span target, Url *url)
+{
+    char authority[MAX_HOST + 16];
+    bool six = strchr(origin->host.text, ':') != NULL;
+    snprintf(authority, sizeof authority, six ? "[%s]:%d" : "%s:%d", origin->host.text, origin->port);
+    return compose(origin->scheme, (Span){authority, strlen(authority)}, target, url);
+}
+
+static bool same_origin(const Url *one, const Url *other)
+{
+    return strcmp(one->host.key, other->host.key) == 0 && one->port == other->port;
+}
+
+/* When the Host header names another host than `url` does, both must be permitted: one server may answer for many, and
+ * a proxy may go by either. */
+static int require_both(State *state, Url *url, const Head *head, unsigned operations, PyObject **socket_url)
+{
+    Url named;
+    int result = require_url(state, operations, url, head->websocket, socket_url);
+    if (result < 0 || head->hosts == 0) {
+        return result;
+    }
+    Span path = {url_path(url), strlen(url_path(url))};
+    result = compose(url->scheme, head->host, path, &named);
+    if (result == 0) {
+        result = same_origin(url, &named) ? 0 : require_url(state, operations, &named, head->websocket, socket_url);
+        url_clear(&named);
+    }
+    return result;
+}
+
+/* "GET http://host/path": what a proxy is asked. Only a connection that was permitted as one takes requests for others. */
+static int check_absolute_form(State *state, const WireOrigin *origin, const Head *head, unsigned operations,
+                               PyObject **socket_url)
+{
+    Url url, dialled;
+    int result = url_read(head->target.text, head->target.length, &url);
+    if (result < 0) {
+        return -1;
+    }
+    result = compose_dialled(origin, (Span){"", 0}, &dialled);
+    if (result == 0) {
+        bool relay = state == NULL || same_origin(&url, &dialled) || state_net(state, match_origin, &dialled) & NET_CONNECT;
+        PyObject *target = relay ? NULL : url_text(&dialled);
+        result = relay ? 0 : target ? net_deny(state, NET_CONNECT, target) : -1;
+        Py_XDECREF(target);
+        url_clear(&dialled);
+    }
+    result = result < 0 ? -1 : require_both(state, &url, head, operations, socket_url);
+    url_clear(&url);
+    return result;
+}
+
 static int check_origin_form(State *state, const WireOrigin *origin, const Head *head, unsigned operations,
                              PyObject **socket_url)
 {
-    Url named, dialled;
-    bool has_name = head->hosts == 1;
-    if (has_name && compose(origin->scheme, head->host, head->target, &named) < 0) {
+    Url url;
+    if (compose_dialled(origin, head->target, &url) < 0) {
         return -1;
     }
-    int port = origin->port ? origin->port : has_name ? named.port : default_port(origin->scheme);
-    char authority[MAX_HOST + 16];
-    bool six = strchr(origin->host.text, ':') != NULL;
-    snprintf(authority, sizeof authority, six ? "[%s]:%d" : "%s:%d", origin->host.text, port);
-    Span own = {authority, strlen(authority)};
-    int result = compose(origin->scheme, own, head->target, &dialled);
-    if (result == 0) {
-        result = require_url(state, operations, &dialled, head->websocket, socket_url);
-        bool elsewhere = has_name && (strcmp(named.host.key, dialled.host.key) != 0 || named.port != dialled.port);
-        if (result == 0 && elsewhere) {
-            result = require_url(state, operations, &named, head->websocket, socket_url);
-        }
-        url_clear(&dialled);
+    int result = require_both(state, &url, head, operations, socket_url);
+    url_clear(&url);
+    return result;
+}
+
+/* A request line goes out before the rest of its head is there: it, at least, must be permitted. */
+int line_check(State *state, const WireOrigin *origin, const char *text, size_t length)
+{
+    Head head;
+    Url url;
+    const char *end = memchr(text, '\r', length);
+    memset(&head, 0, sizeof head);
+    if (end == NULL || read_request_line(text, end, &head) < 0) {
+        return end ? -1 : 0;
     }
-    if (has_name) {
-        url_clear(&named);
+    if (head.target.text[0] != '/' || compose_dialled(origin, head.target, &url) < 0) {
+        return head.target.text[0] != '/' ? odd("its head is sent in parts") : -1;
     }
+    PyObject *nothing = NULL;
+    int result = require_url(state, operation_of(&head), &url, false, &nothing);
+    url_clear(&url);
     return result;
 }
 
@@ -275,17 +352,7 @@ int request_check(State *state, const WireOrigin *origin, WireRequest *request, 
     if (request->connects) {
         return check_tunnel(state, &head, request);
     }
-    bool star = head.target.length == 1 && head.target.text[0] == '*';
-    if (head.target.text[0] == '/' || star) {
-        return check_origin_form(state, origin, &head, operations_of(&head, request), socket_url);
-    }
-    Url url; /* the absolute form, for a proxy */
-    PyObject *text = PyUnicode_DecodeLatin1(head.target.text, (Py_ssize_t)head.target.length, NULL);
-    int result = text ? url_of_object(text, &url) : -1;
-    if (result == 0) {
-        result = require_url(state, operations_of(&head, request), &url, head.websocket, socket_url);
-        url_clear(&url);
-    }
-    Py_XDECREF(text);
-    return result;
+    bool star = head.target.length == 1 && head.target.text[0] == '*', plain = head.target.text[0] == '/' || star;
+    return (plain ? check_origin_form : check_absolute_form)(state, origin, &head, operations_of(&head, request),
+                                                             socket_url);
 }

@@ -59,28 +59,24 @@ static int pin(const Host *name, const char *address)
     return result;
 }
 
-static bool still_valid(PyObject *known, PyObject *name)
-{
-    PyObject *deadline = PyDict_GetItemWithError(known, name);
-    return deadline != NULL && PyLong_AsLong(deadline) > seconds();
-}
-
-/* The names that led to this address. */
-void names_of(const Address *address, Names *out)
+/* Calls back for each name that led to this address, until one says something else than 0. Nothing that it does may run
+ * Python. */
+int each_name(const Address *address, int (*visit)(const Host *name, void *context), void *context)
 {
     char text[64];
-    out->count = 0;
+    Host host;
     address_text(address, text);
     PyObject *known = PyDict_GetItemString(pins, text), *name, *deadline;
-    for (Py_ssize_t at = 0; known && out->count < MAX_NAMES && PyDict_Next(known, &at, &name, &deadline);) {
+    int result = 0;
+    for (Py_ssize_t at = 0; known && result == 0 && PyDict_Next(known, &at, &name, &deadline);) {
         Py_ssize_t length;
         const char *plain = PyUnicode_AsUTF8AndSize(name, &length);
-        if (plain != NULL && still_valid(known, name) &&
-            host_read(plain, (size_t)length, true, &out->names[out->count]) == 0) {
-            out->count++;
+        bool valid = plain != NULL && PyLong_AsLong(deadline) > seconds();
+        if (valid && host_read(plain, (size_t)length, true, &host) == 0) {
+            result = visit(&host, context);
         }
-        PyErr_Clear();
     }
+    return result;
 }
 
 /* All that the name led to, the dialled address first. */
@@ -287,10 +283,14 @@ PyObject *on_gethostbyname(State *unused, Call *call)
 
 /* gethostbyaddr(name or address), getnameinfo((address, port), flags): a question about an address, too, is sent to
  * whoever answers for it. Numbers only, this machine's own addresses, and what was declared or resolved pass. */
+static int may_be_asked_about(const Host *name, void *state)
+{
+    return host_is_own(name) || state_net(state, match_name, name);
+}
+
 static int check_reverse(State *state, PyObject *object)
 {
     Host host;
-    Names names;
     if (host_of_object(object, &host) < 0) {
         return -1;
     }
@@ -300,13 +300,8 @@ static int check_reverse(State *state, PyObject *object)
     if (address_is_loopback(&host.address) || declared_literally(state, &host.address)) {
         return 0;
     }
-    names_of(&host.address, &names);
-    for (int i = 0; i < names.count; i++) {
-        if (host_is_own(&names.names[i]) || state_net(state, match_name, &names.names[i])) {
-            return 0;
-        }
-    }
-    return net_deny_text(state, NET_CONNECT, host.text);
+    bool known = each_name(&host.address, may_be_asked_about, state);
+    return known ? 0 : net_deny_text(state, NET_CONNECT, host.text);
 }
 
 PyObject *on_reverse(State *state, Call *call)

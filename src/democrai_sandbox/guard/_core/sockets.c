@@ -108,48 +108,56 @@ static int ask_for(State *state, const Host *host, int port)
     return result;
 }
 
+typedef struct {
+    State *state;
+    const Address *address;
+    int port;
+    const Ticket *ticket;
+    Wire *wire;
+    Host found; /* for whose sake it may be dialled, or who is asked for */
+} Endpoint;
+
 /* A name that others looked up is not for this subject to hear of. */
 static bool knows(const State *state, const Host *name)
 {
     return !host_is_own(name) && (state_net(state, match_name, name) || name_noted(state, name));
 }
 
+static int try_name(const Host *name, void *context)
+{
+    Endpoint *endpoint = context;
+    if (!may_lead_to(endpoint->state, name, endpoint->address)) {
+        return 0;
+    }
+    int result = try_host(endpoint->state, name, endpoint->port, endpoint->ticket, &endpoint->wire);
+    if (result != 0 || (endpoint->found.is_address && knows(endpoint->state, name))) {
+        endpoint->found = *name;
+    }
+    return result;
+}
+
 /* 0 when it may be dialled; *wire is set when only for requests. `name`: what the caller gave, and resolved just now. */
 int permit_endpoint(State *state, const Address *address, int port, const Host *name, bool tickets, Wire **wire)
 {
-    Names *names = PyMem_Malloc(sizeof *names);
-    const Ticket *ticket = tickets ? ticket_current(state) : NULL;
-    const Host *found = NULL, *best = name;
-    Host literal;
-    int result = 0;
-    *wire = NULL;
-    if (names == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    names_of(address, names);
-    host_of_address(address, &literal);
-    result = try_host(state, &literal, port, ticket, wire);
-    found = result ? &literal : NULL;
-    for (int i = 0; result == 0 && i < names->count; i++) {
-        if (may_lead_to(state, &names->names[i], address)) {
-            result = try_host(state, &names->names[i], port, ticket, wire);
-            found = &names->names[i];
-            best = best || !knows(state, found) ? best : found;
-        }
+    Endpoint endpoint = {.state = state, .address = address, .port = port};
+    endpoint.ticket = tickets ? ticket_current(state) : NULL;
+    host_of_address(address, &endpoint.found);
+    int result = try_host(state, &endpoint.found, port, endpoint.ticket, &endpoint.wire);
+    if (result == 0) {
+        result = each_name(address, try_name, &endpoint);
     }
     if (result == 0) {
-        found = best && !best->is_address ? best : &literal;
-        result = ask_for(state, found, port) == 0 ? 1 : -1;
+        endpoint.found = name ? *name : endpoint.found;
+        result = ask_for(state, &endpoint.found, port) == 0 ? 1 : -1;
     }
-    if (result == 1 && observe(state, found->is_address ? NULL : found, address, port) < 0) {
+    if (result == 1 && observe(state, endpoint.found.is_address ? NULL : &endpoint.found, address, port) < 0) {
         result = -1;
     }
     if (result < 0) {
-        wire_drop(*wire);
-        *wire = NULL;
+        wire_drop(endpoint.wire);
+        endpoint.wire = NULL;
     }
-    PyMem_Free(names);
+    *wire = endpoint.wire;
     return result < 0 ? -1 : 0;
 }
 
@@ -251,11 +259,16 @@ static bool may_carry_requests(const State *state, int fd)
 PyObject *on_connect(State *state, Call *call)
 {
     Dial target;
+    Wire *old;
     PyObject *result = NULL;
     if (call->nargs < 1) {
         return call_original(call);
     }
     int fd = socket_number(call->self);
+    if (descriptor_owned(state, fd, &old) && old != NULL) {
+        refuse_target("this connection was opened for HTTP requests: make a new socket for another one");
+        return NULL;
+    }
     if (dial(state, call->self, call->args[0], ticket_current(state) && may_carry_requests(state, fd), &target) == 0) {
         descriptor_attach(fd, target.wire);
         result = call_with(call, 0, target.value);
@@ -319,8 +332,8 @@ static bool is_wake_up(int fd, const char *data, size_t length)
     return length == 1 && data[0] == '\0' && is_unnamed_pair(fd);
 }
 
-/* The other end of it: wake-ups and signal numbers may be read away, messages may not. */
-static int wake_ups_pending(int fd)
+/* The other end of it: how many wake-ups and signal numbers are waiting and may be read away; messages may not. */
+static ssize_t wake_ups_pending(int fd)
 {
     char data[4096];
     ssize_t count = is_unnamed_pair(fd) ? recv(fd, data, sizeof data, MSG_PEEK | MSG_DONTWAIT) : 0;
@@ -329,7 +342,21 @@ static int wake_ups_pending(int fd)
             return 0;
         }
     }
-    return count > 0 ? 1 : count < 0 ? -1 : 0;
+    return count;
+}
+
+/* recv(n): no more than what was looked at, and no flags that would wait for more. */
+static PyObject *receive_wake_ups(Call *call, ssize_t count)
+{
+    long wanted = call->nargs == 1 && PyLong_CheckExact(call->args[0]) ? PyLong_AsLong(call->args[0]) : -1;
+    PyErr_Clear();
+    if (strcmp(call->row->name, "recv") != 0 || wanted <= 0) {
+        return NULL;
+    }
+    PyObject *most = PyLong_FromLong(wanted < count ? wanted : (long)count);
+    PyObject *result = most ? call_with(call, 0, most) : NULL;
+    Py_XDECREF(most);
+    return result;
 }
 
 PyObject *on_receive(State *state, Call *call)
@@ -339,11 +366,15 @@ PyObject *on_receive(State *state, Call *call)
     if (LIKELY(descriptor_owned(state, fd, &wire)) || fd < 0) {
         return wire_answers(wire) < 0 ? NULL : call_original(call);
     }
-    int pending = wake_ups_pending(fd);
+    ssize_t pending = wake_ups_pending(fd);
     if (pending < 0) {
         return PyErr_SetFromErrno(PyExc_OSError);
     }
-    return pending || peer_is_permitted(state, fd) == 0 ? call_original(call) : NULL;
+    PyObject *result = pending > 0 ? receive_wake_ups(call, pending) : NULL;
+    if (result != NULL || PyErr_Occurred()) {
+        return result;
+    }
+    return peer_is_permitted(state, fd) == 0 ? call_original(call) : NULL;
 }
 
 /* ---- send ------------------------------------------------------------------------------------------------------------ */
@@ -366,29 +397,38 @@ static bool plain_flags(const Call *call, Py_ssize_t at)
     return known && (flags & ~(long)(MSG_NOSIGNAL | MSG_DONTWAIT | MSG_MORE)) == 0;
 }
 
-/* The bytes are copied before they are read: somebody else might change them while they are sent. */
-static PyObject *send_on_wire(State *state, Call *call, Wire *wire, Py_ssize_t at, const char *data, Py_ssize_t length)
+/* The bytes are copied before they are read: somebody else might change them while they are sent. Of a body only the
+ * length counts; the view of it is what is sent, whatever its object says the next time. */
+static PyObject *send_on_wire(State *state, Call *call, Wire *wire, PyObject *view)
 {
+    Py_buffer *buffer = PyMemoryView_GET_BUFFER(view);
     PyObject *result;
-    if (!plain_flags(call, at + 1)) {
-        refuse_target("this connection was opened for HTTP requests: send() takes no such flags here");
+    if (!plain_flags(call, 1) || !PyBuffer_IsContiguous(buffer, 'C')) {
+        refuse_target("this connection was opened for HTTP requests: send() takes plain bytes and no flags here");
         return NULL;
     }
-    if (wire_skips(wire, (size_t)length)) {
+    if (wire_skips(wire, (size_t)buffer->len)) {
         wire_skip(wire);
-        result = call_original(call);
-        wire_skipped(wire, sent_by(call, result, length));
+        result = call_with(call, 0, view);
+        wire_skipped(wire, sent_by(call, result, buffer->len));
         return result;
     }
-    PyObject *copy = PyBytes_FromStringAndSize(data, length);
-    if (copy == NULL || wire_begin(state, wire, PyBytes_AS_STRING(copy), (size_t)length) < 0) {
+    PyObject *copy = PyBytes_FromStringAndSize(buffer->buf, buffer->len);
+    if (copy == NULL || wire_begin(state, wire, PyBytes_AS_STRING(copy), (size_t)buffer->len) < 0) {
         Py_XDECREF(copy);
         return NULL;
     }
-    result = call_with(call, at, copy);
-    wire_end(wire, PyBytes_AS_STRING(copy), sent_by(call, result, length), (size_t)length);
+    result = call_with(call, 0, copy);
+    wire_end(wire, PyBytes_AS_STRING(copy), sent_by(call, result, buffer->len), (size_t)buffer->len);
     Py_DECREF(copy);
     return result;
+}
+
+static PyObject *send_on_foreign(State *state, Call *call, int fd, PyObject *view)
+{
+    Py_buffer *buffer = PyMemoryView_GET_BUFFER(view);
+    bool wakes = call->nargs == 1 && PyBuffer_IsContiguous(buffer, 'C') && is_wake_up(fd, buffer->buf, (size_t)buffer->len);
+    return wakes || peer_is_permitted(state, fd) == 0 ? call_with(call, 0, view) : NULL;
 }
 
 /* send, sendall: data first. */
@@ -400,20 +440,12 @@ PyObject *on_send(State *state, Call *call)
     if ((LIKELY(own) && wire == NULL) || fd < 0 || call->nargs < 1) {
         return call_original(call);
     }
-    Py_buffer buffer;
     wire_share(wire); /* getting at the bytes may run code of theirs */
-    if (PyObject_GetBuffer(call->args[0], &buffer, PyBUF_SIMPLE) < 0) {
-        wire_drop(wire);
-        return NULL;
+    PyObject *view = PyMemoryView_FromObject(call->args[0]), *result = NULL;
+    if (view != NULL) {
+        result = own ? send_on_wire(state, call, wire, view) : send_on_foreign(state, call, fd, view);
     }
-    PyObject *result = NULL;
-    if (own) {
-        result = send_on_wire(state, call, wire, 0, buffer.buf, buffer.len);
-    }
-    else if (is_wake_up(fd, buffer.buf, (size_t)buffer.len) || peer_is_permitted(state, fd) == 0) {
-        result = call_original(call);
-    }
-    PyBuffer_Release(&buffer);
+    Py_XDECREF(view);
     wire_drop(wire);
     return result;
 }
@@ -485,21 +517,56 @@ static bool is_detour(long level, long option)
     return found || (level == IPPROTO_TCP && option == UPPER_LAYER);
 }
 
-/* Only lists of exact tuples with plain numbers: what is looked at here is what will be sent. */
-static bool plain_messages(PyObject *messages)
+/* Descriptors that go to another process must be the subject's to read and write. */
+static int check_rights(State *state, PyObject *data)
 {
-    if (!PyList_CheckExact(messages) && !PyTuple_CheckExact(messages)) {
-        return false;
-    }
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(messages); i++) {
-        PyObject *message = PySequence_Fast_GET_ITEM(messages, i);
-        if (!PyTuple_CheckExact(message) || PyTuple_GET_SIZE(message) != 3 || !PyLong_Check(PyTuple_GET_ITEM(message, 0)) ||
-            PyLong_AsLong(PyTuple_GET_ITEM(message, 0)) != SOL_SOCKET) {
-            PyErr_Clear();
-            return false;
+    for (Py_ssize_t i = 0; i + (Py_ssize_t)sizeof(int) <= PyBytes_GET_SIZE(data); i += (Py_ssize_t)sizeof(int)) {
+        int fd;
+        memcpy(&fd, PyBytes_AS_STRING(data) + i, sizeof fd);
+        PyObject *number = PyLong_FromLong(fd);
+        int result = number ? descriptor_check(state, number, OP_READ | OP_MODIFY) : -1;
+        Py_XDECREF(number);
+        if (result < 0) {
+            return -1;
         }
     }
-    return true;
+    return 0;
+}
+
+/* (level, type, data), copied. Only descriptors and credentials are sent along: other messages lead packets astray. */
+static PyObject *plain_message(State *state, PyObject *item)
+{
+    PyObject *message = PySequence_Tuple(item), *result = NULL;
+    long level = 0, type = 0;
+    if (message != NULL && PyTuple_GET_SIZE(message) == 3 && PyLong_Check(PyTuple_GET_ITEM(message, 0)) &&
+        PyLong_Check(PyTuple_GET_ITEM(message, 1))) {
+        level = PyLong_AsLong(PyTuple_GET_ITEM(message, 0));
+        type = PyLong_AsLong(PyTuple_GET_ITEM(message, 1));
+    }
+    if (message != NULL && !PyErr_Occurred() && level == SOL_SOCKET && (type == SCM_RIGHTS || type == SCM_CREDENTIALS)) {
+        PyObject *data = PyBytes_FromObject(PyTuple_GET_ITEM(message, 2));
+        if (data != NULL && (type != SCM_RIGHTS || check_rights(state, data) == 0)) {
+            result = Py_BuildValue("(llO)", level, type, data);
+        }
+        Py_XDECREF(data);
+    }
+    else if (!PyErr_Occurred()) {
+        net_deny_text(state, NET_CONNECT, "socket:option");
+    }
+    Py_XDECREF(message);
+    return result;
+}
+
+static PyObject *plain_messages(State *state, PyObject *given)
+{
+    PyObject *list = PySequence_List(given);
+    for (Py_ssize_t i = 0; list != NULL && i < PyList_GET_SIZE(list); i++) {
+        PyObject *message = plain_message(state, PyList_GET_ITEM(list, i));
+        if (message == NULL || PyList_SetItem(list, i, message) < 0) {
+            Py_CLEAR(list);
+        }
+    }
+    return list;
 }
 
 /* setsockopt(level, option, value) */
@@ -519,6 +586,34 @@ PyObject *on_option(State *state, Call *call)
     return call_original(call);
 }
 
+/* Each argument is read once; what was looked at is what is sent. */
+static PyObject *sendmsg_plainly(State *state, Call *call, bool own, int fd)
+{
+    PyObject *argv[MAX_ARGS], *data = NULL, *messages = NULL, *result = NULL;
+    Call copy;
+    Dial target = {NULL, NULL, -1};
+    bool addressed = call->nargs > 3 && call->args[3] != Py_None;
+    if (call_copy(call, argv, &copy) < 0 || (data = PySequence_List(call->args[0])) == NULL) {
+        return NULL;
+    }
+    argv[0] = data;
+    if (call->nargs > 2 && !PyLong_Check(call->args[2])) {
+        PyErr_SetString(PyExc_TypeError, "an integer is required for flags");
+    }
+    else if (call->nargs > 1 && (argv[1] = messages = plain_messages(state, call->args[1])) == NULL) {
+        /* refused */
+    }
+    else if (addressed ? dial(state, call->self, call->args[3], false, &target) == 0
+                       : own || peer_is_permitted(state, fd) == 0) {
+        argv[3] = addressed ? target.value : call->nargs > 3 ? call->args[3] : NULL;
+        result = call_original(&copy);
+    }
+    Py_XDECREF(data);
+    Py_XDECREF(messages);
+    dial_clear(&target);
+    return result;
+}
+
 /* sendmsg(buffers, ancillary data, flags, address) */
 PyObject *on_sendmsg(State *state, Call *call)
 {
@@ -528,17 +623,7 @@ PyObject *on_sendmsg(State *state, Call *call)
     if (fd < 0 || call->nargs < 1) {
         return call_original(call);
     }
-    if (own && wire != NULL) {
-        return sendmsg_on_wire(state, call, wire);
-    }
-    if (call->nargs > 1 && !plain_messages(call->args[1])) {
-        net_deny_text(state, NET_CONNECT, "socket:option");
-        return NULL;
-    }
-    if (call->nargs > 3 && call->args[3] != Py_None) {
-        return send_to(state, call, 3);
-    }
-    return own || peer_is_permitted(state, fd) == 0 ? call_original(call) : NULL;
+    return own && wire != NULL ? sendmsg_on_wire(state, call, wire) : sendmsg_plainly(state, call, own, fd);
 }
 
 /* may_use(socket or number) -> whether this chain may send on it: what pools ask before they reuse a connection. */

@@ -108,6 +108,8 @@
     X(_socket, _, getnameinfo, on_reverse, 0, 0, NULL, 0, 1, 0)                                                        \
     X(_ssl, _SSLContext, _wrap_socket, on_wrap_socket, 0, 0, NULL, 0, 1, 0)                                            \
     X(_ssl, _SSLContext, _wrap_bio, on_wrap_bio, 0, 0, NULL, 0, 1, 0)                                                  \
+    X(_ssl, MemoryBIO, read, on_bio_read, 0, 0, NULL, 0, 1, 0)                                                         \
+    X(_ssl, MemoryBIO, write, on_bio_write, 0, 0, NULL, 0, 1, 0)                                                       \
     X(_ssl, _SSLSocket, write, on_tls_write, 0, 0, NULL, 0, 1, 0)                                                      \
     X(_ssl, _SSLSocket, read, on_tls_read, 0, 0, NULL, 0, 1, 0)                                                        \
     X(_socket, _, dup, on_new_descriptor, OP_READ, 0, "", 0, 1, 0)                                                     \
@@ -153,6 +155,7 @@
     X(_thread, _, start_new, on_callable, 0, 0, "function", 0, 1, 0)                                                   \
     X(_thread, _, start_joinable_thread, on_callable, 0, 0, "function", 0, 1, 0)                                       \
     X(atexit, _, register, on_callable, 0, 0, "func", 0, 0, 0)                                                         \
+    X(_signal, _, set_wakeup_fd, on_wakeup_number, 0, 0, NULL, 0, 1, 0)                                                \
     X(_signal, _, signal, on_signal, 0, 0, "handler", 1, 0, 1)                                                         \
     X(_weakref, _, proxy, on_callable,   0, 0, "callback", 1, 0, 0)                                                    \
     X(sys, _, set_asyncgen_hooks, on_callables, 0, 0, NULL, 0, 0, 0)                                                   \

@@ -40,8 +40,8 @@ static unsigned find(const NetIndex *index, const char *key, size_t length)
     return index->slots ? find_slot(index, hash_of(key, length), key, length)->mask : 0;
 }
 
-/* What lookups need to know about all keys: how deep paths go, which prefix lengths there are, whether sockets at all. */
-static void note_key(NetIndex *index, const char *key, size_t length, unsigned mask)
+/* What lookups need to know about all keys: how deep paths go, which prefix lengths there are. */
+static void note_key(NetIndex *index, const char *key, size_t length)
 {
     int version, bits;
     switch (key[0]) {
@@ -58,11 +58,6 @@ static void note_key(NetIndex *index, const char *key, size_t length, unsigned m
         if (sscanf(key, "N%d|%d|", &version, &bits) == 2 && bits >= 0 && bits <= 128) {
             (version == 4 ? index->lengths4 : index->lengths6)[bits] = true;
         }
-        index->connects |= mask & NET_CONNECT;
-        break;
-    case 'H':
-    case 'W':
-        index->connects |= mask & NET_CONNECT;
         break;
     default:
         break;
@@ -83,7 +78,7 @@ static void insert(NetIndex *index, const char *key, size_t length, unsigned mas
         *used += length + 1;
     }
     entry->mask |= mask & NET_ALL;
-    note_key(index, index->arena + entry->offset, entry->length, mask);
+    note_key(index, index->arena + entry->offset, entry->length);
 }
 
 int net_index_build(NetIndex *index, PyObject *entries)
@@ -144,12 +139,12 @@ static unsigned find_text(const NetIndex *index, const char *kind, const char *t
     return length > 0 && (size_t)length < sizeof key ? find(index, key, (size_t)length) : 0;
 }
 
-static unsigned match_networks(const NetIndex *index, const Address *address)
+static unsigned match_networks(const NetIndex *index, const Address *address, int least)
 {
     unsigned mask = 0;
     int most = address->version == 4 ? 32 : 128, bytes = most / 8;
     const bool *lengths = address->version == 4 ? index->lengths4 : index->lengths6;
-    for (int bits = 0; bits <= most; bits++) {
+    for (int bits = least; bits <= most; bits++) {
         if (!lengths[bits]) {
             continue;
         }
@@ -169,7 +164,7 @@ static unsigned match_loopback_networks(const NetIndex *index)
 {
     Address four = {.version = 4, .bytes = {127, 0, 0, 1}}, six = {.version = 6};
     six.bytes[15] = 1;
-    return match_networks(index, &four) | match_networks(index, &six);
+    return match_networks(index, &four, 0) | match_networks(index, &six, 0);
 }
 
 static unsigned match_host(const NetIndex *index, const Host *host, int port)
@@ -182,7 +177,7 @@ static unsigned match_host(const NetIndex *index, const Host *host, int port)
         return mask | match_loopback_networks(index);
     }
     if (host->is_address) {
-        return mask | match_networks(index, &host->address);
+        return mask | match_networks(index, &host->address, 0);
     }
     for (const char *dot = strchr(host->key, '.'); dot != NULL; dot = strchr(dot + 1, '.')) {
         mask |= find_text(index, "W", dot + 1, 0) | (port ? find_text(index, "W", dot + 1, port) : 0);
@@ -258,15 +253,11 @@ unsigned match_unix(const NetIndex *index, const void *text)
     return length > 0 && (size_t)length < sizeof key ? find(index, key, (size_t)length) : 0;
 }
 
-unsigned match_connects(const NetIndex *index, const void *unused)
-{
-    return index->connects ? NET_CONNECT : 0;
-}
-
 static unsigned match_literal(const NetIndex *index, const void *what)
 {
     const Host *host = what;
-    return find_text(index, "R", host->key, -1) | match_networks(index, &host->address);
+    enum { NARROW_ENOUGH = 8 }; /* "everything" names nothing */
+    return find_text(index, "R", host->key, -1) | match_networks(index, &host->address, NARROW_ENOUGH);
 }
 
 /* ---- the chain ----------------------------------------------------------------------------------- */

@@ -1,4 +1,7 @@
-/* TLS: what is encrypted is read before it is. A TLS object belongs to the chain under which it was made. */
+/* TLS: what is encrypted is read before it is. A TLS object belongs to the chain under which it was made.
+ *
+ * One that was made over a socket writes to it by itself. One that was made over memory (asyncio's, anyio's) gives its
+ * records out; they are kept here until they are sent, so that the connection they go to is known ("pipes"). */
 #include "core.h"
 #include "network.h"
 
@@ -6,22 +9,163 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* ---- which objects are whose ------------------------------------------------------------------------------------ */
+/* ---- pipes: records given out, not yet sent ------------------------------------------------------------------------ */
+
+struct Pipe {
+    int references;
+    char *data;
+    size_t used, room;
+    uint64_t start; /* position of the first byte that is kept */
+    Wire *wire;     /* reads what is encrypted; set when the first records go to a connection for requests */
+    bool loose;     /* the records went elsewhere: never to be taken for those of a connection for requests */
+    Pipe *next;     /* of those that are not bound yet */
+};
+
+enum { UNBOUND_ROOM = 64 * 1024 }; /* a first flight is far smaller */
+static Pipe *unbound = NULL;
+
+Pipe *pipe_share(Pipe *pipe)
+{
+    if (pipe != NULL) {
+        pipe->references++;
+    }
+    return pipe;
+}
+
+static void unlist(Pipe *pipe)
+{
+    for (Pipe **at = &unbound; *at != NULL; at = &(*at)->next) {
+        if (*at == pipe) {
+            *at = pipe->next;
+            return;
+        }
+    }
+}
+
+void pipe_drop(Pipe *pipe)
+{
+    if (pipe != NULL && --pipe->references == 0) {
+        unlist(pipe);
+        wire_drop(pipe->wire);
+        PyMem_Free(pipe->data);
+        PyMem_Free(pipe);
+    }
+}
+
+static Pipe *pipe_new(void)
+{
+    Pipe *pipe = PyMem_Calloc(1, sizeof *pipe);
+    if (pipe == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    pipe->references = 1;
+    pipe->next = unbound;
+    unbound = pipe;
+    return pipe;
+}
+
+/* Without a connection for requests nobody will ask for the records. */
+static void let_loose(Pipe *pipe)
+{
+    unlist(pipe);
+    pipe->loose = true;
+    PyMem_Free(pipe->data);
+    pipe->data = NULL;
+    pipe->used = pipe->room = 0;
+}
+
+static int pipe_add(Pipe *pipe, const char *data, size_t length)
+{
+    if (pipe->loose) {
+        return 0;
+    }
+    if (pipe->wire == NULL && pipe->used + length > UNBOUND_ROOM) {
+        let_loose(pipe);
+        return 0;
+    }
+    if (pipe->used + length > pipe->room) {
+        size_t room = (pipe->used + length) * 2;
+        char *grown = PyMem_Realloc(pipe->data, room);
+        if (grown == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        pipe->data = grown;
+        pipe->room = room;
+    }
+    memcpy(pipe->data + pipe->used, data, length);
+    pipe->used += length;
+    return 0;
+}
+
+bool pipe_holds(const Pipe *pipe, uint64_t position, const char *data, size_t length)
+{
+    uint64_t offset = position - pipe->start;
+    return position >= pipe->start && offset + length <= pipe->used && memcmp(pipe->data + offset, data, length) == 0;
+}
+
+Pipe *pipe_find(const char *data, size_t length, uint64_t *position)
+{
+    for (Pipe *pipe = unbound; pipe != NULL; pipe = pipe->next) {
+        if (pipe_holds(pipe, pipe->start, data, length)) {
+            *position = pipe->start;
+            return pipe_share(pipe);
+        }
+    }
+    return NULL;
+}
+
+/* From here on its object encrypts requests to that origin. */
+int pipe_bind(Pipe *pipe, const WireOrigin *origin)
+{
+    if (pipe->wire != NULL) {
+        return 0;
+    }
+    pipe->wire = wire_inside(origin);
+    if (pipe->wire == NULL) {
+        return -1;
+    }
+    unlist(pipe);
+    return 0;
+}
+
+void pipe_sent(Pipe *pipe, uint64_t position)
+{
+    if (pipe == NULL || position <= pipe->start) {
+        return;
+    }
+    size_t gone = (size_t)(position - pipe->start);
+    gone = gone < pipe->used ? gone : pipe->used;
+    memmove(pipe->data, pipe->data + gone, pipe->used - gone);
+    pipe->used -= gone;
+    pipe->start += gone;
+}
+
+/* ---- which objects are whose --------------------------------------------------------------------------------------- */
 
 typedef struct Stream {
     PyObject *object; /* borrowed: taken out when the object goes */
     uint64_t policy;
-    Wire *wire;
-    struct Stream *next;
+    Wire *wire;    /* over a socket that was opened for requests */
+    PyObject *bio; /* over memory: where it puts its records */
+    Pipe *pipe;
+    struct Stream *next, *next_by_bio;
 } Stream;
 
 enum { BUCKETS = 1024 };
-static Stream *streams[BUCKETS];
+static Stream *streams[BUCKETS], *by_bio[BUCKETS];
+static size_t memory_streams = 0;
 static destructor dealloc_original = NULL;
+
+static size_t bucket(const PyObject *object)
+{
+    return (uintptr_t)object >> 4 & (BUCKETS - 1);
+}
 
 static Stream **bucket_of(const PyObject *object)
 {
-    return &streams[(uintptr_t)object >> 4 & (BUCKETS - 1)];
+    return &streams[bucket(object)];
 }
 
 static Stream *find_stream(const PyObject *object)
@@ -33,17 +177,28 @@ static Stream *find_stream(const PyObject *object)
     return stream;
 }
 
-static int add_stream(State *state, PyObject *object, Wire *wire)
+static Stream *find_by_bio(const PyObject *bio)
 {
-    Stream *stream = PyMem_Malloc(sizeof *stream);
-    if (stream == NULL) {
-        wire_drop(wire);
-        PyErr_NoMemory();
-        return -1;
+    Stream *stream = by_bio[bucket(bio)];
+    while (stream != NULL && stream->bio != bio) {
+        stream = stream->next_by_bio;
     }
-    *stream = (Stream){object, answering(state)->policy->id, wire, *bucket_of(object)};
-    *bucket_of(object) = stream;
-    return 0;
+    return stream;
+}
+
+static void forget_stream(Stream *stream)
+{
+    for (Stream **at = stream->bio ? &by_bio[bucket(stream->bio)] : NULL; at && *at != NULL; at = &(*at)->next_by_bio) {
+        if (*at == stream) {
+            *at = stream->next_by_bio;
+            break;
+        }
+    }
+    memory_streams -= stream->bio != NULL;
+    wire_drop(stream->wire);
+    pipe_drop(stream->pipe);
+    Py_XDECREF(stream->bio);
+    PyMem_Free(stream);
 }
 
 static void tls_dealloc(PyObject *self)
@@ -52,8 +207,7 @@ static void tls_dealloc(PyObject *self)
         if ((*at)->object == self) {
             Stream *gone = *at;
             *at = gone->next;
-            wire_drop(gone->wire);
-            PyMem_Free(gone);
+            forget_stream(gone);
             break;
         }
     }
@@ -73,7 +227,31 @@ int ssl_patch(PyObject *module)
     return 1;
 }
 
-/* ---- making them -------------------------------------------------------------------------------------------------- */
+/* Enters a new object; takes the wire over. NULL with an exception when it cannot. */
+static PyObject *made(State *state, PyObject *object, Wire *wire, PyObject *bio)
+{
+    Stream *stream = object ? PyMem_Calloc(1, sizeof *stream) : NULL;
+    Pipe *pipe = stream && bio ? pipe_new() : NULL;
+    if (stream == NULL || (bio != NULL && pipe == NULL)) {
+        wire_drop(wire);
+        PyMem_Free(stream);
+        if (object != NULL) {
+            Py_DECREF(object);
+            PyErr_NoMemory();
+        }
+        return NULL;
+    }
+    *stream = (Stream){object, answering(state)->policy->id, wire, Py_XNewRef(bio), pipe, *bucket_of(object), NULL};
+    *bucket_of(object) = stream;
+    if (bio != NULL) {
+        stream->next_by_bio = by_bio[bucket(bio)];
+        by_bio[bucket(bio)] = stream;
+    }
+    memory_streams += bio != NULL;
+    return object;
+}
+
+/* ---- making them ---------------------------------------------------------------------------------------------------- */
 
 static PyObject *argument(const Call *call, Py_ssize_t index, const char *name)
 {
@@ -84,22 +262,10 @@ static PyObject *argument(const Call *call, Py_ssize_t index, const char *name)
 static bool serves(const Call *call, Py_ssize_t index)
 {
     PyObject *flag = argument(call, index, "server_side");
-    bool is = flag != NULL && PyObject_IsTrue(flag) == 1;
-    PyErr_Clear();
-    return is;
+    return flag != NULL && flag != Py_False && !(PyLong_CheckExact(flag) && PyLong_AsLong(flag) == 0);
 }
 
-static PyObject *made(State *state, PyObject *object, Wire *wire)
-{
-    if (object == NULL) {
-        wire_drop(wire);
-    }
-    else if (add_stream(state, object, wire) < 0) {
-        Py_CLEAR(object);
-    }
-    return object;
-}
-
+/* The name that is shown to the server must be permitted, too: it may decide which host of many answers. */
 static bool may_show(State *state, const Wire *wire, PyObject *name)
 {
     Host host;
@@ -109,8 +275,7 @@ static bool may_show(State *state, const Wire *wire, PyObject *name)
     return strcmp(host.key, wire_host(wire)->key) == 0 || check_name(state, &host, 0) == 0;
 }
 
-/* _wrap_socket(sock, server_side, server_hostname): the name that is shown to the server must be permitted, too: it may
- * decide which host of many answers. */
+/* _wrap_socket(sock, server_side, server_hostname) */
 PyObject *on_wrap_socket(State *state, Call *call)
 {
     Wire *wire = NULL, *inner = NULL;
@@ -118,52 +283,61 @@ PyObject *on_wrap_socket(State *state, Call *call)
     if (socket == NULL || may_transfer(state, socket_number(socket), &wire) < 0) {
         return socket ? NULL : call_original(call);
     }
-    if (wire != NULL && !serves(call, 1)) {
+    if (wire != NULL) {
         wire_share(wire); /* the check may run code of others */
-        inner = name == NULL || may_show(state, wire, name) ? wire_start_tls(wire) : NULL;
+        bool shown = !serves(call, 1) && (name == NULL || may_show(state, wire, name));
+        inner = shown ? wire_start_tls(wire) : NULL;
         wire_drop(wire);
         if (inner == NULL) {
-            return NULL;
+            return PyErr_Occurred() ? NULL : (refuse_target("this connection was opened for requests, as a client"), NULL);
         }
     }
-    return made(state, call_original(call), inner);
+    return made(state, call_original(call), inner, NULL);
 }
 
-/* Whether the name was declared for sockets, so that anything may be said there; or, when no rule knows the name, whether
- * anything was. */
-static bool speaks_freely(const State *state, const Host *host)
-{
-    if (host != NULL && state_net(state, match_any_port, host) & NET_CONNECT) {
-        return true;
-    }
-    bool known = host != NULL && (state_net(state, match_name, host) || name_noted(state, host));
-    return !known && state_net(state, match_connects, NULL);
-}
-
-/* _wrap_bio(incoming, outgoing, server_side, server_hostname): no socket is known; the encrypted bytes will go out
- * through one that was checked by itself. */
+/* _wrap_bio(incoming, outgoing, server_side, server_hostname): records that are there already are nobody's. */
 PyObject *on_wrap_bio(State *state, Call *call)
 {
-    PyObject *name = argument(call, 3, "server_hostname");
-    Wire *wire = NULL;
-    Host host;
-    if (name != NULL && host_of_object(name, &host) < 0) {
+    PyObject *outgoing = argument(call, 1, "outgoing");
+    PyObject *waiting = outgoing ? PyObject_GetAttrString(outgoing, "pending") : NULL;
+    bool empty = waiting == NULL || (PyLong_Check(waiting) && PyLong_AsLong(waiting) == 0);
+    Py_XDECREF(waiting);
+    PyErr_Clear();
+    if (!empty || (outgoing != NULL && find_by_bio(outgoing) != NULL)) {
+        refuse_target("the memory for outgoing records is used already");
         return NULL;
     }
-    if (!serves(call, 2) && !speaks_freely(state, name ? &host : NULL)) {
-        if (name == NULL) {
-            net_deny_text(state, NET_CONNECT, "socket:tls-without-name");
-            return NULL;
-        }
-        wire = wire_for_name(&host);
-        if (wire == NULL) {
-            return NULL;
-        }
-    }
-    return made(state, call_original(call), wire);
+    return made(state, call_original(call), NULL, outgoing);
 }
 
-/* ---- using them ------------------------------------------------------------------------------------------------------ */
+/* MemoryBIO.read: records on their way out. */
+PyObject *on_bio_read(State *state, Call *call)
+{
+    PyObject *data = call_original(call);
+    Stream *stream = data && memory_streams > 0 ? find_by_bio(call->self) : NULL;
+    if (stream != NULL && PyBytes_Check(data) &&
+        pipe_add(stream->pipe, PyBytes_AS_STRING(data), (size_t)PyBytes_GET_SIZE(data)) < 0) {
+        Py_CLEAR(data);
+    }
+    return data;
+}
+
+/* MemoryBIO.write: nobody but the TLS object puts records there. */
+PyObject *on_bio_write(State *state, Call *call)
+{
+    if (memory_streams > 0 && find_by_bio(call->self) != NULL) {
+        refuse_target("only the TLS object writes its outgoing records");
+        return NULL;
+    }
+    return call_original(call);
+}
+
+/* ---- using them -------------------------------------------------------------------------------------------------------- */
+
+static Wire *wire_of(const Stream *stream)
+{
+    return stream == NULL ? NULL : stream->wire ? stream->wire : stream->pipe ? stream->pipe->wire : NULL;
+}
 
 /* For the text of a denial only: the owner can be set to any socket. 0: not known. */
 static int port_of_peer(PyObject *object)
@@ -206,7 +380,7 @@ static int may_use_stream(State *state, PyObject *object, const Stream *stream)
 PyObject *on_tls_read(State *state, Call *call)
 {
     const Stream *stream = find_stream(call->self);
-    if (may_use_stream(state, call->self, stream) < 0 || (stream != NULL && wire_answers(stream->wire) < 0)) {
+    if (may_use_stream(state, call->self, stream) < 0 || wire_answers(wire_of(stream)) < 0) {
         return NULL;
     }
     return call_original(call);
@@ -221,14 +395,23 @@ static Py_ssize_t taken_by(PyObject *result)
 static PyObject *write_on_wire(State *state, Call *call, Wire *wire, const char *data, Py_ssize_t length)
 {
     PyObject *copy = PyBytes_FromStringAndSize(data, length), *result = NULL;
-    if (copy != NULL && wire_again(wire, copy) == 0 && wire_begin(state, wire, data = PyBytes_AS_STRING(copy), (size_t)length) == 0) {
-        wire_share(wire);
+    if (copy != NULL && wire_again(wire, copy) == 0 &&
+        wire_begin(state, wire, PyBytes_AS_STRING(copy), (size_t)length) == 0) {
         result = call_with(call, 0, copy);
         wire_unfinished(wire, result ? NULL : copy);
-        wire_end(wire, data, taken_by(result), (size_t)length);
-        wire_drop(wire);
+        wire_end(wire, PyBytes_AS_STRING(copy), taken_by(result), (size_t)length);
     }
     Py_XDECREF(copy);
+    return result;
+}
+
+/* Part of a body: its length counts, not its bytes. The view is what is sent, whatever the object says next time. */
+static PyObject *write_body(Call *call, Wire *wire, PyObject *view)
+{
+    wire_skip(wire);
+    PyObject *result = call_with(call, 0, view);
+    wire_unfinished(wire, NULL);
+    wire_skipped(wire, taken_by(result));
     return result;
 }
 
@@ -238,23 +421,22 @@ PyObject *on_tls_write(State *state, Call *call)
     if (may_use_stream(state, call->self, stream) < 0) {
         return NULL;
     }
-    if (stream == NULL || stream->wire == NULL || call->nargs != 1) {
+    if (wire_of(stream) == NULL || call->nargs != 1) {
         return call_original(call);
     }
-    Py_buffer buffer;
-    Wire *wire = stream->wire;
-    PyObject *result = NULL;
-    if (PyObject_GetBuffer(call->args[0], &buffer, PyBUF_SIMPLE) < 0) {
-        return NULL;
+    PyObject *view = PyMemoryView_FromObject(call->args[0]), *result = NULL;
+    Wire *wire = wire_share(wire_of(stream));
+    Py_buffer *buffer = view ? PyMemoryView_GET_BUFFER(view) : NULL;
+    if (buffer != NULL && !PyBuffer_IsContiguous(buffer, 'C')) {
+        PyErr_SetString(PyExc_BufferError, "the data must be contiguous");
     }
-    if (wire_skips(wire, (size_t)buffer.len)) {
-        wire_skip(wire);
-        result = call_original(call);
-        wire_skipped(wire, taken_by(result));
+    else if (buffer != NULL && wire_skips(wire, (size_t)buffer->len)) {
+        result = write_body(call, wire, view);
     }
-    else {
-        result = write_on_wire(state, call, wire, buffer.buf, buffer.len);
+    else if (buffer != NULL) {
+        result = write_on_wire(state, call, wire, buffer->buf, buffer->len);
     }
-    PyBuffer_Release(&buffer);
+    Py_XDECREF(view);
+    wire_drop(wire);
     return result;
 }

@@ -21,8 +21,8 @@ typedef enum {
     AT_LAST,    /* the CRLF after the last chunk */
     IN_TUNNEL,  /* after CONNECT: another connection begins */
     IN_FRAMES,  /* an open websocket */
-    IN_RECORDS, /* TLS: read where it is encrypted */
-    UNREAD,     /* HTTP/2, or a websocket that may send: nothing left to check here */
+    IN_RECORDS, /* TLS: only what a TLS object gave out that reads what it encrypts */
+    UNREAD,     /* HTTP/2: see SECURITY.md */
     BROKEN
 } Mode_;
 
@@ -35,7 +35,10 @@ typedef struct {
     uint64_t left;
     char line[20];
     int in_line;
-    PyObject *socket_url;
+    PyObject *socket_url; /* of an open websocket */
+    bool may_send;        /* data may be sent on it */
+    Pipe *pipe;           /* IN_RECORDS: where the records come from */
+    uint64_t position;    /* of the next one there */
 } Reader;
 
 struct Wire {
@@ -62,6 +65,7 @@ static int reader_copy(Reader *to, const Reader *from)
     }
     to->room = from->used;
     Py_XINCREF(to->socket_url);
+    pipe_share(to->pipe);
     return 0;
 }
 
@@ -71,6 +75,8 @@ static void reader_clear(Reader *reader)
     reader->head = NULL;
     reader->used = reader->room = 0;
     Py_CLEAR(reader->socket_url);
+    pipe_drop(reader->pipe);
+    reader->pipe = NULL;
 }
 
 static int keep(Reader *reader, const char *data, size_t length)
@@ -135,6 +141,7 @@ static void after_head(Reader *reader, const WireRequest *request)
     }
     else if (request->websocket) {
         reader->mode = IN_FRAMES;
+        reader->may_send = false;
     }
     else if (request->chunked) {
         reader->mode = IN_SIZE;
@@ -156,6 +163,10 @@ static Py_ssize_t read_head(Reader *reader, State *state, const char *data, size
         reader->used = (size_t)(end - reader->head) + 4;
     }
     if (check_lines(reader, from) < 0) {
+        return -1;
+    }
+    if (end == NULL && memchr(reader->head, '\n', reader->used) != NULL && state != NULL &&
+        line_check(state, &reader->origin, reader->head, reader->used) < 0) {
         return -1;
     }
     if (end == NULL) {
@@ -247,7 +258,52 @@ static Py_ssize_t skip(Reader *reader, size_t length)
     return (Py_ssize_t)taken;
 }
 
-/* The first frame with data needs `send`; what only keeps the connection up (ping, pong, close) does not. */
+static int require_sending(Reader *reader, State *state)
+{
+    Url url;
+    if (reader->may_send || state == NULL) {
+        return 0;
+    }
+    if (reader->socket_url == NULL || url_of_object(reader->socket_url, &url) < 0) {
+        return -1;
+    }
+    int allowed = net_require(state, NET_SEND, match_url, &url, reader->socket_url);
+    url_clear(&url);
+    reader->may_send = allowed == 0;
+    return allowed;
+}
+
+/* How long a frame's header is, as far as the bytes that are there tell. */
+static int header_length(const unsigned char *header)
+{
+    int length = header[1] & 0x7f;
+    return 2 + (length == 126 ? 2 : length == 127 ? 8 : 0) + 4;
+}
+
+static uint64_t payload_length(const unsigned char *header)
+{
+    uint64_t length = header[1] & 0x7f;
+    int extra = length == 126 ? 2 : length == 127 ? 8 : 0;
+    for (int i = 0; i < extra; i++) {
+        length = (i == 0 ? 0 : length << 8) | header[2 + i];
+    }
+    return length;
+}
+
+/* A client's frames as the standard has them. The server may have ignored the upgrade and still read requests: no word
+ * of one passes for a masked frame. */
+static int check_frame(Reader *reader, State *state, const unsigned char *header)
+{
+    int opcode = header[0] & 0x0f;
+    bool control = opcode >= 8, known = opcode <= 2 || (opcode >= 8 && opcode <= 10);
+    bool whole = !control || ((header[0] & 0x80) && (header[1] & 0x7f) <= 125);
+    if (!known || !whole || (header[0] & 0x30) || !(header[1] & 0x80)) {
+        return malformed("something else than a websocket's frame was written to it");
+    }
+    return control ? 0 : require_sending(reader, state);
+}
+
+/* Data needs `send`; what only keeps the connection up (ping, pong, close) does not. */
 static Py_ssize_t read_frame(Reader *reader, State *state, const char *data, size_t length)
 {
     if (reader->left > 0) {
@@ -255,27 +311,33 @@ static Py_ssize_t read_frame(Reader *reader, State *state, const char *data, siz
         reader->left -= taken;
         return (Py_ssize_t)taken;
     }
+    const unsigned char *header = (const unsigned char *)reader->line;
     reader->line[reader->in_line++] = *data;
-    if (((unsigned char)reader->line[0] & 0x0f) < 8) {
-        Url url;
-        if (state != NULL) {
-            if (reader->socket_url == NULL || url_of_object(reader->socket_url, &url) < 0) {
-                return -1;
-            }
-            int allowed = net_require(state, NET_SEND, match_url, &url, reader->socket_url);
-            url_clear(&url);
-            if (allowed < 0) {
-                return -1;
-            }
-        }
-        reader->mode = UNREAD;
-        return (Py_ssize_t)length;
+    if (reader->in_line == 2 && check_frame(reader, state, header) < 0) {
+        return -1;
     }
-    if (reader->in_line == 2) {
-        reader->left = ((unsigned char)reader->line[1] & 0x7f) + (((unsigned char)reader->line[1] & 0x80) ? 4 : 0);
+    if (reader->in_line >= 2 && reader->in_line == header_length(header)) {
+        reader->left = payload_length(header);
         reader->in_line = 0;
     }
     return 1;
+}
+
+/* The records must be those that a TLS object of this process gave out, one after the other: what it encrypts is read
+ * before. Records made in any other way could hold anything. */
+static Py_ssize_t read_records(Reader *reader, const char *data, size_t length)
+{
+    if (reader->pipe == NULL) {
+        reader->pipe = pipe_find(data, length, &reader->position);
+        if (reader->pipe == NULL || pipe_bind(reader->pipe, &reader->origin) < 0) {
+            return PyErr_Occurred() ? -1 : malformed("TLS records that no TLS object made were written to it");
+        }
+    }
+    if (!pipe_holds(reader->pipe, reader->position, data, length)) {
+        return malformed("TLS records that no TLS object made were written to it");
+    }
+    reader->position += length;
+    return (Py_ssize_t)length;
 }
 
 static Py_ssize_t step(Reader *reader, State *state, const char *data, size_t length)
@@ -297,6 +359,7 @@ static Py_ssize_t step(Reader *reader, State *state, const char *data, size_t le
     case IN_FRAMES:
         return read_frame(reader, state, data, length);
     case IN_RECORDS:
+        return read_records(reader, data, length);
     case UNREAD:
         return (Py_ssize_t)length;
     default:
@@ -334,10 +397,10 @@ Wire *wire_new(const char *scheme, const Host *host, int port)
     return wire;
 }
 
-/* Under TLS that no socket is known for (asyncio's): the name it was made for is all there is. */
-Wire *wire_for_name(const Host *host)
+/* What TLS encrypts on the way to this origin. */
+Wire *wire_inside(const WireOrigin *origin)
 {
-    Wire *wire = wire_new("https", host, 0);
+    Wire *wire = wire_new(origin->scheme, &origin->host, origin->port);
     if (wire != NULL) {
         wire->now.inner = true;
     }
@@ -366,7 +429,7 @@ void wire_drop(Wire *wire)
 bool wire_skips(const Wire *wire, size_t length)
 {
     const Reader *now = &wire->now;
-    return !wire->busy && wire->pending == NULL && (now->mode == UNREAD || now->mode == IN_RECORDS || (now->mode == IN_BODY && now->left >= length));
+    return !wire->busy && wire->pending == NULL && (now->mode == UNREAD || (now->mode == IN_BODY && now->left >= length));
 }
 
 static void keep_refusal(Wire *wire)
@@ -424,6 +487,7 @@ void wire_end(Wire *wire, const char *data, Py_ssize_t sent, size_t length)
         reader_clear(&wire->now);
         wire->now = wire->next;
         memset(&wire->next, 0, sizeof wire->next);
+        pipe_sent(wire->now.pipe, wire->now.position);
     }
     else if (feed(&wire->now, NULL, data, (size_t)sent) < 0) {
         wire->now.mode = BROKEN;
@@ -470,9 +534,8 @@ Wire *wire_start_tls(Wire *wire)
         malformed("TLS was begun on it where a request belongs");
         return NULL;
     }
-    Wire *inner = wire_new(now->origin.scheme, &now->origin.host, now->origin.port);
+    Wire *inner = wire_inside(&now->origin);
     if (inner != NULL) {
-        inner->now.inner = true;
         now->mode = BROKEN; /* nobody writes plain text beside it */
     }
     return inner;

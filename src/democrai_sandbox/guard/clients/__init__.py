@@ -1,19 +1,20 @@
 """HTTP clients and event loops that the guard adapts once somebody imported them; it imports none of them itself.
 
-Each adapter is a function that gets the loaded module and answers whether it is done: False while the module is
-still being imported. Doing it again changes nothing.
+An adapter is a function that gets the loaded module and answers whether it is done: False while the module is still
+being imported. Doing it again changes nothing. It needs no rights, and runs as whoever imports the client.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import aiohttp, asyncio_events, http_client, httpcore, httpx, requests, urllib3, urllib_request, uvloop
+from . import aiohttp, asyncio_events, http_client, httpcore, httpx, requests, urllib3, urllib_request
+from .uvloop import DIVERTED, install
 
 if TYPE_CHECKING:
     from .patching import Install
 
-__all__ = ["ADAPTERS"]
+__all__ = ["ADAPTERS", "DIVERTED"]
 
 ADAPTERS: dict[str, Install] = {
     "http.client": http_client.install,
@@ -30,5 +31,5 @@ ADAPTERS: dict[str, Install] = {
     "httpx_ws": httpx.install_websockets,
     "aiohttp": aiohttp.install,
     "asyncio.base_events": asyncio_events.install,
-    "uvloop": uvloop.install,
+    "uvloop": install,
 }

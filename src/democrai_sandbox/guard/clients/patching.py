@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -43,9 +43,16 @@ def replace(module: ModuleType, path: str, name: str, make: Callable[[Method], M
     if not callable(original):
         unexpected(f"{module.__name__}.{path}.{name}")
     elif not getattr(original, _MARK, False):
-        wrapper = functools.wraps(original)(make(original))
-        setattr(wrapper, _MARK, True)
-        setattr(owner, name, wrapper)
+        setattr(owner, name, _like(original, make(original)))
+
+
+def _like(original: Any, wrapper: Any) -> Any:
+    for attribute in ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__"):
+        if hasattr(original, attribute):
+            setattr(wrapper, attribute, getattr(original, attribute))
+    wrapper.__wrapped__ = original  # tells inspect the signature; whoever calls it is checked in the core all the same
+    setattr(wrapper, _MARK, True)
+    return wrapper
 
 
 def unexpected(what: str) -> None:
@@ -53,9 +60,10 @@ def unexpected(what: str) -> None:
     if what in _told:
         return
     _told.add(what)
-    import logging
-
+    # Not imported: an import in here would call the adapters again. Whatever has requests to make has loaded it.
+    logging = sys.modules.get("logging")
+    if logging is None:
+        return
     logging.getLogger("democrai_sandbox.guard").warning(
-        "%s is not there: this version of the client is unknown to the guard, which now checks its connections only",
-        what,
+        "%s is not there: this version of the client is unknown to the guard, which checks only its connections", what
     )

@@ -1,4 +1,7 @@
-"""``uvloop``, whose loops dial, resolve and fork in C: for guarded callers asyncio's own methods take their place."""
+"""``uvloop``, whose loops dial, resolve and fork in C: for guarded callers asyncio's own methods take their place.
+
+The loop is a native type, so the core exchanges its methods, without running Python when the module is loaded.
+"""
 
 from __future__ import annotations
 
@@ -6,44 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.guard import _core
 
-from .patching import is_loading, replace, unexpected
+from .patching import is_loading
 
 if TYPE_CHECKING:
-    from types import ModuleType
+    from collections.abc import Callable
 
     from .patching import Method
 
-_COROUTINES = (
+    Row = tuple[str, str, str, Callable[..., Any] | None, str | None]
+
+_NETWORK = (
     *("getaddrinfo", "getnameinfo", "sock_connect"),
     *("create_connection", "create_server", "create_datagram_endpoint", "start_tls", "connect_accepted_socket"),
     *("create_unix_connection", "create_unix_server", "connect_read_pipe", "connect_write_pipe"),
     *("subprocess_exec", "subprocess_shell"),
 )
-_SCHEDULING = ("call_soon", "call_soon_threadsafe", "call_later", "call_at")
-_KEPT = ("set_exception_handler", "set_task_factory")
-
-
-def install(module: ModuleType) -> bool:
-    """Adapt the loops: the native class, which guarded code can name as well as the one that is derived from it."""
-    if is_loading(module):
-        return False
-    native: Any = getattr(getattr(module, "loop", None), "Loop", None)
-    for name in _COROUTINES:
-        _divert(native, name, _checked(name))
-    _divert(native, "_monitor_fs", _refused)
-    for name in _SCHEDULING:
-        _divert(native, name, _in_context(name), "context")
-    for name in _KEPT:
-        replace(module, "Loop", name, _bound)
-    return True
-
-
-def _divert(native: Any, name: str, guarded: Method, *keyword: str) -> None:
-    """Have guarded callers of a method get another one; the original is out of their reach."""
-    guarded.__name__ = name
-    guarded.__qualname__ = f"Loop.{name}"
-    if not isinstance(native, type) or not _core.divert(native, name, guarded, *keyword):
-        unexpected(f"uvloop.loop.Loop.{name}")
+_SCHEDULING = {"call_soon": 0, "call_soon_threadsafe": 0, "call_later": 1, "call_at": 1}
+"""Place of the callback among the arguments."""
+_KEEPING = ("set_exception_handler", "set_task_factory")
 
 
 def _checked(name: str) -> Method:
@@ -56,15 +39,10 @@ def _checked(name: str) -> Method:
     return method
 
 
-def _refused(self: Any, *args: Any, **kwargs: Any) -> Any:
-    raise NotImplementedError("uvloop cannot watch files for guarded code")
-
-
-def _in_context(name: str) -> Method:
+def _in_context(name: str, at: int) -> Method:
     """Schedule a callback that is to run in another context: entered by Python, it is entered under the guard."""
 
     def method(self: Any, *args: Any, context: Any = None) -> Any:
-        at = 1 if name in ("call_later", "call_at") else 0
         if context is not None:
             args = (*args[:at], context.run, *args[at:])
         return getattr(self, name)(*args)
@@ -72,11 +50,32 @@ def _in_context(name: str) -> Method:
     return method
 
 
-def _bound(original: Method) -> Method:
-    """Keep a function for later, as one of its giver's."""
+def _refused(self: Any, *args: Any, **kwargs: Any) -> Any:
+    raise NotImplementedError("uvloop cannot watch files for guarded code")
 
-    def method(self: Any, function: Any) -> Any:
-        # Not a context at all, so the core takes it for a foreign one and binds the function.
-        return original(self, _core.bind_foreign(function, self) if callable(function) else function)
 
-    return method
+def _row(name: str, function: Method | None, keyword: str | None = None) -> Row:
+    if function is not None:
+        function.__name__ = name
+        function.__qualname__ = f"Loop.{name}"
+    return ("uvloop.loop", "Loop", name, function, keyword)
+
+
+DIVERTED: tuple[Row, ...] = (
+    *(_row(name, _checked(name)) for name in _NETWORK),
+    *(_row(name, _in_context(name, at), "context") for name, at in _SCHEDULING.items()),
+    *(_row(name, None) for name in _KEEPING),
+    _row("_monitor_fs", _refused),
+)
+"""Module, type, method; what guarded callers get in its place (None: the original, its functions bound to the caller);
+a keyword without which the original is as good."""
+
+
+def install(module: Any) -> bool:
+    """Exchange the methods from Python."""
+    if is_loading(module):
+        return False
+    for _, _, name, function, keyword in DIVERTED:
+        if function is not None:
+            _core.divert(module.loop.Loop, name, function, *filter(None, (keyword,)))
+    return True
