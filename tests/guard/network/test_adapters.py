@@ -75,6 +75,31 @@ def odd_modules(world):
     return answers
 
 
+def forged(world):
+    """Modules that a subject puts in the place of clients: what is called of them, and whether uvloop is missed."""
+    import asyncio
+    import sys
+
+    from democrai_sandbox import current_guard
+
+    asked = []
+
+    def subject():
+        for name in ("aiohttp", "requests", "uvloop", "uvloop.loop"):
+            fake = sys.modules[name] = type(sys)(name)
+            fake.Loop = type("Loop", (), {"create_connection": None})
+            fake.__getattr__ = lambda wanted: asked.append(current_guard() is not None)
+        import colorsys  # an import has the adapters look around
+
+        for name in ("aiohttp", "requests", "uvloop", "uvloop.loop"):
+            del sys.modules[name]
+        import uvloop
+
+        return run_async(asyncio.open_connection(*world.address("tcp")), uvloop.new_event_loop)
+
+    return {"dialled": outcome(world.guard().run, subject), "asked": sorted(set(asked))}
+
+
 class TestWhen:
     @pytest.mark.parametrize("moment", ["before", "after", "inside"])
     @pytest.mark.parametrize("client", CLIENTS)
@@ -88,6 +113,12 @@ class TestWhen:
         """They are optional, and whoever does without them does not pay for them."""
         names = {"http.client", "urllib.request", "asyncio", "logging", *OPTIONAL}
         assert names.isdisjoint(net.run(loaded_by_us))
+
+    def test_a_forged_module_gains_nothing(self, net):
+        """Whatever of it is called runs as the subject, and the real one is recognised when it comes."""
+        told = net.run(forged)
+        assert told["asked"] == [True]
+        assert told["dialled"] == "denied connect {}:{}".format(*net.places["tcp"])
 
     def test_an_unknown_version_is_told_of_once(self, net):
         """While a module is being imported the adapter waits; what is missing for good it leaves, aloud."""
@@ -462,8 +493,9 @@ def custom(world):
     def connection(url):
         made = urllib3.connection.HTTPConnection(*world.address("http"))
         made.request("GET", urllib3.util.parse_url(url).path)
-        with made.getresponse() as response:
-            return response.status
+        response = made.getresponse()
+        made.close()
+        return response.status
 
     def whole_url(url):
         made = http.client.HTTPConnection(*world.address("http"))

@@ -352,13 +352,22 @@ class TestForbiddenAnswers:
                 wrong[address] = seen[name]
         assert wrong == {}
 
-    def test_unless_a_rule_names_the_address(self, town):
-        """Literally or by its range, for whatever operation."""
-        literal = ["127.0.0.1", "169.254.169.254", "::1", "fe80::1", "64:ff9b::7f00:1"]
-        names = [name for name, address in self.NAMES.items() if address in literal]
-        for rules in ([[one, "receive"] for one in literal], [["0.0.0.0/0", "connect"], ["::/0", "connect"]]):
-            seen = town.run(answers, names, [["*.example.com", "connect"], *rules], zone=self.ZONE)
-            assert seen == {name: [self.NAMES[name]] for name in names}
+    @pytest.mark.parametrize(
+        ("rules", "opens"),
+        [
+            (["127.0.0.1", "169.254.169.254", "fe80::1", "64:ff9b::7f00:1"], True),
+            (["127.0.0.0/8", "169.254.0.0/16", "::1/128", "fe80::/10", "64:ff9b::/96"], True),
+            (["0.0.0.0/0", "::/0"], False),
+        ],
+        ids=["literally", "by a range", "everything"],
+    )
+    def test_unless_a_rule_names_the_address(self, town, rules, opens):
+        """For whatever operation. A range of everything names nothing in particular."""
+        named = {"127.0.0.1", "169.254.169.254", "::1", "fe80::1", "64:ff9b::7f00:1"}
+        names = [name for name, address in self.NAMES.items() if address in named]
+        declared = [["*.example.com", "connect"], *([one, "receive"] for one in rules)]
+        seen = town.run(answers, names, declared, zone=self.ZONE)
+        assert {name: found == [self.NAMES[name]] for name, found in seen.items()} == dict.fromkeys(names, opens)
 
     def test_private_networks_are_ordinary(self, town):
         """Names inside a company lead there."""

@@ -91,6 +91,7 @@ typedef struct {
     char *arena;
     int depth;                         /* segments of the deepest path */
     bool lengths4[33], lengths6[129]; /* which prefix lengths there are */
+    bool has4, has6;
 } NetIndex;
 
 int net_index_build(NetIndex *index, PyObject *entries);
@@ -351,6 +352,7 @@ int directory_argument(State *state, const Call *call, const char *name, char *b
 typedef struct Wire Wire; /* see network.h: the socket was opened for requests, what is sent on it is read */
 bool descriptor_owned(const State *state, int fd, Wire **wire);
 void descriptor_attach(int fd, Wire *wire);
+bool descriptor_has_wire(const State *state, int fd);
 void descriptor_adopt(State *state, int fd);
 void descriptor_hold(int fd);
 int descriptor_check(State *state, PyObject *number, unsigned wanted);

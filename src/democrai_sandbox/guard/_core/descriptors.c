@@ -62,11 +62,11 @@ void descriptor_adopt(State *state, int fd)
     owners[fd] = (Owner){state->policy->id, info.st_dev, info.st_ino, false, wire};
 }
 
-/* The socket behind this number, and behind every copy of it, was connected for requests; NULL: it was not. */
+/* The socket behind this number, and behind every copy of it, is being connected for requests. */
 void descriptor_attach(int fd, Wire *wire)
 {
     struct stat info;
-    if (fd < 0 || fstat(fd, &info) < 0 || (wire == NULL && wires == 0)) {
+    if (fd < 0 || fstat(fd, &info) < 0) {
         return;
     }
     for (int i = 0; i < owners_size; i++) {
@@ -76,7 +76,7 @@ void descriptor_attach(int fd, Wire *wire)
             wire_drop(old);
         }
     }
-    wires += wire != NULL;
+    wires++;
 }
 
 /* A file or socket object took the number over. */
@@ -106,6 +106,13 @@ bool descriptor_owned(const State *state, int fd, Wire **wire)
     }
     *wire = owners[fd].wire;
     return true;
+}
+
+/* Whether the socket was connected for requests. Says no without asking the kernel when it surely was not. */
+bool descriptor_has_wire(const State *state, int fd)
+{
+    Wire *wire = NULL;
+    return fd >= 0 && fd < owners_size && owners[fd].wire != NULL && descriptor_owned(state, fd, &wire) && wire != NULL;
 }
 
 static void strip_deleted(char *path, const struct stat *info)

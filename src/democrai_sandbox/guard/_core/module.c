@@ -55,7 +55,6 @@ static PyObject *setup(PyObject *module, PyObject *args, PyObject *kwargs)
                  {&handle_code, handle},
                  {&invalid_target, invalid},
                  {&decision_type, decision},
-                 {&default_ports, ports},
                  {&parse_url, parse},
                  {&normalise_host, normalise},
                  {&observer, watch},
@@ -67,6 +66,9 @@ static PyObject *setup(PyObject *module, PyObject *args, PyObject *kwargs)
         }
     }
     if (codes != NULL && register_runtime_code(codes) < 0) {
+        return NULL;
+    }
+    if (ports != NULL && default_ports_set(ports) < 0) {
         return NULL;
     }
     if (clients != NULL && adapters_set(clients) < 0) {

@@ -48,7 +48,8 @@ typedef struct {
     bool ambiguous;
 } Url;
 
-extern PyObject *default_ports, *parse_url, *normalise_host;
+extern PyObject *parse_url, *normalise_host;
+int default_ports_set(PyObject *ports);
 int url_read(const char *text, size_t length, Url *out);
 int url_of_object(PyObject *object, Url *out);
 int url_with_scheme(Url *url, const char *scheme);

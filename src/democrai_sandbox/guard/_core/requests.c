@@ -223,6 +223,10 @@ static int require_url(State *state, unsigned operations, Url *url, bool websock
     if (url_with_scheme(url, scheme) < 0) {
         return -1;
     }
+    unsigned granted = state && !websocket ? state_net(state, match_url, url) : 0;
+    if (!websocket && (state == NULL || (granted & operations) == operations)) {
+        return 0; /* the usual case needs no text */
+    }
     PyObject *text = url_text(url);
     int result = text ? 0 : -1;
     for (unsigned bit = NET_CONNECT; bit <= NET_SEND; bit <<= 1) {
@@ -271,13 +275,24 @@ static bool same_origin(const Url *one, const Url *other)
     return strcmp(one->host.key, other->host.key) == 0 && one->port == other->port;
 }
 
+/* Whether the Host header is just what the URL says: most are. */
+static bool names_same(Span host, const Url *url)
+{
+    char authority[MAX_HOST + 16];
+    int length = snprintf(authority, sizeof authority, "%s:%d", url->host.text, url->port);
+    size_t bare = strlen(url->host.text);
+    bool standard = url->port == default_port(url->scheme);
+    return (host.length == (size_t)length && memcmp(host.text, authority, host.length) == 0) ||
+           (standard && host.length == bare && memcmp(host.text, authority, bare) == 0);
+}
+
 /* When the Host header names another host than `url` does, both must be permitted: one server may answer for many, and
  * a proxy may go by either. */
 static int require_both(State *state, Url *url, const Head *head, unsigned operations, PyObject **socket_url)
 {
     Url named;
     int result = require_url(state, operations, url, head->websocket, socket_url);
-    if (result < 0 || head->hosts == 0) {
+    if (result < 0 || head->hosts == 0 || names_same(head->host, url)) {
         return result;
     }
     Span path = {url_path(url), strlen(url_path(url))};

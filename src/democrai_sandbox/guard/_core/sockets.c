@@ -185,6 +185,11 @@ static PyObject *replaced_address(PyObject *given, const Address *address, int f
 {
     char text[64], mapped[72];
     address_text(address, text);
+    PyObject *first = PyTuple_GET_ITEM(given, 0);
+    if (PyTuple_CheckExact(given) && PyTuple_GET_SIZE(given) == 2 && PyUnicode_CheckExact(first) &&
+        PyLong_CheckExact(PyTuple_GET_ITEM(given, 1)) && PyUnicode_CompareWithASCIIString(first, text) == 0) {
+        return Py_NewRef(given); /* as it is: nobody can change it */
+    }
     if (family == AF_INET6 && address->version == 4) {
         snprintf(mapped, sizeof mapped, "::ffff:%s", text);
     }
@@ -259,18 +264,19 @@ static bool may_carry_requests(const State *state, int fd)
 PyObject *on_connect(State *state, Call *call)
 {
     Dial target;
-    Wire *old;
     PyObject *result = NULL;
     if (call->nargs < 1) {
         return call_original(call);
     }
     int fd = socket_number(call->self);
-    if (descriptor_owned(state, fd, &old) && old != NULL) {
+    if (descriptor_has_wire(state, fd)) {
         refuse_target("this connection was opened for HTTP requests: make a new socket for another one");
         return NULL;
     }
     if (dial(state, call->self, call->args[0], ticket_current(state) && may_carry_requests(state, fd), &target) == 0) {
-        descriptor_attach(fd, target.wire);
+        if (target.wire != NULL) {
+            descriptor_attach(fd, target.wire);
+        }
         result = call_with(call, 0, target.value);
     }
     dial_clear(&target);

@@ -57,6 +57,7 @@ static void note_key(NetIndex *index, const char *key, size_t length)
     case 'N':
         if (sscanf(key, "N%d|%d|", &version, &bits) == 2 && bits >= 0 && bits <= 128) {
             (version == 4 ? index->lengths4 : index->lengths6)[bits] = true;
+            *(version == 4 ? &index->has4 : &index->has6) = true;
         }
         break;
     default:
@@ -130,13 +131,42 @@ void net_index_clear(NetIndex *index)
 
 /* ---- matching ------------------------------------------------------------------------------------ */
 
+/* Keys are put together by hand: this is on the path of every connection, and printf costs more than the lookup. */
+static char *put_text(char *out, const char *text)
+{
+    size_t length = strlen(text);
+    memcpy(out, text, length);
+    return out + length;
+}
+
+static char *put_number(char *out, unsigned number)
+{
+    char digits[12];
+    int count = 0;
+    do {
+        digits[count++] = (char)('0' + number % 10);
+        number /= 10;
+    } while (number > 0);
+    while (count > 0) {
+        *out++ = digits[--count];
+    }
+    return out;
+}
+
+/* "<kind><text>" for port -1, "<kind><text>|*" for 0, "<kind><text>|<port>" otherwise. */
 static unsigned find_text(const NetIndex *index, const char *kind, const char *text, int port)
 {
-    char key[MAX_HOST + 32];
-    int length = port < 0    ? snprintf(key, sizeof key, "%s%s", kind, text)
-                 : port == 0 ? snprintf(key, sizeof key, "%s%s|*", kind, text)
-                             : snprintf(key, sizeof key, "%s%s|%d", kind, text, port);
-    return length > 0 && (size_t)length < sizeof key ? find(index, key, (size_t)length) : 0;
+    char key[MAX_HOST + 32], *end = put_text(put_text(key, kind), text);
+    if (port >= 0) {
+        *end++ = '|';
+    }
+    if (port == 0) {
+        *end++ = '*';
+    }
+    else if (port > 0) {
+        end = put_number(end, (unsigned)port);
+    }
+    return find(index, key, (size_t)(end - key));
 }
 
 static unsigned match_networks(const NetIndex *index, const Address *address, int least)
@@ -144,18 +174,23 @@ static unsigned match_networks(const NetIndex *index, const Address *address, in
     unsigned mask = 0;
     int most = address->version == 4 ? 32 : 128, bytes = most / 8;
     const bool *lengths = address->version == 4 ? index->lengths4 : index->lengths6;
+    if (!(address->version == 4 ? index->has4 : index->has6)) {
+        return 0;
+    }
     for (int bits = least; bits <= most; bits++) {
         if (!lengths[bits]) {
             continue;
         }
-        char key[64];
-        int at = sprintf(key, "N%d|%d|", address->version, bits);
+        char key[64], *end = put_text(key, address->version == 4 ? "N4|" : "N6|");
+        end = put_number(end, (unsigned)bits);
+        *end++ = '|';
         for (int i = 0; i < bytes; i++) {
             int kept = bits - 8 * i;
             unsigned byte = kept >= 8 ? address->bytes[i] : kept <= 0 ? 0 : address->bytes[i] & (0xffu << (8 - kept));
-            at += sprintf(key + at, "%02x", byte & 0xffu);
+            *end++ = "0123456789abcdef"[byte >> 4 & 0xf];
+            *end++ = "0123456789abcdef"[byte & 0xf];
         }
-        mask |= find(index, key, (size_t)at);
+        mask |= find(index, key, (size_t)(end - key));
     }
     return mask;
 }
@@ -220,10 +255,14 @@ unsigned match_url(const NetIndex *index, const void *what)
 unsigned match_origin(const NetIndex *index, const void *what)
 {
     const Url *url = what;
-    char key[MAX_HOST + 64];
-    int length = snprintf(key, sizeof key, "O%s|%s|%d", url->scheme, url->host.key, url->port);
-    bool fits = length > 0 && (size_t)length < sizeof key;
-    return match_host(index, &url->host, url->port) | (fits ? find(index, key, (size_t)length) : 0);
+    char key[MAX_HOST + 64], *end;
+    if (index->slots == 0 || strlen(url->scheme) > 32) {
+        return index->slots ? match_host(index, &url->host, url->port) : 0;
+    }
+    end = put_text(put_text(put_text(put_text(key, "O"), url->scheme), "|"), url->host.key);
+    *end++ = '|';
+    end = put_number(end, (unsigned)url->port);
+    return match_host(index, &url->host, url->port) | find(index, key, (size_t)(end - key));
 }
 
 static unsigned match_labels(const NetIndex *index, const char *kind, const char *pattern, const Host *host)

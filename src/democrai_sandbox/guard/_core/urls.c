@@ -7,14 +7,39 @@
 #include <stdio.h>
 #include <string.h>
 
-PyObject *default_ports = NULL;  /* dict: scheme -> port */
 PyObject *parse_url = NULL;      /* for a text that is not ASCII: its canonical ASCII form */
 PyObject *normalise_host = NULL; /* likewise for a host */
 
+static struct {
+    char scheme[16];
+    int port;
+} default_ports[64];
+
+/* From the one table there is, democrai_sandbox.policy.DEFAULT_PORTS. */
+int default_ports_set(PyObject *ports)
+{
+    PyObject *scheme, *port;
+    int count = 0;
+    for (Py_ssize_t at = 0; PyDict_Next(ports, &at, &scheme, &port); count++) {
+        const char *text = PyUnicode_Check(scheme) ? PyUnicode_AsUTF8(scheme) : NULL;
+        if (text == NULL || strlen(text) >= sizeof default_ports->scheme || !PyLong_Check(port) ||
+            count >= (int)(sizeof default_ports / sizeof *default_ports)) {
+            PyErr_SetString(PyExc_ValueError, "more or longer schemes than expected");
+            return -1;
+        }
+        strcpy(default_ports[count].scheme, text);
+        default_ports[count].port = (int)PyLong_AsLong(port);
+    }
+    return 0;
+}
+
 int default_port(const char *scheme)
 {
-    PyObject *port = default_ports ? PyDict_GetItemString(default_ports, scheme) : NULL;
-    return port ? (int)PyLong_AsLong(port) : 0;
+    int i = 0;
+    while (default_ports[i].port != 0 && strcmp(default_ports[i].scheme, scheme) != 0) {
+        i++;
+    }
+    return default_ports[i].port;
 }
 
 /* A port from an argument: read once, by its number. -1 with an exception. */

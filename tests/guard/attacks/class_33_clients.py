@@ -1,0 +1,462 @@
+"""Class 33, clients turned against the guard: their parts replaced, their arguments forged, their transports homemade."""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+from tests.guard.attacks.kit import BROKEN, FD, Ground
+from tests.guard.attacks.network import (
+    LIMIT,
+    REFUSED,
+    ask,
+    network_attack,
+    network_attacks_of,
+    other,
+    other_url,
+    peers,
+    request,
+    url,
+    web,
+)
+
+STOPPED = REFUSED | FD
+
+
+class Forged(str):
+    """A text that says it is another one, to everything but the C code that reads its letters."""
+
+    claim = "/allowed"
+
+    def __str__(self, *_: object) -> str:
+        return self.claim
+
+    def encode(self, *_: object) -> bytes:
+        return self.claim.encode()
+
+    def upper(self) -> str:
+        return self.claim.upper()
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def startswith(self, *_: object) -> bool:
+        return True
+
+    def __contains__(self, part: object) -> bool:
+        return False
+
+    def split(self, *_: object) -> list[str]:
+        return [self.claim]
+
+    __repr__ = casefold = lower = strip = lstrip = rstrip = title = __str__
+    __hash__ = str.__hash__
+
+
+def forged(text: str, claim: str) -> Forged:
+    return type("Claim", (Forged,), {"claim": claim})(text)
+
+
+class Reversed(str):
+    """Its letters are those of the permitted text; what it gives when it is used is not."""
+
+    real = ""
+
+    def __str__(self, *_: object) -> str:
+        return self.real
+
+    def __format__(self, _: str) -> str:
+        return self.real
+
+    def encode(self, *_: object) -> bytes:
+        return self.real.encode()
+
+    __repr__ = upper = lower = strip = lstrip = __str__
+
+
+def turned(text: str, real: str) -> Reversed:
+    return type("Turned", (Reversed,), {"real": real})(text)
+
+
+def client_request(ground: Ground, method: str, path: str, **options: object) -> object:
+    import http.client
+
+    connection = http.client.HTTPConnection(*web(ground), timeout=LIMIT)
+    connection.request(method, path, **options)
+    return connection.getresponse().read()
+
+
+def client_host(ground: Ground, host: str) -> object:
+    import http.client
+
+    connection = http.client.HTTPConnection(host, peers(ground).other, timeout=LIMIT)
+    connection.port = peers(ground).other
+    connection.request("GET", "/secret")
+    return connection.getresponse().read()
+
+
+def urlopen(target: object) -> object:
+    import urllib.request
+
+    return urllib.request.urlopen(target, timeout=LIMIT).read()
+
+
+def changing_request(ground: Ground) -> object:
+    """A request whose selector is another one after it has been read a number of times."""
+    import urllib.request
+
+    class Changing(urllib.request.Request):
+        left = 0
+
+        @property
+        def selector(self) -> str:
+            self.left -= 1
+            return "/secret" if self.left < 0 else "/allowed"
+
+        @selector.setter
+        def selector(self, value: str) -> None:
+            pass
+
+    for count in range(6):
+        asked = Changing(url(ground))
+        asked.left = count
+        ground.attempt(lambda: urlopen(asked))
+
+
+def changing_method(ground: Ground) -> object:
+    import urllib.request
+
+    class Changing(urllib.request.Request):
+        answers = ["GET"] * 3
+
+        def get_method(self) -> str:
+            return self.answers.pop() if self.answers else "POST"
+
+    opener = urllib.request.build_opener()
+    for _ in range(5):
+        opener.open(Changing(url(ground)), timeout=LIMIT).read()
+    return None
+
+
+def changing_host(ground: Ground) -> object:
+    import urllib.request
+
+    class Changing(urllib.request.Request):
+        count = 0
+
+        @property
+        def host(self) -> str:
+            Changing.count += 1
+            return "%s:%s" % (web(ground) if Changing.count < 3 else other(ground))
+
+        @host.setter
+        def host(self, value: str) -> None:
+            pass
+
+    return urlopen(Changing(url(ground, "/allowed")))
+
+
+def header_object(ground: Ground) -> object:
+    """Headers that are other ones the second time they are read."""
+
+    class Headers(dict):
+        count = 0
+
+        def items(self):
+            Headers.count += 1
+            return [("Host", "hidden.test")] if Headers.count else []
+
+        def __iter__(self):
+            return iter(["Host"])
+
+    return client_request(ground, "GET", "/allowed", headers=Headers(Host="x"))
+
+
+network_attacks_of(
+    {
+        "path": lambda ground: client_request(ground, "GET", forged("/secret", "/allowed")),
+        "path_turned": lambda ground: client_request(ground, "GET", turned("/allowed", "/secret")),
+        "method_turned": lambda ground: client_request(ground, turned("GET", "POST"), "/allowed"),
+        "host": lambda ground: client_host(ground, forged("127.0.0.1", "localhost")),
+        "url_turned": lambda ground: urlopen(turned(url(ground), other_url(ground))),
+        "urllib_selector": changing_request,
+        "urllib_method": changing_method,
+        "urllib_host": changing_host,
+        "headers": header_object,
+    },
+    "a client of the standard library is given something that changes its answer: {}",
+    expect=STOPPED,
+    group="forged_",
+)
+
+
+def replaced_method(name: str, replacement):
+    """A method of `http.client` is replaced by one of the subject's."""
+
+    def act(ground: Ground) -> object:
+        import http.client
+
+        original = getattr(http.client.HTTPConnection, name)
+        setattr(http.client.HTTPConnection, name, replacement(ground, original))
+        return client_request(ground, "GET", "/allowed")
+
+    return act
+
+
+def connect_elsewhere(ground: Ground, original):
+    def connect(self) -> None:
+        self.sock = socket.create_connection(other(ground))
+
+    return connect
+
+
+def put_elsewhere(ground: Ground, original):
+    return lambda self, method, path, **options: original(self, method, "/secret", **options)
+
+
+def send_elsewhere(ground: Ground, original):
+    return lambda self, data: original(self, data.replace(b"/allowed", b"/secret"))
+
+
+def request_elsewhere(ground: Ground, original):
+    return lambda self, method, path, *rest, **options: original(self, "GET", "/secret", *rest, **options)
+
+
+def output_elsewhere(ground: Ground, original):
+    def output(self, *arguments: object, **options: object) -> None:
+        self._buffer[0] = b"GET /secret HTTP/1.1"
+        original(self, *arguments, **options)
+
+    return output
+
+
+network_attacks_of(
+    {
+        name: replaced_method(name, replacement)
+        for name, replacement in {
+            "connect": connect_elsewhere,
+            "putrequest": put_elsewhere,
+            "send": send_elsewhere,
+            "request": request_elsewhere,
+            "_send_output": output_elsewhere,
+        }.items()
+    },
+    "a method of http.client is replaced: {}",
+    expect=STOPPED,
+    group="replaced_",
+)
+
+
+def originals() -> list[object]:
+    """What the adapters put aside: functions of the clients as they were."""
+    import gc
+    import types
+
+    found = []
+    for function in gc.get_objects():
+        if isinstance(function, types.FunctionType) and "democrai_sandbox" in (function.__module__ or ""):
+            found += [cell.cell_contents for cell in function.__closure__ or () if cell.cell_contents is not None]
+            found += list(function.__defaults__ or ())
+            found.append(getattr(function, "__wrapped__", None))
+    return [thing for thing in found if isinstance(thing, types.FunctionType)]
+
+
+def restored(ground: Ground) -> object:
+    """Every function that an adapter put aside is put back where it came from."""
+    import http.client
+    import urllib.request
+
+    for thing in originals():
+        owner = thing.__qualname__.rpartition(".")[0]
+        for module in (http.client, urllib.request, socket):
+            kind = getattr(module, owner, None)
+            if kind is not None:
+                setattr(kind, thing.__name__, thing)
+    return urlopen(other_url(ground))
+
+
+def unwrapped(ground: Ground) -> object:
+    import http.client
+
+    for name in ("request", "connect", "putrequest", "send", "endheaders", "_send_output", "getresponse"):
+        method = getattr(http.client.HTTPConnection, name)
+        while hasattr(method, "__wrapped__"):
+            method = method.__wrapped__
+        setattr(http.client.HTTPConnection, name, method)
+    return urlopen(other_url(ground))
+
+
+def imported_again(ground: Ground) -> object:
+    """The client is imported anew, as it is on disk."""
+    import importlib
+
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("http", "urllib")]:
+        del sys.modules[name]
+    client = importlib.import_module("http.client")
+    connection = client.HTTPConnection(*other(ground), timeout=LIMIT)
+    connection.request("GET", "/secret")
+    return connection.getresponse().read()
+
+
+def socket_imported_again(ground: Ground) -> object:
+    import importlib
+
+    for name in ("socket", "_socket"):
+        sys.modules.pop(name, None)
+    module = importlib.import_module("socket")
+    return ask(module.create_connection(other(ground)))
+
+
+def adapters_removed(ground: Ground) -> object:
+    """The guard's own modules for clients are emptied."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("democrai_sandbox.guard.clients"):
+            for key in list(vars(module)):
+                if not key.startswith("__"):
+                    vars(module)[key] = lambda *_, **__: None
+    return urlopen(other_url(ground))
+
+
+network_attacks_of(
+    {
+        "restored": restored,
+        "unwrapped": unwrapped,
+        "imported_again": imported_again,
+        "socket_imported_again": socket_imported_again,
+        "emptied": adapters_removed,
+    },
+    "the adapters of the clients are taken away: {}",
+    expect=BROKEN,
+    group="adapters_",
+)
+
+
+def fake_core(ground: Ground) -> object:
+    """The names that adapters call the guard by lead to functions that always say yes."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("democrai_sandbox"):
+            for key in ("request", "origin", "websocket", "websocket_use", "may_use", "subject_key"):
+                if key in vars(module):
+                    try:
+                        setattr(module, key, lambda *_, **__: None)
+                    except Exception:
+                        vars(module)[key] = lambda *_, **__: None
+    return urlopen(other_url(ground))
+
+
+network_attack("the functions that adapters ask always say yes", expect=BROKEN, name="adapters_core")(fake_core)
+
+
+def homemade_httpx(ground: Ground) -> object:
+    """A transport of the subject's, inside a permitted request."""
+    import httpx2
+
+    class Transport(httpx2.BaseTransport):
+        def handle_request(self, asked):
+            sock = socket.create_connection(other(ground))
+            return httpx2.Response(200, content=ask(sock))
+
+    return httpx2.Client(transport=Transport()).get(url(ground)).text
+
+
+def homemade_httpx_raw(ground: Ground) -> object:
+    import httpx2
+
+    class Transport(httpx2.BaseTransport):
+        def handle_request(self, asked):
+            sock = socket.create_connection(web(ground))
+            sock.sendall(request(ground, "/secret"))
+            return httpx2.Response(200, content=sock.recv(999))
+
+    return httpx2.Client(transport=Transport()).get(url(ground)).text
+
+
+def changed_httpx(ground: Ground) -> object:
+    """A hook changes the request after it was made."""
+    import httpx2
+
+    def change(asked) -> None:
+        asked.url = httpx2.URL(url(ground, "/secret"))
+
+    return httpx2.Client(event_hooks={"request": [change]}).get(url(ground)).text
+
+
+def redirecting_adapter(ground: Ground) -> object:
+    """An adapter of requests that sends elsewhere."""
+    import requests
+    from requests.adapters import HTTPAdapter
+
+    class Adapter(HTTPAdapter):
+        def send(self, asked, **options: object):
+            asked.url = other_url(ground)
+            return super().send(asked, **options)
+
+    session = requests.Session()
+    session.mount("http://", Adapter())
+    return session.get(url(ground), timeout=LIMIT).text
+
+
+def requests_auth(ground: Ground) -> object:
+    """Authentication of the subject's changes the request."""
+    import requests
+
+    def change(asked):
+        asked.url = url(ground, "/secret")
+        return asked
+
+    return requests.get(url(ground), auth=change, timeout=LIMIT).text
+
+
+def urllib3_pool(ground: Ground) -> object:
+    """A pool of urllib3 for the permitted host is told another one after it was made."""
+    import urllib3
+
+    pool = urllib3.HTTPConnectionPool(*web(ground))
+    pool.urlopen("GET", "/allowed")
+    pool.port = peers(ground).other
+    pool.pool.queue.clear()
+    pool.pool.put(None)
+    return pool.urlopen("GET", "/secret", retries=False).data
+
+
+async def aiohttp_connector(ground: Ground) -> object:
+    """A connector of the subject's hands out a connection to another place."""
+    import asyncio
+
+    import aiohttp
+
+    class Connector(aiohttp.TCPConnector):
+        async def _create_connection(self, asked, traces, timeout):
+            loop = asyncio.get_running_loop()
+            _, protocol = await loop.create_connection(self._factory, *other(ground))
+            return protocol
+
+    async with aiohttp.ClientSession(connector=Connector()) as session, session.get(url(ground)) as answer:
+        return await answer.text()
+
+
+async def aiohttp_request_class(ground: Ground) -> object:
+    import aiohttp
+    import yarl
+
+    class Request(aiohttp.ClientRequest):
+        def __init__(self, method: str, where: yarl.URL, **options: object) -> None:
+            super().__init__(method, yarl.URL(url(ground, "/secret")), **options)
+
+    async with aiohttp.ClientSession(request_class=Request) as session, session.get(url(ground)) as answer:
+        return await answer.text()
+
+
+for library, table in {
+    "httpx2": {"transport": homemade_httpx, "transport_raw": homemade_httpx_raw, "hook": changed_httpx},
+    "requests": {"adapter": redirecting_adapter, "authentication": requests_auth},
+    "urllib3": {"pool": urllib3_pool},
+    "aiohttp": {"connector": aiohttp_connector, "request_class": aiohttp_request_class},
+}.items():
+    network_attacks_of(
+        table,
+        f"a part of {library} is the subject's own: {{}}",
+        expect=STOPPED,
+        group=f"homemade_{library}_",
+        needs=(library,),
+    )
