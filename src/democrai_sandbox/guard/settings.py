@@ -18,7 +18,7 @@ from democrai_sandbox.policy import (
 )
 
 from . import _core
-from .clients import ADAPTERS
+from .clients import ADAPTERS, DIVERTED
 from .denials import make_denial
 from .handles import handle_code
 from .interface import Decider, DenialRecorder, EndpointObserver
@@ -84,6 +84,7 @@ def install_defaults(child_environment: Callable[[tuple[Any, ...]], dict[str, st
         parse_url=_ascii_url,
         normalise_host=_ascii_host,
         adapters=ADAPTERS,
+        diverted=DIVERTED,
     )
     install_runtime_paths()
 

@@ -8,7 +8,7 @@ import socket
 import threading
 
 from tests.guard.attacks.kit import FILES_OR_FD, Ground
-from tests.guard.attacks.network import LIMIT, NETWORK, network_attacks_of, other, peers
+from tests.guard.attacks.network import LIMIT, NETWORK, guarded, network_attacks_of, other
 
 STOPPED = NETWORK | FILES_OR_FD
 REQUEST = b"GET /secret HTTP/1.1\r\n\r\n"
@@ -90,10 +90,6 @@ def by_generator(ground: Ground) -> object:
     here, there = socket.socketpair()
     here.sendmsg([b"x"], Changing())
     return read_from(socket.recv_fds(there, 1, 1)[1][0])
-
-
-def guarded(ground: Ground) -> bool:
-    return type(ground.held.make).__name__ != "type"
 
 
 def by_changing_number(ground: Ground) -> object:

@@ -174,7 +174,6 @@ def header_object(ground: Ground) -> object:
 
 network_attacks_of(
     {
-        "path": lambda ground: client_request(ground, "GET", forged("/secret", "/allowed")),
         "path_turned": lambda ground: client_request(ground, "GET", turned("/allowed", "/secret")),
         "method_turned": lambda ground: client_request(ground, turned("GET", "POST"), "/allowed"),
         "host": lambda ground: client_host(ground, forged("127.0.0.1", "localhost")),

@@ -194,6 +194,8 @@ class Attack:
     """Why the attack cannot succeed even without a guard; empty when it does."""
     host_writes: bool = False
     """The host changes its trees itself meanwhile, so that only what is carried away counts."""
+    stage: str = ""
+    """What the process it is played in has loaded already; see runner.py."""
     at_exit: bool = False
     """The attack strikes while the interpreter ends; `inside/loot` then holds what it got."""
 

@@ -59,6 +59,11 @@ IN_TOWN = {"before": enter_town, "servers": ("town",), "needs": ("root", "namesp
 """Options of an attack that is played there."""
 
 
+def guarded(ground: Ground) -> bool:
+    """Whether the attack is played under a guard."""
+    return type(ground.held.make).__name__ != "type"
+
+
 def policy_of(rules: Rules) -> Callable[[Ground], dict[str, object]]:
     """The arguments of a guard with these network rules."""
 
@@ -91,6 +96,7 @@ def network_attack(
         "policy": policy_of(rules),
         "prepare": _prepare(prepare),
         "after": _after(then),
+        "stage": "network",
     }
     return attack(text, expect=expect, **(chosen | options))
 

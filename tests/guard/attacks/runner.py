@@ -1,7 +1,7 @@
 """Play one attack in a process of its own and print its verdict as one line of JSON.
 
     python -P runner.py <attack file> <attack name> --guard on|off --base <empty directory>
-    python -P runner.py --serve
+    python -P runner.py --serve [network]
 
 The process is the host: it builds the ground, prepares what the attack wants the host to have prepared, enters the
 guard (or not), lets the attack run, leaves the guard, and then looks at what the attack carried away or changed.
@@ -195,6 +195,12 @@ PRELOADED = (
     *("dataclasses", "enum", "functools", "glob", "json", "pathlib", "re", "site", "struct", "sysconfig", "tempfile"),
     *("threading", "typing", "weakref", "democrai_sandbox.policy"),
 )
+PRELOADED_FOR_NETWORK = (
+    *("base64", "email.message", "email.parser", "hashlib", "http", "inspect", "ipaddress", "logging", "random"),
+    *("selectors", "socket", "urllib.parse", f"{PACKAGE}.namespaces", f"{PACKAGE}.network", f"{PACKAGE}.peer_names"),
+    *("anyio", "certifi", "charset_normalizer", "idna", "multidict", "yarl"),
+)
+"""What clients are made of, but nothing that the guard adapts: that has to happen in the attacked process."""
 
 
 def play_in_fork(order: dict[str, str]) -> int | None:
@@ -221,18 +227,29 @@ def play_in_fork(order: dict[str, str]) -> int | None:
     return status if in_time else None
 
 
-def serve() -> None:
+def preload(names) -> None:
+    """Import what every attack needs; libraries that are not installed are not needed here."""
+    sys.path.insert(0, ROOT)
+    for name in names:
+        try:
+            import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name.partition(".")[0] in (PACKAGE.partition(".")[0], "democrai_sandbox"):
+                raise
+    sys.path.remove(ROOT)
+
+
+def serve(kind: str) -> None:
     """Play orders until the input ends."""
     import json
 
-    for name in PRELOADED:
-        import_module(name)
+    preload(PRELOADED + PRELOADED_FOR_NETWORK if kind == "network" else PRELOADED)
     while line := sys.stdin.readline():
         status = play_in_fork(json.loads(line))
         os.write(1, json.dumps(status).encode() + b"\n")
 
 
 if sys.argv[1] == "--serve":
-    serve()
+    serve("".join(sys.argv[2:]))
 else:
     run(sys.argv[1], sys.argv[2], guarded=sys.argv[4] == "on", base=sys.argv[6])

@@ -20,7 +20,8 @@ from tests.guard.attacks.kit import REGISTRY, Attack, Expectation, Fruitless, Gr
 
 HERE = Path(__file__).parent
 RUNNER = HERE / "runner.py"
-OTHER_FILES = ("denials_do_not_tell", "honest_work", "residuals")
+RESIDUALS = ("residuals", "residuals_network")
+OTHER_FILES = ("denials_do_not_tell", "honest_work", *RESIDUALS)
 
 
 def load_attacks() -> list[Attack]:
@@ -33,12 +34,12 @@ def load_attacks() -> list[Attack]:
 class Stage:
     """A process that plays attacks in forks of itself, one at a time."""
 
-    def __init__(self, bytecode: Path) -> None:
+    def __init__(self, kind: str, bytecode: Path) -> None:
         kept = {
             name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LANG", "LD_LIBRARY_PATH") if name in os.environ
         }
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-W", "ignore", str(RUNNER), "--serve"],
+            [sys.executable, "-P", "-W", "ignore", str(RUNNER), "--serve", kind],
             env=kept | {"PYTHONPYCACHEPREFIX": str(bytecode)},
             cwd="/",
             stdin=subprocess.PIPE,
@@ -76,14 +77,25 @@ class Stage:
         self.process.stdout.close()
 
 
+class Stages(dict[str, tuple[Stage, Stage]]):
+    """By kind: two processes that play attacks, so that the unguarded and the guarded play run side by side."""
+
+    def __init__(self, bytecode: Path) -> None:
+        self.bytecode = bytecode
+
+    def __missing__(self, kind: str) -> tuple[Stage, Stage]:
+        self[kind] = Stage(kind, self.bytecode), Stage(kind, self.bytecode)
+        return self[kind]
+
+
 @pytest.fixture(scope="module")
-def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stage, Stage]]:
-    """Two processes that play attacks, so that the unguarded and the guarded play run side by side."""
-    bytecode = tmp_path_factory.mktemp("bytecode")
-    both = Stage(bytecode), Stage(bytecode)
-    yield both
-    for stage in both:
-        stage.close()
+def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
+    """The processes that play attacks, begun when they are needed."""
+    made = Stages(tmp_path_factory.mktemp("bytecode"))
+    yield made
+    for both in made.values():
+        for stage in both:
+            stage.close()
 
 
 @cache
@@ -147,21 +159,22 @@ ATTACKS = load_attacks()
 
 
 @pytest.mark.parametrize("entry", ATTACKS, ids=lambda entry: entry.id)
-def test_attack(entry: Attack, stages: tuple[Stage, Stage], pytestconfig: pytest.Config) -> None:
+def test_attack(entry: Attack, stages: Stages, pytestconfig: pytest.Config) -> None:
     """The attack works without a guard and meets its expected verdict under one."""
     if not entry.since <= running_version() <= entry.until:
         pytest.skip(f"concerns Python {entry.since} to {entry.until}")
     if lacking := unmet(entry):
         pytest.skip(f"needs {lacking}")
+    open_stage, guarded_stage = stages[entry.stage]
     # A short name: below it there may be a unix socket, whose path has to fit into 108 bytes.
     with tempfile.TemporaryDirectory(prefix="attack-", ignore_cleanup_errors=True) as folder:
         free, caught = Path(folder, "free"), Path(folder, "caught")
         shown = entry.unguarded or shown_elsewhere(entry, pytestconfig.getoption("--baseline-on"))
         if not shown:
-            stages[0].begin(entry, "off", free)
-        stages[1].begin(entry, "on", caught)
-        without = None if shown else stages[0].verdict(free)
-        under = stages[1].verdict(caught)
+            open_stage.begin(entry, "off", free)
+        guarded_stage.begin(entry, "on", caught)
+        without = None if shown else open_stage.verdict(free)
+        under = guarded_stage.verdict(caught)
     if without is not None:
         assert without["verdict"] == "escaped", f"{entry.text}: does nothing even without a guard: {without}"
     assert meets(entry.expect, under), f"{entry.text}: expected {entry.expect}, got {under}"
@@ -172,6 +185,6 @@ def test_attacks_know_the_secret_only_from_the_file() -> None:
     assert len(Ground.SECRET) > 12
 
 
-def test_residual_list_is_in_one_place() -> None:
-    """What the guard cannot stop is listed in one file and nowhere else."""
-    assert {entry.file for entry in ATTACKS if isinstance(entry.expect, Residual)} <= {"residuals"}
+def test_residuals_are_listed_where_they_belong() -> None:
+    """What the guard cannot stop is listed in two files and nowhere else."""
+    assert {entry.file for entry in ATTACKS if isinstance(entry.expect, Residual)} <= set(RESIDUALS)

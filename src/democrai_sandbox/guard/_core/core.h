@@ -298,8 +298,10 @@ int patch_loaded_modules(void);
 bool modules_changed(void);
 extern bool imports_happened, finders_suspect;
 int adapters_set(PyObject *functions);
+int diverted_await(PyObject *rows);
 extern PyTypeObject Diverted_Type;
-PyObject *core_divert(PyObject *module, PyObject *args);
+int diverted_set(PyObject *rows);
+int divert_module(const char *name, PyObject *module);
 
 /* ---- handlers ------------------------------------------------------------------------------ */
 PyObject *on_path(State *state, Call *call);

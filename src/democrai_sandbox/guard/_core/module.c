@@ -27,18 +27,18 @@ static PyObject *setup(PyObject *module, PyObject *args, PyObject *kwargs)
         "denial_factory",  "usage_error", "child_environment", "decider",     "recorder",     "facade_files",
         "sensitive_roots", "protected",   "runtime_policy",    "code_policy", "runtime_code", "check_failed",
         "handle_code",     "invalid_target", "decision_type", "default_ports", "parse_url",  "normalise_host",
-        "observer",        "adapters",    NULL};
+        "observer",        "adapters",    "diverted",         NULL};
     PyObject *factory = NULL, *usage = NULL, *environment = NULL, *ask = NULL, *record = NULL, *facade = NULL,
              *roots = NULL;
     PyObject *shut = NULL, *runtime = NULL, *code = NULL, *codes = NULL, *failed = NULL, *handle = NULL;
     PyObject *invalid = NULL, *decision = NULL, *ports = NULL, *parse = NULL, *normalise = NULL, *watch = NULL,
-             *clients = NULL;
+             *clients = NULL, *exchanged = NULL;
     if (refuse_when_sealed() < 0 ||
-        !PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOOOO!O!O!O!O!OOO!OOO!OOOO!", names, &factory, &usage, &environment, &ask,
+        !PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOOOO!O!O!O!O!OOO!OOO!OOOO!O!", names, &factory, &usage, &environment, &ask,
                                      &record, &PyFrozenSet_Type, &facade, &PyFrozenSet_Type, &roots, &PyTuple_Type,
                                      &shut, &Policy_Type, &runtime, &Policy_Type, &code, &codes, &failed, &PyCode_Type,
                                      &handle, &invalid, &decision, &PyDict_Type, &ports, &parse, &normalise, &watch,
-                                     &PyDict_Type, &clients)) {
+                                     &PyDict_Type, &clients, &PyTuple_Type, &exchanged)) {
         return NULL;
     }
     struct {
@@ -69,6 +69,9 @@ static PyObject *setup(PyObject *module, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     if (ports != NULL && default_ports_set(ports) < 0) {
+        return NULL;
+    }
+    if (exchanged != NULL && (diverted_set(exchanged) < 0 || diverted_await(exchanged) < 0)) {
         return NULL;
     }
     if (clients != NULL && adapters_set(clients) < 0) {
@@ -213,7 +216,6 @@ static PyMethodDef methods[] = {
      "List every builtin of the patch table: module, type, name, and whether this interpreter has it patched."},
     {"try_guard", try_guard, METH_VARARGS, NULL},
     {"mask", mask, METH_VARARGS, NULL},
-    {"divert", core_divert, METH_VARARGS, NULL},
     {"access_changed", access_changed, METH_NOARGS,
      "Say that approvals have changed: running activations ask the decider again. Refused inside a guard."},
     {"request", (PyCFunction)(void (*)(void))core_request, METH_FASTCALL, NULL},

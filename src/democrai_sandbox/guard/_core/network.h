@@ -5,6 +5,7 @@
  *   sockets.c   connecting, sending, receiving       binding.c   binding, listening, making sockets
  *   unix.c      AF_UNIX addresses                    wire.c      HTTP on a connection that was opened for requests
  *   requests.c  one request on the wire              tls.c       the same under TLS
+ *   frames.c    HTTP/2                               hpack.c     its compressed headers
  */
 #ifndef DEMOCRAI_NETWORK_H
 #define DEMOCRAI_NETWORK_H
@@ -129,14 +130,23 @@ typedef struct {
 } WireOrigin;
 Wire *wire_inside(const WireOrigin *origin);
 int line_check(State *state, const WireOrigin *origin, const char *head, size_t length);
+int stream_check(State *state, const WireOrigin *origin, const char *method, const char *path, const char *host,
+                 bool body);
 int request_check(State *state, const WireOrigin *origin, WireRequest *request, PyObject **socket_url);
+
+/* ---- frames.c, hpack.c ----------------------------------------------------------------------------- */
+typedef struct Frames Frames;
+Frames *frames_new(void);
+Frames *frames_copy(const Frames *from);
+void frames_drop(Frames *frames);
+Py_ssize_t frames_read(Frames *frames, State *state, const WireOrigin *origin, const char *data, size_t length);
 
 /* ---- tls.c: what a TLS object gave out to be sent -------------------------------------------------- */
 typedef struct Pipe Pipe;
 Pipe *pipe_share(Pipe *pipe);
 void pipe_drop(Pipe *pipe);
 Pipe *pipe_find(const char *data, size_t length, uint64_t *position); /* new reference, or NULL */
-int pipe_bind(Pipe *pipe, const WireOrigin *origin);
+int pipe_bind(State *state, Pipe *pipe, const WireOrigin *origin);
 bool pipe_holds(const Pipe *pipe, uint64_t position, const char *data, size_t length);
 void pipe_sent(Pipe *pipe, uint64_t position);
 

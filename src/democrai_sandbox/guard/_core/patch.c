@@ -340,47 +340,71 @@ static int patch_late(const char *name, PyObject *module)
 /* ---- clients: adapted by Python, which only asks; see guard/clients -------------------------------- */
 
 static PyObject *adapters = NULL; /* dict: module name -> function(module) -> whether it is done */
+static PyObject *adapted = NULL;  /* dict: module name -> the module it was done for, or None while it is being done */
+
+static int await_names(PyObject *names)
+{
+    PyObject *iterator = PyObject_GetIter(names), *name;
+    while (iterator != NULL && (name = PyIter_Next(iterator)) != NULL) {
+        int result = PySet_Add(awaited, name);
+        Py_DECREF(name);
+        if (result < 0) {
+            break;
+        }
+    }
+    Py_XDECREF(iterator);
+    imports_happened = true;
+    return PyErr_Occurred() ? -1 : 0;
+}
 
 int adapters_set(PyObject *functions)
 {
-    PyObject *name, *function;
     Py_XSETREF(adapters, PyDict_Copy(functions));
-    if (adapters == NULL || (awaited == NULL && await_all() < 0)) {
+    Py_XSETREF(adapted, PyDict_New());
+    if (adapters == NULL || adapted == NULL || (awaited == NULL && await_all() < 0)) {
         return -1;
     }
     PyObject_GC_UnTrack(adapters);
-    for (Py_ssize_t at = 0; PyDict_Next(adapters, &at, &name, &function);) {
-        if (PySet_Add(awaited, name) < 0) {
-            return -1;
-        }
-    }
-    imports_happened = true;
-    return 0;
+    PyObject_GC_UnTrack(adapted);
+    return await_names(adapters);
 }
 
-/* 1 when done or nothing is to be done, 0 when the module is still being imported. The adapter runs outside the guard:
- * a subject may be the first to import the client. */
+int diverted_await(PyObject *rows)
+{
+    PyObject *names = PySet_New(NULL);
+    for (Py_ssize_t i = 0; names != NULL && i < PyTuple_GET_SIZE(rows); i++) {
+        if (PySet_Add(names, PyTuple_GET_ITEM(PyTuple_GET_ITEM(rows, i), 0)) < 0) {
+            Py_CLEAR(names);
+        }
+    }
+    int result = names && (awaited != NULL || await_all() == 0) ? await_names(names) : -1;
+    Py_XDECREF(names);
+    return result;
+}
+
+/* 1 when done or nothing is to be done, 0 when the module is still being imported. The adapter runs as whoever imported
+ * the client: it needs no rights, and a subject may have had a hand in what it meets. It is done again for another
+ * module under the same name, since a subject could have put a first one there. */
 static int adapt(const char *name, PyObject *module)
 {
     PyObject *function = adapters ? PyDict_GetItemString(adapters, name) : NULL;
-    PyObject *args = function ? PyTuple_Pack(1, module) : NULL;
-    if (args == NULL) {
-        return function ? -1 : 1;
+    PyObject *known = function ? PyDict_GetItemString(adapted, name) : NULL;
+    if (function == NULL || known == module || known == Py_None) {
+        return 1;
     }
-    State *state = state_guarding();
-    Py_INCREF(function);
-    PyObject *done = state ? call_outside(state, function, args) : PyObject_Call(function, args, NULL);
-    bool failed = done == NULL, later = done == Py_False;
-    Py_DECREF(function);
-    Py_DECREF(args);
-    Py_XDECREF(done);
-    if (failed) {
-        return -1; /* a module that cannot be adapted may be a way round: neither its import nor a guard succeeds */
+    if (PyDict_SetItemString(adapted, name, Py_None) < 0) {
+        return -1;
     }
-    if (!later && PyDict_DelItemString(adapters, name) < 0) {
+    PyObject *done = PyObject_CallOneArg(function, module);
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    int result = done == NULL ? -1 : done != Py_False;
+    if ((result == 1 ? PyDict_SetItemString(adapted, name, module) : PyDict_DelItemString(adapted, name)) < 0) {
         PyErr_Clear();
     }
-    return !later;
+    PyErr_Restore(type, value, trace);
+    Py_XDECREF(done);
+    return result;
 }
 
 static bool is_initialising(PyObject *module)
@@ -404,14 +428,18 @@ int patch_module(const char *name, PyObject *module)
             }
         }
     }
-    int complete = patch_late(name, module), adapted = complete < 0 ? -1 : adapt(name, module);
-    if (adapted < 0) {
+    int complete = patch_late(name, module), diverted = complete < 0 ? -1 : divert_module(name, module);
+    int suited = diverted < 0 ? -1 : adapt(name, module);
+    if (suited < 0) {
         return -1;
     }
-    complete = complete && adapted;
+    complete = complete && diverted && suited;
     if (!complete || is_initialising(module)) {
         imports_happened = true; /* look again when it is finished */
         return 0;
+    }
+    if (adapters != NULL && PyDict_GetItemString(adapters, name) != NULL) {
+        return 0; /* stays on the list */
     }
     PyObject *key = PyUnicode_FromString(name);
     int result = key ? PySet_Discard(awaited, key) : -1;

@@ -338,6 +338,20 @@ static int check_origin_form(State *state, const WireOrigin *origin, const Head 
     return result;
 }
 
+/* A request of HTTP/2. */
+int stream_check(State *state, const WireOrigin *origin, const char *method, const char *path, const char *host,
+                 bool body)
+{
+    Head head = {.method = {method, strlen(method)}, .target = {path, strlen(path)}, .host = {host, strlen(host)}};
+    WireRequest request = {.chunked = body};
+    PyObject *nothing = NULL;
+    head.hosts = 1;
+    if (path[0] != '/' && strcmp(path, "*") != 0) {
+        return odd("its path does not begin with '/'");
+    }
+    return check_origin_form(state, origin, &head, operations_of(&head, &request), &nothing);
+}
+
 /* A request line goes out before the rest of its head is there: it, at least, must be permitted. */
 int line_check(State *state, const WireOrigin *origin, const char *text, size_t length)
 {

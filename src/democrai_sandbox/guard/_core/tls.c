@@ -18,6 +18,7 @@ struct Pipe {
     uint64_t start; /* position of the first byte that is kept */
     Wire *wire;     /* reads what is encrypted; set when the first records go to a connection for requests */
     bool loose;     /* the records went elsewhere: never to be taken for those of a connection for requests */
+    Host name;      /* that is shown to the server; empty when none is */
     Pipe *next;     /* of those that are not bound yet */
 };
 
@@ -117,10 +118,14 @@ Pipe *pipe_find(const char *data, size_t length, uint64_t *position)
 }
 
 /* From here on its object encrypts requests to that origin. */
-int pipe_bind(Pipe *pipe, const WireOrigin *origin)
+int pipe_bind(State *state, Pipe *pipe, const WireOrigin *origin)
 {
     if (pipe->wire != NULL) {
         return 0;
+    }
+    bool same = pipe->name.key[0] == '\0' || strcmp(pipe->name.key, origin->host.key) == 0;
+    if (!same && state != NULL && check_name(state, &pipe->name, 0) < 0) {
+        return -1;
     }
     pipe->wire = wire_inside(origin);
     if (pipe->wire == NULL) {
@@ -298,7 +303,7 @@ PyObject *on_wrap_socket(State *state, Call *call)
 /* _wrap_bio(incoming, outgoing, server_side, server_hostname): records that are there already are nobody's. */
 PyObject *on_wrap_bio(State *state, Call *call)
 {
-    PyObject *outgoing = argument(call, 1, "outgoing");
+    PyObject *outgoing = argument(call, 1, "outgoing"), *name = argument(call, 3, "server_hostname");
     PyObject *waiting = outgoing ? PyObject_GetAttrString(outgoing, "pending") : NULL;
     bool empty = waiting == NULL || (PyLong_Check(waiting) && PyLong_AsLong(waiting) == 0);
     Py_XDECREF(waiting);
@@ -307,7 +312,15 @@ PyObject *on_wrap_bio(State *state, Call *call)
         refuse_target("the memory for outgoing records is used already");
         return NULL;
     }
-    return made(state, call_original(call), NULL, outgoing);
+    Host host = {.text = ""};
+    if (name != NULL && host_of_object(name, &host) < 0) {
+        return NULL;
+    }
+    PyObject *object = made(state, call_original(call), NULL, outgoing);
+    if (object != NULL && outgoing != NULL) {
+        find_stream(object)->pipe->name = host;
+    }
+    return object;
 }
 
 /* MemoryBIO.read: records on their way out. */

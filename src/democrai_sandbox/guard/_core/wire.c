@@ -22,7 +22,7 @@ typedef enum {
     IN_TUNNEL,  /* after CONNECT: another connection begins */
     IN_FRAMES,  /* an open websocket */
     IN_RECORDS, /* TLS: only what a TLS object gave out that reads what it encrypts */
-    UNREAD,     /* HTTP/2: see SECURITY.md */
+    IN_STREAMS, /* HTTP/2 */
     BROKEN
 } Mode_;
 
@@ -39,6 +39,7 @@ typedef struct {
     bool may_send;        /* data may be sent on it */
     Pipe *pipe;           /* IN_RECORDS: where the records come from */
     uint64_t position;    /* of the next one there */
+    Frames *frames;       /* IN_STREAMS */
 } Reader;
 
 struct Wire {
@@ -66,7 +67,8 @@ static int reader_copy(Reader *to, const Reader *from)
     to->room = from->used;
     Py_XINCREF(to->socket_url);
     pipe_share(to->pipe);
-    return 0;
+    to->frames = from->frames ? frames_copy(from->frames) : NULL;
+    return from->frames != NULL && to->frames == NULL ? -1 : 0;
 }
 
 static void reader_clear(Reader *reader)
@@ -77,6 +79,8 @@ static void reader_clear(Reader *reader)
     Py_CLEAR(reader->socket_url);
     pipe_drop(reader->pipe);
     reader->pipe = NULL;
+    frames_drop(reader->frames);
+    reader->frames = NULL;
 }
 
 static int keep(Reader *reader, const char *data, size_t length)
@@ -176,9 +180,10 @@ static Py_ssize_t read_head(Reader *reader, State *state, const char *data, size
     Py_ssize_t taken = (Py_ssize_t)(reader->used - before);
     static const char preface[] = "PRI * HTTP/2.0\r\n\r\n";
     if (reader->used == sizeof preface - 1 && memcmp(reader->head, preface, reader->used) == 0) {
-        reader->mode = UNREAD; /* the client's adapter has checked the request; see SECURITY.md */
+        reader->mode = IN_STREAMS;
         reader->used = 0;
-        return taken;
+        reader->frames = frames_new();
+        return reader->frames ? taken : -1;
     }
     WireRequest request = {.text = reader->head, .length = reader->used};
     Py_CLEAR(reader->socket_url);
@@ -325,11 +330,11 @@ static Py_ssize_t read_frame(Reader *reader, State *state, const char *data, siz
 
 /* The records must be those that a TLS object of this process gave out, one after the other: what it encrypts is read
  * before. Records made in any other way could hold anything. */
-static Py_ssize_t read_records(Reader *reader, const char *data, size_t length)
+static Py_ssize_t read_records(Reader *reader, State *state, const char *data, size_t length)
 {
     if (reader->pipe == NULL) {
         reader->pipe = pipe_find(data, length, &reader->position);
-        if (reader->pipe == NULL || pipe_bind(reader->pipe, &reader->origin) < 0) {
+        if (reader->pipe == NULL || pipe_bind(state, reader->pipe, &reader->origin) < 0) {
             return PyErr_Occurred() ? -1 : malformed("TLS records that no TLS object made were written to it");
         }
     }
@@ -359,9 +364,9 @@ static Py_ssize_t step(Reader *reader, State *state, const char *data, size_t le
     case IN_FRAMES:
         return read_frame(reader, state, data, length);
     case IN_RECORDS:
-        return read_records(reader, data, length);
-    case UNREAD:
-        return (Py_ssize_t)length;
+        return read_records(reader, state, data, length);
+    case IN_STREAMS:
+        return frames_read(reader->frames, state, &reader->origin, data, length);
     default:
         return malformed("an earlier write on it failed half-way");
     }
@@ -429,7 +434,7 @@ void wire_drop(Wire *wire)
 bool wire_skips(const Wire *wire, size_t length)
 {
     const Reader *now = &wire->now;
-    return !wire->busy && wire->pending == NULL && (now->mode == UNREAD || (now->mode == IN_BODY && now->left >= length));
+    return !wire->busy && wire->pending == NULL && now->mode == IN_BODY && now->left >= length;
 }
 
 static void keep_refusal(Wire *wire)
@@ -503,21 +508,19 @@ void wire_end(Wire *wire, const char *data, Py_ssize_t sent, size_t length)
  * together they could send more than is left of the body. */
 void wire_skip(Wire *wire)
 {
-    wire->busy = wire->now.mode == IN_BODY;
+    wire->busy = true;
     wire_share(wire);
 }
 
 void wire_skipped(Wire *wire, Py_ssize_t sent)
 {
     Reader *now = &wire->now;
-    if (wire->busy && now->mode == IN_BODY) {
-        wire->busy = false;
-        if (sent < 0 || (uint64_t)sent > now->left) {
-            now->mode = BROKEN;
-        }
-        else {
-            skip(now, (size_t)sent);
-        }
+    wire->busy = false;
+    if (sent < 0 || now->mode != IN_BODY || (uint64_t)sent > now->left) {
+        now->mode = BROKEN;
+    }
+    else {
+        skip(now, (size_t)sent);
     }
     wire_drop(wire);
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import aiohttp, asyncio_events, http_client, httpcore, httpx, requests, urllib3, urllib_request
-from .uvloop import DIVERTED, install
+from .uvloop import DIVERTED
 
 if TYPE_CHECKING:
     from .patching import Install
@@ -31,5 +31,4 @@ ADAPTERS: dict[str, Install] = {
     "httpx_ws": httpx.install_websockets,
     "aiohttp": aiohttp.install,
     "asyncio.base_events": asyncio_events.install,
-    "uvloop": install,
 }

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.guard import _core
 
-from .checks import Permitted, asks_for_websocket, checked, checked_websocket, is_web
+from .checks import asks_for_websocket, checked, checked_websocket, is_web, raise_denial
 from .patching import adapter, is_loading, unexpected
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _KEY_FIELD = "proxy_headers_hash"
 
 
 def _permitted(request: Any, url: str) -> AbstractContextManager[Any]:
-    if asks_for_websocket(url, request.headers.get("Upgrade")):
+    if asks_for_websocket(url) or request.headers.get("Upgrade", "").lower() == "websocket":
         return checked_websocket(url)
     return checked(request.method, url)
 
@@ -39,12 +39,35 @@ def _request(original: Method) -> Method:
     """Let a denial out of the ``ClientOSError`` that the session makes of it."""
 
     async def _request(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _core.subject_key():
+        try:
             return await original(self, *args, **kwargs)
-        with Permitted():
-            return await original(self, *args, **kwargs)
+        except OSError as error:
+            raise_denial(error)
+            raise
 
     return _request
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+
+class _Uncached:
+    """A connector that remembers no names: what was looked up for others is nothing that a subject may dial."""
+
+    _use_dns_cache = False
+
+    def __init__(self, connector: Any) -> None:
+        self._connector = connector
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connector, name)
+
+
+def _resolve_host(original: Method) -> Method:
+    async def _resolve_host(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return await original(_Uncached(self) if _core.subject_key() else self, *args, **kwargs)
+
+    return _resolve_host
 
 
 # ---- websockets ------------------------------------------------------------------------------------------------------
@@ -107,6 +130,7 @@ class _SubjectKey(property):
 
 _install = adapter(
     ("connector.BaseConnector", "connect", _connect),
+    ("TCPConnector", "_resolve_host", _resolve_host),
     ("ClientSession", "_request", _request),
     ("ClientWebSocketResponse", "receive", _receive),
     ("ClientWebSocketResponse", "send_str", _sending),

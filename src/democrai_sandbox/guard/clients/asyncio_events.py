@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from democrai_sandbox.guard import _core
 from democrai_sandbox.policy import SandboxError
 
-from .checks import raise_alone
 from .patching import adapter
 
 if TYPE_CHECKING:
@@ -42,10 +41,11 @@ def _create_connection(original: Method) -> Method:
         except OSError as error:
             if not kept or isinstance(error, SandboxError):
                 raise
-            raise_alone(kept[0])
+            denial = kept[0]
         finally:
             _denials.reset(token)
             kept.clear()
+        raise denial
 
     return create_connection
 

@@ -6,15 +6,14 @@ refusal come early, with the method and URL the caller meant, and before a clien
 
 from __future__ import annotations
 
-import sys
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.guard import _core
 from democrai_sandbox.policy import SandboxError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from contextlib import AbstractContextManager
     from types import TracebackType
 
@@ -23,6 +22,7 @@ _HTTP_PORT = 80
 _SECURE = frozenset({"https", "wss"})
 _SCHEMES = frozenset({"http", "https", "ws", "wss"})
 _LONGEST_CHAIN = 64
+_UPGRADE_LENGTH = 7
 
 UNGUARDED: AbstractContextManager[Any] = nullcontext()
 
@@ -30,24 +30,20 @@ UNGUARDED: AbstractContextManager[Any] = nullcontext()
 class Permitted:
     """A request under way: holds its ticket open, and lets a denial out as itself, not as the client's own error."""
 
-    __slots__ = ("_handled", "_ticket")
+    __slots__ = ("_ticket",)
 
-    def __init__(self, ticket: AbstractContextManager[Any] = UNGUARDED) -> None:
+    def __init__(self, ticket: AbstractContextManager[Any]) -> None:
         self._ticket = ticket
 
     def __enter__(self) -> None:
-        # An error that the caller is handling already is no part of this request, though it will be in the chain.
-        self._handled = sys.exception()
         self._ticket.__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ticket.__exit__(kind, error, trace)
-        if isinstance(error, Exception):
-            denial = unwrap(error, self._handled)
-            if denial is not None and denial is not error:
-                raise_alone(denial)
+        if error is not None:
+            raise_denial(error)
 
 
 def checked(method: str, url: str) -> AbstractContextManager[Any]:
@@ -67,11 +63,14 @@ def is_web(url: object) -> bool:
     return isinstance(url, str) and url.partition(":")[0].lower() in _SCHEMES
 
 
-def asks_for_websocket(url: str, upgrade: str | bytes | None) -> bool:
+def asks_for_websocket(url: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> bool:
     """Tell whether a request is the opening of a websocket, by its URL or its ``Upgrade`` header."""
-    if upgrade is not None and upgrade.lower() in ("websocket", b"websocket"):
+    if url[:2].lower() == "ws":
         return True
-    return url[:2].lower() == "ws"
+    for name, value in headers:
+        if len(name) == _UPGRADE_LENGTH and name.lower() == b"upgrade" and value.lower() == b"websocket":
+            return True
+    return False
 
 
 def request_url(scheme: str, host: str, port: object, path: str) -> str:
@@ -92,39 +91,40 @@ def request_url(scheme: str, host: str, port: object, path: str) -> str:
     return f"{scheme}://{host}:{port}{path}"
 
 
-def unwrap(error: BaseException, handled: BaseException | None = None, *, contexts: bool = True) -> SandboxError | None:
-    """Return the sandbox's own error that a client wrapped into this one; None when there is none.
-
-    ``handled`` is where the chain ends: what was being handled when the request began is not its doing. Without
-    ``contexts`` only what a client refers to on purpose counts.
-    """
-    seen: set[int] = set() if handled is None else {id(handled)}
-    queue = [error]
-    while queue and len(seen) < _LONGEST_CHAIN:
-        found = queue.pop(0)
-        if id(found) in seen:
-            continue
-        if isinstance(found, SandboxError):
-            return found
-        seen.add(id(found))
-        queue.extend(_inside(found, contexts=contexts))
-    return None
-
-
-def raise_alone(denial: SandboxError) -> NoReturn:
-    """Raise a denial in place of the client's error that refers to it: as its context, that would make a cycle."""
+def raise_denial(error: BaseException) -> None:
+    """Raise the denial that a client put into an error of its own; return when there is none."""
+    denial = unwrap(error)
+    if denial is None or denial is error:
+        return
     try:
         raise denial
     finally:
+        # The client's error refers to the denial: as its context it would close a cycle, and keep all frames alive.
         denial.__context__ = None
-        del denial
+        del denial, error
 
 
-def _inside(error: BaseException, *, contexts: bool) -> Iterator[BaseException]:
-    """Yield the errors that this one was made of, the nearest first."""
-    given = (error.__cause__, *error.args, getattr(error, "reason", None), error.__context__ if contexts else None)
-    for item in given:
-        if isinstance(item, BaseException):
-            yield item
+def unwrap(error: BaseException) -> SandboxError | None:
+    """Return the sandbox's own error that this one refers to; None when there is none.
+
+    Contexts do not count: an error in whose handling the request was made is not of its making.
+    """
+    seen: set[int] = set()
+    queue: list[BaseException] = [error] if isinstance(error, Exception) else []
+    while queue and len(seen) < _LONGEST_CHAIN:
+        found = queue.pop(0)
+        if isinstance(found, SandboxError):
+            return found
+        if id(found) not in seen:
+            seen.add(id(found))
+            queue.extend(item for item in _inside(found) if isinstance(item, BaseException))
+    return None
+
+
+def _inside(error: BaseException) -> Iterator[object]:
+    """Yield what an error was made of, the nearest first."""
+    yield error.__cause__
+    yield from error.args
+    yield getattr(error, "reason", None)
     if isinstance(error, BaseExceptionGroup):
         yield from error.exceptions

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from .patching import Method
 
+CHECKED = "_democrai_sandbox_subject"
+"""Set by a pool on the connections of a subject, whose requests it has checked already."""
 _PENDING = "_democrai_sandbox_ticket"
 _HTTPS_PORT = 443
 
@@ -37,7 +39,7 @@ def _putrequest(original: Method) -> Method:
     def putrequest(self: Any, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
         subject = _core.subject_key()
         # CONNECT names no URL but a host to be tunnelled to, which the core checks when it is sent.
-        if subject and method != "CONNECT":
+        if subject and method != "CONNECT" and CHECKED not in self.__dict__:
             ticket = _core.request(method, request_url(*origin_of(self), url or "/"))
             if self.sock is None:
                 # The connection is opened later, when the headers are sent.

@@ -30,8 +30,7 @@ def _text(value: bytes | str) -> str:
 def _permitted(request: Any) -> AbstractContextManager[Any]:
     url = request.url
     address = request_url(_text(url.scheme), _text(url.host), url.port, _text(url.target))
-    upgrade = next((value for name, value in request.headers if name.lower() == b"upgrade"), None)
-    if asks_for_websocket(address, upgrade):
+    if asks_for_websocket(address, request.headers):
         return checked_websocket(address)
     return checked(_text(request.method), address)
 
@@ -61,7 +60,7 @@ def _handle(original: Method) -> Method:
         if not subject:
             return original(self, request)
         with _permitted(request):
-            pool, surplus = apart(self, _Pools).get(subject, lambda: _own_pool(self))
+            pool, surplus = apart(self, _Pools).get(subject, _own_pool, self)
             for old in surplus:
                 old.close()
             return original(pool, request)
@@ -75,7 +74,7 @@ def _handle_async(original: Method) -> Method:
         if not subject:
             return await original(self, request)
         with _permitted(request):
-            pool, surplus = apart(self, _Pools).get(subject, lambda: _own_pool(self))
+            pool, surplus = apart(self, _Pools).get(subject, _own_pool, self)
             for old in surplus:
                 await old.aclose()
             return await original(pool, request)

@@ -1,6 +1,7 @@
 """``httpx`` and ``httpx2``: each hop of ``request``, ``stream`` and ``send`` ends in one method, before any transport.
 
-The transports of their own go on through ``httpcore``, which is adapted by itself.
+Here the URL is checked as the caller wrote it. The transports of their own go on through ``httpcore``, which is adapted
+by itself: there it is checked as it will be sent.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _permitted(request: Any, url: str) -> AbstractContextManager[Any]:
-    if asks_for_websocket(url, request.headers.get("upgrade")):
+    if asks_for_websocket(url, request.headers.raw):
         return checked_websocket(url)
     return checked(request.method, url)
 

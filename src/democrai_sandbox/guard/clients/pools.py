@@ -19,14 +19,18 @@ class Apart(Generic[_T]):
     def __init__(self) -> None:
         self._lock = Lock()
         self._pools: dict[int, _T] = {}
+        self._latest = 0
 
-    def get(self, key: int, make: Callable[[], _T]) -> tuple[_T, list[_T]]:
+    def get(self, key: int, make: Callable[[Any], _T], owner: Any) -> tuple[_T, list[_T]]:
         """Return the pool of a subject, and those to be closed because too many others were used since."""
+        if key == self._latest and (found := self._pools.get(key)) is not None:
+            return found, []
         with self._lock:
             pool = self._pools.pop(key, None)
             if pool is None:
-                pool = make()
+                pool = make(owner)
             self._pools[key] = pool
+            self._latest = key
             surplus = [old for old in list(self._pools)[:-_MOST_SUBJECTS] if not self.is_busy(self._pools[old])]
             return pool, [self._pools.pop(old) for old in surplus]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.guard import _core
 
-from .checks import checked, is_web
+from .checks import checked, is_web, raise_denial
 from .patching import adapter
 
 if TYPE_CHECKING:
@@ -23,7 +23,20 @@ def _send(original: Method) -> Method:
     return send
 
 
+def _adapter_send(original: Method) -> Method:
+    """Its own adapter goes on to ``urllib3``, which checks: here only the denial is taken out."""
+
+    def send(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(self, *args, **kwargs)
+        except OSError as error:
+            raise_denial(error)
+            raise
+
+    return send
+
+
 install = adapter(
     ("Session", "send", _send),
-    ("adapters.HTTPAdapter", "send", _send),
+    ("adapters.HTTPAdapter", "send", _adapter_send),
 )

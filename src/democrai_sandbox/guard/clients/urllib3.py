@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from queue import Empty
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from democrai_sandbox.guard import _core
 
-from .checks import checked, raise_alone, request_url, unwrap
-from .http_client import take_pending
+from .checks import checked, raise_denial, request_url
+from .http_client import CHECKED, take_pending
 from .patching import adapter
 from .pools import Apart, apart, drained
 
 if TYPE_CHECKING:
     from .patching import Method
 
-_OWNER = "_democrai_sandbox_subject"
 _ERROR = 3
 """Place of the error among the arguments of ``Retry.increment``."""
 
@@ -48,9 +48,8 @@ def _increment(original: Method) -> Method:
 
     def increment(self: Any, *args: Any, **kwargs: Any) -> Any:
         error = kwargs.get("error", args[_ERROR] if len(args) > _ERROR else None)
-        denial = unwrap(error, contexts=False) if isinstance(error, Exception) and _core.subject_key() else None
-        if denial is not None:
-            raise_alone(denial)
+        if error is not None:
+            raise_denial(error)
         return original(self, *args, **kwargs)
 
     return increment
@@ -59,26 +58,29 @@ def _increment(original: Method) -> Method:
 # ---- connections by subject ------------------------------------------------------------------------------------------
 
 
-class _Queues(Apart[Any]):
-    """The queues of idle connections beside the one of a pool; closed with it, also when it is merely dropped."""
+class _Shares(Apart[Any]):
+    """What subjects see of a pool; closed with it, also when it is merely dropped."""
 
     def __del__(self) -> None:
-        for queue in self.drain():
-            _close_all(queue)
+        for share in self.drain():
+            _close_all(share)
 
 
 class _Share:
     """A pool as one subject sees it: all is the pool's, but for the queue of idle connections."""
 
-    def __init__(self, pool: Any, queue: Any) -> None:
-        self._shared = pool
-        self.pool = queue
+    def __init__(self, pool: Any) -> None:
+        self._shared = ref(pool)
+        self.block = pool.block
+        self.pool = type(pool.pool)(pool.pool.maxsize)
+        for _ in range(pool.pool.maxsize):
+            self.pool.put(None)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._shared, name)
+        return getattr(self._shared(), name)
 
     def __str__(self) -> str:
-        return str(self._shared)
+        return str(self._shared())
 
 
 def _get_conn(original: Method) -> Method:
@@ -86,11 +88,11 @@ def _get_conn(original: Method) -> Method:
         subject = _core.subject_key()
         if not subject or self.pool is None:
             return original(self, *args, **kwargs)
-        queue, surplus = apart(self, _Queues).get(subject, lambda: _empty_like(self.pool))
+        share, surplus = apart(self, _Shares).get(subject, _Share, self)
         for old in surplus:
             _close_all(old)
-        connection = original(_Share(self, queue), *args, **kwargs)
-        setattr(connection, _OWNER, subject)
+        connection = original(share, *args, **kwargs)
+        setattr(connection, CHECKED, subject)
         return connection
 
     return _get_conn
@@ -99,12 +101,12 @@ def _get_conn(original: Method) -> Method:
 def _put_conn(original: Method) -> Method:
     def _put_conn(self: Any, conn: Any) -> Any:
         # Whoever gives it back, a connection belongs to whom it was opened for.
-        subject = _core.subject_key() if conn is None else getattr(conn, _OWNER, 0)
+        subject = _core.subject_key() if conn is None else getattr(conn, CHECKED, 0)
         if not subject or self.pool is None:
             return original(self, conn)
-        queue = apart(self, _Queues).find(subject)
-        if queue is not None:
-            return original(_Share(self, queue), conn)
+        share = apart(self, _Shares).find(subject)
+        if share is not None:
+            return original(share, conn)
         if conn is not None:
             conn.close()
         return None
@@ -115,25 +117,17 @@ def _put_conn(original: Method) -> Method:
 def _close(original: Method) -> Method:
     def close(self: Any) -> Any:
         result = original(self)
-        for queue in drained(self):
-            _close_all(queue)
+        for share in drained(self):
+            _close_all(share)
         return result
 
     return close
 
 
-def _empty_like(queue: Any) -> Any:
-    """Return a queue with as many free places as a new pool has."""
-    made = type(queue)(queue.maxsize)
-    for _ in range(queue.maxsize):
-        made.put(None)
-    return made
-
-
-def _close_all(queue: Any) -> None:
+def _close_all(share: _Share) -> None:
     try:
         while True:
-            connection = queue.get(block=False)
+            connection = share.pool.get(block=False)
             if connection is not None:
                 connection.close()
     except Empty:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.guard import _core
-
-from .checks import Permitted
+from .checks import raise_denial
 from .patching import adapter, replace
 
 if TYPE_CHECKING:
@@ -17,10 +15,11 @@ if TYPE_CHECKING:
 
 def _open(original: Method) -> Method:
     def open(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A001 - its name
-        if not _core.subject_key():
+        try:
             return original(self, *args, **kwargs)
-        with Permitted():
-            return original(self, *args, **kwargs)
+        except OSError as error:
+            raise_denial(error)
+            raise
 
     return open
 

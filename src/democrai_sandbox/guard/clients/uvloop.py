@@ -7,10 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.guard import _core
-
-from .patching import is_loading
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -69,13 +65,3 @@ DIVERTED: tuple[Row, ...] = (
 )
 """Module, type, method; what guarded callers get in its place (None: the original, its functions bound to the caller);
 a keyword without which the original is as good."""
-
-
-def install(module: Any) -> bool:
-    """Exchange the methods from Python."""
-    if is_loading(module):
-        return False
-    for _, _, name, function, keyword in DIVERTED:
-        if function is not None:
-            _core.divert(module.loop.Loop, name, function, *filter(None, (keyword,)))
-    return True

@@ -1,0 +1,26 @@
+/* HPACK and the frames of HTTP/2: see hpack.c and frames.c. */
+#ifndef DEMOCRAI_HPACK_H
+#define DEMOCRAI_HPACK_H
+
+#include "network.h"
+
+typedef struct {
+    const char *text;
+    size_t length;
+} HpackText;
+
+typedef struct {
+    uint32_t name, value; /* lengths */
+} HpackEntry;
+
+typedef struct {
+    HpackEntry *entries;
+    char *bytes;
+    size_t count, used, size, limit;
+} Hpack;
+
+int hpack_copy(Hpack *to, const Hpack *from);
+void hpack_clear(Hpack *table);
+int hpack_decode(Hpack *table, const char *block, size_t length, int (*each)(HpackText, HpackText, void *), void *context);
+
+#endif

@@ -1,0 +1,368 @@
+"""Class 22, sockets that are older than the guard: what the host opened is not the subject's to use."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+
+from tests.guard.attacks.kit import SANDBOX, Ground
+from tests.guard.attacks.network import (
+    INVALID,
+    LIMIT,
+    NETWORK_OR_FD,
+    network_attack,
+    network_attacks_of,
+    other,
+)
+
+REQUEST = b"GET /secret HTTP/1.1\r\n\r\n"
+STOPPED = NETWORK_OR_FD | SANDBOX | INVALID
+
+
+def hold(ground: Ground) -> None:
+    """Connections of the host: one where an answer waits, one where nothing was asked yet, and so on."""
+    held = ground.held
+    held.sock, held.silent = socket.create_connection(other(ground)), socket.create_connection(other(ground))
+    held.sock.settimeout(LIMIT)
+    held.sock.sendall(REQUEST)
+    held.number = held.sock.fileno()
+    held.datagram = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    held.connected_datagram = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    held.connected_datagram.connect(other(ground))
+    held.pair, held.pair_end = socket.socketpair()
+    held.pair_end.sendall(ground.SECRET.encode())
+    held.listener = socket.create_server(("127.0.0.1", 0))
+    held.visitor = socket.create_connection(held.listener.getsockname())
+    held.visitor.sendall(ground.SECRET.encode())
+
+
+def into(method: str):
+    def act(ground: Ground) -> object:
+        buffer = bytearray(999)
+        wrapped = [buffer] if method == "recvmsg_into" else buffer
+        getattr(ground.held.sock, method)(wrapped)
+        return buffer
+
+    return act
+
+
+def raw(method: str):
+    import _socket
+
+    return lambda ground: getattr(_socket.socket, method)(ground.held.sock, 999)
+
+
+def read_copy(number: int) -> bytes:
+    with socket.socket(fileno=number) as sock:
+        return sock.recv(999)
+
+
+def by_dup2(ground: Ground) -> object:
+    spare, _ = socket.socketpair()
+    os.dup2(ground.held.number, spare.fileno())
+    return spare.recv(999)
+
+
+def by_init(ground: Ground) -> object:
+    """A socket object of the subject is made anew with the host's number."""
+    mine = socket.socket()
+    mine.close()
+    mine.__init__(2, 1, 0, ground.held.number)
+    return mine.recv(999)
+
+
+def by_guessing(ground: Ground) -> object:
+    for number in range(3, 64):
+        try:
+            data = socket.socket(fileno=number).recv(999, socket.MSG_DONTWAIT)
+        except (OSError, ValueError) as error:
+            ground.errors.append(error)
+            continue
+        if ground.SECRET.encode() in data:
+            ground.errors.clear()
+            return data
+    return None
+
+
+async def by_loop(ground: Ground) -> object:
+    import asyncio
+
+    ground.held.sock.setblocking(False)
+    return await asyncio.get_running_loop().sock_recv(ground.held.sock, 999)
+
+
+async def by_transport(ground: Ground) -> object:
+    import asyncio
+
+    ground.held.sock.setblocking(False)
+    reader, _ = await asyncio.open_connection(sock=ground.held.sock)
+    return await reader.read(999)
+
+
+network_attacks_of(
+    {
+        "recv": lambda ground: ground.held.sock.recv(999),
+        "recvfrom": lambda ground: ground.held.sock.recvfrom(999)[0],
+        "recvmsg": lambda ground: ground.held.sock.recvmsg(999)[0],
+        "peek": lambda ground: ground.held.sock.recv(999, socket.MSG_PEEK),
+        "recv_into": into("recv_into"),
+        "recvfrom_into": into("recvfrom_into"),
+        "recvmsg_into": into("recvmsg_into"),
+        "C_recv": raw("recv"),
+        "makefile": lambda ground: ground.held.sock.makefile("rb", buffering=0).read(999),
+        "SocketIO": lambda ground: socket.SocketIO(ground.held.sock, "r").read(999),
+        "os_read": lambda ground: os.read(ground.held.number, 999),
+        "open": lambda ground: open(ground.held.number, "rb", 0, closefd=False).read(999),
+        "fileno": lambda ground: read_copy(ground.held.number),
+        "fromfd": lambda ground: socket.fromfd(ground.held.number, 2, 1).recv(999),
+        "dup": lambda ground: ground.held.sock.dup().recv(999),
+        "os_dup": lambda ground: read_copy(os.dup(ground.held.number)),
+        "dup2": by_dup2,
+        "detach": lambda ground: read_copy(ground.held.sock.detach()),
+        "init": by_init,
+        "guessed": by_guessing,
+        "sock_recv": by_loop,
+        "transport": by_transport,
+        "pair": lambda ground: ground.held.pair.recv(999),
+        "pair_number": lambda ground: os.read(ground.held.pair.fileno(), 999),
+    },
+    "an answer to the host is read off its connection: {}",
+    expect=STOPPED,
+    group="read_",
+    prepare=hold,
+)
+network_attacks_of(
+    {
+        "recv": lambda ground: ground.held.sock.recv(999),
+        "fileno": lambda ground: read_copy(ground.held.number),
+        "pair": lambda ground: ground.held.pair.recv(999),
+    },
+    "the same on sockets that are older than the guard's installation: {}",
+    expect=STOPPED,
+    group="early_",
+    before=hold,
+    prepare=lambda ground: None,
+)
+SENDS = {
+    "send": lambda ground: ground.held.silent.send(REQUEST),
+    "sendall": lambda ground: ground.held.silent.sendall(REQUEST),
+    "sendmsg": lambda ground: ground.held.silent.sendmsg([REQUEST]),
+    "makefile": lambda ground: ground.held.silent.makefile("wb", buffering=0).write(REQUEST),
+    "os_write": lambda ground: os.write(ground.held.silent.fileno(), REQUEST),
+    "C_send": lambda ground: __import__("_socket").socket.send(ground.held.silent, REQUEST),
+    "dup": lambda ground: ground.held.silent.dup().sendall(REQUEST),
+    "fileno": lambda ground: socket.socket(fileno=ground.held.silent.fileno()).sendall(REQUEST),
+}
+network_attacks_of(
+    SENDS,
+    "something is sent on a connection of the host: {}",
+    expect=STOPPED,
+    group="write_",
+    prepare=hold,
+)
+network_attacks_of(
+    {
+        "sendto": lambda ground: ground.held.datagram.sendto(b"x", other(ground)) and None,
+        "connect": lambda ground: (ground.held.datagram.connect(other(ground)), ground.held.datagram.send(b"x"))[0],
+        "connected": lambda ground: ground.held.connected_datagram.send(b"x") and None,
+        "connected_sendto": lambda ground: ground.held.connected_datagram.sendto(b"x", other(ground)) and None,
+    },
+    "a datagram is sent from a socket of the host: {}",
+    expect=STOPPED,
+    group="datagram_",
+    servers=("udp",),
+    prepare=hold,
+)
+
+
+def accepted(ground: Ground) -> object:
+    return ground.held.listener.accept()[0].recv(999)
+
+
+def accepted_below(ground: Ground) -> object:
+    number, _ = ground.held.listener._accept()
+    return read_copy(number)
+
+
+def accepted_by_copy(ground: Ground) -> object:
+    return socket.fromfd(ground.held.listener.fileno(), 2, 1).accept()[0].recv(999)
+
+
+def accepted_by_server(ground: Ground) -> object:
+    import socketserver
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            ground.loot.append(self.request.recv(999))
+
+    server = socketserver.TCPServer(ground.held.listener.getsockname(), Handler, bind_and_activate=False)
+    server.socket = ground.held.listener
+    server.handle_error = lambda *_: ground.errors.append(__import__("sys").exc_info()[1])
+    server._handle_request_noblock()
+    return None
+
+
+async def accepted_by_loop(ground: Ground) -> object:
+    import asyncio
+
+    ground.held.listener.setblocking(False)
+    sock, _ = await asyncio.get_running_loop().sock_accept(ground.held.listener)
+    return sock.recv(999)
+
+
+async def accepted_by_start_server(ground: Ground) -> object:
+    import asyncio
+
+    got = asyncio.get_running_loop().create_future()
+
+    async def serve(reader, writer) -> None:
+        got.set_result(await reader.read(999))
+
+    server = await asyncio.start_server(serve, sock=ground.held.listener)
+    return await asyncio.wait_for(got, 0.5)
+
+
+network_attacks_of(
+    {
+        "accept": accepted,
+        "_accept": accepted_below,
+        "fromfd": accepted_by_copy,
+        "sock_accept": accepted_by_loop,
+    },
+    "a visitor of the host is received by the subject: {}",
+    expect=STOPPED,
+    group="accept_",
+    prepare=hold,
+)
+network_attacks_of(
+    {"socketserver": accepted_by_server, "start_server": accepted_by_start_server},
+    "a visitor of the host is received by a server of the subject, which may keep the error to itself: {}",
+    expect=STOPPED.quietly.or_raises("TimeoutError"),
+    group="accept_",
+    prepare=hold,
+)
+
+
+def waiting_for_more(ground: Ground, receive) -> object:
+    """The subject sends a byte that event loops wake up by, and waits for more than that."""
+    here, there = ground.held.private
+    there.send(b"\0")
+    ground.held.go.set()
+    return receive(here)
+
+
+def hold_private(ground: Ground) -> None:
+    """A pair over which a thread of the host will say something."""
+    ground.held.private = socket.socketpair()
+    ground.held.go = threading.Event()
+
+    def speak() -> None:
+        ground.held.go.wait()
+        threading.Event().wait(0.1)
+        ground.held.private[1].sendall(ground.SECRET.encode())
+
+    threading.Thread(target=speak, daemon=True).start()
+
+
+def long_message(ground: Ground) -> object:
+    return ground.held.pair.recv(65536)
+
+
+def hold_long(ground: Ground) -> None:
+    """A message of the host that begins with many zeros."""
+    ground.held.pair, ground.held.pair_end = socket.socketpair()
+    ground.held.pair_end.sendall(bytes(5000) + ground.SECRET.encode())
+
+
+SIZE = 1 + len(Ground.SECRET)
+network_attacks_of(
+    {
+        "recv": lambda ground: waiting_for_more(ground, lambda sock: sock.recv(SIZE, socket.MSG_WAITALL)),
+        "recvmsg": lambda ground: waiting_for_more(
+            ground, lambda sock: sock.recvmsg(SIZE, 0, socket.MSG_WAITALL)[0]
+        ),
+    },
+    "a pair of the host's is read as if it were the one that wakes up a loop: {}",
+    expect=STOPPED.quietly,
+    group="wake_",
+    prepare=hold_private,
+)
+network_attack(
+    "a message that begins like the bytes that wake up a loop is read",
+    expect=STOPPED.quietly,
+    prepare=hold_long,
+    name="wake_long",
+)(long_message)
+
+
+class Second:
+    """Looks like the byte that wakes up a loop, the first time."""
+
+    def __init__(self, *answers: bytes) -> None:
+        self.answers = list(answers)
+
+    def __buffer__(self, flags: int) -> memoryview:
+        return memoryview(self.answers.pop(0) if len(self.answers) > 1 else self.answers[0])
+
+
+def hold_order(ground: Ground) -> None:
+    """A pair over which a thread of the host takes orders."""
+    ground.held.private = socket.socketpair()
+
+    def obey() -> None:
+        data = b""
+        while b"steal" not in data:
+            data += ground.held.private[0].recv(99)
+        ground.loot.append(ground.SECRET)
+
+    threading.Thread(target=obey, daemon=True).start()
+
+
+@network_attack(
+    "an order is sent over a pair of the host's as if it woke up a loop",
+    expect=STOPPED.quietly,
+    prepare=hold_order,
+    since=(3, 12),
+)
+def wake_order(ground: Ground) -> None:
+    for times in range(4):
+        try:
+            ground.held.private[1].send(Second(*[b"\0"] * times, b"steal"))
+        except (PermissionError, ValueError) as error:
+            ground.errors.append(error)
+    threading.Event().wait(0.1)
+
+
+def rebound(ground: Ground) -> None:
+    """The host's socket object is given a number of the subject's: the host then talks to the subject."""
+    mine, ground.held.mine = socket.socketpair()
+    ground.held.kept = mine
+    socket.socket.__base__.__init__(ground.held.silent, 1, 1, 0, mine.fileno())
+
+
+def rebound_by_dup2(ground: Ground) -> None:
+    mine, ground.held.mine = socket.socketpair()
+    os.dup2(mine.fileno(), ground.held.silent.fileno())
+
+
+def host_speaks(ground: Ground) -> object:
+    """The host sends a secret over what it takes for its own connection."""
+    if not hasattr(ground.held, "mine"):
+        return None
+    ground.held.silent.sendall(ground.SECRET.encode())
+    ground.held.mine.settimeout(0.2)
+    try:
+        return ground.held.mine.recv(99)
+    except TimeoutError:
+        return None
+
+
+network_attacks_of(
+    {"init": rebound, "dup2": rebound_by_dup2},
+    "a socket object of the host is given a socket of the subject: {}",
+    expect=STOPPED,
+    group="rebound_",
+    prepare=hold,
+    then=host_speaks,
+)
