@@ -258,6 +258,7 @@ typedef struct {
     PyObject *const *args;
     Py_ssize_t nargs;
     PyObject *kwnames;
+    PyObject *tuple; /* the same arguments as they came, to be passed on; NULL when they came otherwise */
 } Call;
 
 typedef PyObject *(*Handler)(State *state, Call *call);

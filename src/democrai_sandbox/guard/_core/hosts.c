@@ -72,12 +72,34 @@ static void longest_zeros(const unsigned *groups, int *start, int *length)
     }
 }
 
+/* Texts that are keys are put together by these: they are made for every connection, and printf takes its time. */
+char *put_text(char *out, const char *text)
+{
+    size_t length = strlen(text);
+    memcpy(out, text, length + 1);
+    return out + length;
+}
+
+char *put_number(char *out, unsigned number)
+{
+    char digits[12];
+    char *p = digits + sizeof digits - 1;
+    *p = '\0';
+    do {
+        *--p = (char)('0' + number % 10);
+        number /= 10;
+    } while (number > 0);
+    return put_text(out, p);
+}
+
 /* Written by hand: inet_ntop gives some IPv6 addresses a dotted end, and a text is a key here. */
 void address_text(const Address *address, char *out)
 {
     const unsigned char *b = address->bytes;
     if (address->version == 4) {
-        sprintf(out, "%u.%u.%u.%u", b[0], b[1], b[2], b[3]);
+        for (int i = 0; i < 4; i++) {
+            out = put_number(i > 0 ? put_text(out, ".") : out, b[i]);
+        }
         return;
     }
     unsigned groups[8];

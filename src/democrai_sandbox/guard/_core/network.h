@@ -29,6 +29,8 @@ typedef struct {
 
 extern PyObject *invalid_target;
 int refuse_target(const char *why);
+char *put_text(char *out, const char *text);
+char *put_number(char *out, unsigned number);
 int address_read(const char *text, Address *out);
 void address_text(const Address *address, char *out);
 bool address_is_forbidden(const Address *address);

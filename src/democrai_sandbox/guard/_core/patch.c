@@ -22,6 +22,11 @@ typedef PyObject *(*Keywords)(PyObject *, PyObject *, PyObject *);
 
 static PyObject *call_by_tuple(const Call *call)
 {
+    if (call->tuple != NULL) {
+        return call->row->flags & METH_KEYWORDS
+                   ? ((Keywords)(void (*)(void))call->row->original)(call->self, call->tuple, NULL)
+                   : call->row->original(call->self, call->tuple);
+    }
     PyObject *args = PyTuple_New(call->nargs), *kwargs = NULL, *result = NULL;
     if (args == NULL) {
         return NULL;
@@ -95,6 +100,7 @@ int call_copy(const Call *call, PyObject **argv, Call *copy)
     memcpy(argv, call->args, (size_t)total * sizeof *argv);
     *copy = *call;
     copy->args = argv;
+    copy->tuple = NULL;
     return 0;
 }
 
@@ -109,26 +115,35 @@ PyObject *call_with(const Call *call, Py_ssize_t at, PyObject *value)
     return call_original(&copy);
 }
 
+static PyObject *handle(Row *row, Call *call)
+{
+    if (row->always) {
+        return row->handler(NULL, call); /* finds out by itself */
+    }
+    State *state = state_guarding();
+    if (state == NULL) {
+        return call_original(call);
+    }
+    Py_INCREF(state); /* the GIL may be released in between */
+    PyObject *result = row->handler(state, call);
+    Py_DECREF(state);
+    return result;
+}
+
 PyObject *row_call(Row *row, PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize_t nargs,
                    PyObject *kwnames)
 {
     Call call = {.row = row, .self = self, .type = type, .args = args, .nargs = nargs, .kwnames = kwnames};
-    if (row->always) {
-        return row->handler(NULL, &call); /* finds out by itself */
-    }
-    State *state = state_guarding();
-    if (state == NULL) {
-        return call_original(&call);
-    }
-    Py_INCREF(state); /* the GIL may be released in between */
-    PyObject *result = row->handler(state, &call);
-    Py_DECREF(state);
-    return result;
+    return handle(row, &call);
 }
 
 PyObject *row_call_tuple(Row *row, PyObject *self, PyObject *args, PyObject *kwargs)
 {
     Py_ssize_t nargs = PyTuple_GET_SIZE(args), extra = kwargs ? PyDict_GET_SIZE(kwargs) : 0, at = 0;
+    if (extra == 0) { /* nobody can change a tuple, so it is what is looked at and what is passed on */
+        Call call = {.row = row, .self = self, .args = &PyTuple_GET_ITEM(args, 0), .nargs = nargs, .tuple = args};
+        return handle(row, &call);
+    }
     PyObject **argv = PyMem_Calloc((size_t)(nargs + extra + 1), sizeof *argv);
     PyObject *names = PyTuple_New(extra), *result = NULL, *key, *value;
     if (argv != NULL && names != NULL) {

@@ -215,7 +215,12 @@ static PyObject *unguarded_lookup(Call *call, Py_ssize_t at, PyObject *(*text_of
         return result;
     }
     Host host;
-    if (host_of_object(call->args[at], &host) == 0 && !host.is_address) {
+    Address literal; /* by far the most frequent, and of no interest */
+    if (address_read((const char *)PyUnicode_1BYTE_DATA(call->args[at]), &literal) == 0) {
+        return result;
+    }
+    /* every rule for localhost covers its addresses as they are */
+    if (host_of_object(call->args[at], &host) == 0 && !host.is_address && strcmp(host.key, "localhost") != 0) {
         PyObject *list = PyList_Check(result) ? Py_NewRef(result) : Py_BuildValue("[O]", result);
         entries = list ? filter(NULL, &host, list, text_of) : NULL;
         Py_XDECREF(list);
@@ -229,6 +234,9 @@ static PyObject *checked_lookup(State *state, Call *call, Py_ssize_t at, int por
 {
     if (host_of_object(call->args[at], host) < 0 || check_name(state, host, port) < 0) {
         return NULL;
+    }
+    if (PyUnicode_CheckExact(call->args[at]) && PyUnicode_CompareWithASCIIString(call->args[at], host->text) == 0) {
+        return call_original(call);
     }
     PyObject *text = PyUnicode_FromString(host->text);
     PyObject *result = text ? call_with(call, at, text) : NULL;

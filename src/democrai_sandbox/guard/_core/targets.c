@@ -131,28 +131,6 @@ void net_index_clear(NetIndex *index)
 
 /* ---- matching ------------------------------------------------------------------------------------ */
 
-/* Keys are put together by hand: this is on the path of every connection, and printf costs more than the lookup. */
-static char *put_text(char *out, const char *text)
-{
-    size_t length = strlen(text);
-    memcpy(out, text, length);
-    return out + length;
-}
-
-static char *put_number(char *out, unsigned number)
-{
-    char digits[12];
-    int count = 0;
-    do {
-        digits[count++] = (char)('0' + number % 10);
-        number /= 10;
-    } while (number > 0);
-    while (count > 0) {
-        *out++ = digits[--count];
-    }
-    return out;
-}
-
 /* "<kind><text>" for port -1, "<kind><text>|*" for 0, "<kind><text>|<port>" otherwise. */
 static unsigned find_text(const NetIndex *index, const char *kind, const char *text, int port)
 {

@@ -233,8 +233,10 @@ static int make_key(Url *url, const char *path, const char *end)
         PyErr_NoMemory();
         return -1;
     }
-    url->base = (size_t)sprintf(url->key, "U%s|%s|%d|", url->scheme, url->host.key, url->port);
-    url->length = (size_t)(put_path(url->key + url->base, path, end, url->ambiguous) - url->key);
+    char *out = put_text(put_text(put_text(put_text(url->key, "U"), url->scheme), "|"), url->host.key);
+    out = put_text(put_number(put_text(out, "|"), (unsigned)url->port), "|");
+    url->base = (size_t)(out - url->key);
+    url->length = (size_t)(put_path(out, path, end, url->ambiguous) - url->key);
     return canonical_length(url) > MAX_TARGET ? refuse_target("the target is longer than 65535 characters") : 0;
 }
 
