@@ -18,7 +18,7 @@ Access = tuple[tuple[str, str], ...]
 IDLE_LIMIT = 1.05
 PARTS = 4
 SHORT_PARTS = 12
-"""For what waits on nothing and still takes long in the kernel: parts that fit between two turns of the scheduler."""
+"""For what is judged by a few percent: parts so short that many of them fall between two turns of the scheduler."""
 
 
 class UnavailableError(Exception):

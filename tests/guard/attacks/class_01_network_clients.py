@@ -102,9 +102,9 @@ network_attacks_of(
     group="urllib3_",
     needs=("urllib3",),
 )
-for library in ("httpx", "httpx2"):
+for library, names in {"httpx": ("get", "stream"), "httpx2": tuple(HTTPX)}.items():
     network_attacks_of(
-        {name: httpx_client(library, call) for name, call in HTTPX.items()} | {"async": httpx_async(library)},
+        {name: httpx_client(library, HTTPX[name]) for name in names} | {"async": httpx_async(library)},
         f"a server that no rule names is asked by {library}: {{}}",
         group=f"{library}_",
         needs=(library,),

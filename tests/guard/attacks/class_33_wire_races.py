@@ -36,7 +36,7 @@ def hidden(ground: Ground) -> bytes:
     return request(ground, "/secret")
 
 
-def rounds(seconds: float = 0.4):
+def rounds(seconds: float = 0.3):
     """Try for a while, with threads that take turns as often as they can."""
     sys.setswitchinterval(1e-6)
     end = time.monotonic() + seconds

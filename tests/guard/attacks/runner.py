@@ -198,7 +198,8 @@ PRELOADED = (
 PRELOADED_FOR_NETWORK = (
     *("base64", "email.message", "email.parser", "hashlib", "http", "inspect", "ipaddress", "logging", "random"),
     *("selectors", "socket", "urllib.parse", f"{PACKAGE}.namespaces", f"{PACKAGE}.network", f"{PACKAGE}.peer_names"),
-    *("anyio", "certifi", "charset_normalizer", "idna", "multidict", "yarl"),
+    *("anyio", "attr", "certifi", "charset_normalizer", "csv", "h11", "idna", "importlib.metadata", "multidict"),
+    *("typing_extensions", "yarl", "zipfile"),
 )
 """What clients are made of, but nothing that the guard adapts: that has to happen in the attacked process."""
 

@@ -51,6 +51,12 @@ class World(words.World):
         shown = "" if port == {"http": 80, "https": 443}[scheme] else f":{port}"
         return f"{scheme}://{host or own}{shown}{path}"
 
+    def tls(self):
+        """A client's context that trusts the tests' authority."""
+        import ssl
+
+        return ssl.create_default_context(cafile=self.places["ca"])
+
     def guard(self, *rules, **more):
         """A guard with these rules, which may use the root and read the authority's certificate."""
         if not self.guarded:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
+import subprocess
 
 import pytest
 
@@ -45,3 +47,36 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+# In a process that loads this, the clock is as many seconds ahead as LATER says, from one moment to the next.
+_LATER = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <time.h>
+
+int clock_gettime(clockid_t clock, struct timespec *now)
+{
+    int (*original)(clockid_t, struct timespec *) = dlsym(RTLD_NEXT, "clock_gettime");
+    int result = original(clock, now);
+    const char *seconds = getenv("LATER");
+    if (result == 0 && clock == CLOCK_MONOTONIC && seconds != NULL) {
+        now->tv_sec += atol(seconds);
+    }
+    return result;
+}
+"""
+
+
+@pytest.fixture(scope="session")
+def clock(tmp_path_factory):
+    """The environment of a child that can move its own clock ahead by setting LATER."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler to make a clock with")
+    folder = tmp_path_factory.mktemp("clock")
+    (folder / "later.c").write_text(_LATER)
+    made = folder / "later.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", made, folder / "later.c", "-ldl"], check=True)
+    return {"LD_PRELOAD": str(made)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -232,6 +233,36 @@ def many_subjects(world):
     return left
 
 
+def known_names(world):
+    """A session of the host's that has looked a name up already, and subjects who use it, in turn and at once."""
+    import asyncio
+
+    import aiohttp
+
+    url = "http://api.example.com/allowed"
+
+    async def main():
+        async with aiohttp.ClientSession() as session:
+
+            async def ask():
+                async with session.get(url) as response:
+                    return response.status
+
+            def subject(who, allowed=url):
+                return told(world.guard(rule(allowed, "receive"), subject=who).run(ask))
+
+            seen = [await told(ask()), await subject("one"), await subject("two")]
+            return seen + await asyncio.gather(subject("three"), subject("four", "http://other.example.com"))
+
+    async def told(awaitable):
+        try:
+            return await awaitable
+        except Exception as error:
+            return tell(error)
+
+    return asyncio.run(main())
+
+
 class TestPools:
     @pytest.mark.parametrize("place", ["http", "https"])
     @pytest.mark.parametrize("client", SHARED)
@@ -248,6 +279,11 @@ class TestPools:
     def test_without_guards_there_is_one_connection(self, net, client):
         """It is the guards that keep them apart, and nothing else."""
         assert len({connection for _, connection in net.run(shared, client, "http", guarded=False)}) == 1
+
+    def test_names_are_looked_up_by_each_for_itself(self, town):
+        """What a shared client remembers of others' lookups neither helps a subject nor stands in its way."""
+        seen = town.run(known_names, zone={"api.example.com": {"A": ["203.0.113.5"]}})
+        assert seen == [200, 200, 200, 200, "denied receive http://api.example.com/allowed"]
 
     def test_they_do_not_pile_up(self, net):
         """What too many subjects left in a pool is closed; the rest goes with the client."""
@@ -314,6 +350,21 @@ def through_proxy(world):
     return world.under(rules, actions)
 
 
+def approved(world):
+    """A decider that approves one request and nothing else, met by each client."""
+    from democrai_sandbox import configure_guard
+
+    file, place = world.args
+    url = world.url(place, "/approved")
+
+    class Approving:
+        def decide(self, question):
+            return (question.operation, question.target) == ("receive", url)
+
+    configure_guard(decider=Approving())
+    return {name: told if isinstance(told, str) else told[0] for name, told in every_client(world, file, url).items()}
+
+
 def failing_check(world):
     """A decider that breaks down, met by each client."""
     from democrai_sandbox import configure_guard
@@ -326,13 +377,13 @@ def failing_check(world):
     return every_client(world, world.args[0], world.url("http", "/allowed"))
 
 
-def every_client(world, file, url, around=None):
-    """What each client and each of its entry points says to one URL, in a guard that allows nothing of it."""
+def every_client(world, file, url):
+    """What each client and each of its entry points says to one URL, in a guard that allows nothing."""
     seen = {}
     for client, forms in world.load(file)["CLIENTS"].items():
         for form, recipe in forms.items():
             fetch = recipe(world.places["ca"])
-            seen[f"{client} {form}"] = world.guard(*(around or ())).run(outcome, fetch, "GET", url)
+            seen[f"{client} {form}"] = world.guard().run(outcome, fetch, "GET", url)
     return seen
 
 
@@ -371,6 +422,11 @@ class TestWhatComesOut:
         told = net.run(through_proxy, place, [["{}:{}".format(*net.places["proxy"]), "connect"]])
         assert set(told["seen"].values()) == {200}, told["seen"]
 
+    @pytest.mark.parametrize("place", ["http", "https"])
+    def test_an_approval_of_the_url_is_enough(self, net, place):
+        """The connection that the approved request needs is not asked about."""
+        assert set(net.run(approved, CLIENT_FILE, place).values()) == {200}
+
     def test_a_failed_check_comes_out_as_itself(self, net):
         """It is no denial, and no error of the client either."""
         assert set(net.run(failing_check, CLIENT_FILE).values()) == {"ExternalAccessCheckFailed"}
@@ -389,6 +445,102 @@ class TestWhatComesOut:
             "httpx2": "ConnectError",
             "aiohttp": "ClientConnectorError",
         }
+
+
+# --- websockets ------------------------------------------------------------------------------------------------------
+
+
+def websockets(world):
+    """A websocket that greets, and what becomes of each thing one does with it."""
+    client, operations = world.args
+    url = world.url("http", "/allowed/socket").replace("http", "ws", 1)
+    recipes = {"aiohttp": by_aiohttp, "httpx2": by_httpx2, "httpx2 async": by_httpx2_async}
+    return world.under([rule(url, *operations)], {"all": lambda: recipes[client](f"{url}?greet")})
+
+
+async def by_aiohttp(url):
+    import aiohttp
+
+    async with aiohttp.ClientSession() as session, session.ws_connect(url) as socket:
+        return await in_turn(
+            {
+                "greeting": lambda: socket.receive_str(timeout=5),
+                "text": lambda: socket.send_str("abc"),
+                "bytes": lambda: socket.send_bytes(b"abc"),
+                "json": lambda: socket.send_json({}),
+                "ping": lambda: socket.ping(),
+            }
+        )
+
+
+def by_httpx2(url):
+    import httpx2
+
+    with httpx2.Client() as client, client.websocket(url) as socket:
+        return outcomes(
+            {
+                "greeting": lambda: socket.receive_text(5),
+                "text": lambda: socket.send_text("abc"),
+                "bytes": lambda: socket.send_bytes(b"abc"),
+                "json": lambda: socket.send_json({}),
+                "ping": lambda: socket.ping() and None,
+            }
+        )
+
+
+async def by_httpx2_async(url):
+    import httpx2
+
+    async with httpx2.AsyncClient() as client, client.websocket(url) as socket:
+        return await in_turn(
+            {
+                "greeting": lambda: socket.receive_text(5),
+                "text": lambda: socket.send_text("abc"),
+                "bytes": lambda: socket.send_bytes(b"abc"),
+                "json": lambda: socket.send_json({}),
+                "ping": lambda: socket.ping(),
+            }
+        )
+
+
+async def in_turn(actions):
+    seen = {}
+    for name, action in actions.items():
+        try:
+            result = await action()
+            seen[name] = result if isinstance(result, str) else "ok"
+        except Exception as error:
+            seen[name] = tell(error)
+    return seen
+
+
+@pytest.mark.parametrize("client", ["aiohttp", "httpx2", "httpx2 async"])
+class TestWebsockets:
+    @pytest.fixture(autouse=True)
+    def _installed(self, client):
+        if client != "aiohttp" and find_spec("wsproto") is None:
+            pytest.skip("httpx2 has no websockets without wsproto")
+
+    def test_opening_one_is_connecting(self, net, client):
+        """Receiving from its URL is another thing, and so is the same URL over HTTP."""
+        url = f"ws://127.0.0.1:{net.places['http'][1]}/allowed/socket"
+        told = net.run(websockets, client, ["receive", "send"])
+        assert told["seen"] == {"all": f"denied connect {url}"}
+        assert told["arrived"] == []
+
+    @pytest.mark.parametrize("operation", ["receive", "send"])
+    def test_each_direction_is_checked(self, net, client, operation):
+        """What keeps the connection alive goes both ways."""
+        url = f"ws://127.0.0.1:{net.places['http'][1]}/allowed/socket"
+        seen = net.run(websockets, client, ["connect", operation])["seen"]["all"]
+        sent = "ok" if operation == "send" else f"denied send {url}"
+        received = "hello" if operation == "receive" else f"denied receive {url}"
+        assert seen == {"greeting": received, "text": sent, "bytes": sent, "json": sent, "ping": "ok"}
+
+    def test_with_both_directions_all_of_it_works(self, net, client):
+        """And nothing else is asked for."""
+        seen = net.run(websockets, client, ["connect", "receive", "send"])["seen"]["all"]
+        assert seen == {"greeting": "hello", "text": "ok", "bytes": "ok", "json": "ok", "ping": "ok"}
 
 
 # --- what they leave alone -------------------------------------------------------------------------------------------

@@ -68,10 +68,9 @@ def by_name(world):
 def http2_cells(world):
     """A client that keeps one HTTP/2 connection for all its requests."""
     import asyncio
-    import ssl
 
     module = __import__(world.args[0])
-    context = ssl.create_default_context(cafile=world.places["ca"])
+    context = world.tls()
     home = world.url("http2")
     cells = {
         "allowed": ("GET", f"{home}/allowed"),

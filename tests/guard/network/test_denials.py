@@ -253,61 +253,6 @@ def attributes(world):
     }
 
 
-def enter_inner(world, probe):
-    """Runtime code: it enters a tool's guard on behalf of the runtime."""
-    with world.guard(rule(world.url("other", "/inner"), "receive"), subject="inner", subject_kind="tool"):
-        return probe()
-
-
-def enter_exact(world, probe):
-    """Runtime code: it enters a tool that has its own declaration and nothing else."""
-    from democrai_sandbox.guard import exact_guard_context
-
-    access = [rule(world.url("other", "/inner"), "receive")]
-    with exact_guard_context(subject="inner", subject_kind="tool", access=access):
-        return probe()
-
-
-def chains(world):
-    """Guards inside guards: merged by the runtime, exact, and narrowed by the subject itself."""
-    from democrai_sandbox import configure_guard, process_guard_context
-
-    configure_guard(runtime_code=[enter_inner, enter_exact])
-    outer, inner = world.url("http", "/outer"), world.url("other", "/inner")
-
-    def probe():
-        return outcomes(
-            {
-                "outer": lambda: fetch(outer),
-                "inner": lambda: fetch(inner),
-                "neither": lambda: fetch(world.url("http", "/else")),
-                "raw": lambda: dial(world.address("tcp")),
-            }
-        )
-
-    def narrowed(*rules):
-        with process_guard_context(subject="me", access=list(rules)):
-            return probe()
-
-    def blamed():
-        error = caught(fetch, world.url("http", "/else"))
-        return [error.subject, [str(subject) for subject in error.subject_chain]]
-
-    def subject():
-        return {
-            "alone": probe(),
-            "merged": enter_inner(world, probe),
-            "exact": enter_exact(world, probe),
-            "narrowed to nothing": narrowed(),
-            "narrowed to the same": narrowed(rule(outer, "receive")),
-            "widened by itself": narrowed(rule(inner, "receive"), rule(world.at("tcp"), "connect")),
-            "after": probe(),
-            "blamed": enter_inner(world, blamed),
-        }
-
-    return world.guard(rule(outer, "receive"), subject="outer").run(subject)
-
-
 def missing(world):
     """Requests and sockets whose target is empty."""
     import socket
@@ -453,31 +398,3 @@ class TestDenials:
         for told in net.run(missing):
             assert told["type"] == "NetworkTargetMissingError"
             assert "network_target_missing" in told["str"]
-
-
-class TestChains:
-    def test_the_runtime_merges(self, net):
-        """What the module declared and what the tool declared, while the tool runs; only the module's after it."""
-        seen = net.run(chains)
-        assert (seen["alone"]["outer"], seen["merged"]["outer"], seen["merged"]["inner"]) == (200, 200, 200)
-        assert seen["alone"]["inner"].startswith("denied receive ")
-        assert seen["after"] == seen["alone"]
-        assert seen["merged"]["neither"].startswith("denied receive ")
-        assert seen["merged"]["raw"].startswith("denied connect ")
-
-    def test_an_exact_context_has_its_own_declarations_only(self, net):
-        """Nothing of what encloses it."""
-        seen = net.run(chains)["exact"]
-        assert seen["inner"] == 200
-        assert seen["outer"].startswith("denied receive ")
-
-    def test_a_subject_can_only_narrow(self, net):
-        """A guard that it opens by itself takes away, and adds nothing."""
-        seen = net.run(chains)
-        assert seen["narrowed to nothing"]["outer"].startswith("denied receive ")
-        assert seen["narrowed to the same"]["outer"] == 200
-        assert {told.split()[0] for told in seen["widened by itself"].values()} == {"denied"}
-
-    def test_the_innermost_subject_is_named(self, net):
-        """With the chain that leads to it."""
-        assert net.run(chains)["blamed"] == ["inner", ["module:outer", "tool:inner"]]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 
 def fetch(url):
     import urllib.request
@@ -88,6 +86,24 @@ def order(world):
     return seen, arrived, len(world.journal())
 
 
+def later(world):
+    """The same endpoint again and again while time passes."""
+    import os
+
+    told = install()
+    url = world.url("http", "/allowed")
+
+    def subject():
+        counts = []
+        for seconds in (0, 30, 90, 100, 200):
+            os.environ["LATER"] = str(seconds)
+            assert fetch(url) == 200
+            counts.append(len(told))
+        return counts
+
+    return world.guard(rule(url, "receive")).run(subject)
+
+
 def failing(world):
     """An observer that raises."""
     box = [RuntimeError("no kernel here")]
@@ -140,6 +156,10 @@ class TestEndpoints:
         assert seen["socket again"] == [[], ["ok"]]
         assert len(seen["new activation"][0]) == 1
         assert seen["host"] == []
+
+    def test_it_is_told_again_after_a_minute(self, net, clock):
+        """A subject that lives long keeps its endpoints fresh."""
+        assert net.run(later, **clock) == [1, 1, 2, 2, 3]
 
     def test_a_name_comes_with_all_its_addresses(self, town):
         """Those that may be dialled for it."""

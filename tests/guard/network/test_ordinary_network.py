@@ -6,16 +6,20 @@ import inspect
 
 import pytest
 
-from tests.guard.network import workload
 from tests.guard.network.harness import NetCase
 from tests.guard.network.working import by_name, work, work_undeclared
+from tests.guard.network.workload import (
+    own_servers,
+    plain_sockets,
+    with_aiohttp,
+    with_httpx,
+    with_requests,
+    with_the_standard_library,
+)
 
-WORKLOAD = workload.__file__
-ITEMS = [
-    name
-    for name, function in vars(workload).items()
-    if inspect.isfunction(function) and function.__module__ == workload.__name__ and not name.startswith("_")
-]
+MODULES = (with_requests, with_the_standard_library, with_httpx, with_aiohttp, plain_sockets, own_servers)
+FILES = {module.__file__: [name for name, one in vars(module).items() if inspect.isfunction(one)] for module in MODULES}
+ITEMS = [name for names in FILES.values() for name in names]
 # They dial a server that the subject runs itself, at a port nobody knows beforehand.
 DIALS_ITSELF = {name for name in ITEMS if name.startswith("own_")} | {"multiprocessing_connection"}
 
@@ -24,7 +28,7 @@ DIALS_ITSELF = {name for name in ITEMS if name.startswith("own_")} | {"multiproc
 def outcomes(tmp_path_factory, bed):
     """All pieces, done once in one child."""
     case = NetCase(tmp_path_factory.mktemp("ordinary"), bed)
-    return case.run(work, WORKLOAD, ITEMS, sorted(DIALS_ITSELF | {"ftp"}))
+    return case.run(work, FILES, sorted(DIALS_ITSELF | {"ftp"}))
 
 
 @pytest.mark.parametrize("item", ITEMS)
@@ -35,13 +39,13 @@ def test_ordinary_work(outcomes, item):
 
 def test_the_same_work_without_a_guard(net):
     """The work itself is sound."""
-    told = net.run(work, WORKLOAD, ITEMS, [], guarded=False)
+    told = net.run(work, FILES, [], guarded=False)
     assert {name: outcome for name, outcome in told.items() if outcome != "ok"} == {}
 
 
 def test_without_a_manifest_nothing_of_it_works(net):
     """But for what stays inside the process or below the subject's own root; and nothing arrives anywhere."""
-    told, arrived = net.run(work_undeclared, WORKLOAD, ITEMS)
+    told, arrived = net.run(work_undeclared, FILES)
     assert {name for name, outcome in told.items() if outcome == "ok"} == {"socket_pairs", "own_unix_server"}
     assert arrived == []
 

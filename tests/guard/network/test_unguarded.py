@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.guard.network.clients import CLIENTS
 
 CLIENT_FILE = str(Path(__file__).with_name("clients.py"))

@@ -12,7 +12,7 @@ def conversations(world):
     import aiohttp
 
     place, rules = world.args
-    context = __import__("ssl").create_default_context(cafile=world.places["ca"])
+    context = world.tls()
     secure = {"ssl": context} if place == "https" else {}
     home = world.url(place)
     web, ws = home, home.replace("http", "ws", 1)

@@ -17,23 +17,24 @@ def manifest(world):
 
 def work(world):
     """Each piece of work in a guard of its own."""
-    file, names, by_host = world.args
-    pieces = world.load(file)
-    rules = manifest(world)
-    told = {}
-    for name in names:
-        # Passive FTP and servers of one's own use ports that are not known beforehand: a rule for the host.
-        more = [rule("127.0.0.1", "connect", "receive", "send")] if name in by_host else []
-        told[name] = world.guard(*rules, *more).run(attempt, pieces[name], world)
+    files, by_host = world.args
+    rules, told = manifest(world), {}
+    for file, names in files.items():
+        pieces = world.load(file)
+        for name in names:
+            # Passive FTP and servers of one's own use ports that are not known beforehand: a rule for the host.
+            more = [rule("127.0.0.1", "connect", "receive", "send")] if name in by_host else []
+            told[name] = world.guard(*rules, *more).run(attempt, pieces[name], world)
     return told
 
 
 def work_undeclared(world):
     """Each piece in a guard that declares nothing: what stopped it."""
-    file, names = world.args
-    pieces = world.load(file)
     world.journal()
-    told = {name: world.guard().run(attempt, pieces[name], world) for name in names}
+    told = {}
+    for file, names in world.args[0].items():
+        pieces = world.load(file)
+        told |= {name: world.guard().run(attempt, pieces[name], world) for name in names}
     return {name: outcome.strip().rpartition("\n")[2] for name, outcome in told.items()}, world.journal()
 
 
@@ -59,7 +60,7 @@ def by_name(world):
     import requests
 
     url = "https://api.example.com/work/x"
-    context = __import__("ssl").create_default_context(cafile=world.places["ca"])
+    context = world.tls()
 
     def with_requests():
         with requests.Session() as session:

@@ -14,7 +14,8 @@
  *   question.c  what is put to the decider             origins.c   library modules being imported
  *   steps.c     guarded coroutines and generators      denials.c   refusing, recording, who asks
  *   hooklist.c  the hook is in only while needed       module.c    the module, settings, trying the patches
- *   decisions.c what the decider said                  diverted.c  methods of native types, exchanged for guarded code
+ *   decisions.c what the decider said                  late.c      modules that are loaded later
+ *   diverted.c  methods of native types, exchanged for guarded code
  * The network half is listed in network.h.
  */
 #ifndef DEMOCRAI_CORE_H

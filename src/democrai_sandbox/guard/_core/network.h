@@ -2,10 +2,12 @@
  *   hosts.c     names and addresses, canonical       urls.c      URLs, read strictly
  *   targets.c   matching against the rules           asking.c    from a target to a verdict
  *   resolver.c  name lookups and what they led to    tickets.c   permitted requests and the connections they need
- *   sockets.c   connecting, sending, receiving       binding.c   binding, listening, making sockets
- *   unix.c      AF_UNIX addresses                    wire.c      HTTP on a connection that was opened for requests
- *   requests.c  one request on the wire              tls.c       the same under TLS
- *   frames.c    HTTP/2                               hpack.c     its compressed headers
+ *   sockets.c   connecting, receiving                endpoints.c which addresses may be dialled
+ *   sending.c   sending                              binding.c   binding, listening, making sockets
+ *   unix.c      AF_UNIX addresses                    wire.c      a connection that was opened for requests
+ *   reader.c    HTTP/1.x as it is written            requests.c  one request
+ *   frames.c    HTTP/2 as it is written              hpack.c     its compressed headers
+ *   tls.c       TLS objects, and what they encrypt   pipes.c     the records they give out
  */
 #ifndef DEMOCRAI_NETWORK_H
 #define DEMOCRAI_NETWORK_H
@@ -60,6 +62,7 @@ PyObject *url_text(const Url *url);
 const char *url_path(const Url *url);
 void url_clear(Url *url);
 int default_port(const char *scheme);
+bool is_secure(const char *scheme);
 int port_of_object(PyObject *object, bool zero);
 
 /* ---- targets.c ----------------------------------------------------------------------------------- */
@@ -143,8 +146,20 @@ Frames *frames_copy(const Frames *from);
 void frames_drop(Frames *frames);
 Py_ssize_t frames_read(Frames *frames, State *state, const WireOrigin *origin, const char *data, size_t length);
 
-/* ---- tls.c: what a TLS object gave out to be sent -------------------------------------------------- */
+/* ---- pipes.c: what a TLS object gave out to be sent -------------------------------------------------- */
 typedef struct Pipe Pipe;
+struct Pipe {
+    int references;
+    char *data;
+    size_t used, room;
+    uint64_t start; /* position of the first byte that is kept */
+    Wire *wire;     /* reads what is encrypted; set when the first records go to a connection for requests */
+    bool loose;     /* the records went elsewhere: never to be taken for those of a connection for requests */
+    Host name;      /* that is shown to the server; empty when none is */
+    Pipe *next;     /* of those that are not bound yet */
+};
+Pipe *pipe_new(void);
+int pipe_add(Pipe *pipe, const char *data, size_t length);
 Pipe *pipe_share(Pipe *pipe);
 void pipe_drop(Pipe *pipe);
 Pipe *pipe_find(const char *data, size_t length, uint64_t *position); /* new reference, or NULL */
@@ -179,6 +194,16 @@ PyObject *core_socket_mask(PyObject *module, PyObject *args);
 PyObject *core_name_mask(PyObject *module, PyObject *args);
 
 /* ---- sockets.c, binding.c, unix.c, tls.c ---------------------------------------------------------- */
+typedef struct {
+    PyObject *value; /* what is passed on, owned */
+    Wire *wire;
+    int handle; /* an O_PATH handle that the address goes through, or -1 */
+} Dial;
+
+void dial_clear(Dial *dial);
+int dial(State *state, PyObject *socket, PyObject *given, bool tickets, Dial *out);
+int peer_is_permitted(State *state, int fd);
+bool is_unnamed_pair(int fd);
 int sockets_found(PyTypeObject *type);
 int check_new_socket(State *state, PyObject *args, PyObject *kwargs);
 bool plain_numbers(PyObject *args, PyObject *kwargs);

@@ -211,11 +211,6 @@ static int compose(const char *scheme, Span authority, Span target, Url *url)
     return result;
 }
 
-static bool is_secure(const char *scheme)
-{
-    return strcmp(scheme, "https") == 0 || strcmp(scheme, "wss") == 0;
-}
-
 static int require_url(State *state, unsigned operations, Url *url, bool websocket, PyObject **socket_url)
 {
     bool secure = is_secure(url->scheme);

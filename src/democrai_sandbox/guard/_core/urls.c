@@ -42,6 +42,11 @@ int default_port(const char *scheme)
     return default_ports[i].port;
 }
 
+bool is_secure(const char *scheme)
+{
+    return strcmp(scheme, "https") == 0 || strcmp(scheme, "wss") == 0;
+}
+
 /* A port from an argument: read once, by its number. -1 with an exception. */
 int port_of_object(PyObject *object, bool zero)
 {

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from .patching import Method
 
-
 # The lists that make up the state of a pool; the first was once called otherwise.
 _CONNECTIONS = {"_connections", "_pool"}
 _REQUESTS = "_requests"

@@ -40,7 +40,8 @@ class Apart(Generic[_T]):
 
     def find(self, key: int) -> _T | None:
         """Return the pool of a subject, if it has one."""
-        return self._pools.get(key)
+        with self._lock:
+            return self._pools.get(key)
 
     def drain(self) -> list[_T]:
         """Return all pools, to be closed, and forget them."""

@@ -53,6 +53,7 @@ def make_town(directory: Path):
             tls = certificates.server_context("http/1.1")
             await self.web("http", anywhere, 80)
             await self.web("other", anywhere, 8080)
+            await self.web("ipv4 only", ("0.0.0.0",), 81)
             await self.web("https", anywhere, 443, tls)
             await self.listen("tcp", self.tracked(partial(Stream, "tcp", self.journal)), anywhere, 7)
             await self.control()

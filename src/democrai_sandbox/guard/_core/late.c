@@ -1,0 +1,201 @@
+/* Modules that are loaded later than the core: patched, diverted or adapted as soon as they are there, without importing
+ * them ourselves. */
+#include "core.h"
+#include "network.h"
+
+#include <string.h>
+
+bool imports_happened = true;
+
+typedef struct {
+    const char *module;
+    int (*patch)(PyObject *module);
+    bool done;
+} LatePatch;
+
+static LatePatch late[] = {
+    {"_sqlite3", databases_patch},
+    {"_ctypes", ctypes_patch},
+    {"_socket", socket_patch},
+    {"_ssl", ssl_patch},
+    {"concurrent.futures.thread", executor_patch},
+    {"concurrent.futures._base", future_patch},
+    {"asyncio.events", asyncio_patch},
+    {"asyncio.base_events", loop_patch},
+    {"_asyncio", task_patch},
+    {"multiprocessing.pool", pool_patch},
+    {"threading", threading_patch},
+    {"_cffi_backend", cffi_patch},
+};
+
+/* Names of modules that still have something to be patched. */
+static PyObject *awaited = NULL;
+static Py_ssize_t modules_seen = -1;
+
+static int await_all(void)
+{
+    awaited = PySet_New(NULL);
+    for (int i = 0; awaited != NULL && i < row_count + (int)(sizeof late / sizeof *late); i++) {
+        PyObject *name = PyUnicode_InternFromString(i < row_count ? rows[i].module : late[i - row_count].module);
+        if (name == NULL || PySet_Add(awaited, name) < 0) {
+            Py_CLEAR(awaited);
+        }
+        Py_XDECREF(name);
+    }
+    return awaited ? 0 : -1;
+}
+
+/* Whether something optional may have come since the last look. */
+bool modules_changed(void)
+{
+    PyObject *modules = PyImport_GetModuleDict();
+    return imports_happened || (modules && PyDict_CheckExact(modules) && PyDict_GET_SIZE(modules) != modules_seen);
+}
+
+/* 1 when everything of this module is patched, 0 when it is still being imported. */
+static int patch_late(const char *name, PyObject *module)
+{
+    int complete = 1;
+    for (size_t i = 0; i < sizeof late / sizeof *late; i++) {
+        if (!late[i].done && strcmp(late[i].module, name) == 0) {
+            int state = late[i].patch(module);
+            if (state < 0) {
+                return -1;
+            }
+            late[i].done = state == 1;
+            complete = complete && late[i].done;
+        }
+    }
+    return complete;
+}
+
+/* ---- clients: adapted by Python, which only asks; see guard/clients -------------------------------- */
+
+static PyObject *adapters = NULL; /* dict: module name -> function(module) -> whether it is done */
+static PyObject *adapted = NULL;  /* dict: module name -> the module it was done for, or None while it is being done */
+
+static int await_names(PyObject *names)
+{
+    PyObject *iterator = PyObject_GetIter(names), *name;
+    while (iterator != NULL && (name = PyIter_Next(iterator)) != NULL) {
+        int result = PySet_Add(awaited, name);
+        Py_DECREF(name);
+        if (result < 0) {
+            break;
+        }
+    }
+    Py_XDECREF(iterator);
+    imports_happened = true;
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+int adapters_set(PyObject *functions)
+{
+    Py_XSETREF(adapters, PyDict_Copy(functions));
+    Py_XSETREF(adapted, PyDict_New());
+    if (adapters == NULL || adapted == NULL || (awaited == NULL && await_all() < 0)) {
+        return -1;
+    }
+    PyObject_GC_UnTrack(adapters);
+    PyObject_GC_UnTrack(adapted);
+    return await_names(adapters);
+}
+
+int diverted_await(PyObject *rows)
+{
+    PyObject *names = PySet_New(NULL);
+    for (Py_ssize_t i = 0; names != NULL && i < PyTuple_GET_SIZE(rows); i++) {
+        if (PySet_Add(names, PyTuple_GET_ITEM(PyTuple_GET_ITEM(rows, i), 0)) < 0) {
+            Py_CLEAR(names);
+        }
+    }
+    int result = names && (awaited != NULL || await_all() == 0) ? await_names(names) : -1;
+    Py_XDECREF(names);
+    return result;
+}
+
+/* 1 when done or nothing is to be done, 0 when the module is still being imported. The adapter runs as whoever imported
+ * the client: it needs no rights, and a subject may have had a hand in what it meets. It is done again for another
+ * module under the same name, since a subject could have put a first one there. */
+static int adapt(const char *name, PyObject *module)
+{
+    PyObject *function = adapters ? PyDict_GetItemString(adapters, name) : NULL;
+    PyObject *known = function ? PyDict_GetItemString(adapted, name) : NULL;
+    if (function == NULL || known == module || known == Py_None) {
+        return 1;
+    }
+    if (PyDict_SetItemString(adapted, name, Py_None) < 0) {
+        return -1;
+    }
+    PyObject *done = PyObject_CallOneArg(function, module);
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    int result = done == NULL ? -1 : done != Py_False;
+    if ((result == 1 ? PyDict_SetItemString(adapted, name, module) : PyDict_DelItemString(adapted, name)) < 0) {
+        PyErr_Clear();
+    }
+    PyErr_Restore(type, value, trace);
+    Py_XDECREF(done);
+    return result;
+}
+
+static bool is_initialising(PyObject *module)
+{
+    PyObject *spec = PyObject_GetAttrString(module, "__spec__");
+    PyObject *flag = spec ? PyObject_GetAttrString(spec, "_initializing") : NULL;
+    bool is = flag != NULL && PyObject_IsTrue(flag) == 1;
+    Py_XDECREF(spec);
+    Py_XDECREF(flag);
+    PyErr_Clear();
+    return is;
+}
+
+int patch_module(const char *name, PyObject *module)
+{
+    for (int i = 0; i < row_count; i++) {
+        bool waiting = rows[i].original == NULL && strcmp(rows[i].module, name) == 0;
+        if (waiting && PyObject_HasAttrString(module, rows[i].owner[0] ? rows[i].owner : rows[i].name)) {
+            if (patch_row(&rows[i], module) < 0) {
+                return -1;
+            }
+        }
+    }
+    int complete = patch_late(name, module), diverted = complete < 0 ? -1 : divert_module(name, module);
+    int suited = diverted < 0 ? -1 : adapt(name, module);
+    if (suited < 0) {
+        return -1;
+    }
+    complete = complete && diverted && suited;
+    if (!complete || is_initialising(module)) {
+        imports_happened = true; /* look again when it is finished */
+        return 0;
+    }
+    if (adapters != NULL && PyDict_GetItemString(adapters, name) != NULL) {
+        return 0; /* stays on the list */
+    }
+    PyObject *key = PyUnicode_FromString(name);
+    int result = key ? PySet_Discard(awaited, key) : -1;
+    Py_XDECREF(key);
+    return result < 0 ? -1 : 0;
+}
+
+/* Optional modules are patched as soon as they are there, without importing them ourselves. */
+int patch_loaded_modules(void)
+{
+    if (awaited == NULL && await_all() < 0) {
+        return -1;
+    }
+    imports_happened = false;
+    PyObject *names = PySequence_List(awaited), *modules = PyImport_GetModuleDict();
+    int result = names && modules ? 0 : -1;
+    for (Py_ssize_t i = 0; result == 0 && i < PyList_GET_SIZE(names); i++) {
+        PyObject *name = PyList_GET_ITEM(names, i);
+        PyObject *module = PyDict_GetItemWithError(modules, name);
+        if (module != NULL) {
+            result = patch_module(PyUnicode_AsUTF8(name), module);
+        }
+    }
+    Py_XDECREF(names);
+    modules_seen = modules && PyDict_CheckExact(modules) ? PyDict_GET_SIZE(modules) : -1;
+    return result;
+}

@@ -1,0 +1,274 @@
+/* Sending: on a connection that was opened for requests what is sent is read first; to an address, that is checked. */
+#include "core.h"
+#include "network.h"
+
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/socket.h>
+
+/* An event loop wakes itself up by a NUL over a pair of sockets; guarded code that schedules something on the host's
+ * loop does so, too. */
+static bool is_wake_up(int fd, const char *data, size_t length)
+{
+    return length == 1 && data[0] == '\0' && is_unnamed_pair(fd);
+}
+
+static Py_ssize_t sent_by(const Call *call, PyObject *result, Py_ssize_t length)
+{
+    if (result == NULL) {
+        bool later = PyErr_ExceptionMatches(PyExc_BlockingIOError) && strcmp(call->row->name, "sendall") != 0;
+        return later ? 0 : -1;
+    }
+    return result == Py_None ? length : PyLong_AsSsize_t(result);
+}
+
+/* An urgent byte, for one, is taken out of the stream on the other side. */
+static bool plain_flags(const Call *call, Py_ssize_t at)
+{
+    long flags = call->nargs > at && PyLong_CheckExact(call->args[at]) ? PyLong_AsLong(call->args[at]) : 0;
+    bool known = call->nargs <= at || PyLong_CheckExact(call->args[at]);
+    PyErr_Clear();
+    return known && (flags & ~(long)(MSG_NOSIGNAL | MSG_DONTWAIT | MSG_MORE)) == 0;
+}
+
+/* The bytes are copied before they are read: somebody else might change them while they are sent. Of a body only the
+ * length counts; the view of it is what is sent, whatever its object says the next time. */
+static PyObject *send_on_wire(State *state, Call *call, Wire *wire, PyObject *view)
+{
+    Py_buffer *buffer = PyMemoryView_GET_BUFFER(view);
+    PyObject *result;
+    if (!plain_flags(call, 1) || !PyBuffer_IsContiguous(buffer, 'C')) {
+        refuse_target("this connection was opened for HTTP requests: send() takes plain bytes and no flags here");
+        return NULL;
+    }
+    if (wire_skips(wire, (size_t)buffer->len)) {
+        wire_skip(wire);
+        result = call_with(call, 0, view);
+        wire_skipped(wire, sent_by(call, result, buffer->len));
+        return result;
+    }
+    PyObject *copy = PyBytes_FromStringAndSize(buffer->buf, buffer->len);
+    if (copy == NULL || wire_begin(state, wire, PyBytes_AS_STRING(copy), (size_t)buffer->len) < 0) {
+        Py_XDECREF(copy);
+        return NULL;
+    }
+    result = call_with(call, 0, copy);
+    wire_end(wire, PyBytes_AS_STRING(copy), sent_by(call, result, buffer->len), (size_t)buffer->len);
+    Py_DECREF(copy);
+    return result;
+}
+
+static PyObject *send_on_foreign(State *state, Call *call, int fd, PyObject *view)
+{
+    Py_buffer *buffer = PyMemoryView_GET_BUFFER(view);
+    bool wakes = call->nargs == 1 && PyBuffer_IsContiguous(buffer, 'C') && is_wake_up(fd, buffer->buf, (size_t)buffer->len);
+    return wakes || peer_is_permitted(state, fd) == 0 ? call_with(call, 0, view) : NULL;
+}
+
+/* send, sendall: data first. */
+PyObject *on_send(State *state, Call *call)
+{
+    Wire *wire;
+    int fd = socket_number(call->self);
+    bool own = descriptor_owned(state, fd, &wire);
+    if ((LIKELY(own) && wire == NULL) || fd < 0 || call->nargs < 1) {
+        return call_original(call);
+    }
+    wire_share(wire); /* getting at the bytes may run code of theirs */
+    PyObject *view = PyMemoryView_FromObject(call->args[0]), *result = NULL;
+    if (view != NULL) {
+        result = own ? send_on_wire(state, call, wire, view) : send_on_foreign(state, call, fd, view);
+    }
+    Py_XDECREF(view);
+    wire_drop(wire);
+    return result;
+}
+
+static PyObject *send_to(State *state, Call *call, Py_ssize_t at)
+{
+    Dial target;
+    PyObject *result = NULL;
+    if (dial(state, call->self, call->args[at], false, &target) == 0) {
+        result = call_with(call, at, target.value);
+    }
+    dial_clear(&target);
+    return result;
+}
+
+/* sendto(data, address) or sendto(data, flags, address). */
+PyObject *on_sendto(State *state, Call *call)
+{
+    Wire *wire;
+    int fd = socket_number(call->self);
+    if (call->nargs < 2 || call->nargs > 3 || fd < 0) {
+        return call_original(call);
+    }
+    if (descriptor_owned(state, fd, &wire) && wire != NULL) {
+        refuse_target("this connection was opened for HTTP requests: use send()");
+        return NULL;
+    }
+    return send_to(state, call, call->nargs - 1);
+}
+
+/* All buffers as one text that nobody can change any more. */
+static PyObject *joined(PyObject *buffers)
+{
+    PyObject *empty = PyBytes_FromStringAndSize(NULL, 0), *list = empty ? PySequence_List(buffers) : NULL;
+    PyObject *whole = list ? PyObject_CallMethod(empty, "join", "O", list) : NULL;
+    Py_XDECREF(empty);
+    Py_XDECREF(list);
+    return whole;
+}
+
+static PyObject *sendmsg_on_wire(State *state, Call *call, Wire *wire)
+{
+    if (call->nargs != 1) {
+        refuse_target("this connection was opened for HTTP requests: use send()");
+        return NULL;
+    }
+    wire_share(wire); /* getting at the bytes may run code of theirs */
+    PyObject *data = joined(call->args[0]), *one = data ? PyTuple_Pack(1, data) : NULL, *result = NULL;
+    Py_ssize_t length = data ? PyBytes_GET_SIZE(data) : 0;
+    if (one != NULL && wire_begin(state, wire, PyBytes_AS_STRING(data), (size_t)length) == 0) {
+        result = call_with(call, 0, one);
+        wire_end(wire, PyBytes_AS_STRING(data), sent_by(call, result, length), (size_t)length);
+    }
+    Py_XDECREF(data);
+    Py_XDECREF(one);
+    wire_drop(wire);
+    return result;
+}
+
+/* Options that send a packet by way of another host than the one that was checked. */
+static bool is_detour(long level, long option)
+{
+    enum { SOURCE_ROUTE = 4, RETURN_ROUTE = 7, UPPER_LAYER = 31 };
+    static const int headers[] = {2, 3, 4, 5, 54, 55, 57, 59}; /* hop-by-hop, destination, routing, old and new */
+    bool found = level == IPPROTO_IP && (option == SOURCE_ROUTE || option == RETURN_ROUTE);
+    for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
+        found = found || (level == IPPROTO_IPV6 && option == headers[i]);
+    }
+    return found || (level == IPPROTO_TCP && option == UPPER_LAYER);
+}
+
+/* Descriptors that go to another process must be the subject's to read and write. */
+static int check_rights(State *state, PyObject *data)
+{
+    for (Py_ssize_t i = 0; i + (Py_ssize_t)sizeof(int) <= PyBytes_GET_SIZE(data); i += (Py_ssize_t)sizeof(int)) {
+        int fd;
+        memcpy(&fd, PyBytes_AS_STRING(data) + i, sizeof fd);
+        PyObject *number = PyLong_FromLong(fd);
+        int result = number ? descriptor_check(state, number, OP_READ | OP_MODIFY) : -1;
+        Py_XDECREF(number);
+        if (result < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* (level, type, data), copied. Only descriptors and credentials are sent along: other messages lead packets astray. */
+static PyObject *plain_message(State *state, PyObject *item)
+{
+    PyObject *message = PySequence_Tuple(item), *result = NULL;
+    long level = 0, type = 0;
+    if (message != NULL && PyTuple_GET_SIZE(message) == 3 && PyLong_Check(PyTuple_GET_ITEM(message, 0)) &&
+        PyLong_Check(PyTuple_GET_ITEM(message, 1))) {
+        level = PyLong_AsLong(PyTuple_GET_ITEM(message, 0));
+        type = PyLong_AsLong(PyTuple_GET_ITEM(message, 1));
+    }
+    if (message != NULL && !PyErr_Occurred() && level == SOL_SOCKET && (type == SCM_RIGHTS || type == SCM_CREDENTIALS)) {
+        PyObject *data = PyBytes_FromObject(PyTuple_GET_ITEM(message, 2));
+        if (data != NULL && (type != SCM_RIGHTS || check_rights(state, data) == 0)) {
+            result = Py_BuildValue("(llO)", level, type, data);
+        }
+        Py_XDECREF(data);
+    }
+    else if (!PyErr_Occurred()) {
+        net_deny_text(state, NET_CONNECT, "socket:option");
+    }
+    Py_XDECREF(message);
+    return result;
+}
+
+static PyObject *plain_messages(State *state, PyObject *given)
+{
+    PyObject *list = PySequence_List(given);
+    for (Py_ssize_t i = 0; list != NULL && i < PyList_GET_SIZE(list); i++) {
+        PyObject *message = plain_message(state, PyList_GET_ITEM(list, i));
+        if (message == NULL || PyList_SetItem(list, i, message) < 0) {
+            Py_CLEAR(list);
+        }
+    }
+    return list;
+}
+
+/* setsockopt(level, option, value) */
+PyObject *on_option(State *state, Call *call)
+{
+    for (Py_ssize_t i = 0; i < 2 && i < call->nargs; i++) {
+        if (!PyLong_Check(call->args[i])) {
+            PyErr_SetString(PyExc_TypeError, "an integer is required");
+            return NULL;
+        }
+    }
+    if (call->nargs >= 2 && is_detour(PyLong_AsLong(call->args[0]), PyLong_AsLong(call->args[1]))) {
+        net_deny_text(state, NET_CONNECT, "socket:option");
+        return NULL;
+    }
+    PyErr_Clear();
+    return call_original(call);
+}
+
+/* Each argument is read once; what was looked at is what is sent. */
+static PyObject *sendmsg_plainly(State *state, Call *call, bool own, int fd)
+{
+    PyObject *argv[MAX_ARGS], *data = NULL, *messages = NULL, *result = NULL;
+    Call copy;
+    Dial target = {NULL, NULL, -1};
+    bool addressed = call->nargs > 3 && call->args[3] != Py_None;
+    if (call_copy(call, argv, &copy) < 0 || (data = PySequence_List(call->args[0])) == NULL) {
+        return NULL;
+    }
+    argv[0] = data;
+    if (call->nargs > 2 && !PyLong_Check(call->args[2])) {
+        PyErr_SetString(PyExc_TypeError, "an integer is required for flags");
+    }
+    else if (call->nargs > 1 && (argv[1] = messages = plain_messages(state, call->args[1])) == NULL) {
+        /* refused */
+    }
+    else if (addressed ? dial(state, call->self, call->args[3], false, &target) == 0
+                       : own || peer_is_permitted(state, fd) == 0) {
+        argv[3] = addressed ? target.value : call->nargs > 3 ? call->args[3] : NULL;
+        result = call_original(&copy);
+    }
+    Py_XDECREF(data);
+    Py_XDECREF(messages);
+    dial_clear(&target);
+    return result;
+}
+
+/* sendmsg(buffers, ancillary data, flags, address) */
+PyObject *on_sendmsg(State *state, Call *call)
+{
+    Wire *wire;
+    int fd = socket_number(call->self);
+    bool own = descriptor_owned(state, fd, &wire);
+    if (fd < 0 || call->nargs < 1) {
+        return call_original(call);
+    }
+    return own && wire != NULL ? sendmsg_on_wire(state, call, wire) : sendmsg_plainly(state, call, own, fd);
+}
+
+/* may_use(socket or number) -> whether this chain may send on it: what pools ask before they reuse a connection. */
+PyObject *core_may_use(PyObject *module, PyObject *socket)
+{
+    State *state = state_guarding();
+    if (state == NULL) {
+        Py_RETURN_TRUE;
+    }
+    int fd = PyLong_CheckExact(socket) ? (int)PyLong_AsLong(socket) : socket_number(socket);
+    Wire *wire;
+    PyErr_Clear();
+    return PyBool_FromLong(fd < 0 || descriptor_owned(state, fd, &wire));
+}

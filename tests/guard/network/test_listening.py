@@ -1,0 +1,105 @@
+"""Listening: loopback and client ports are ordinary, everything beyond needs a rule."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def listening(world):
+    """Binding and listening, on loopback and beyond."""
+    import asyncio
+    import socket
+
+    import uvloop
+
+    port, rules = world.args
+
+    def bound(host, number, kind=socket.SOCK_STREAM, listen=False):
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, kind) as made:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.bind((host, number))
+            if listen:
+                made.listen()
+
+    async def served(host, number):
+        server = await asyncio.start_server(lambda reader, writer: None, host, number)
+        server.close()
+
+    def served_by_uvloop(host, number):
+        run_async(served(host, number), uvloop.new_event_loop)
+
+    def unbound():
+        with socket.socket() as made:
+            made.listen()
+
+    actions = {
+        "loopback": lambda: bound("127.0.0.1", 0, listen=True),
+        "loopback port": lambda: bound("127.0.0.1", port, listen=True),
+        "other loopback": lambda: bound("127.0.0.2", port, listen=True),
+        "localhost": lambda: bound("localhost", port, listen=True),
+        "ipv6 loopback": lambda: bound("::1", port, listen=True),
+        "udp loopback": lambda: bound("127.0.0.1", port, socket.SOCK_DGRAM),
+        "create_server": lambda: socket.create_server(("127.0.0.1", port)).close(),
+        "start_server": lambda: served("127.0.0.1", port),
+        "uvloop server": lambda: served_by_uvloop("127.0.0.1", port),
+        "client port": lambda: bound("0.0.0.0", 0),
+        "client port, empty": lambda: bound("", 0),
+        "client port, udp": lambda: bound("", 0, socket.SOCK_DGRAM),
+        "beyond": lambda: bound("0.0.0.0", port),
+        "beyond, empty": lambda: bound("", port),
+        "beyond, udp": lambda: bound("0.0.0.0", port, socket.SOCK_DGRAM),
+        "beyond, ipv6": lambda: bound("::", port),
+        "beyond, mapped": lambda: bound("::ffff:0.0.0.0", port),
+        "beyond, create_server": lambda: socket.create_server(("0.0.0.0", port)).close(),
+        "beyond, start_server": lambda: served("0.0.0.0", port),
+        "beyond, uvloop": lambda: served_by_uvloop("0.0.0.0", port),
+        "listen on a client port": lambda: bound("0.0.0.0", 0, listen=True),
+        "listen without bind": unbound,
+    }
+    return world.under([rule(*one) for one in rules], actions)["seen"]
+
+
+def unlike(seen, expected, names=None):
+    """What did not come out as expected."""
+    return {name: seen[name] for name in names or seen if seen[name] != expected}
+
+
+class TestListening:
+    LOCAL = (
+        *("loopback", "loopback port", "other loopback", "localhost", "ipv6 loopback", "udp loopback"),
+        *("create_server", "start_server", "uvloop server", "client port", "client port, empty", "client port, udp"),
+    )
+    BEYOND = ("beyond", "beyond, empty", "beyond, udp", "beyond, mapped")
+    # The standard library makes an error of its own from what stopped it, with the same number.
+    REWORDED = ("beyond, create_server", "beyond, start_server", "beyond, uvloop")
+
+    def test_loopback_and_client_ports_are_ordinary(self, net, free_port):
+        """They need no rule."""
+        seen = net.run(listening, free_port, [])
+        assert unlike(seen, "ok", self.LOCAL) == {}
+
+    def test_beyond_loopback_it_needs_a_rule(self, net, free_port):
+        """The denial says what to declare: receive on that address and port."""
+        seen = net.run(listening, free_port, [])
+        assert unlike(seen, f"denied receive 0.0.0.0:{free_port}", self.BEYOND) == {}
+        assert unlike(seen, "PermissionError:EACCES", self.REWORDED) == {}
+        assert seen["beyond, ipv6"] == f"denied receive [::]:{free_port}"
+
+    def test_a_client_port_is_not_listened_on(self, net, free_port):
+        """A port of the system's choice does for a client, and not for a server beyond loopback."""
+        seen = net.run(listening, free_port, [])
+        assert seen["listen on a client port"].startswith("denied receive 0.0.0.0:")
+        assert seen["listen without bind"].startswith("denied receive 0.0.0.0")
+
+    @pytest.mark.parametrize("target", ["0.0.0.0:{}", "0.0.0.0"])
+    def test_with_a_rule_it_listens(self, net, free_port, target):
+        """The rule that the denial names opens it."""
+        seen = net.run(listening, free_port, [[target.format(free_port), "receive"]])
+        assert unlike(seen, "ok", (*self.BEYOND, *self.REWORDED)) == {}
+
+    def test_connect_is_no_permission_to_listen(self, net, free_port):
+        """Nor is a URL."""
+        rules = [[f"0.0.0.0:{free_port}", "connect", "send"], [f"http://0.0.0.0:{free_port}", "receive"]]
+        seen = net.run(listening, free_port, rules)
+        assert unlike(seen, f"denied receive 0.0.0.0:{free_port}", self.BEYOND) == {}

@@ -1,0 +1,97 @@
+"""Pools: a connection that is kept open belongs to the subject that opened it."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pools(world):
+    """One client object of the host, used by the host and by two subjects in turn: over which connection each time."""
+    url = world.url("http", "/allowed")
+    fetch = SHARED[world.args[0]](world)
+    allowed = rule(url, "receive", "send")
+
+    def as_who(who):
+        return fetch(url) if who == "host" else world.guard(allowed, subject=who).run(fetch, url)
+
+    return [[who, as_who(who)] for who in ("host", "first", "first", "second", "host", "first", "second")]
+
+
+def shared_requests(world):
+    import requests
+
+    session = requests.Session()
+    return lambda url: session.get(url, timeout=5).json()["peer"]
+
+
+def shared_urllib3(world):
+    import urllib3
+
+    pool = urllib3.PoolManager()
+    return lambda url: pool.request("GET", url).json()["peer"]
+
+
+def shared_httpx(world, library="httpx"):
+    client = __import__(library).Client()
+    return lambda url: client.get(url).json()["peer"]
+
+
+def shared_httpx2(world):
+    return shared_httpx(world, "httpx2")
+
+
+def shared_async(library):
+    """A client that lives on a loop of the host's; each fetch is a task there, made where it is asked for."""
+
+    def make(world):
+        import asyncio
+
+        module, loop = __import__(library), asyncio.new_event_loop()
+        if library == "aiohttp":
+
+            async def opened():
+                return module.ClientSession()
+
+            client = loop.run_until_complete(opened())
+
+            async def fetch(url):
+                async with client.get(url) as response:
+                    return (await response.json())["peer"]
+        else:
+            client = module.AsyncClient()
+
+            async def fetch(url):
+                return (await client.get(url)).json()["peer"]
+
+        return lambda url: loop.run_until_complete(fetch(url))
+
+    return make
+
+
+SHARED = {
+    "requests": shared_requests,
+    "urllib3": shared_urllib3,
+    "httpx": shared_httpx,
+    "httpx2": shared_httpx2,
+    "httpx async": shared_async("httpx"),
+    "httpx2 async": shared_async("httpx2"),
+    "aiohttp": shared_async("aiohttp"),
+}
+
+
+class TestPools:
+    @pytest.mark.parametrize("client", SHARED)
+    def test_connections_are_not_shared_between_subjects(self, net, client):
+        """One client object for everybody: the host and each subject keep connections of their own, and reuse those."""
+        seen = net.run(pools, client)
+        peers = {who: {peer for one, peer in seen if one == who} for who in ("host", "first", "second")}
+        assert not peers["host"] & peers["first"]
+        assert not peers["host"] & peers["second"]
+        assert not peers["first"] & peers["second"]
+        in_a_row = [peer for who, peer in seen if who == "first"][:2]
+        assert in_a_row[0] == in_a_row[1]
+
+    @pytest.mark.parametrize("client", SHARED)
+    def test_without_a_guard_they_are(self, net, client):
+        """The client pools: otherwise the test above would show nothing."""
+        assert len({peer for _, peer in net.run(pools, client, guarded=False)}) == 1

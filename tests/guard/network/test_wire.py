@@ -1,0 +1,183 @@
+"""The wire: every byte on a connection that a request opened is read again, whoever sends it."""
+
+from __future__ import annotations
+
+
+def wire(world):
+    """What may be sent on a connection that a ticket opened, byte for byte; the sink keeps what arrives."""
+    import socket
+
+    from democrai_sandbox.guard import _core
+
+    home = world.url("sink")
+    host = world.at("sink").encode()
+
+    def head(method, path, *more, name=host):
+        return b"\r\n".join([method + b" " + path + b" HTTP/1.1", b"Host: " + name, *more, b"", b""])
+
+    allowed = head(b"GET", b"/allowed")
+    payloads = {
+        "allowed": [allowed],
+        "allowed, below": [head(b"GET", b"/allowed/x?y=/secret")],
+        "allowed, in pieces": [allowed[:3], allowed[3:20], allowed[20:]],
+        "allowed, twice": [allowed, allowed],
+        "allowed, pipelined": [allowed * 2],
+        "allowed, body": [head(b"POST", b"/post", b"Content-Length: 4") + b"body"],
+        "other path": [head(b"GET", b"/secret")],
+        "other path, in pieces": [head(b"GET", b"/secret")[:6], head(b"GET", b"/secret")[6:]],
+        "other path, second": [allowed, head(b"GET", b"/secret")],
+        "other path, pipelined": [allowed + head(b"GET", b"/secret")],
+        "other method": [head(b"POST", b"/allowed", b"Content-Length: 0")],
+        "other host": [head(b"GET", b"/allowed", name=b"evil.example.com")],
+        "absolute": [head(b"GET", b"http://evil.example.com/allowed")],
+        "body then request": [head(b"POST", b"/post", b"Content-Length: 0") + head(b"GET", b"/secret")],
+        "climbing": [head(b"GET", b"/allowed/../secret")],
+        "not HTTP": [b"EHLO evil\r\n"],
+    }
+
+    def play(pieces):
+        with _core.request("GET", f"{home}/allowed"), socket.create_connection(world.address("sink"), 5) as made:
+            for piece in pieces:
+                made.sendall(piece)
+            made.settimeout(2)
+            return made.recv(15).decode()
+
+    guard = [rule(f"{home}/allowed", "receive"), rule(f"{home}/post", "send")]
+    told = {}
+    for name, pieces in payloads.items():
+        result = world.under(guard, {"it": lambda pieces=pieces: play(pieces)})
+        sent = "".join(entry["data"] for entry in result["arrived"] if entry["event"] == "bytes")
+        told[name] = {"told": result["seen"]["it"], "secret": any(word in sent for word in ("secret", "evil"))}
+    return told
+
+
+def http2_wire(world):
+    """Requests put on an HTTP/2 connection by hand, with frames of the subject's own making."""
+    import socket
+
+    import h2.connection
+
+    from democrai_sandbox.guard import _core
+
+    context = world.tls()
+    context.set_alpn_protocols(["h2"])
+    home, authority = world.url("http2"), world.at("http2")
+
+    def head(method, path, host=authority):
+        return [(":method", method), (":path", path), (":scheme", "https"), (":authority", host), ("x-long", "x" * 99)]
+
+    def play(*heads, cut=None):
+        engine = h2.connection.H2Connection()
+        engine.initiate_connection()
+        with (
+            _core.request("GET", f"{home}/allowed"),
+            socket.create_connection(world.address("http2"), 5) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as made,
+        ):
+            answers = []
+            for one in heads:
+                stream = engine.get_next_available_stream_id()
+                engine.send_headers(stream, one, end_stream=True)
+                data = engine.data_to_send()
+                for start in range(0, len(data), cut or len(data)):
+                    made.sendall(data[start : start + (cut or len(data))])
+                while not any(type(event).__name__ == "StreamEnded" for event in engine.receive_data(made.recv(9999))):
+                    pass
+                answers.append("answered")
+            return answers
+
+    allowed = head("GET", "/allowed")
+    actions = {
+        "allowed": lambda: play(allowed),
+        "allowed, in pieces": lambda: play(allowed, head("GET", "/allowed/x"), cut=5),
+        "allowed, again": lambda: play(*[allowed] * 5),
+        "other path": lambda: play(head("GET", "/secret")),
+        "other path, second": lambda: play(allowed, head("GET", "/secret")),
+        "other path, in pieces": lambda: play(head("GET", "/secret"), cut=3),
+        "other method": lambda: play(head("POST", "/allowed")),
+        "other host": lambda: play(head("GET", "/allowed", "evil.example.com")),
+    }
+    told = {}
+    for name, action in actions.items():
+        result = world.under([rule(f"{home}/allowed", "receive")], {"it": action})
+        arrived = [entry for entry in result["arrived"] if entry["event"] == "request"]
+        told[name] = [result["seen"]["it"], [f"{entry['method']} {entry['path']} {entry['host']}" for entry in arrived]]
+    return told
+
+
+def own_connection(world):
+    """http.client's connection, connected first and asked afterwards, and then used by its socket."""
+    from http.client import HTTPConnection
+
+    home = world.url("http")
+
+    def connect_first(place, path):
+        connection = HTTPConnection(*world.address(place), timeout=5)
+        try:
+            connection.connect()
+            connection.request("GET", path)
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+    def raw(path):
+        connection = HTTPConnection(*world.address("http"), timeout=5)
+        try:
+            connection.request("GET", "/allowed")
+            connection.getresponse().read()
+            connection.sock.sendall(f"GET {path} HTTP/1.1\r\nHost: {world.at('http')}\r\n\r\n".encode())
+            return connection.sock.recv(15).decode()
+        finally:
+            connection.close()
+
+    actions = {
+        "allowed": lambda: connect_first("http", "/allowed"),
+        "other path": lambda: connect_first("http", "/secret"),
+        "other origin": lambda: connect_first("other", "/allowed"),
+        "by its socket": lambda: raw("/allowed/again"),
+        "by its socket, other path": lambda: raw("/secret"),
+    }
+    return world.under([rule(f"{home}/allowed", "receive")], actions)
+
+
+class TestOnTheWire:
+    def test_permitted_requests_pass_however_they_are_cut(self, net):
+        """In pieces, one after the other, pipelined, with a body."""
+        for name, seen in net.run(wire).items():
+            if name.startswith("allowed"):
+                assert seen["told"] == "HTTP/1.1 200 OK", name
+
+    def test_anything_else_is_stopped_before_it_leaves(self, net):
+        """Another path, method or host, the second of two requests, what is not HTTP at all."""
+        for name, seen in net.run(wire).items():
+            if not name.startswith("allowed"):
+                assert seen["told"].startswith(("denied ", "InvalidInputError")), (name, seen)
+                assert seen["secret"] is False, name
+
+    def test_the_same_for_http2(self, net):
+        """Each stream's headers are read on the wire: what is not permitted is not sent, whoever made the frames."""
+        told = net.run(http2_wire)
+        here = f"127.0.0.1:{net.places['http2'][1]}"
+        fine = {"allowed": 1, "allowed, in pieces": 2, "allowed, again": 5}
+        for name, (seen, arrived) in told.items():
+            if name in fine:
+                assert seen == ["answered"] * fine[name], name
+                assert len(arrived) == fine[name], name
+            else:
+                assert seen.startswith(("denied ", "InvalidInputError")), (name, seen)
+                assert set(arrived) <= {f"GET /allowed {here}"}, name
+
+    def test_a_connection_opened_ahead_of_its_request(self, net):
+        """To an origin for which something is permitted it opens; each request on it is checked, also by its socket."""
+        told = net.run(own_connection)
+        home = f"http://127.0.0.1:{net.places['http'][1]}"
+        assert told["seen"] == {
+            "allowed": 200,
+            "other path": f"denied receive {home}/secret",
+            "other origin": f"denied connect http://127.0.0.1:{net.places['other'][1]}",
+            "by its socket": "HTTP/1.1 200 OK",
+            "by its socket, other path": f"denied receive {home}/secret",
+        }
+        paths = [entry["path"] for entry in told["arrived"] if entry["event"] == "request"]
+        assert paths == ["/allowed", "/allowed", "/allowed/again", "/allowed"]
+        assert {entry["at"] for entry in told["arrived"]} == {"http"}
