@@ -25,6 +25,8 @@ PATHS = {
     "escaped_letters": "/%73ecret",
     "sibling": "/allowedsecret",
     "case": "/ALLOWED/../secret",
+    "fragment": "/allowed#/../../secret",
+    "fragment_escaped": "/allowed%23/../../secret",
 }
 
 

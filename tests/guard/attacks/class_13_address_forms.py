@@ -177,3 +177,15 @@ def routing_header(ground: Ground) -> None:
 def routing_header_message(ground: Ground) -> None:
     sock = socket.socket(SIX, socket.SOCK_DGRAM)
     sock.sendmsg([b"exfiltrated"], [(socket.IPPROTO_IPV6, socket.IPV6_RTHDR, home_address())], 0, ("::1", 9))
+
+
+@network_attack(
+    "an IPv6 routing header is set for all packets, by the older of two options",
+    unguarded="only a kernel with mobile IPv6 takes it",
+    expect=REFUSED,
+    rules=six_rules,
+)
+def routing_header_older(ground: Ground) -> None:
+    header = home_address()
+    message = struct.pack("@Nii", 16 + len(header), socket.IPPROTO_IPV6, socket.IPV6_RTHDR) + header
+    socket.socket(SIX, socket.SOCK_DGRAM).setsockopt(socket.IPPROTO_IPV6, 6, message)

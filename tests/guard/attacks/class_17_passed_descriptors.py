@@ -8,7 +8,7 @@ import socket
 import threading
 
 from tests.guard.attacks.kit import FILES_OR_FD, Ground
-from tests.guard.attacks.network import LIMIT, NETWORK, guarded, network_attacks_of, other
+from tests.guard.attacks.network import LIMIT, NETWORK, guarded, network_attacks_of, other, peers
 
 STOPPED = NETWORK | FILES_OR_FD
 REQUEST = b"GET /secret HTTP/1.1\r\n\r\n"
@@ -201,5 +201,72 @@ network_attacks_of(
     "a connection that the host made is received as a descriptor: {}",
     expect=STOPPED,
     group="received_",
+    prepare=hold,
+)
+
+
+def give_away(ground: Ground, number: int, wrap=lambda numbers: numbers) -> None:
+    """Send a number to another process, over a socket that the subject may use."""
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(peers(ground).taker)
+    ground.held.taken = sock
+    sock.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, wrap(array.array("i", [number])))])
+
+
+def give_later(ground: Ground) -> None:
+    """The list of what is sent besides is filled after it was looked at, while the bytes are read."""
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(peers(ground).taker)
+    ground.held.taken = sock
+    ancillary: list[tuple[int, int, object]] = []
+
+    class Filling:
+        def __iter__(self):
+            ancillary.append((socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [ground.held.file])))
+            yield b"x"
+
+    sock.sendmsg(Filling(), ancillary)
+
+
+def give_by_flags(ground: Ground) -> None:
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(peers(ground).taker)
+    ground.held.taken = sock
+    ancillary: list[tuple[int, int, object]] = []
+
+    class Flags:
+        def __index__(self) -> int:
+            ancillary.append((socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [ground.held.file])))
+            return 0
+
+    sock.sendmsg([b"x"], ancillary, Flags())
+
+
+def give_by_reduction(ground: Ground) -> None:
+    from multiprocessing import reduction
+
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(peers(ground).taker)
+    ground.held.taken = sock
+    sock.settimeout(0.2)
+    try:
+        reduction.sendfds(sock, [ground.held.file])
+    except TimeoutError:
+        pass  # the other side says nothing
+
+
+network_attacks_of(
+    {
+        "file": lambda ground: give_away(ground, ground.held.file),
+        "file_as_bytes": lambda ground: give_away(ground, ground.held.file, bytes),
+        "connection": lambda ground: give_away(ground, ground.held.number),
+        "filled_later": give_later,
+        "filled_by_flags": give_by_flags,
+        "by_reduction": give_by_reduction,
+    },
+    "a number of the host's is handed to another process: {}",
+    expect=STOPPED.quietly.or_raises("TypeError"),
+    group="given_",
+    servers=("taker",),
     prepare=hold,
 )

@@ -419,3 +419,41 @@ async def bind_loop(ground: Ground) -> None:
 def bind_abstract(ground: Ground) -> bool:
     socket.socket(UNIX).bind("\0the-helper-of-the-host")
     return True
+
+
+def bind_race(ground: Ground) -> None:
+    """The folder in which a socket is made is exchanged for a link to another one, time and again."""
+    import threading
+
+    os.mkdir(f"{ground.inside}/real")
+    os.symlink(ground.outside_dir, f"{ground.inside}/link")
+    where, done = f"{ground.inside}/folder", threading.Event()
+    os.rename(f"{ground.inside}/real", where)
+
+    def flip() -> None:
+        while not done.is_set():
+            os.rename(where, f"{ground.inside}/real")
+            os.rename(f"{ground.inside}/link", where)
+            os.rename(where, f"{ground.inside}/link")
+            os.rename(f"{ground.inside}/real", where)
+
+    thread = threading.Thread(target=flip, daemon=True)
+    thread.start()
+    try:
+        for number, _ in enumerate(rounds()):
+            try:
+                socket.socket(UNIX).bind(f"{where}/new{number}")
+            except PermissionError as error:
+                ground.errors[:] = [error]
+            except OSError:
+                continue
+    finally:
+        done.set()
+        thread.join()
+
+
+network_attack(
+    "the folder in which a socket is made is exchanged for a link meanwhile",
+    expect=STOPPED.quietly,
+    name="bind_race",
+)(bind_race)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 
-from tests.guard.attacks.kit import Ground
+from tests.guard.attacks import namespaces
+from tests.guard.attacks.kit import SANDBOX, Ground
 from tests.guard.attacks.network import (
     REFUSED,
     ask,
@@ -326,3 +327,51 @@ network_attacks_of(
 @network_attack("a rule for sending opens no socket", rules=lambda ground: [("send", f"127.0.0.1:{peers(ground).web}")])
 def operation_only(ground: Ground) -> object:
     return ask(dial(web(ground)))
+
+
+def lonely(ground: Ground) -> None:
+    """A network of the attack's own: what is changed there harms nobody."""
+    namespaces.enter(ground.base)
+
+
+lonely.first = True
+
+
+def change_interface(ground: Ground) -> bool:
+    """The machine gets another address, by a call on a socket of the subject's own."""
+    import fcntl
+    import struct
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as plain:
+        where = struct.pack("16sH2x4s8x", b"lo:7", socket.AF_INET, socket.inet_aton("198.51.100.9"))
+        fcntl.ioctl(plain, 0x8916, where)
+    return True
+
+
+def add_route(ground: Ground) -> bool:
+    """Packets to a permitted address are sent another way."""
+    import fcntl
+    import struct
+
+    def address(text: str) -> bytes:
+        return struct.pack("H2x4s8x", socket.AF_INET, socket.inet_aton(text))
+
+    entry = struct.pack("@L16s16s16sHhLPhPLLH", 0, address("198.51.100.9"), address("0.0.0.0"), address("255.255.255.255"), 5, 0, 0, 0, 0, 0, 0, 0, 0)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as plain:
+        try:
+            fcntl.ioctl(plain, 0x890B, entry)
+        except PermissionError:
+            raise
+        except OSError:
+            return True  # the kernel was asked
+    return True
+
+
+network_attacks_of(
+    {"address": change_interface, "route": add_route},
+    "the network of the machine is changed by a call on a socket: {}",
+    expect=SANDBOX | REFUSED,
+    group="machine_",
+    needs=("root", "namespaces"),
+    before=lonely,
+)

@@ -224,6 +224,50 @@ network_attacks_of(
 )
 
 
+def hold_uvloop(ground: Ground) -> None:
+    """The host has a loop of uvloop's in a thread of its own, with an open connection and an endpoint for datagrams."""
+    import asyncio
+    import threading
+
+    import uvloop
+
+    loop = ground.held.loop = uvloop.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+
+    def wait(coroutine) -> object:
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(LIMIT)
+
+    ground.held.reader, ground.held.writer = wait(asyncio.open_connection(*other(ground)))
+    ground.held.endpoint, _ = wait(loop.create_datagram_endpoint(asyncio.DatagramProtocol, remote_addr=other(ground)))
+
+
+def hits_soon(ground: Ground) -> None:
+    """What was handed to the other thread has been done."""
+    import threading
+
+    done = threading.Event()
+    ground.held.loop.call_soon_threadsafe(done.set)
+    done.wait(LIMIT)
+
+
+network_attacks_of(
+    {
+        "write": lambda ground: ground.held.writer.write(REQUEST),
+        "transport": lambda ground: ground.held.writer.transport.write(REQUEST),
+        "writelines": lambda ground: ground.held.writer.transport.writelines([REQUEST]),
+        "in_the_loop": lambda ground: ground.held.loop.call_soon_threadsafe(ground.held.writer.transport.write, REQUEST) and None,
+        "datagram": lambda ground: ground.held.endpoint.sendto(b"x"),
+    },
+    "an open connection of the host's on uvloop is used: {}",
+    expect=STOPPED.quietly,
+    group="uvloop_",
+    servers=("udp",),
+    needs=("uvloop",),
+    prepare=hold_uvloop,
+    then=hits_soon,
+)
+
+
 def hold_secure(ground: Ground) -> None:
     """The host has a connection with TLS, over which it has asked for something."""
     plain = socket.create_connection(("127.0.0.1", peers(ground).tls))

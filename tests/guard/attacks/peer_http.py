@@ -142,9 +142,9 @@ def _read_chunks(rest: bytes) -> tuple[bytes, int] | None:
 def path_of(target: str, reading: Reading) -> str:
     """The path a target means to this server."""
     path = re.sub(r"^[a-zA-Z]+://[^/?#]*", "", target) if "://" in target else target
-    path = path.partition("?")[0].partition("#")[0]
+    path = path.partition("?")[0]
     if not reading.decodes:
-        return path
+        return path.partition("#")[0]
     for _ in range(2):
         path = unquote(path)
     parts: list[str] = []

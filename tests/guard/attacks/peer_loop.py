@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import select
 import socket
 import time
@@ -159,6 +160,9 @@ class Loop:
         return self.context
 
     def receive(self, connection: Plain) -> None:
+        if connection.label == "taker":
+            self.take_descriptor(connection)
+            return
         try:
             received = connection.sock.recv(1 << 20)
         except OSError:
@@ -169,6 +173,15 @@ class Loop:
             return
         connection.data += connection.feed(received)
         self.read_requests(connection)
+
+    def take_descriptor(self, connection: Plain) -> None:
+        """Whether somebody handed over a descriptor that leads to the secret."""
+        data, numbers, *_ = socket.recv_fds(connection.sock, 99, 9)
+        for number in numbers:
+            if self.secret.encode() in os.read(number, 999):
+                self.hits.append("taker: a descriptor of the host")
+        if not data:
+            self.close(connection)
 
     def close(self, connection: Plain) -> None:
         number = connection.sock.fileno()
@@ -195,7 +208,7 @@ class Loop:
         if connection.label == "proxy":
             self.answer_as_proxy(connection, request, what)
             return
-        if request.method == "CONNECT":
+        if request.method in ("CONNECT", "PRI"):
             connection.send(TEXT.format(405, 0, "", "").encode())
             return
         permitted = connection.label != "other" and is_permitted(request, self.reading, self.hosts)

@@ -106,6 +106,13 @@ class Peers:
                 listener.bind(path)
                 self._take("plain", listener, kind)
 
+    def _add_taker(self) -> None:
+        """Another process that the subject may talk to, and that takes descriptors."""
+        self.taker = f"{self.base}/inside/take"
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(self.taker)
+        self._take("taker", listener, socket.SOCK_STREAM)
+
     def _add_town(self) -> None:
         """In a network of the attack's own: a name server, and one port at the addresses that names lead to."""
         from tests.guard.attacks.peer_names import ADDRESSES, GOOD

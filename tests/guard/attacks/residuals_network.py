@@ -4,32 +4,17 @@ from __future__ import annotations
 
 from tests.guard.attacks.class_33_wire_text import sending
 from tests.guard.attacks.kit import Ground, Residual
-from tests.guard.attacks.network import here, network_attack, open_connection, request
+from tests.guard.attacks.network import network_attack, open_connection, other, request
 from tests.guard.attacks.peer_http import Reading
 
-FRAMES = Residual(
-    why="HTTP/2 is let through once a connection was opened for a permitted request: its frames are checked by the "
-    "adapters of the clients only, so frames made by hand reach other paths of the same server",
-    closes="reading HTTP/2 frames on the wire, or refusing the preface where no rule covers the whole server",
+PROTOCOL = Residual(
+    why="the host's loop calls a protocol that the subject has put in the place of the host's",
+    closes="code provenance",
 )
 SERVER = Residual(
     why="the server does not read the body that it was promised, and takes it for the next request",
     closes="nothing on this side: the request is well-formed, and permitted",
 )
-
-
-@network_attack("HTTP/2 frames are made by hand", expect=FRAMES)
-def http2_by_hand(ground: Ground) -> None:
-    def literal(name: bytes, value: bytes) -> bytes:
-        return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
-
-    def frame(kind: int, flags: int, stream: int, data: bytes = b"") -> bytes:
-        return len(data).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + data
-
-    fields = {b":method": b"GET", b":scheme": b"http", b":path": b"/secret", b":authority": here(ground, "HERE")}
-    head = b"".join(literal(name, value) for name, value in fields.items())
-    sock = open_connection(ground).sock
-    sock.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0) + frame(1, 5, 1, head))
 
 
 @network_attack(
@@ -42,3 +27,34 @@ def body_not_read(ground: Ground) -> None:
     hidden = request(ground, "/secret")
     sock = open_connection(ground).sock
     sock.sendall(request(ground, "/allowed", "POST", f"Content-Length: {len(hidden)}\r\n") + hidden)
+
+
+async def hold_transport(ground: Ground) -> None:
+    """The host has an open connection on its loop, and waits for an answer."""
+    import asyncio
+
+    _, ground.held.writer = await asyncio.open_connection(*other(ground))
+    ground.held.writer.write(b"GET /secret HTTP/1.1\r\n\r\n")
+
+
+async def wait(ground: Ground) -> None:
+    import asyncio
+
+    for _ in range(40):
+        await asyncio.sleep(0.01)
+        if ground.loot or ground.errors:
+            break
+
+
+@network_attack(
+    "the protocol of a connection of the host is exchanged", expect=PROTOCOL, prepare=hold_transport, then=wait
+)
+async def protocol_exchanged(ground: Ground) -> None:
+    import asyncio
+
+    class Mine(asyncio.Protocol):
+        def data_received(self, data: bytes) -> None:
+            ground.loot.append(data)
+            ground.steal()
+
+    ground.held.writer.transport.set_protocol(Mine())

@@ -151,7 +151,6 @@ def status(fetch, url):
 
 def answers(world):
     """What is left of the answers for some names."""
-
     names, rules = world.args
     resolve = world.load(RESOLVING)["LOOKUPS"]["getaddrinfo"]
     return world.under([rule(*one) for one in rules], {name: lambda name=name: resolve(name) for name in names})["seen"]

@@ -17,6 +17,35 @@ def pools(world):
     return [[who, as_who(who)] for who in ("host", "first", "first", "second", "host", "first", "second")]
 
 
+def at_once(world):
+    """Several subjects in threads share one client; each may fetch its own page and tries its neighbour's."""
+    import threading
+
+    fetch = SHARED[world.args[0]](world)
+    number = 6
+    seen = [[] for _ in range(number)]
+
+    def subject(mine):
+        for turn in range(12):
+            page = (mine + turn % 2) % number
+            try:
+                fetch(world.url("http", f"/page{page}"))
+                verdict = "ok"
+            except Exception as error:
+                verdict = tell(error).rpartition("/")[2]
+            seen[mine].append(verdict)
+
+    def run(mine):
+        world.guard(rule(world.url("http", f"/page{mine}"), "receive"), subject=f"s{mine}").run(subject, mine)
+
+    threads = [threading.Thread(target=run, args=(mine,)) for mine in range(number)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return seen
+
+
 def shared_requests(world):
     import requests
 
@@ -90,6 +119,12 @@ class TestPools:
         assert not peers["first"] & peers["second"]
         in_a_row = [peer for who, peer in seen if who == "first"][:2]
         assert in_a_row[0] == in_a_row[1]
+
+    @pytest.mark.parametrize("client", ["requests", "urllib3", "httpx", "httpx2"])
+    def test_subjects_at_once_do_not_get_in_each_others_way(self, net, client):
+        """Every subject gets its own page every time, and its neighbour's never."""
+        for mine, verdicts in enumerate(net.run(at_once, client)):
+            assert verdicts == ["ok", f"page{(mine + 1) % 6}"] * 6
 
     @pytest.mark.parametrize("client", SHARED)
     def test_without_a_guard_they_are(self, net, client):

@@ -387,6 +387,7 @@ PyObject *bind_to(State *state, PyObject *function);
 PyObject *callback_of(State *state, PyObject *function, PyObject *future);
 bool is_foreign_context(State *state, PyObject *context);
 int executor_patch(PyObject *module);
+int anyio_patch(PyObject *module);
 int future_patch(PyObject *module);
 int loop_patch(PyObject *module);
 int pool_patch(PyObject *module);

@@ -291,6 +291,7 @@ int refuse_internet_socket(State *state, PyObject *number)
 PyObject *on_wakeup_number(State *state, Call *call)
 {
     if (call->nargs > 0 && PyLong_Check(call->args[0]) && PyLong_AsLong(call->args[0]) >= 0 &&
+        !is_unnamed_pair((int)PyLong_AsLong(call->args[0])) &&
         (descriptor_check(state, call->args[0], OP_MODIFY) < 0 || refuse_internet_socket(state, call->args[0]) < 0)) {
         return NULL;
     }
@@ -377,7 +378,7 @@ static int socket_init(PyObject *self, PyObject *args, PyObject *kwargs)
         number = PyDict_GetItemString(kwargs, "fileno");
     }
     bool given = number != NULL && number != Py_None;
-    if (socket_number(self) >= 0) {
+    if (socket_family(self) != 0) {
         refuse_target("a socket object is made once"); /* its number must not change while it is being used */
         return -1;
     }

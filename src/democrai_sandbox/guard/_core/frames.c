@@ -4,21 +4,31 @@
 #include "hpack.h"
 #include "network.h"
 
+#include <stdio.h>
 #include <string.h>
 
-enum { DATA = 0, HEADERS = 1, PUSH_PROMISE = 5, CONTINUATION = 9 };
+enum { DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION };
 enum { END_STREAM = 1, END_HEADERS = 4, PADDED = 8, WITH_PRIORITY = 32 };
-enum { HEADER = 9, LONGEST_BLOCK = 64 * 1024 };
+enum { HEADER = 9, LONGEST_BLOCK = 64 * 1024, MOST_STREAMS = 256 };
 
 static const char magic[] = "SM\r\n\r\n"; /* the second half of the preface */
+
+/* A request whose body is not complete. */
+typedef struct {
+    uint32_t id;
+    bool counted; /* its content-length said how much is to come */
+    uint64_t left;
+} Stream;
 
 struct Frames {
     unsigned char header[HEADER];
     int in_header, in_magic;
-    uint32_t left, stream, open_block; /* open_block: the stream whose headers are not complete */
+    uint32_t left, payload, stream, open_block; /* open_block: the stream whose headers are not complete */
     int type, flags, block_flags;
     char *block;
     size_t used;
+    Stream streams[MOST_STREAMS];
+    int open_streams;
     Hpack table;
 };
 
@@ -68,7 +78,7 @@ Frames *frames_copy(const Frames *from)
 /* ---- a complete block of headers ----------------------------------------------------------------------------------- */
 
 typedef struct {
-    char method[32], scheme[16], *path, *authority, *host;
+    char method[32], scheme[16], length[24], *path, *authority, *host;
     int pseudo;
     bool odd;
 } Request;
@@ -101,30 +111,115 @@ static bool is(HpackText name, const char *word)
     return name.length == strlen(word) && memcmp(name.text, word, name.length) == 0;
 }
 
+/* A front server may write the headers down as HTTP/1.x: nothing may then look like a line or frame another body. */
+static bool is_plain(HpackText name, HpackText value)
+{
+    static const char *const connection_headers[] = {"connection", "transfer-encoding", "upgrade", "keep-alive",
+                                                     "proxy-connection", "expect"};
+    for (size_t i = 0; i < sizeof connection_headers / sizeof *connection_headers; i++) {
+        if (is(name, connection_headers[i])) {
+            return false;
+        }
+    }
+    for (size_t i = 0; i < name.length; i++) {
+        char c = name.text[i];
+        bool letter = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || (c != '\0' && strchr("!#$%&'*+-.^_`|~", c));
+        if (!letter && !(i == 0 && c == ':')) {
+            return false;
+        }
+    }
+    return name.length > 0 && !memchr(value.text, '\r', value.length) && !memchr(value.text, '\n', value.length) &&
+           !memchr(value.text, '\0', value.length);
+}
+
 static int each_header(HpackText name, HpackText value, void *context)
 {
     Request *request = context;
     bool pseudo = name.length > 0 && name.text[0] == ':';
     request->pseudo += pseudo;
+    request->odd = request->odd || !is_plain(name, value);
     int result = is(name, ":method")      ? take(value, request->method, sizeof request->method)
                  : is(name, ":scheme")    ? take(value, request->scheme, sizeof request->scheme)
                  : is(name, ":path")      ? take_long(value, &request->path)
                  : is(name, ":authority") ? take_long(value, &request->authority)
                  : is(name, "host")       ? take_long(value, &request->host)
+                 : is(name, "content-length") ? take(value, request->length, sizeof request->length)
                                           : (pseudo ? -1 : 0); /* :protocol, for one: a tunnel */
     request->odd = request->odd || result < 0;
     return 0; /* the table must follow in any case */
+}
+
+static int malformed_stream(const char *why)
+{
+    char text[160];
+    snprintf(text, sizeof text, "not plain HTTP/2: %s", why);
+    return refuse_target(text);
 }
 
 static int check_request(State *state, const WireOrigin *origin, const Request *request, bool body)
 {
     const char *host = request->authority ? request->authority : request->host;
     bool two = request->authority && request->host && strcmp(request->authority, request->host) != 0;
-    if (request->odd || two || host == NULL || request->path == NULL || request->method[0] == '\0' ||
+    if (two || host == NULL || request->path == NULL || request->method[0] == '\0' ||
         strcmp(request->method, "CONNECT") == 0) {
-        return refuse_target("not a plain HTTP/2 request: its method, path or host is missing, or there twice");
+        return malformed_stream("its method, path or host is missing, or there twice");
     }
     return stream_check(state, origin, request->method, request->path, host, body);
+}
+
+/* ---- streams with a body ------------------------------------------------------------------------------------------- */
+
+static Stream *find_stream(Frames *frames, uint32_t id)
+{
+    for (int i = 0; i < frames->open_streams; i++) {
+        if (frames->streams[i].id == id) {
+            return &frames->streams[i];
+        }
+    }
+    return NULL;
+}
+
+static void close_stream(Frames *frames, uint32_t id)
+{
+    Stream *stream = find_stream(frames, id);
+    if (stream != NULL) {
+        *stream = frames->streams[--frames->open_streams];
+    }
+}
+
+static int open_stream(Frames *frames, const char *length)
+{
+    bool counted = length[0] != '\0', ends = frames->block_flags & END_STREAM;
+    uint64_t left = counted ? strtoull(length, NULL, 10) : 0;
+    if (length[strspn(length, "0123456789")] != '\0' || (ends && left > 0) || strlen(length) > 18) {
+        return malformed_stream("its content-length is not that of its body");
+    }
+    if (ends) {
+        return 0;
+    }
+    if (frames->open_streams == MOST_STREAMS || find_stream(frames, frames->stream) != NULL) {
+        return malformed_stream("too many requests at once, or one twice");
+    }
+    frames->streams[frames->open_streams++] = (Stream){frames->stream, counted, left};
+    return 0;
+}
+
+/* Data belongs to a request that said it would come. Somebody who knows no HTTP/2 would read on in it. */
+static int begin_data(Frames *frames)
+{
+    Stream *stream = find_stream(frames, frames->stream);
+    bool ends = frames->flags & END_STREAM;
+    if (stream == NULL || frames->flags & PADDED) {
+        return malformed_stream("data that no request announced, or padded");
+    }
+    if (stream->counted && (frames->left > stream->left || (ends && frames->left != stream->left))) {
+        return malformed_stream("more or less data than the content-length said");
+    }
+    stream->left -= stream->counted ? frames->left : 0;
+    if (ends) {
+        close_stream(frames, frames->stream);
+    }
+    return 0;
 }
 
 static int end_block(Frames *frames, State *state, const WireOrigin *origin)
@@ -135,11 +230,16 @@ static int end_block(Frames *frames, State *state, const WireOrigin *origin)
     frames->block = NULL;
     frames->used = 0;
     frames->open_block = 0;
-    if (result < 0) {
-        result = refuse_target("HTTP/2 headers that cannot be read were written to this connection");
+    bool trailers = request.pseudo == 0 && find_stream(frames, frames->stream) && frames->block_flags & END_STREAM;
+    if (result < 0 || request.odd) {
+        result = malformed_stream("its headers cannot be read, or do not belong there");
     }
-    else if (request.pseudo > 0) { /* none: headers after a body */
+    else if (trailers) {
+        close_stream(frames, frames->stream);
+    }
+    else {
         result = check_request(state, origin, &request, !(frames->block_flags & END_STREAM));
+        result = result < 0 ? -1 : open_stream(frames, request.length);
     }
     PyMem_Free(request.path);
     PyMem_Free(request.authority);
@@ -149,6 +249,29 @@ static int end_block(Frames *frames, State *state, const WireOrigin *origin)
 
 /* ---- frames -------------------------------------------------------------------------------------------------------- */
 
+/* Frames in which there is room for a text are not longer than they need to be. */
+static bool has_its_length(const Frames *frames)
+{
+    switch (frames->type) {
+    case DATA:
+    case HEADERS:
+    case CONTINUATION:
+        return true;
+    case PRIORITY:
+        return frames->left == 5;
+    case RST_STREAM:
+    case WINDOW_UPDATE:
+        return frames->left == 4;
+    case SETTINGS:
+        return frames->left % 6 == 0 && frames->left <= 120;
+    case PING:
+    case GOAWAY:
+        return frames->left == 8;
+    default:
+        return false;
+    }
+}
+
 static int begin_frame(Frames *frames)
 {
     const unsigned char *h = frames->header;
@@ -157,9 +280,16 @@ static int begin_frame(Frames *frames)
     frames->flags = h[4];
     frames->stream = ((uint32_t)h[5] << 24 | (uint32_t)h[6] << 16 | (uint32_t)h[7] << 8 | h[8]) & 0x7fffffff;
     bool continues = frames->type == CONTINUATION;
-    if (frames->type == PUSH_PROMISE || continues != (frames->open_block != 0) ||
+    if (!has_its_length(frames) || continues != (frames->open_block != 0) ||
         (continues && frames->stream != frames->open_block)) {
-        return refuse_target("HTTP/2 frames in an order that no client sends were written to this connection");
+        return malformed_stream("a frame that no client sends, or not there");
+    }
+    frames->payload = frames->left;
+    if (frames->type == DATA) {
+        return begin_data(frames);
+    }
+    if (frames->type == RST_STREAM) {
+        close_stream(frames, frames->stream);
     }
     if (frames->type == HEADERS) {
         frames->open_block = frames->stream;
@@ -184,7 +314,7 @@ static int strip(Frames *frames, size_t from)
     }
     front += frames->flags & WITH_PRIORITY ? 5 : 0;
     if (front + back > length) {
-        return refuse_target("an HTTP/2 frame with more padding than room was written to this connection");
+        return malformed_stream("more padding than room");
     }
     memmove(frames->block + from, data + front, length - front - back);
     frames->used -= front + back;
@@ -197,7 +327,7 @@ static int keep(Frames *frames, const char *data, size_t length)
         frames->block = PyMem_Malloc(LONGEST_BLOCK);
     }
     if (frames->block == NULL || frames->used + length > LONGEST_BLOCK) {
-        return refuse_target("HTTP/2 headers of more than 64 KiB were written to this connection");
+        return malformed_stream("headers of more than 64 KiB");
     }
     memcpy(frames->block + frames->used, data, length);
     frames->used += length;
@@ -227,7 +357,7 @@ Py_ssize_t frames_read(Frames *frames, State *state, const WireOrigin *origin, c
 {
     if (frames->in_magic < (int)sizeof magic - 1) {
         bool right = *data == magic[frames->in_magic++];
-        return right ? 1 : refuse_target("half a preface of HTTP/2 was written to this connection");
+        return right ? 1 : malformed_stream("half a preface");
     }
     if (frames->in_header < HEADER) {
         frames->header[frames->in_header++] = (unsigned char)*data;
@@ -237,6 +367,11 @@ Py_ssize_t frames_read(Frames *frames, State *state, const WireOrigin *origin, c
         return begin_frame(frames) < 0 || (frames->left == 0 && end_frame(frames, state, origin) < 0) ? -1 : 1;
     }
     size_t taken = frames->left < length ? frames->left : length;
+    for (size_t i = 0; frames->type == SETTINGS && i < taken; i++) {
+        if ((frames->payload - frames->left + i) % 6 == 0 && data[i] != 0) {
+            return malformed_stream("settings that nobody knows"); /* their numbers are below 256 */
+        }
+    }
     if (holds_headers(frames) && keep(frames, data, taken) < 0) {
         return -1;
     }

@@ -22,6 +22,9 @@ static void evict(Hpack *table, size_t room)
         bytes += (size_t)table->entries[count].name + table->entries[count].value;
         count++;
     }
+    if (count == 0) {
+        return;
+    }
     memmove(table->entries, table->entries + count, (table->count - count) * sizeof *table->entries);
     memmove(table->bytes, table->bytes + bytes, table->used - bytes);
     table->count -= count;

@@ -21,6 +21,7 @@ enum {
     LOOP_ERRORS,
     LOOP_TASKS,
     LOOP_EXECUTOR,
+    WORKER_THREAD,
     METHODS
 };
 
@@ -36,6 +37,7 @@ static const Method methods[METHODS] = {
     [LOOP_ERRORS] = {"BaseEventLoop", "set_exception_handler", 1 << 1},
     [LOOP_TASKS] = {"BaseEventLoop", "set_task_factory", 1 << 1},
     [LOOP_EXECUTOR] = {"BaseEventLoop", "set_default_executor", 0},
+    [WORKER_THREAD] = {"AsyncIOBackend", "run_sync_in_worker_thread", 0}, /* of the class: it is called without one */
 };
 static PyObject *originals[METHODS];
 static PyObject *thread_pool_type = NULL;
@@ -98,6 +100,24 @@ static PyObject *submit(PyObject *args, PyObject *kwargs)
     return result;
 }
 
+/* anyio keeps its threads for whoever comes next: each job, a function and its arguments, runs as who submitted it. */
+static PyObject *submit_to_worker(PyObject *args, PyObject *kwargs)
+{
+    if (PyTuple_GET_SIZE(args) < 2 || !PyTuple_Check(PyTuple_GET_ITEM(args, 1))) {
+        return PyObject_Call(originals[WORKER_THREAD], args, kwargs);
+    }
+    PyObject *job = bound_new(state_current(), PyTuple_GET_ITEM(args, 0), PyTuple_GET_ITEM(args, 1), NULL);
+    PyObject *front = job ? Py_BuildValue("(O())", job) : NULL;
+    PyObject *rest = front ? PyTuple_GetSlice(args, 2, PyTuple_GET_SIZE(args)) : NULL;
+    PyObject *changed = rest ? PySequence_Concat(front, rest) : NULL;
+    PyObject *result = changed ? PyObject_Call(originals[WORKER_THREAD], changed, kwargs) : NULL;
+    Py_XDECREF(job);
+    Py_XDECREF(front);
+    Py_XDECREF(rest);
+    Py_XDECREF(changed);
+    return result;
+}
+
 /* A process pool pickles its function, and a child is no thread. */
 static bool needs_binding(int index, PyObject *args)
 {
@@ -143,6 +163,9 @@ static PyObject *replaced(PyObject *number, PyObject *args, PyObject *kwargs)
     if (index == DONE_CALLBACK) {
         return add_done_callback(args, kwargs);
     }
+    if (index == WORKER_THREAD) {
+        return submit_to_worker(args, kwargs);
+    }
     State *state = state_guarding();
     if (state == NULL || !needs_binding(index, args) || called_by_library_import()) {
         return PyObject_Call(originals[index], args, kwargs);
@@ -168,7 +191,8 @@ static int replace_method(PyObject *module, int index)
     }
     PyObject *number = PyLong_FromLong(index);
     PyObject *function = number ? PyCFunction_New(&definition, number) : NULL;
-    PyObject *value = !function ? NULL : method->type ? PyInstanceMethod_New(function) : Py_NewRef(function);
+    bool of_instance = method->type != NULL && index != WORKER_THREAD;
+    PyObject *value = !function ? NULL : of_instance ? PyInstanceMethod_New(function) : Py_NewRef(function);
     int result = -1;
     if (value != NULL && PyObject_SetAttrString(owner, method->name, value) == 0) {
         originals[index] = Py_NewRef(found);
@@ -180,6 +204,11 @@ static int replace_method(PyObject *module, int index)
     Py_XDECREF(function);
     Py_XDECREF(value);
     return result;
+}
+
+int anyio_patch(PyObject *module)
+{
+    return replace_method(module, WORKER_THREAD);
 }
 
 int executor_patch(PyObject *module)

@@ -19,6 +19,7 @@ static LatePatch late[] = {
     {"_socket", socket_patch},
     {"_ssl", ssl_patch},
     {"concurrent.futures.thread", executor_patch},
+    {"anyio._backends._asyncio", anyio_patch},
     {"concurrent.futures._base", future_patch},
     {"asyncio.events", asyncio_patch},
     {"asyncio.base_events", loop_patch},

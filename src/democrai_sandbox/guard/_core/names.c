@@ -59,8 +59,58 @@ static int module_setattro(PyObject *module, PyObject *name, PyObject *value)
     return module_setattro_original(module, name, value);
 }
 
+/* ---- the dictionary behind a class ----------------------------------------------------------------- */
+
+static richcmpfunc compare_original = NULL;
+static binaryfunc or_original = NULL;
+
+/* A comparison or a union hands the dictionary behind the proxy itself to the other side, which could change it there,
+ * past what is refused above. It gets a copy. */
+static PyObject *copy_of(PyObject *proxy)
+{
+    PyObject *copy = state_guarding() && Py_IS_TYPE(proxy, &PyDictProxy_Type) ? PyDict_New() : Py_NewRef(proxy);
+    if (copy != NULL && copy != proxy && PyDict_Update(copy, proxy) < 0) {
+        Py_CLEAR(copy);
+    }
+    return copy;
+}
+
+static PyObject *proxy_compare(PyObject *self, PyObject *other, int op)
+{
+    PyObject *copy = copy_of(self);
+    PyObject *result = !copy ? NULL : copy == self ? compare_original(self, other, op) : PyObject_RichCompare(copy, other, op);
+    Py_XDECREF(copy);
+    return result;
+}
+
+static PyObject *proxy_or(PyObject *left, PyObject *right)
+{
+    PyObject *one = copy_of(left), *two = one ? copy_of(right) : NULL;
+    PyObject *result = !two ? NULL : one == left && two == right ? or_original(left, right) : PyNumber_Or(one, two);
+    Py_XDECREF(one);
+    Py_XDECREF(two);
+    return result;
+}
+
+static int proxies_ready(void)
+{
+    PyTypeObject *type = &PyDictProxy_Type;
+    static const char *const comparisons[] = {"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"};
+    compare_original = type->tp_richcompare;
+    or_original = type->tp_as_number->nb_or;
+    int result = patch_slot(type, "__or__", (void **)&type->tp_as_number->nb_or, (void *)proxy_or);
+    result = result < 0 ? -1 : patch_slot(type, "__ror__", (void **)&type->tp_as_number->nb_or, (void *)proxy_or);
+    for (size_t i = 0; result == 0 && i < sizeof comparisons / sizeof *comparisons; i++) {
+        result = patch_slot(type, comparisons[i], (void **)&type->tp_richcompare, (void *)proxy_compare);
+    }
+    return result;
+}
+
 int names_ready(void)
 {
+    if (proxies_ready() < 0) {
+        return -1;
+    }
     type_setattro_original = PyType_Type.tp_setattro;
     module_setattro_original = PyModule_Type.tp_setattro;
     /* deleting goes through the same slot, by a descriptor of its own */

@@ -114,7 +114,7 @@ int wire_begin(State *state, Wire *wire, const char *data, size_t length);
 void wire_end(Wire *wire, const char *data, Py_ssize_t sent, size_t length);
 void wire_skip(Wire *wire);
 void wire_skipped(Wire *wire, Py_ssize_t sent);
-Wire *wire_start_tls(Wire *wire);
+Wire *wire_start_tls(Wire *wire, const Host *shown);
 int wire_answers(const Wire *wire);
 int wire_again(Wire *wire, PyObject *data);
 void wire_unfinished(Wire *wire, PyObject *data);
@@ -130,8 +130,8 @@ typedef struct {
 } WireRequest;
 typedef struct {
     char scheme[8];
-    Host host;
-    int port; /* 0: not known, the Host header says it */
+    Host host, shown; /* shown: the name in the TLS handshake, if there was one */
+    int port;
 } WireOrigin;
 Wire *wire_inside(const WireOrigin *origin);
 int line_check(State *state, const WireOrigin *origin, const char *head, size_t length);
@@ -155,14 +155,15 @@ struct Pipe {
     uint64_t start; /* position of the first byte that is kept */
     Wire *wire;     /* reads what is encrypted; set when the first records go to a connection for requests */
     bool loose;     /* the records went elsewhere: never to be taken for those of a connection for requests */
-    Host name;      /* that is shown to the server; empty when none is */
+    Host name;       /* that is shown to the server; empty when none is */
+    uint64_t policy; /* under which its object was made */
     Pipe *next;     /* of those that are not bound yet */
 };
 Pipe *pipe_new(void);
 int pipe_add(Pipe *pipe, const char *data, size_t length);
 Pipe *pipe_share(Pipe *pipe);
 void pipe_drop(Pipe *pipe);
-Pipe *pipe_find(const char *data, size_t length, uint64_t *position); /* new reference, or NULL */
+Pipe *pipe_find(const State *state, const char *data, size_t length, uint64_t *position); /* new reference, or NULL */
 int pipe_bind(State *state, Pipe *pipe, const WireOrigin *origin);
 bool pipe_holds(const Pipe *pipe, uint64_t position, const char *data, size_t length);
 void pipe_sent(Pipe *pipe, uint64_t position);

@@ -89,10 +89,10 @@ bool pipe_holds(const Pipe *pipe, uint64_t position, const char *data, size_t le
     return position >= pipe->start && offset + length <= pipe->used && memcmp(pipe->data + offset, data, length) == 0;
 }
 
-Pipe *pipe_find(const char *data, size_t length, uint64_t *position)
+Pipe *pipe_find(const State *state, const char *data, size_t length, uint64_t *position)
 {
     for (Pipe *pipe = unbound; pipe != NULL; pipe = pipe->next) {
-        if (pipe_holds(pipe, pipe->start, data, length)) {
+        if (state != NULL && state_has_policy(state, pipe->policy) && pipe_holds(pipe, pipe->start, data, length)) {
             *position = pipe->start;
             return pipe_share(pipe);
         }
@@ -110,7 +110,9 @@ int pipe_bind(State *state, Pipe *pipe, const WireOrigin *origin)
     if (!same && state != NULL && check_name(state, &pipe->name, 0) < 0) {
         return -1;
     }
-    pipe->wire = wire_inside(origin);
+    WireOrigin inside = *origin;
+    inside.shown = pipe->name;
+    pipe->wire = wire_inside(&inside);
     if (pipe->wire == NULL) {
         return -1;
     }

@@ -131,7 +131,9 @@ static Py_ssize_t read_head(Reader *reader, State *state, const char *data, size
     }
     Py_ssize_t taken = (Py_ssize_t)(reader->used - before);
     static const char preface[] = "PRI * HTTP/2.0\r\n\r\n";
-    if (reader->used == sizeof preface - 1 && memcmp(reader->head, preface, reader->used) == 0) {
+    bool first = !reader->began;
+    reader->began = true;
+    if (first && reader->used == sizeof preface - 1 && memcmp(reader->head, preface, reader->used) == 0) {
         reader->mode = IN_STREAMS;
         reader->used = 0;
         reader->frames = frames_new();
@@ -285,7 +287,7 @@ static Py_ssize_t read_frame(Reader *reader, State *state, const char *data, siz
 static Py_ssize_t read_records(Reader *reader, State *state, const char *data, size_t length)
 {
     if (reader->pipe == NULL) {
-        reader->pipe = pipe_find(data, length, &reader->position);
+        reader->pipe = pipe_find(state, data, length, &reader->position);
         if (reader->pipe == NULL || pipe_bind(state, reader->pipe, &reader->origin) < 0) {
             return PyErr_Occurred() ? -1 : malformed("TLS records that no TLS object made were written to it");
         }

@@ -23,6 +23,7 @@ typedef struct {
     Stage mode;
     WireOrigin origin;
     bool inner; /* what TLS encrypts */
+    bool began; /* requests have been written: HTTP/2 can no longer begin */
     char *head;
     size_t used, room;
     uint64_t left;

@@ -68,6 +68,9 @@ static int read_request_line(const char *line, const char *end, Head *head)
     if (!head->versioned && !(version.length == 8 && memcmp(version.text, "HTTP/1.0", 8) == 0)) {
         return odd("its version is neither HTTP/1.0 nor HTTP/1.1");
     }
+    if (memchr(head->target.text, '#', head->target.length) != NULL) {
+        return odd("a fragment is no part of a request"); /* some servers take it for part of the path */
+    }
     return is_token(head->method.text, head->method.length) ? 0 : odd("its method is no word");
 }
 
@@ -329,6 +332,17 @@ static int check_origin_form(State *state, const WireOrigin *origin, const Head 
         return -1;
     }
     int result = require_both(state, &url, head, operations, socket_url);
+    const Host *shown = &origin->shown; /* in the handshake: a server with many names goes by it */
+    if (result == 0 && shown->key[0] != '\0' && strcmp(shown->key, url.host.key) != 0) {
+        WireOrigin other = *origin;
+        Url named;
+        other.host = *shown;
+        result = compose_dialled(&other, head->target, &named);
+        if (result == 0) {
+            result = require_url(state, operations, &named, head->websocket, socket_url);
+            url_clear(&named);
+        }
+    }
     url_clear(&url);
     return result;
 }
@@ -341,8 +355,8 @@ int stream_check(State *state, const WireOrigin *origin, const char *method, con
     WireRequest request = {.chunked = body};
     PyObject *nothing = NULL;
     head.hosts = 1;
-    if (path[0] != '/' && strcmp(path, "*") != 0) {
-        return odd("its path does not begin with '/'");
+    if ((path[0] != '/' && strcmp(path, "*") != 0) || strchr(path, '#') != NULL) {
+        return odd("its path does not begin with '/', or holds a fragment");
     }
     return check_origin_form(state, origin, &head, operations_of(&head, &request), &nothing);
 }

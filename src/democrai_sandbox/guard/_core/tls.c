@@ -133,13 +133,12 @@ static bool serves(const Call *call, Py_ssize_t index)
 }
 
 /* The name that is shown to the server must be permitted, too: it may decide which host of many answers. */
-static bool may_show(State *state, const Wire *wire, PyObject *name)
+static bool may_show(State *state, const Wire *wire, PyObject *name, Host *host)
 {
-    Host host;
-    if (host_of_object(name, &host) < 0) {
+    if (host_of_object(name, host) < 0) {
         return false;
     }
-    return strcmp(host.key, wire_host(wire)->key) == 0 || check_name(state, &host, 0) == 0;
+    return strcmp(host->key, wire_host(wire)->key) == 0 || check_name(state, host, 0) == 0;
 }
 
 /* _wrap_socket(sock, server_side, server_hostname) */
@@ -152,8 +151,9 @@ PyObject *on_wrap_socket(State *state, Call *call)
     }
     if (wire != NULL) {
         wire_share(wire); /* the check may run code of others */
-        bool shown = !serves(call, 1) && (name == NULL || may_show(state, wire, name));
-        inner = shown ? wire_start_tls(wire) : NULL;
+        Host shown = {.text = ""};
+        bool permitted = !serves(call, 1) && (name == NULL || may_show(state, wire, name, &shown));
+        inner = permitted ? wire_start_tls(wire, &shown) : NULL;
         wire_drop(wire);
         if (inner == NULL) {
             return PyErr_Occurred() ? NULL : (refuse_target("this connection was opened for requests, as a client"), NULL);
@@ -181,6 +181,7 @@ PyObject *on_wrap_bio(State *state, Call *call)
     PyObject *object = made(state, call_original(call), NULL, outgoing);
     if (object != NULL && outgoing != NULL) {
         find_stream(object)->pipe->name = host;
+        find_stream(object)->pipe->policy = answering(state)->policy->id;
     }
     return object;
 }

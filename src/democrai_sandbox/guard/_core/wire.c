@@ -35,6 +35,7 @@ Wire *wire_inside(const WireOrigin *origin)
     Wire *wire = wire_new(origin->scheme, &origin->host, origin->port);
     if (wire != NULL) {
         wire->now.inner = true;
+        wire->now.origin.shown = origin->shown;
     }
     return wire;
 }
@@ -121,8 +122,15 @@ void wire_end(Wire *wire, const char *data, Py_ssize_t sent, size_t length)
         memset(&wire->next, 0, sizeof wire->next);
         pipe_sent(wire->now.pipe, wire->now.position);
     }
-    else if (reader_feed(&wire->now, NULL, data, (size_t)sent) < 0) {
-        wire->now.mode = BROKEN;
+    else {
+        if (wire->now.pipe == NULL && wire->next.pipe != NULL) { /* found when it was checked */
+            wire->now.pipe = pipe_share(wire->next.pipe);
+            wire->now.position = wire->now.pipe->start;
+        }
+        if (reader_feed(&wire->now, NULL, data, (size_t)sent) < 0) {
+            wire->now.mode = BROKEN;
+        }
+        pipe_sent(wire->now.pipe, wire->now.position);
     }
     reader_clear(&wire->next);
     wire->busy = false;
@@ -153,7 +161,7 @@ void wire_skipped(Wire *wire, Py_ssize_t sent)
 }
 
 /* From here on the socket carries TLS. What is encrypted is read by the wire that comes back. */
-Wire *wire_start_tls(Wire *wire)
+Wire *wire_start_tls(Wire *wire, const Host *shown)
 {
     Reader *now = &wire->now;
     bool fresh = now->mode == AT_START || now->mode == IN_TUNNEL;
@@ -166,6 +174,7 @@ Wire *wire_start_tls(Wire *wire)
     }
     Wire *inner = wire_inside(&now->origin);
     if (inner != NULL) {
+        inner->now.origin.shown = *shown;
         now->mode = BROKEN; /* nobody writes plain text beside it */
     }
     return inner;

@@ -99,7 +99,7 @@ class Bed:
         await self.control()
         http2 = self.tracked(partial(Http2, "http2", self.journal))
         await self.listen("http2", http2, ("127.0.0.1",), tls=certificates.server_context("h2"), noted=True)
-        await self.plain_servers(everywhere)
+        await self.plain_servers(everywhere, certificates)
         tls_echo = self.tracked(partial(Stream, "tls", self.journal))
         await self.listen("tls", tls_echo, ("127.0.0.1",), tls=certificates.server_context())
         await self.unix_servers()
@@ -128,12 +128,13 @@ class Bed:
         self._closers.append(runner.cleanup)
         await self.listen(name, runner.server, addresses, port, tls, noted=True)
 
-    async def plain_servers(self, everywhere: tuple[str, ...]) -> None:
+    async def plain_servers(self, everywhere: tuple[str, ...], certificates: Certificates) -> None:
         """Start what is not HTTP, or not quite."""
         one = ("127.0.0.1",)
         await self.listen("tcp", self.tracked(partial(Stream, "tcp", self.journal)), everywhere)
         await self.listen("sink", self.tracked(partial(Sink, "sink", self.journal)), one)
-        for name, service in (("proxy", Proxy), ("mail", Mail), ("files", Files)):
+        mail = partial(Mail, certificates.server_context())
+        for name, service in (("proxy", Proxy), ("mail", mail), ("files", Files)):
             await self.listen(name, self.tracked(partial(_conversation, service, name, self.journal)), one)
         transport, _ = await self._loop.create_datagram_endpoint(
             partial(Datagrams, "udp", self.journal), local_addr=("127.0.0.1", 0)

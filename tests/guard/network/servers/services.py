@@ -6,6 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import ssl
+
     from tests.guard.network.servers.journal import Journal
 
 PATIENCE = 10
@@ -44,15 +46,26 @@ class Service:
 
 
 class Mail(Service):
-    """SMTP that accepts every letter."""
+    """SMTP that accepts every letter, in the open or after STARTTLS."""
 
     greeting = "220 mail"
+
+    def __init__(self, tls: ssl.SSLContext, name: str, journal: Journal) -> None:
+        super().__init__(name, journal)
+        self._tls = tls
 
     async def _answer(self, line: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         word = line.split(maxsplit=1)[0].upper()
         if word == "QUIT":
             self._say(writer, "221 bye")
             return False
+        if word == "EHLO":
+            self._say(writer, "250-mail\r\n250 STARTTLS")
+            return True
+        if word == "STARTTLS":
+            self._say(writer, "220 go on")
+            await writer.start_tls(self._tls)
+            return True
         if word == "DATA":
             self._say(writer, "354 go on")
             letter = await reader.readuntil(b"\r\n.\r\n")

@@ -87,6 +87,32 @@ async def own_aiohttp_server(world):
         await runner.cleanup()
 
 
+async def own_streams_on_uvloop_and_back(world):
+    """A server on one kind of loop, its client on the other."""
+    import asyncio
+
+    import uvloop
+
+    async def serve(reader, writer):
+        writer.write((await reader.readline())[::-1])
+        writer.close()
+
+    def dial(address):
+        async def talk():
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(b"abc\n")
+            answer = await reader.read()
+            writer.close()
+            return answer
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(talk())
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        assert await asyncio.to_thread(dial, server.sockets[0].getsockname()) == b"\ncba"
+
+
 async def own_unix_server(world):
     import asyncio
 

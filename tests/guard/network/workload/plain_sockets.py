@@ -10,6 +10,27 @@ def smtp(world):
         server.sendmail("a@example.com", ["b@example.com"], "Subject: hi\r\n\r\nhello\r\n")
 
 
+def smtp_starttls(world):
+    import smtplib
+
+    with smtplib.SMTP(*world.address("mail"), local_hostname="localhost", timeout=5) as server:
+        server.starttls(context=world.tls())
+        server.sendmail("a@example.com", ["b@example.com"], "Subject: hi\r\n\r\nsecretly\r\n")
+
+
+async def streams_starttls(world):
+    import asyncio
+
+    reader, writer = await asyncio.open_connection(*world.address("mail"))
+    assert (await reader.readline()).startswith(b"220")
+    writer.write(b"STARTTLS\r\n")
+    assert (await reader.readline()).startswith(b"220")
+    await writer.start_tls(world.tls(), server_hostname="127.0.0.1")
+    writer.write(b"NOOP\r\n")
+    assert (await reader.readline()).startswith(b"250")
+    writer.close()
+
+
 def ftp(world):
     import ftplib
     import io
