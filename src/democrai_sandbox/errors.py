@@ -36,7 +36,6 @@ __all__ = [
 _SOCKET_HINTS = {
     "socket:foreign": "The socket belongs to the host or to another subject: open a connection of your own.",
     "socket:option": "Options that lead packets by way of other hosts are not available inside a guard.",
-    "socket:tls-without-name": "Give the name of the server (server_hostname) to the TLS connection.",
 }
 _SECTIONS = {"engine": "runtime", "extractor": "runtime"}
 
@@ -222,7 +221,7 @@ class NetworkDenied(SandboxDenied):
     def hint(self) -> str:
         """The manifest entry that would allow it, and the approval call for targets chosen at run time."""
         if self.target.startswith("socket:"):
-            return _SOCKET_HINTS.get(self.target, "Sockets of this kind are not available inside a guard: use TCP or UDP.")
+            return _SOCKET_HINTS.get(self.target, "Only TCP, UDP and unix sockets are available inside a guard.")
         if self.request_id:
             return f"Request {self.request_id} is waiting for an administrator to approve or deny it."
         entry = json.dumps({"resource_type": "network", "operation": self.operation, "target": self.target})

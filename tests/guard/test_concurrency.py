@@ -371,6 +371,25 @@ def two_loops(world):
     return kinds, all(one == ["ok", None] for one in host)
 
 
+def anyio_threads(world):
+    """anyio keeps its worker threads: one is started by a subject, then used by the host and by another subject."""
+    import anyio.to_thread
+
+    seen = {}
+
+    async def main():
+        async with guard_of(world):
+            seen["subject"] = await anyio.to_thread.run_sync(look, world)
+        seen["host"] = [await anyio.to_thread.run_sync(look, world) for _ in range(2)]
+        async with guard_of(world, "other", allowed_paths=[world.outside]):
+            seen["other"] = await anyio.to_thread.run_sync(look, world)
+        async with guard_of(world):
+            seen["subject again"] = await anyio.to_thread.run_sync(look, world)
+
+    asyncio.run(main())
+    return seen
+
+
 class TestThreads:
     def test_threads_started_under_a_guard_are_guarded(self, case):
         """Whatever starts the thread, it runs in the name of its starter; the host's threads are free."""
@@ -400,6 +419,15 @@ class TestThreads:
             "other": ["ok", "other"],
             "host's pool": DENIED,
             "host's pool after": FREE,
+        }
+
+    def test_threads_that_anyio_keeps_belong_to_nobody(self, case):
+        """Each job runs in the name of who submitted it, whoever started the thread."""
+        assert case.run(anyio_threads) == {
+            "subject": DENIED,
+            "host": [FREE] * 2,
+            "other": ["ok", "other"],
+            "subject again": DENIED,
         }
 
     def test_host_threads_are_never_denied(self, case):

@@ -366,3 +366,35 @@ network_attacks_of(
     prepare=hold,
     then=host_speaks,
 )
+
+
+def hold_shared_port(ground: Ground) -> None:
+    """The host serves at a port that it shares among its own processes."""
+    server = ground.held.server = socket.socket()
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    server.bind(("0.0.0.0", 0))
+    server.listen()
+    ground.held.port = server.getsockname()[1]
+
+
+def visit(ground: Ground) -> object:
+    """A visitor of the host brings something; who gets it?"""
+    with socket.create_connection(("127.0.0.1", ground.held.port)) as visitor:
+        visitor.sendall(ground.SECRET.encode())
+    if not hasattr(ground.held, "thief"):
+        return None
+    ground.held.thief.settimeout(0.3)
+    try:
+        return ground.held.thief.accept()[0].recv(99)
+    except TimeoutError:
+        return None
+
+
+@network_attack("the port of a server of the host is shared by the subject", expect=STOPPED, prepare=hold_shared_port, then=visit)
+def shared_port(ground: Ground) -> None:
+    """Loopback is nearer than every address, so the visitors come here."""
+    thief = socket.socket()
+    thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    thief.bind(("127.0.0.1", ground.held.port))
+    thief.listen()
+    ground.held.thief = thief

@@ -110,6 +110,49 @@ def by_multiprocessing(ground: Ground, number: int) -> None:
     Connection(os.dup(number))._send(hidden(ground))
 
 
+def by_closerange(ground: Ground, number: int) -> None:
+    """A number that an object holds is freed, and the next connection gets it."""
+    file = open(f"{ground.inside}/spare", "wb", 0)
+    os.closerange(file.fileno(), file.fileno() + 1)
+    ground.held.other = open_connection(ground)
+    if ground.held.other.sock.fileno() != file.fileno():
+        raise RuntimeError("the connection got another number")
+    file.write(hidden(ground))
+
+
+def by_second_object(ground: Ground, number: int) -> None:
+    """Two objects share a number; one gives it back, the next connection gets it, the other one writes."""
+    own = os.open(f"{ground.inside}/spare", os.O_RDWR | os.O_CREAT)
+    first, second = open(own, "r+b", 0), open(own, "wb", 0, closefd=False)
+    first.close()
+    ground.held.other = open_connection(ground)
+    if ground.held.other.sock.fileno() != own:
+        raise RuntimeError("the connection got another number")
+    second.write(hidden(ground))
+
+
+def by_closing_number(ground: Ground, number: int) -> None:
+    """The same with a plain number and an object that only borrows it."""
+    own = os.open(f"{ground.inside}/spare", os.O_RDWR | os.O_CREAT)
+    second = open(own, "wb", 0, closefd=False)
+    os.close(own)
+    ground.held.other = open_connection(ground)
+    if ground.held.other.sock.fileno() != own:
+        raise RuntimeError("the connection got another number")
+    second.write(hidden(ground))
+
+
+def by_pipe_object(ground: Ground, number: int) -> None:
+    """The same with an end of a pipe."""
+    read, write = os.pipe()
+    first, second = open(write, "wb", 0), open(write, "wb", 0, closefd=False)
+    first.close()
+    ground.held.other = open_connection(ground)
+    if ground.held.other.sock.fileno() != write:
+        raise RuntimeError("the connection got another number")
+    second.write(hidden(ground))
+
+
 BY_NUMBER = {
     "os_write": lambda ground, number: os.write(number, hidden(ground)),
     "os_writev": lambda ground, number: os.writev(number, [hidden(ground)]),
@@ -133,6 +176,10 @@ BY_NUMBER = {
     "passed": by_passing,
     "passed_and_written": by_passing_and_writing,
     "multiprocessing": by_multiprocessing,
+    "closerange": by_closerange,
+    "second_object": by_second_object,
+    "closed_number": by_closing_number,
+    "pipe_object": by_pipe_object,
 }
 
 
@@ -147,9 +194,14 @@ def on_number(write):
 network_attacks_of(
     {name: on_number(write) for name, write in BY_NUMBER.items()},
     "the number of a connection is written to: {}",
-    expect=STOPPED,
+    expect=STOPPED.or_raises("RuntimeError"),
     group="number_",
 )
+
+
+def claiming(sock: socket.socket, family: int = 38) -> socket.socket:
+    """The same connection under an object that says it is of another family: kernel crypto has a method of its own."""
+    return socket.socket(family, socket.SOCK_STREAM, 0, os.dup(sock.fileno()))
 
 
 def by_makefile(ground: Ground, sock: socket.socket) -> None:
@@ -231,6 +283,7 @@ BY_SOCKET = {
     "SocketIO": by_buffered,
     "urgent": by_urgent,
     "urgent_message": by_urgent_message,
+    "encrypting": lambda ground, sock: claiming(sock).sendmsg_afalg([hidden(ground)], op=socket.ALG_OP_ENCRYPT),
     "more": lambda ground, sock: sock.send(hidden(ground), socket.MSG_MORE) and sock.send(b"\r\n"),
 }
 ASYNC = {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tests.guard.attacks.kit import Ground
 from tests.guard.attacks.network import (
+    LIMIT,
     REFUSED,
     here,
     network_attack,
@@ -15,6 +16,7 @@ from tests.guard.attacks.network import (
     open_connection,
     peers,
     url,
+    web,
 )
 from tests.guard.attacks.peer_http import Reading
 
@@ -263,6 +265,23 @@ network_attacks_of(
     rules=websocket("connect"),
     group="upgrade_",
 )
+
+
+@network_attack(
+    "a websocket that may only be opened is read",
+    expect=REFUSED,
+    rules=lambda ground: [("connect", url(ground).replace("http:", "ws:"))],
+)
+def websocket_read(ground: Ground) -> object:
+    import http.client
+
+    connection = http.client.HTTPConnection(*web(ground), timeout=LIMIT)
+    connection.connect()
+    connection.sock.sendall(here(ground, UPGRADE.format("websocket").replace("/allowed", "/allowed/socket")))
+    data = b""
+    while b"101" not in data or ground.SECRET.encode() not in data:
+        data += connection.sock.recv(4096)
+    return data
 
 
 def other_rule(ground: Ground) -> list[tuple[str, str]]:

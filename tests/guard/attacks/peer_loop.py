@@ -227,6 +227,11 @@ class Loop:
             place = request.target.partition("?")[2]
             connection.send(TEXT.format(307, 0, f"Location: {place}\r\n", "").encode())
             return
+        elif request.target == "/allowed/socket" and request.values("upgrade"):
+            frame = b"\x81" + bytes([len(self.secret)]) + self.secret.encode()
+            connection.send(b"HTTP/1.1 101 X\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n" + frame)
+            connection.raw = True
+            return
         elif request.target == "/allowed/slow":
             connection.rests_until = time.monotonic() + 0.25
             self.poll.unregister(connection.sock.fileno())

@@ -61,7 +61,8 @@ bool plain_numbers(PyObject *args, PyObject *kwargs)
 /* Before it is made: by what is asked for, so that the answer does not depend on what this kernel knows. */
 int check_new_socket(State *state, PyObject *args, PyObject *kwargs)
 {
-    int family = plain_number(args, kwargs, 0, "family", AF_INET), type = plain_number(args, kwargs, 1, "type", SOCK_STREAM);
+    int family = plain_number(args, kwargs, 0, "family", AF_INET),
+        type = plain_number(args, kwargs, 1, "type", SOCK_STREAM);
     int protocol = plain_number(args, kwargs, 2, "proto", 0);
     return is_ordinary(family, type, protocol) ? 0 : refuse_kind(state, family, type, protocol);
 }
@@ -217,7 +218,8 @@ PyObject *on_listen(State *state, Call *call)
     return require_own(state, fd) < 0 || check_listener(state, fd) < 0 ? NULL : call_original(call);
 }
 
-/* ---- numbers that come out of sockets ----------------------------------------------------------------------------- */
+/* ---- numbers that come out of sockets -----------------------------------------------------------------------------
+ */
 
 /* _accept() -> (number, address): connections to one's own listener are one's own. */
 PyObject *on_accept(State *state, Call *call)

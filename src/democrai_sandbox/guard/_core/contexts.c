@@ -161,8 +161,9 @@ static State *activate(Guard *guard)
                        : deny_text(outer, DENY_TAMPER, "process_guard_bypass_context");
     }
     Mode mode = !trusted ? MODE_NARROW : guard->exact ? MODE_EXACT : MODE_MERGE;
-    bool children = guard->policy->network_only ? !guarded || outer->allow_subprocess
-                                                : guard->policy->allow_subprocess && (trusted || outer->allow_subprocess);
+    bool children = guard->policy->network_only
+                        ? !guarded || outer->allow_subprocess
+                        : guard->policy->allow_subprocess && (trusted || outer->allow_subprocess);
     return state_new(outer, guard->policy, mode, children, guard->identity);
 }
 

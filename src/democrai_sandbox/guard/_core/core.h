@@ -90,7 +90,7 @@ typedef struct {
     NetEntry *table;
     size_t slots;
     char *arena;
-    int depth;                         /* segments of the deepest path */
+    int depth;                        /* segments of the deepest path */
     bool lengths4[33], lengths6[129]; /* which prefix lengths there are */
     bool has4, has6;
 } NetIndex;

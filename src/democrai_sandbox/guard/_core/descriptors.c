@@ -430,7 +430,8 @@ PyObject *on_fault_file(State *state, Call *call)
         return call_original(call);
     }
     PyObject *number = number_of(call->args[at]), *result = NULL;
-    if (number != NULL && descriptor_check(state, number, OP_MODIFY) == 0 && refuse_internet_socket(state, number) == 0) {
+    if (number != NULL && descriptor_check(state, number, OP_MODIFY) == 0 &&
+        refuse_internet_socket(state, number) == 0) {
         Py_INCREF(call->args[at]); /* stays open for good: faulthandler keeps the number, not the object */
         result = call_with(call, at, number);
     }

@@ -1,8 +1,9 @@
 /* Diverted methods: one callable for those whom nothing guards, another for guarded code.
  *
  * Native types such as uvloop's loop cannot be changed from Python, and a wrapper in Python would hold the original in
- * its closure. Here it is out of reach: neither the garbage collector nor an attribute leads to it. The table comes from
- * the Python face before the first guard, so nothing that a subject may have changed runs when a module is loaded. */
+ * its closure. Here it is out of reach: neither the garbage collector nor an attribute leads to it. The table comes
+ * from the Python face before the first guard, so nothing that a subject may have changed runs when a module is loaded.
+ */
 #include "core.h"
 
 #include <stddef.h>
@@ -121,7 +122,8 @@ static int divert(PyTypeObject *type, PyObject *name, PyObject *function, PyObje
 static PyTypeObject *native_type(PyObject *module, PyObject *name)
 {
     PyObject *type = PyModule_CheckExact(module) ? PyDict_GetItemWithError(PyModule_GetDict(module), name) : NULL;
-    bool is = type != NULL && PyType_CheckExact(type) && PyType_HasFeature((PyTypeObject *)type, Py_TPFLAGS_IMMUTABLETYPE);
+    bool is =
+        type != NULL && PyType_CheckExact(type) && PyType_HasFeature((PyTypeObject *)type, Py_TPFLAGS_IMMUTABLETYPE);
     return is ? (PyTypeObject *)type : NULL;
 }
 

@@ -1,5 +1,5 @@
-/* May this address be dialled? When a rule with `connect` covers it or a name that led to it, or when a permitted request
- * needs just this connection. */
+/* May this address be dialled? When a rule with `connect` covers it or a name that led to it, or when a permitted
+ * request needs just this connection. */
 #include "core.h"
 #include "network.h"
 
@@ -84,7 +84,8 @@ static int try_name(const Host *name, void *context)
     return result;
 }
 
-/* 0 when it may be dialled; *wire is set when only for requests. `name`: what the caller gave, and resolved just now. */
+/* 0 when it may be dialled; *wire is set when only for requests. `name`: what the caller gave, and resolved just now.
+ */
 int permit_endpoint(State *state, const Address *address, int port, const Host *name, bool tickets, Wire **wire)
 {
     Endpoint endpoint = {.state = state, .address = address, .port = port};

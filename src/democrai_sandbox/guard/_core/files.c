@@ -344,7 +344,8 @@ static int is_socket_node(const char *path, const struct stat *info, int kind, s
 static int brings_no_socket(State *state, const End *source, const End *target)
 {
     enum { OWN = OP_CREATE | OP_MODIFY, DESCRIPTORS = 8 };
-    if ((declared_at(state, source->where.path) & OWN) == OWN || (declared_at(state, target->where.path) & OWN) != OWN) {
+    if ((declared_at(state, source->where.path) & OWN) == OWN ||
+        (declared_at(state, target->where.path) & OWN) != OWN) {
         return 0;
     }
     char path[PATH_MAX + 64];

@@ -32,7 +32,8 @@ struct Frames {
     Hpack table;
 };
 
-/* ---- life ------------------------------------------------------------------------------------------------------------ */
+/* ---- life
+ * ------------------------------------------------------------------------------------------------------------ */
 
 Frames *frames_new(void)
 {
@@ -75,7 +76,8 @@ Frames *frames_copy(const Frames *from)
     return to;
 }
 
-/* ---- a complete block of headers ----------------------------------------------------------------------------------- */
+/* ---- a complete block of headers -----------------------------------------------------------------------------------
+ */
 
 typedef struct {
     char method[32], scheme[16], length[24], *path, *authority, *host;
@@ -114,8 +116,8 @@ static bool is(HpackText name, const char *word)
 /* A front server may write the headers down as HTTP/1.x: nothing may then look like a line or frame another body. */
 static bool is_plain(HpackText name, HpackText value)
 {
-    static const char *const connection_headers[] = {"connection", "transfer-encoding", "upgrade", "keep-alive",
-                                                     "proxy-connection", "expect"};
+    static const char *const connection_headers[] = {"connection", "transfer-encoding", "upgrade",
+                                                     "keep-alive", "proxy-connection",  "expect"};
     for (size_t i = 0; i < sizeof connection_headers / sizeof *connection_headers; i++) {
         if (is(name, connection_headers[i])) {
             return false;
@@ -138,13 +140,13 @@ static int each_header(HpackText name, HpackText value, void *context)
     bool pseudo = name.length > 0 && name.text[0] == ':';
     request->pseudo += pseudo;
     request->odd = request->odd || !is_plain(name, value);
-    int result = is(name, ":method")      ? take(value, request->method, sizeof request->method)
-                 : is(name, ":scheme")    ? take(value, request->scheme, sizeof request->scheme)
-                 : is(name, ":path")      ? take_long(value, &request->path)
-                 : is(name, ":authority") ? take_long(value, &request->authority)
-                 : is(name, "host")       ? take_long(value, &request->host)
+    int result = is(name, ":method")          ? take(value, request->method, sizeof request->method)
+                 : is(name, ":scheme")        ? take(value, request->scheme, sizeof request->scheme)
+                 : is(name, ":path")          ? take_long(value, &request->path)
+                 : is(name, ":authority")     ? take_long(value, &request->authority)
+                 : is(name, "host")           ? take_long(value, &request->host)
                  : is(name, "content-length") ? take(value, request->length, sizeof request->length)
-                                          : (pseudo ? -1 : 0); /* :protocol, for one: a tunnel */
+                                              : (pseudo ? -1 : 0); /* :protocol, for one: a tunnel */
     request->odd = request->odd || result < 0;
     return 0; /* the table must follow in any case */
 }
@@ -167,7 +169,8 @@ static int check_request(State *state, const WireOrigin *origin, const Request *
     return stream_check(state, origin, request->method, request->path, host, body);
 }
 
-/* ---- streams with a body ------------------------------------------------------------------------------------------- */
+/* ---- streams with a body -------------------------------------------------------------------------------------------
+ */
 
 static Stream *find_stream(Frames *frames, uint32_t id)
 {
@@ -247,7 +250,8 @@ static int end_block(Frames *frames, State *state, const WireOrigin *origin)
     return result;
 }
 
-/* ---- frames -------------------------------------------------------------------------------------------------------- */
+/* ---- frames --------------------------------------------------------------------------------------------------------
+ */
 
 /* Frames in which there is room for a text are not longer than they need to be. */
 static bool has_its_length(const Frames *frames)

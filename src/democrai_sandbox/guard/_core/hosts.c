@@ -174,10 +174,11 @@ static bool embedded(const Address *address, Address *inner)
 bool address_is_forbidden(const Address *address)
 {
     static const char *const ranges[][2] = {
-        {"0.0.0.0", "8"},          {"127.0.0.0", "8"},       {"169.254.0.0", "16"},   {"224.0.0.0", "4"},
-        {"255.255.255.255", "32"}, {"100.100.100.200", "32"}, {"192.0.0.192", "32"},  {"168.63.129.16", "32"},
-        {"::", "128"},             {"::1", "128"},           {"fe80::", "10"},        {"ff00::", "8"},
-        {"fd00:ec2::254", "128"},  {"fd20:ce::254", "128"}};
+        {"0.0.0.0", "8"},         {"127.0.0.0", "8"},        {"169.254.0.0", "16"},
+        {"224.0.0.0", "4"},       {"255.255.255.255", "32"}, {"100.100.100.200", "32"},
+        {"192.0.0.192", "32"},    {"168.63.129.16", "32"},   {"::", "128"},
+        {"::1", "128"},           {"fe80::", "10"},          {"ff00::", "8"},
+        {"fd00:ec2::254", "128"}, {"fd20:ce::254", "128"}};
     Address inner;
     if (any_range(address, ranges, sizeof ranges / sizeof *ranges)) {
         return true;
@@ -194,8 +195,8 @@ bool address_is_loopback(const Address *address)
 
 static void set_key(Host *host)
 {
-    bool loopback = strcmp(host->text, "localhost") == 0 || strcmp(host->text, "127.0.0.1") == 0 ||
-                    strcmp(host->text, "::1") == 0;
+    bool loopback =
+        strcmp(host->text, "localhost") == 0 || strcmp(host->text, "127.0.0.1") == 0 || strcmp(host->text, "::1") == 0;
     strcpy(host->key, loopback ? "localhost" : host->text);
 }
 
@@ -288,8 +289,9 @@ int host_read(const char *text, size_t length, bool colons, Host *out)
     bool six = colons && strchr(out->text, ':') != NULL;
     if (six || is_meant_as_ipv4(out->text)) {
         if (address_read(out->text, &out->address) < 0) {
-            return refuse_target(six ? "not an IPv6 address"
-                                     : "the host is a number that is not a canonical IPv4 address (four decimal parts)");
+            return refuse_target(
+                six ? "not an IPv6 address"
+                    : "the host is a number that is not a canonical IPv4 address (four decimal parts)");
         }
         Address address = out->address;
         host_of_address(&address, out);

@@ -100,7 +100,8 @@ static int find_entry(const Hpack *table, uint64_t index, HpackText *name, Hpack
     return 0;
 }
 
-/* ---- Huffman ------------------------------------------------------------------------------------------------------- */
+/* ---- Huffman -------------------------------------------------------------------------------------------------------
+ */
 
 static uint32_t first_code[LONGEST_CODE + 1];
 static uint16_t first_symbol[LONGEST_CODE + 1], codes_of[LONGEST_CODE + 1], symbols[SYMBOLS];
@@ -156,7 +157,8 @@ static int decode_huffman(const unsigned char *data, size_t length, char *out, s
     return is_padding(code, bits) ? 0 : -1;
 }
 
-/* ---- blocks -------------------------------------------------------------------------------------------------------- */
+/* ---- blocks --------------------------------------------------------------------------------------------------------
+ */
 
 typedef struct {
     const unsigned char *at, *end;
@@ -249,10 +251,12 @@ static int resize(Hpack *table, Cursor *cursor)
 }
 
 /* Decodes one block, calling back for each header. -1: not a block that we understand, or the callback said so. */
-int hpack_decode(Hpack *table, const char *block, size_t length, int (*each)(HpackText, HpackText, void *), void *context)
+int hpack_decode(Hpack *table, const char *block, size_t length, int (*each)(HpackText, HpackText, void *),
+                 void *context)
 {
     char *room = PyMem_Malloc(MOST_HEADERS);
-    Cursor cursor = {(const unsigned char *)block, (const unsigned char *)block + length, room, room ? MOST_HEADERS : 0};
+    Cursor cursor = {(const unsigned char *)block, (const unsigned char *)block + length, room,
+                     room ? MOST_HEADERS : 0};
     int result = room ? 0 : -1;
     while (result == 0 && cursor.at < cursor.end) {
         HpackText name = {"", 0}, value = {"", 0};

@@ -21,6 +21,7 @@ typedef struct {
 
 int hpack_copy(Hpack *to, const Hpack *from);
 void hpack_clear(Hpack *table);
-int hpack_decode(Hpack *table, const char *block, size_t length, int (*each)(HpackText, HpackText, void *), void *context);
+int hpack_decode(Hpack *table, const char *block, size_t length, int (*each)(HpackText, HpackText, void *),
+                 void *context);
 
 #endif

@@ -1,5 +1,5 @@
-/* Modules that are loaded later than the core: patched, diverted or adapted as soon as they are there, without importing
- * them ourselves. */
+/* Modules that are loaded later than the core: patched, diverted or adapted as soon as they are there, without
+ * importing them ourselves. */
 #include "core.h"
 #include "network.h"
 

@@ -23,22 +23,28 @@ static int refuse_when_sealed(void)
 /* setup(**what): given by the Python face at import and by the host before the first guard; never afterwards. */
 static PyObject *setup(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {
-        "denial_factory",  "usage_error", "child_environment", "decider",     "recorder",     "facade_files",
-        "sensitive_roots", "protected",   "runtime_policy",    "code_policy", "runtime_code", "check_failed",
-        "handle_code",     "invalid_target", "decision_type", "default_ports", "parse_url",  "normalise_host",
-        "observer",        "adapters",    "diverted",         NULL};
+    static char *names[] = {"denial_factory",    "usage_error",
+                            "child_environment", "decider",
+                            "recorder",          "facade_files",
+                            "sensitive_roots",   "protected",
+                            "runtime_policy",    "code_policy",
+                            "runtime_code",      "check_failed",
+                            "handle_code",       "invalid_target",
+                            "decision_type",     "default_ports",
+                            "parse_url",         "normalise_host",
+                            "observer",          "adapters",
+                            "diverted",          NULL};
     PyObject *factory = NULL, *usage = NULL, *environment = NULL, *ask = NULL, *record = NULL, *facade = NULL,
              *roots = NULL;
     PyObject *shut = NULL, *runtime = NULL, *code = NULL, *codes = NULL, *failed = NULL, *handle = NULL;
     PyObject *invalid = NULL, *decision = NULL, *ports = NULL, *parse = NULL, *normalise = NULL, *watch = NULL,
              *clients = NULL, *exchanged = NULL;
     if (refuse_when_sealed() < 0 ||
-        !PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOOOO!O!O!O!O!OOO!OOO!OOOO!O!", names, &factory, &usage, &environment, &ask,
-                                     &record, &PyFrozenSet_Type, &facade, &PyFrozenSet_Type, &roots, &PyTuple_Type,
-                                     &shut, &Policy_Type, &runtime, &Policy_Type, &code, &codes, &failed, &PyCode_Type,
-                                     &handle, &invalid, &decision, &PyDict_Type, &ports, &parse, &normalise, &watch,
-                                     &PyDict_Type, &clients, &PyTuple_Type, &exchanged)) {
+        !PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOOOO!O!O!O!O!OOO!OOO!OOOO!O!", names, &factory, &usage,
+                                     &environment, &ask, &record, &PyFrozenSet_Type, &facade, &PyFrozenSet_Type, &roots,
+                                     &PyTuple_Type, &shut, &Policy_Type, &runtime, &Policy_Type, &code, &codes, &failed,
+                                     &PyCode_Type, &handle, &invalid, &decision, &PyDict_Type, &ports, &parse,
+                                     &normalise, &watch, &PyDict_Type, &clients, &PyTuple_Type, &exchanged)) {
         return NULL;
     }
     struct {
@@ -279,7 +285,8 @@ PyMODINIT_FUNC PyInit__core(void)
     if (only != NULL) {
         return Py_NewRef(only); /* a second import after del sys.modules[...] finds the one that is installed */
     }
-    if (check_system() < 0 || state_ready() < 0 || tickets_ready() < 0 || PyType_Ready(&Diverted_Type) < 0 || resolver_ready() < 0 || contexts_ready() < 0 || import_first() < 0 || handover_ready() < 0 ||
+    if (check_system() < 0 || state_ready() < 0 || tickets_ready() < 0 || PyType_Ready(&Diverted_Type) < 0 ||
+        resolver_ready() < 0 || contexts_ready() < 0 || import_first() < 0 || handover_ready() < 0 ||
         names_ready() < 0 || finalisers_ready() < 0 || keepers_ready() < 0 || listings_ready() < 0 ||
         opens_ready() < 0 || imports_ready() < 0 || patch_loaded_modules() < 0 || all_required_patched() < 0) {
         return NULL;

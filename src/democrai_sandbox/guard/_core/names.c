@@ -78,7 +78,9 @@ static PyObject *copy_of(PyObject *proxy)
 static PyObject *proxy_compare(PyObject *self, PyObject *other, int op)
 {
     PyObject *copy = copy_of(self);
-    PyObject *result = !copy ? NULL : copy == self ? compare_original(self, other, op) : PyObject_RichCompare(copy, other, op);
+    PyObject *result = !copy          ? NULL
+                       : copy == self ? compare_original(self, other, op)
+                                      : PyObject_RichCompare(copy, other, op);
     Py_XDECREF(copy);
     return result;
 }

@@ -44,7 +44,7 @@ bool host_is_own(const Host *host);
 
 /* ---- urls.c -------------------------------------------------------------------------------------- */
 typedef struct {
-    char *key; /* "U<scheme>|<host key>|<port>|<path>", owned */
+    char *key;           /* "U<scheme>|<host key>|<port>|<path>", owned */
     size_t base, length; /* without the path; with it */
     const char *scheme;  /* points into `memory` */
     char *memory;
@@ -152,12 +152,12 @@ struct Pipe {
     int references;
     char *data;
     size_t used, room;
-    uint64_t start; /* position of the first byte that is kept */
-    Wire *wire;     /* reads what is encrypted; set when the first records go to a connection for requests */
-    bool loose;     /* the records went elsewhere: never to be taken for those of a connection for requests */
+    uint64_t start;  /* position of the first byte that is kept */
+    Wire *wire;      /* reads what is encrypted; set when the first records go to a connection for requests */
+    bool loose;      /* the records went elsewhere: never to be taken for those of a connection for requests */
     Host name;       /* that is shown to the server; empty when none is */
     uint64_t policy; /* under which its object was made */
-    Pipe *next;     /* of those that are not bound yet */
+    Pipe *next;      /* of those that are not bound yet */
 };
 Pipe *pipe_new(void);
 int pipe_add(Pipe *pipe, const char *data, size_t length);

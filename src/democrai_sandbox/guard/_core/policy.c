@@ -195,9 +195,8 @@ static int build(Policy *policy, PyObject *entries, bool resolve)
 
 PyObject *policy_new(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"subject",         "kind",     "entries",   "imports", "allow_subprocess",
-                            "include_runtime", "declared", "ancestors", "resolve", "network",
-                            "network_only",    NULL};
+    static char *names[] = {"subject",  "kind",      "entries", "imports", "allow_subprocess", "include_runtime",
+                            "declared", "ancestors", "resolve", "network", "network_only",     NULL};
     PyObject *subject, *kind, *entries, *imports, *declared, *ancestors, *network;
     int allow_subprocess, include_runtime, resolve, network_only;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UUO!O!ppUO!pO!p", names, &subject, &kind, &PyTuple_Type, &entries,

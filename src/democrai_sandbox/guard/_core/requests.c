@@ -302,7 +302,8 @@ static int require_both(State *state, Url *url, const Head *head, unsigned opera
     return result;
 }
 
-/* "GET http://host/path": what a proxy is asked. Only a connection that was permitted as one takes requests for others. */
+/* "GET http://host/path": what a proxy is asked. Only a connection that was permitted as one takes requests for others.
+ */
 static int check_absolute_form(State *state, const WireOrigin *origin, const Head *head, unsigned operations,
                                PyObject **socket_url)
 {
@@ -313,7 +314,8 @@ static int check_absolute_form(State *state, const WireOrigin *origin, const Hea
     }
     result = compose_dialled(origin, (Span){"", 0}, &dialled);
     if (result == 0) {
-        bool relay = state == NULL || same_origin(&url, &dialled) || state_net(state, match_origin, &dialled) & NET_CONNECT;
+        bool relay =
+            state == NULL || same_origin(&url, &dialled) || state_net(state, match_origin, &dialled) & NET_CONNECT;
         PyObject *target = relay ? NULL : url_text(&dialled);
         result = relay ? 0 : target ? net_deny(state, NET_CONNECT, target) : -1;
         Py_XDECREF(target);

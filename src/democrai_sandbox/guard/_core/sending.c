@@ -61,7 +61,8 @@ static PyObject *send_on_wire(State *state, Call *call, Wire *wire, PyObject *vi
 static PyObject *send_on_foreign(State *state, Call *call, int fd, PyObject *view)
 {
     Py_buffer *buffer = PyMemoryView_GET_BUFFER(view);
-    bool wakes = call->nargs == 1 && PyBuffer_IsContiguous(buffer, 'C') && is_wake_up(fd, buffer->buf, (size_t)buffer->len);
+    bool wakes =
+        call->nargs == 1 && PyBuffer_IsContiguous(buffer, 'C') && is_wake_up(fd, buffer->buf, (size_t)buffer->len);
     return wakes || peer_is_permitted(state, fd) == 0 ? call_with(call, 0, view) : NULL;
 }
 
@@ -177,7 +178,8 @@ static PyObject *plain_message(State *state, PyObject *item)
         level = PyLong_AsLong(PyTuple_GET_ITEM(message, 0));
         type = PyLong_AsLong(PyTuple_GET_ITEM(message, 1));
     }
-    if (message != NULL && !PyErr_Occurred() && level == SOL_SOCKET && (type == SCM_RIGHTS || type == SCM_CREDENTIALS)) {
+    if (message != NULL && !PyErr_Occurred() && level == SOL_SOCKET &&
+        (type == SCM_RIGHTS || type == SCM_CREDENTIALS)) {
         PyObject *data = PyBytes_FromObject(PyTuple_GET_ITEM(message, 2));
         if (data != NULL && (type != SCM_RIGHTS || check_rights(state, data) == 0)) {
             result = Py_BuildValue("(llO)", level, type, data);

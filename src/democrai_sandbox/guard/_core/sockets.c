@@ -20,7 +20,8 @@ static PyCFunction fileno_entry = NULL;
 /* The base type's own way to its number and family: a subclass may say anything. */
 int sockets_found(PyTypeObject *type)
 {
-    PyObject *number = PyDict_GetItemString(type->tp_dict, "fileno"), *family = PyDict_GetItemString(type->tp_dict, "family");
+    PyObject *number = PyDict_GetItemString(type->tp_dict, "fileno"),
+             *family = PyDict_GetItemString(type->tp_dict, "family");
     if (number == NULL || !Py_IS_TYPE(number, &PyMethodDescr_Type) || family == NULL ||
         !Py_IS_TYPE(family, &PyMemberDescr_Type)) {
         PyErr_SetString(PyExc_ImportError, "_socket.socket does not look as expected: the guard does not fit it");
@@ -143,7 +144,8 @@ static bool may_carry_requests(const State *state, int fd)
     int type = 0;
     socklen_t size = sizeof type;
     Wire *old;
-    return descriptor_owned(state, fd, &old) && getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == SOCK_STREAM;
+    return descriptor_owned(state, fd, &old) && getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0 &&
+           type == SOCK_STREAM;
 }
 
 PyObject *on_connect(State *state, Call *call)
@@ -168,7 +170,8 @@ PyObject *on_connect(State *state, Call *call)
     return result;
 }
 
-/* ---- sockets of others --------------------------------------------------------------------------------------------- */
+/* ---- sockets of others ---------------------------------------------------------------------------------------------
+ */
 
 int peer_is_permitted(State *state, int fd)
 {
@@ -216,7 +219,8 @@ bool is_unnamed_pair(int fd)
            size <= offsetof(struct sockaddr_un, sun_path);
 }
 
-/* An event loop wakes itself up over a pair of sockets. How many wake-ups and signal numbers are waiting and may be read away; messages may not. */
+/* An event loop wakes itself up over a pair of sockets. How many wake-ups and signal numbers are waiting and may be
+ * read away; messages may not. */
 static ssize_t wake_ups_pending(int fd)
 {
     char data[4096];

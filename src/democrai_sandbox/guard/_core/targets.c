@@ -204,8 +204,8 @@ unsigned match_socket(const NetIndex *index, const void *what)
     return match_host(index, target->host, target->port);
 }
 
-/* Rules of the URL itself and of what it lies below, by whole segments. Nobody knows which path an ambiguous one ends up
- * at, so only a rule for all paths covers it. */
+/* Rules of the URL itself and of what it lies below, by whole segments. Nobody knows which path an ambiguous one ends
+ * up at, so only a rule for all paths covers it. */
 unsigned match_url(const NetIndex *index, const void *what)
 {
     const Url *url = what;
@@ -226,7 +226,8 @@ unsigned match_url(const NetIndex *index, const void *what)
         }
         hash = FNV(hash, url->key[i]);
     }
-    return url->ambiguous || url->length == url->base ? mask : mask | find_slot(index, hash, url->key, url->length)->mask;
+    return url->ambiguous || url->length == url->base ? mask
+                                                      : mask | find_slot(index, hash, url->key, url->length)->mask;
 }
 
 /* Whether some request to the URL's scheme, host and port is permitted, whatever its path. */

@@ -262,8 +262,8 @@ static bool has_noted_request(State *state, const Url *url)
     return name_noted(state, &url->host);
 }
 
-/* origin(scheme, host, port) -> Ticket or None: to open a connection before the request on it is known. Some request must
- * be permitted there; which ones are is seen on the wire. */
+/* origin(scheme, host, port) -> Ticket or None: to open a connection before the request on it is known. Some request
+ * must be permitted there; which ones are is seen on the wire. */
 PyObject *core_origin(PyObject *module, PyObject *args)
 {
     State *state = state_guarding();

@@ -9,7 +9,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* ---- which objects are whose --------------------------------------------------------------------------------------- */
+/* ---- which objects are whose ---------------------------------------------------------------------------------------
+ */
 
 typedef struct Stream {
     PyObject *object; /* borrowed: taken out when the object goes */
@@ -118,7 +119,8 @@ static PyObject *made(State *state, PyObject *object, Wire *wire, PyObject *bio)
     return object;
 }
 
-/* ---- making them ---------------------------------------------------------------------------------------------------- */
+/* ---- making them ----------------------------------------------------------------------------------------------------
+ */
 
 static PyObject *argument(const Call *call, Py_ssize_t index, const char *name)
 {
@@ -156,7 +158,8 @@ PyObject *on_wrap_socket(State *state, Call *call)
         inner = permitted ? wire_start_tls(wire, &shown) : NULL;
         wire_drop(wire);
         if (inner == NULL) {
-            return PyErr_Occurred() ? NULL : (refuse_target("this connection was opened for requests, as a client"), NULL);
+            return PyErr_Occurred() ? NULL
+                                    : (refuse_target("this connection was opened for requests, as a client"), NULL);
         }
     }
     return made(state, call_original(call), inner, NULL);
@@ -208,7 +211,8 @@ PyObject *on_bio_write(State *state, Call *call)
     return call_original(call);
 }
 
-/* ---- using them -------------------------------------------------------------------------------------------------------- */
+/* ---- using them
+ * -------------------------------------------------------------------------------------------------------- */
 
 static Wire *wire_of(const Stream *stream)
 {

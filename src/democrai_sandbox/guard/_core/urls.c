@@ -67,7 +67,10 @@ int port_of_object(PyObject *object, bool zero)
 
 static int hex(char c)
 {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
 }
 
 /* An encoded dot, slash or backslash, however many times the percent sign was encoded, a control, or no escape. */
@@ -132,8 +135,8 @@ static char *put_escape(char *out, int byte)
     return out + sprintf(out, "%%%02X", (unsigned)byte);
 }
 
-/* One spelling: escapes of letters, digits and harmless signs decoded, others in upper case, what must be is escaped. An
- * ambiguous path keeps its escapes. Slashes at the end go away. Returns the end. */
+/* One spelling: escapes of letters, digits and harmless signs decoded, others in upper case, what must be is escaped.
+ * An ambiguous path keeps its escapes. Slashes at the end go away. Returns the end. */
 static char *put_path(char *out, const char *path, const char *end, bool ambiguous)
 {
     char *start = out;
@@ -218,7 +221,9 @@ static int read_authority(const char *text, size_t length, Url *url)
         }
     }
     url->port = colon ? read_port(colon + 1, (size_t)(end - colon - 1)) : default_port(url->scheme);
-    return url->port < 0 ? -1 : url->port == 0 ? refuse_target("the scheme has no known port: write scheme://host:port") : 0;
+    return url->port < 0    ? -1
+           : url->port == 0 ? refuse_target("the scheme has no known port: write scheme://host:port")
+                            : 0;
 }
 
 static size_t canonical_length(const Url *url)
@@ -310,9 +315,9 @@ int url_with_scheme(Url *url, const char *scheme)
     if (strcmp(url->scheme, scheme) == 0) {
         return 0;
     }
-    PyObject *text = PyUnicode_FromFormat("%s://%s%s%s:%d%s", scheme, strchr(url->host.text, ':') ? "[" : "",
-                                          url->host.text, strchr(url->host.text, ':') ? "]" : "", url->port,
-                                          url_path(url));
+    PyObject *text =
+        PyUnicode_FromFormat("%s://%s%s%s:%d%s", scheme, strchr(url->host.text, ':') ? "[" : "", url->host.text,
+                             strchr(url->host.text, ':') ? "]" : "", url->port, url_path(url));
     Py_ssize_t length;
     const char *plain = text ? PyUnicode_AsUTF8AndSize(text, &length) : NULL;
     Url changed;

@@ -1,5 +1,6 @@
-/* The wire: a connection was given for permitted requests and for nothing else, whoever holds the socket now. So what is
- * sent on it is read before it goes out. A write may send less than it was given: the reader then follows only so far.
+/* The wire: a connection was given for permitted requests and for nothing else, whoever holds the socket now. So what
+ * is sent on it is read before it goes out. A write may send less than it was given: the reader then follows only so
+ * far.
  */
 #include "core.h"
 #include "reader.h"
