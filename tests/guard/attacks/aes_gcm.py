@@ -73,9 +73,7 @@ def encrypt(key: bytes, nonce: bytes, data: bytes, known: bytes) -> bytes:
     """Ciphertext and tag."""
     rounds = _expand(key)
     mask = int.from_bytes(_block(rounds, bytes(16)))
-    stream = b"".join(
-        _block(rounds, nonce + (2 + i).to_bytes(4, "big")) for i in range(-(-len(data) // 16))
-    )
+    stream = b"".join(_block(rounds, nonce + (2 + i).to_bytes(4, "big")) for i in range(-(-len(data) // 16)))
     text = bytes(a ^ b for a, b in zip(data, stream, strict=False))
     padded = known + bytes(-len(known) % 16) + text + bytes(-len(text) % 16)
     padded += (len(known) * 8).to_bytes(8, "big") + (len(text) * 8).to_bytes(8, "big")

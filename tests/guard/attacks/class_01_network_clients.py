@@ -56,9 +56,9 @@ HTTPX = {
     "send": lambda library, made, address: made.send(library.Request("GET", address)).text,
     "stream": httpx_stream,
     "single": lambda library, made, address: made._send_single_request(library.Request("GET", address)).read(),
-    "transport": lambda library, made, address: library.HTTPTransport().handle_request(
-        library.Request("GET", address)
-    ).read(),
+    "transport": lambda library, made, address: (
+        library.HTTPTransport().handle_request(library.Request("GET", address)).read()
+    ),
 }
 
 

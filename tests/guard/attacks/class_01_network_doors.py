@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 
-from tests.guard.attacks.network import LIMIT, NETWORK, ask, dial, network_attacks_of, other, other_url, peers
 from tests.guard.attacks.kit import Ground
+from tests.guard.attacks.network import LIMIT, NETWORK, ask, dial, network_attacks_of, other, other_url, peers
 
 
 def raw_module(ground: Ground) -> object:

@@ -52,12 +52,16 @@ class ForgedPort(int):
 class Host(str):
     """The text of one address; encoded, it is another one."""
 
+    __slots__ = ()
+
     def encode(self, *_: object) -> bytes:
         return b"127.0.0.2"
 
 
 class Pair(tuple):
     """An address that gives other parts to Python than to C."""
+
+    __slots__ = ()
 
     def __getitem__(self, index: object) -> object:
         return ("127.0.0.1", 1)[index]

@@ -18,9 +18,7 @@ from tests.guard.attacks.network import (
     network_attack,
     network_attacks_of,
     one_path,
-    other,
     peers,
-    url,
 )
 
 
@@ -141,7 +139,7 @@ def mutable_host(ground: Ground) -> object:
     thread = threading.Thread(target=flip, daemon=True)
     thread.start()
     try:
-        for _ in range(300):
+        for _ in range(120):
             sock = socket.socket()
             sock.settimeout(LIMIT)
             try:

@@ -96,7 +96,6 @@ network_attacks_of(
             "unknown": "FETCH",
             "web_dav": "PROPFIND",
             "lower_case_get": "get",
-            "PRI": "PRI",
         }.items()
     },
     "a method that is not for reading is sent under a rule for reading: {}",

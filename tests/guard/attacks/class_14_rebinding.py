@@ -67,9 +67,7 @@ network_attacks_of(
 )
 network_attacks_of(
     {name: lambda ground, name=name: ask(dial((name, peers(ground).town))) for name in NAMES[:4]}
-    | {
-        name: lambda ground, name=name: ask(dial((name, peers(ground).town), socket.AF_INET6)) for name in NAMES[4:]
-    },
+    | {name: lambda ground, name=name: ask(dial((name, peers(ground).town), socket.AF_INET6)) for name in NAMES[4:]},
     "a permitted name leads a socket to an address that public names must not lead to: {}",
     rules=dialling(*NAMES),
     group="socket_",

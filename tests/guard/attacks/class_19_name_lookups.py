@@ -34,6 +34,8 @@ def quietly(act):
 class Text(str):
     """A permitted name that turns into another one when it is encoded."""
 
+    __slots__ = ()
+
     def encode(self, *_: object) -> bytes:
         return NAME.encode()
 
@@ -81,7 +83,9 @@ network_attacks_of(
             "getaddrinfo": lambda: socket.getaddrinfo(NAME, 80),
             "getaddrinfo_bytes": lambda: socket.getaddrinfo(NAME.encode(), 80),
             "getaddrinfo_C": raw("getaddrinfo", NAME, 80),
-            "getaddrinfo_keywords": lambda: socket.getaddrinfo(host=NAME, port="http", family=2, type=1, proto=6, flags=2),
+            "getaddrinfo_keywords": lambda: socket.getaddrinfo(
+                host=NAME, port="http", family=2, type=1, proto=6, flags=2
+            ),
             "gethostbyname": lambda: socket.gethostbyname(NAME),
             "gethostbyname_ex": lambda: socket.gethostbyname_ex(NAME),
             "gethostbyname_C": raw("gethostbyname", NAME),
@@ -221,9 +225,7 @@ def renamed(ground: Ground) -> None:
     quietly(lambda: socket.getaddrinfo(socket.gethostname(), 80))(ground)
 
 
-@network_attack(
-    "the function that tells the machine's own name is replaced", rules=rules, expect=REFUSED, **IN_TOWN
-)
+@network_attack("the function that tells the machine's own name is replaced", rules=rules, expect=REFUSED, **IN_TOWN)
 def renamed_function(ground: Ground) -> None:
     import _socket
 
@@ -232,7 +234,10 @@ def renamed_function(ground: Ground) -> None:
 
 
 @network_attack(
-    "the search list of the resolver is set, and the machine's own name looked up", rules=rules, expect=SANDBOX, **IN_TOWN
+    "the search list of the resolver is set, and the machine's own name looked up",
+    rules=rules,
+    expect=SANDBOX,
+    **IN_TOWN,
 )
 def search_list(ground: Ground) -> None:
     os.environ["LOCALDOMAIN"] = NAME

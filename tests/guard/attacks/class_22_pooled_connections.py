@@ -14,7 +14,6 @@ from tests.guard.attacks.network import (
     NETWORK_OR_FD,
     network_attack,
     network_attacks_of,
-    one_path,
     other,
     other_url,
     peers,
@@ -162,7 +161,10 @@ network_attacks_of(
 
 
 @network_attack(
-    "a pool that another subject has used serves permitted requests", expect=Works(), prepare=hold_other_subject, needs=("urllib3",)
+    "a pool that another subject has used serves permitted requests",
+    expect=Works(),
+    prepare=hold_other_subject,
+    needs=("urllib3",),
 )
 def pool_works(ground: Ground) -> bool:
     return ground.held.manager.request("GET", url(ground), retries=False).data == b"public"
@@ -255,7 +257,9 @@ network_attacks_of(
         "write": lambda ground: ground.held.writer.write(REQUEST),
         "transport": lambda ground: ground.held.writer.transport.write(REQUEST),
         "writelines": lambda ground: ground.held.writer.transport.writelines([REQUEST]),
-        "in_the_loop": lambda ground: ground.held.loop.call_soon_threadsafe(ground.held.writer.transport.write, REQUEST) and None,
+        "in_the_loop": lambda ground: (
+            ground.held.loop.call_soon_threadsafe(ground.held.writer.transport.write, REQUEST) and None
+        ),
         "datagram": lambda ground: ground.held.endpoint.sendto(b"x"),
     },
     "an open connection of the host's on uvloop is used: {}",

@@ -32,7 +32,9 @@ def field(name: bytes, value: bytes, first: int = 0) -> bytes:
     return bytes([first]) + text(name) + text(value)
 
 
-def head(ground: Ground, path: bytes = b"/secret", method: bytes = b"GET", host: bytes = b"", more: bytes = b"") -> bytes:
+def head(
+    ground: Ground, path: bytes = b"/secret", method: bytes = b"GET", host: bytes = b"", more: bytes = b""
+) -> bytes:
     fields = {b":method": method, b":scheme": b"http", b":path": path, b":authority": host or here(ground, "HERE")}
     return b"".join(field(name, value) for name, value in fields.items()) + more
 
@@ -62,7 +64,11 @@ def request(path: bytes = b"/secret", flags: int = END | COMPLETE, **options: by
 
 def split(ground: Ground) -> bytes:
     block = head(ground)
-    return frame(HEADERS, END, 1, block[:7]) + frame(CONTINUATION, 0, 1, block[7:20]) + frame(CONTINUATION, COMPLETE, 1, block[20:])
+    return (
+        frame(HEADERS, END, 1, block[:7])
+        + frame(CONTINUATION, 0, 1, block[7:20])
+        + frame(CONTINUATION, COMPLETE, 1, block[20:])
+    )
 
 
 def padded(ground: Ground) -> bytes:
@@ -96,11 +102,15 @@ network_attacks_of(
         "other_host": write(request(b"/allowed/secret", host=b"hidden.test")),
         "other_method": write(request(b"/allowed/secret", method=b"DELETE")),
         "method_with_path": write(request(b"/allowed", method=b"GET /secret HTTP/1.1")),
-        "two_paths": write(lambda ground: frame(HEADERS, 5, 1, head(ground, b"/allowed", more=field(b":path", b"/secret")))),
+        "two_paths": write(
+            lambda ground: frame(HEADERS, 5, 1, head(ground, b"/allowed", more=field(b":path", b"/secret")))
+        ),
         "upper_case": write(
             lambda ground: frame(HEADERS, 5, 1, head(ground, b"/allowed", more=field(b":PATH", b"/secret")))
         ),
-        "connect": write(lambda ground: frame(HEADERS, 4, 1, field(b":method", b"CONNECT") + field(b":authority", b"/secret"))),
+        "connect": write(
+            lambda ground: frame(HEADERS, 4, 1, field(b":method", b"CONNECT") + field(b":authority", b"/secret"))
+        ),
         "protocol": write(request(b"/allowed", method=b"CONNECT", more=field(b":protocol", b"/secret"))),
         "dots": write(request(b"/allowed/../secret")),
         "pushed": write(lambda ground: frame(PUSH, 4, 1, bytes([0, 0, 0, 2]) + head(ground))),

@@ -1,4 +1,4 @@
-"""What the guard alone does not stop on the network. A row that no longer succeeds fails the test, and is to be moved."""
+"""What the guard alone does not stop on the network; like residuals.py, a row that no longer succeeds fails."""
 
 from __future__ import annotations
 

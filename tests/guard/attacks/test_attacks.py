@@ -21,7 +21,7 @@ from tests.guard.attacks.kit import REGISTRY, Attack, Expectation, Fruitless, Gr
 HERE = Path(__file__).parent
 RUNNER = HERE / "runner.py"
 RESIDUALS = ("residuals", "residuals_network")
-OTHER_FILES = ("denials_do_not_tell", "honest_work", *RESIDUALS)
+OTHER_FILES = ("denials_do_not_tell", "denials_do_not_tell_network", "honest_work", *RESIDUALS)
 
 
 def load_attacks() -> list[Attack]:

@@ -210,6 +210,9 @@ static int on_event(State *state, const char *event, PyObject *args)
         }
         return is(event, "code.__new__") ? on_code_event(state, event) : 0;
     case 'f':
+        if (is(event, "fcntl.ioctl") && ioctl_check(state, item(args, 0), item(args, 1)) < 0) {
+            return -1;
+        }
         if (begins(event, "fcntl.")) {
             return descriptor_check(state, item(args, 0), WANT_MANAGE);
         }

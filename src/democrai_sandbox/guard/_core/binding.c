@@ -68,7 +68,7 @@ int check_new_socket(State *state, PyObject *args, PyObject *kwargs)
 }
 
 /* After it was made: by what the kernel says it is, whatever was asked for. */
-int check_made_socket(State *state, int fd)
+int check_made_socket(State *state, int fd, int claimed)
 {
     int family = 0, type = 0, protocol = 0;
     socklen_t size = sizeof(int);
@@ -77,7 +77,7 @@ int check_made_socket(State *state, int fd)
         getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) < 0) {
         return 0; /* no socket: the number is of no use as one */
     }
-    return is_ordinary(family, type, protocol) ? 0 : refuse_kind(state, family, type, protocol);
+    return claimed == family && is_ordinary(family, type, protocol) ? 0 : refuse_kind(state, family, type, protocol);
 }
 
 /* ---- bind, listen --------------------------------------------------------------------------------------------- */
@@ -133,6 +133,32 @@ static PyObject *bound_address(PyObject *given, const Address *address, int fami
     return result;
 }
 
+/* Options by which two sockets have one port: the host's visitors would come here. They are off while the port is taken.
+ */
+static bool switch_off(int fd, int option)
+{
+    int value = 0, off = 0;
+    socklen_t size = sizeof value;
+    return getsockopt(fd, SOL_SOCKET, option, &value, &size) == 0 && value != 0 &&
+           setsockopt(fd, SOL_SOCKET, option, &off, sizeof off) == 0;
+}
+
+static PyObject *bind_alone(Call *call, PyObject *address)
+{
+    int fd = socket_number(call->self), type = 0, on = 1;
+    socklen_t size = sizeof type;
+    bool datagrams = getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == SOCK_DGRAM;
+    bool shared = switch_off(fd, SO_REUSEPORT), reused = datagrams && switch_off(fd, SO_REUSEADDR);
+    PyObject *result = call_with(call, 0, address);
+    if (shared) {
+        setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on);
+    }
+    if (reused) {
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    }
+    return result;
+}
+
 static PyObject *bind_inet(State *state, Call *call, int family)
 {
     PyObject *given = call->args[0], *value, *result = NULL;
@@ -148,7 +174,7 @@ static PyObject *bind_inet(State *state, Call *call, int family)
         return NULL;
     }
     value = bound_address(given, &address, family, port);
-    result = value ? call_with(call, 0, value) : NULL;
+    result = value ? bind_alone(call, value) : NULL;
     Py_XDECREF(value);
     return result;
 }

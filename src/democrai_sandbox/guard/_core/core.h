@@ -335,6 +335,8 @@ PyObject *on_done_callback(State *state, Call *call);
 PyObject *on_listdir(State *state, Call *call);
 PyObject *bind_foreign(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 extern PyObject *handle_code;
+PyObject *on_file_write(State *state, Call *call);
+int ioctl_check(State *state, PyObject *number, PyObject *request);
 PyObject *on_wakeup_number(State *state, Call *call);
 int refuse_internet_socket(State *state, PyObject *number);
 PyObject *on_umask(State *state, Call *call);

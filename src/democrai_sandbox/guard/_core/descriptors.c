@@ -288,6 +288,48 @@ int refuse_internet_socket(State *state, PyObject *number)
     return -1;
 }
 
+/* A file object may have got hold of a number before a connection for requests had it. */
+PyObject *on_file_write(State *state, Call *call)
+{
+    static PyCFunction number_of_file = NULL;
+    if (number_of_file == NULL) {
+        PyObject *method = PyObject_GetAttrString((PyObject *)Py_TYPE(call->self), "fileno");
+        bool native = method != NULL && Py_IS_TYPE(method, &PyMethodDescr_Type);
+        PyTypeObject *type = native ? PyDescr_TYPE(method) : NULL;
+        number_of_file = type && strcmp(type->tp_name, "_io.FileIO") == 0
+                             ? ((PyMethodDescrObject *)method)->d_method->ml_meth
+                             : NULL;
+        Py_XDECREF(method);
+        PyErr_Clear();
+    }
+    PyObject *number = number_of_file ? number_of_file(call->self, NULL) : NULL;
+    int fd = number ? (int)PyLong_AsLong(number) : -1;
+    Py_XDECREF(number);
+    PyErr_Clear();
+    if (descriptor_has_wire(state, fd)) {
+        return deny_text(state, DENY_DESCRIPTOR, "http-connection");
+    }
+    return call_original(call);
+}
+
+/* Of what can be asked of a socket, only how much is waiting, and how it waits: others change the machine's addresses and
+ * routes. */
+int ioctl_check(State *state, PyObject *number, PyObject *request)
+{
+    static const unsigned long harmless[] = {0x541B, 0x5411, 0x5421, 0x5450, 0x5451};
+    if (!PyLong_Check(number) || !is_socket(number)) {
+        return 0;
+    }
+    unsigned long asked = PyLong_Check(request) ? PyLong_AsUnsignedLongMask(request) : 0;
+    for (size_t i = 0; i < sizeof harmless / sizeof *harmless; i++) {
+        if (asked == harmless[i]) {
+            return 0;
+        }
+    }
+    deny_text(state, DENY_TAMPER, "fcntl.ioctl");
+    return -1;
+}
+
 PyObject *on_wakeup_number(State *state, Call *call)
 {
     if (call->nargs > 0 && PyLong_Check(call->args[0]) && PyLong_AsLong(call->args[0]) >= 0 &&
@@ -395,7 +437,7 @@ static int socket_init(PyObject *self, PyObject *args, PyObject *kwargs)
     int result = socket_original(self, args, kwargs);
     if (result == 0) {
         int fd = socket_number(self);
-        result = given || !plain_numbers(args, kwargs) ? check_made_socket(state, fd) : 0;
+        result = given || !plain_numbers(args, kwargs) ? check_made_socket(state, fd, socket_family(self)) : 0;
         if (result == 0) {
             descriptor_adopt(state, fd);
             descriptor_hold(fd);

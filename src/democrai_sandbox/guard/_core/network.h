@@ -208,7 +208,7 @@ bool is_unnamed_pair(int fd);
 int sockets_found(PyTypeObject *type);
 int check_new_socket(State *state, PyObject *args, PyObject *kwargs);
 bool plain_numbers(PyObject *args, PyObject *kwargs);
-int check_made_socket(State *state, int fd);
+int check_made_socket(State *state, int fd, int claimed);
 int socket_number(PyObject *socket); /* -1 when closed or no socket object of the base type */
 int socket_family(PyObject *socket);
 int may_transfer(State *state, int fd, Wire **wire);
@@ -221,6 +221,8 @@ PyObject *on_sendmsg(State *state, Call *call);
 PyObject *on_send(State *state, Call *call);
 PyObject *on_receive(State *state, Call *call);
 PyObject *on_option(State *state, Call *call);
+PyObject *on_afalg(State *state, Call *call);
+PyObject *core_deny_foreign(PyObject *module, PyObject *unused);
 PyObject *on_bind(State *state, Call *call);
 PyObject *on_listen(State *state, Call *call);
 PyObject *on_accept(State *state, Call *call);

@@ -235,10 +235,8 @@ static PyObject *checked_lookup(State *state, Call *call, Py_ssize_t at, int por
     if (host_of_object(call->args[at], host) < 0 || check_name(state, host, port) < 0) {
         return NULL;
     }
-    if (PyUnicode_CheckExact(call->args[at]) && PyUnicode_CompareWithASCIIString(call->args[at], host->text) == 0) {
-        return call_original(call);
-    }
-    PyObject *text = PyUnicode_FromString(host->text);
+    /* as bytes: a text would go through the codec "idna", which guarded code can replace */
+    PyObject *text = PyBytes_FromString(host->text);
     PyObject *result = text ? call_with(call, at, text) : NULL;
     Py_XDECREF(text);
     return result;
@@ -327,7 +325,17 @@ PyObject *on_reverse(State *state, Call *call)
     if (object == NULL) {
         return call_original(call);
     }
-    return check_reverse(state, object) < 0 ? NULL : call_original(call);
+    if (check_reverse(state, object) < 0) {
+        return NULL;
+    }
+    if (tuple) {
+        return call_original(call); /* numbers, read without a codec */
+    }
+    Host host;
+    PyObject *bytes = host_of_object(object, &host) == 0 ? PyBytes_FromString(host.text) : NULL;
+    PyObject *result = bytes ? call_with(call, 0, bytes) : NULL;
+    Py_XDECREF(bytes);
+    return result;
 }
 
 /* ---- a name given to connect() ------------------------------------------------------------------------- */
@@ -335,7 +343,7 @@ PyObject *on_reverse(State *state, Call *call)
 /* Resolves it here, so that what is checked is what is dialled. */
 int resolve_host(State *state, const Host *host, int family, int port, Address *out)
 {
-    PyObject *args = Py_BuildValue("(siii)", host->text, port, family, 0);
+    PyObject *args = Py_BuildValue("(yiii)", host->text, port, family, 0);
     PyObject *found = args && getaddrinfo_row->original
                           ? row_call_tuple(getaddrinfo_row, getaddrinfo_row->module_object, args, NULL)
                           : NULL;

@@ -144,7 +144,7 @@ static PyObject *sendmsg_on_wire(State *state, Call *call, Wire *wire)
 static bool is_detour(long level, long option)
 {
     enum { SOURCE_ROUTE = 4, RETURN_ROUTE = 7, UPPER_LAYER = 31 };
-    static const int headers[] = {2, 3, 4, 5, 54, 55, 57, 59}; /* hop-by-hop, destination, routing, old and new */
+    static const int headers[] = {2, 3, 4, 5, 6, 54, 55, 57, 59}; /* hop-by-hop, destination, routing, old and new */
     bool found = level == IPPROTO_IP && (option == SOURCE_ROUTE || option == RETURN_ROUTE);
     for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
         found = found || (level == IPPROTO_IPV6 && option == headers[i]);
@@ -205,6 +205,13 @@ static PyObject *plain_messages(State *state, PyObject *given)
     return list;
 }
 
+/* sendmsg_afalg(...): for sockets of a kind that is not made here. */
+PyObject *on_afalg(State *state, Call *call)
+{
+    net_deny_text(state, NET_CONNECT, "socket:option");
+    return NULL;
+}
+
 /* setsockopt(level, option, value) */
 PyObject *on_option(State *state, Call *call)
 {
@@ -214,7 +221,8 @@ PyObject *on_option(State *state, Call *call)
             return NULL;
         }
     }
-    if (call->nargs >= 2 && is_detour(PyLong_AsLong(call->args[0]), PyLong_AsLong(call->args[1]))) {
+    long level = call->nargs >= 2 ? PyLong_AsLong(call->args[0]) : 0, option = call->nargs >= 2 ? PyLong_AsLong(call->args[1]) : 0;
+    if (is_detour(level, option)) {
         net_deny_text(state, NET_CONNECT, "socket:option");
         return NULL;
     }
@@ -260,6 +268,17 @@ PyObject *on_sendmsg(State *state, Call *call)
         return call_original(call);
     }
     return own && wire != NULL ? sendmsg_on_wire(state, call, wire) : sendmsg_plainly(state, call, own, fd);
+}
+
+/* deny_foreign(): what a native transport of somebody else's gets, whose socket nobody sees. */
+PyObject *core_deny_foreign(PyObject *module, PyObject *unused)
+{
+    State *state = state_guarding();
+    if (state != NULL) {
+        net_deny_text(state, NET_CONNECT, "socket:foreign");
+        return NULL;
+    }
+    Py_RETURN_NONE;
 }
 
 /* may_use(socket or number) -> whether this chain may send on it: what pools ask before they reuse a connection. */

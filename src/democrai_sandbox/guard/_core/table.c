@@ -95,6 +95,8 @@
     X(_socket, socket, recvfrom_into, on_receive, 0, 0, NULL, 0, 1, 0)                                                 \
     X(_socket, socket, recvmsg, on_receive, 0, 0, NULL, 0, 1, 0)                                                       \
     X(_socket, socket, recvmsg_into, on_receive, 0, 0, NULL, 0, 1, 0)                                                  \
+    X(_io, FileIO, write, on_file_write, 0, 0, NULL, 0, 0, 0)                                                          \
+    X(_socket, socket, sendmsg_afalg, on_afalg, 0, 0, NULL, 0, 1, 0)                                                  \
     X(_socket, socket, setsockopt, on_option, 0, 0, NULL, 0, 1, 0)                                                    \
     X(_socket, socket, bind, on_bind, 0, 0, NULL, 0, 1, 0)                                                             \
     X(_socket, socket, listen, on_listen, 0, 0, NULL, 0, 1, 0)                                                         \

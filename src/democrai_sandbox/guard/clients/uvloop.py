@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from democrai_sandbox.guard import _core
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -20,6 +22,12 @@ _NETWORK = (
     *("create_unix_connection", "create_unix_server", "connect_read_pipe", "connect_write_pipe"),
     *("subprocess_exec", "subprocess_shell"),
 )
+_TRANSPORTS = {
+    "UVStream": ("write", "writelines", "write_eof"),
+    "UDPTransport": ("sendto",),
+    "_SSLProtocolTransport": ("write", "writelines", "write_eof"),
+}
+"""Of the host, all of them: what guarded code opens has transports of asyncio."""
 _SCHEDULING = {"call_soon": 0, "call_soon_threadsafe": 0, "call_later": 1, "call_at": 1}
 """Place of the callback among the arguments."""
 _KEEPING = ("set_exception_handler", "set_task_factory")
@@ -50,11 +58,15 @@ def _refused(self: Any, *args: Any, **kwargs: Any) -> Any:
     raise NotImplementedError("uvloop cannot watch files for guarded code")
 
 
-def _row(name: str, function: Method | None, keyword: str | None = None) -> Row:
+def _foreign(*_: Any, **__: Any) -> None:
+    _core.deny_foreign()
+
+
+def _row(name: str, function: Method | None, keyword: str | None = None, owner: str = "Loop") -> Row:
     if function is not None:
         function.__name__ = name
-        function.__qualname__ = f"Loop.{name}"
-    return ("uvloop.loop", "Loop", name, function, keyword)
+        function.__qualname__ = f"{owner}.{name}"
+    return ("uvloop.loop", owner, name, function, keyword)
 
 
 DIVERTED: tuple[Row, ...] = (
@@ -62,6 +74,7 @@ DIVERTED: tuple[Row, ...] = (
     *(_row(name, _in_context(name, at), "context") for name, at in _SCHEDULING.items()),
     *(_row(name, None) for name in _KEEPING),
     _row("_monitor_fs", _refused),
+    *(("uvloop.loop", owner, name, _foreign, None) for owner, names in _TRANSPORTS.items() for name in names),
 )
 """Module, type, method; what guarded callers get in its place (None: the original, its functions bound to the caller);
 a keyword without which the original is as good."""

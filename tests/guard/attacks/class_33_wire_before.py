@@ -1,0 +1,191 @@
+"""Class 33, sockets prepared before they became connections for requests, and what is done during a request."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from tests.guard.attacks.class_33_wire_doors import STOPPED, hidden
+from tests.guard.attacks.kit import SANDBOX, USAGE, Ground
+from tests.guard.attacks.network import (
+    LIMIT,
+    here,
+    network_attack,
+    network_attacks_of,
+    one_path,
+    open_connection,
+    other,
+    peers,
+    web,
+)
+
+
+def before_connecting(prepare):
+    """Something is made of the number before the socket is connected under a permitted request."""
+
+    def act(ground: Ground) -> None:
+        import http.client
+
+        sock = socket.socket()
+        sock.settimeout(LIMIT)
+        write = prepare(ground, sock)
+        connection = http.client.HTTPConnection(*web(ground), timeout=LIMIT)
+        connection._create_connection = lambda *_, **__: (sock.connect(web(ground)), sock)[1]
+        connection.request("GET", "/allowed")
+        write(hidden(ground))
+
+    return act
+
+
+def file_before(ground: Ground, sock: socket.socket):
+    return open(sock.fileno(), "wb", 0, closefd=False).write
+
+
+def buffered_before(ground: Ground, sock: socket.socket):
+    file = open(sock.fileno(), "r+b", 0, closefd=False)
+    return file.write
+
+
+def copy_before(ground: Ground, sock: socket.socket):
+    number = os.dup(sock.fileno())
+    return lambda data: os.write(number, data)
+
+
+def socket_copy_before(ground: Ground, sock: socket.socket):
+    return sock.dup().sendall
+
+
+def file_of_copy_before(ground: Ground, sock: socket.socket):
+    return open(os.dup(sock.fileno()), "wb", 0).write
+
+
+def socket_file_before(ground: Ground, sock: socket.socket):
+    return sock.makefile("wb", buffering=0).write
+
+
+def transport_before(ground: Ground, sock: socket.socket):
+    return socket.SocketIO(sock, "w").write
+
+
+network_attacks_of(
+    {
+        "file": before_connecting(file_before),
+        "file_both_ways": before_connecting(buffered_before),
+        "file_of_copy": before_connecting(file_of_copy_before),
+        "copy": before_connecting(copy_before),
+        "socket_copy": before_connecting(socket_copy_before),
+        "socket_file": before_connecting(socket_file_before),
+        "SocketIO": before_connecting(transport_before),
+    },
+    "the socket of a connection was prepared before it was one: {}",
+    expect=STOPPED,
+    group="before_",
+)
+
+
+@network_attack("signals write line ends into the middle of a header", expect=STOPPED | SANDBOX | USAGE)
+def wakeup_number(ground: Ground) -> None:
+    """The interpreter writes the number of a signal to a descriptor; one of them is a line feed."""
+    import http.client
+    import signal
+
+    sock = socket.socket()
+    sock.setblocking(False)
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    signal.set_wakeup_fd(sock.fileno(), warn_on_full_buffer=False)
+    sock.settimeout(LIMIT)
+    connection = http.client.HTTPConnection(*web(ground), timeout=LIMIT)
+    connection._create_connection = lambda *_, **__: (sock.connect(web(ground)), sock)[1]
+    connection.connect()
+    sock.setblocking(False)
+    sock.send(here(ground, "GET /allowed HTTP/1.1\r\nHost: HERE\r\nX: y"))
+    signal.raise_signal(signal.SIGUSR1)
+    signal.raise_signal(signal.SIGUSR1)
+    signal.set_wakeup_fd(-1)
+    sock.send(here(ground, "GET /secret HTTP/1.1\r\nHost: HERE\r\n\r\n"))
+
+
+def with_socket_rule(ground: Ground) -> list[tuple[str, str]]:
+    """Besides the usual rule, sockets may be opened to a port where nobody listens."""
+    return [*one_path(ground), ("connect", "127.0.0.1:9")]
+
+
+@network_attack(
+    "a connection is told to connect again, to an address that sockets may reach",
+    expect=STOPPED,
+    rules=with_socket_rule,
+)
+def connected_again(ground: Ground) -> None:
+    sock = open_connection(ground).sock
+    try:
+        sock.connect(("127.0.0.1", 9))
+    except PermissionError:
+        raise
+    except OSError:
+        pass  # it is connected already
+    sock.sendall(hidden(ground))
+
+
+def with_wide_rule(ground: Ground) -> list[tuple[str, str]]:
+    """Besides the usual rule, everything may be read from another server."""
+    return [*one_path(ground), ("receive", f"http://127.0.0.1:{peers(ground).proxy}")]
+
+
+@network_attack(
+    "a connection is told to connect again, for a request to another server",
+    expect=STOPPED,
+    rules=with_wide_rule,
+    servers=("proxy",),
+)
+def connected_for_another(ground: Ground) -> None:
+    import http.client
+
+    sock = open_connection(ground).sock
+
+    def connect(*_: object, **__: object) -> socket.socket:
+        try:
+            sock.connect(("127.0.0.1", peers(ground).proxy))
+        except PermissionError:
+            raise
+        except OSError:
+            pass
+        return sock
+
+    connection = http.client.HTTPConnection("127.0.0.1", peers(ground).proxy, timeout=LIMIT)
+    connection._create_connection = connect
+    connection.request("GET", "/secret")
+
+
+@network_attack("inside a permitted request, datagrams are sent to its server", servers=("udp",), expect=STOPPED)
+def datagram_inside(ground: Ground) -> None:
+    inside(ground, lambda: datagram(ground))
+
+
+def datagram(ground: Ground) -> None:
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.connect(web(ground))
+    sock.send(b"x")
+
+
+def inside(ground: Ground, act) -> None:
+    """Run something while a permitted request is under way: the client asks the subject for a connection."""
+    import http.client
+
+    connection = http.client.HTTPConnection(*web(ground), timeout=LIMIT)
+    connection._create_connection = lambda *_, **__: act()
+    connection.request("GET", "/allowed")
+
+
+@network_attack("inside a permitted request, a datagram is sent without a connection", servers=("udp",), expect=STOPPED)
+def datagram_inside_sendto(ground: Ground) -> None:
+    inside(ground, lambda: socket.socket(type=socket.SOCK_DGRAM).sendto(b"x", web(ground)))
+
+
+@network_attack("inside a permitted request, another server is dialled", expect=STOPPED)
+def other_inside(ground: Ground) -> None:
+    inside(ground, lambda: socket.create_connection(other(ground)))
+
+
+@network_attack("inside a permitted request, its server is dialled, and asked for something else", expect=STOPPED)
+def same_inside(ground: Ground) -> None:
+    inside(ground, lambda: socket.create_connection(web(ground)).sendall(hidden(ground)))
