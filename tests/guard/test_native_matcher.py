@@ -10,6 +10,8 @@ from democrai_sandbox.guard import _core
 from democrai_sandbox.guard.runtime_paths import OWNED, PROTECTED
 from democrai_sandbox.policy import PathIndex, normalise_path
 
+pytestmark = pytest.mark.once  # does not depend on the interpreter
+
 NAMES = st.sampled_from(["a", "ab", "b", "srv", "é", "x" * 40])
 PATHS = st.lists(NAMES, max_size=6).map(lambda parts: "/" + "/".join(parts))
 ENTRIES = st.lists(st.tuples(PATHS, st.integers(1, 31)), max_size=12)

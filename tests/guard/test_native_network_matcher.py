@@ -27,6 +27,8 @@ from democrai_sandbox.policy import (
 from tests.policy.url_oddities import HOMOGRAPHS, ODD_HOSTS
 from tests.policy.url_targets import GROUPS, HOSTS, V4, V6, address_spellings, number_spellings
 
+pytestmark = pytest.mark.once  # does not depend on the interpreter
+
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 

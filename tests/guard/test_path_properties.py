@@ -16,6 +16,8 @@ from democrai_sandbox.policy.paths import PathIndex
 from tests.guard import tree_server
 from tests.guard.harness import CHILD, Case
 
+pytestmark = pytest.mark.once  # does not depend on the interpreter
+
 NAMES = st.sampled_from(["a", "b", "c", "ab", "..x", "a.", "\udcff", "ü", " ", "%2e"])
 TOPS = st.sampled_from(["in", "in2", "out", "inx"])
 DOTS = st.sampled_from([".", "..", "", "..."])

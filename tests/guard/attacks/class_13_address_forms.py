@@ -45,6 +45,7 @@ network_attacks_of(
     expect=REFUSED,
     rules=both_forms,
     group="six_",
+    needs=("IPv6",),
 )
 network_attacks_of(
     {
@@ -58,6 +59,7 @@ network_attacks_of(
     expect=REFUSED,
     group="own_",
     servers=("six",),
+    needs=("IPv6",),
 )
 
 
@@ -112,7 +114,7 @@ ROUTE = struct.pack("!BBB", 131, 11, 4) + socket.inet_aton("127.0.0.2") + socket
     "the kernel is asked to route the packets over an address that no rule names",
     expect=REFUSED,
     rules=both_forms,
-    needs=("root", "namespaces"),
+    needs=("root", "namespaces", "IPv6"),
     before=watch,
     then=packets_to(socket.inet_aton("127.0.0.3")),
 )
@@ -127,7 +129,7 @@ def source_route(ground: Ground) -> None:
     "the kernel is asked by a message to route it over an address that no rule names",
     expect=REFUSED,
     rules=both_forms,
-    needs=("root", "namespaces"),
+    needs=("root", "namespaces", "IPv6"),
     before=watch,
     then=packets_to(socket.inet_aton("127.0.0.3")),
 )
@@ -155,7 +157,7 @@ def home_address() -> bytes:
     "an IPv6 routing header leads the packet to an address that no rule names",
     expect=REFUSED,
     rules=six_rules,
-    needs=("root", "namespaces"),
+    needs=("root", "namespaces", "IPv6"),
     before=watch,
     then=packets_to(socket.inet_pton(SIX, "fd00:4711::1")),
 )
@@ -170,7 +172,7 @@ def routing_header(ground: Ground) -> None:
     unguarded="only a kernel with mobile IPv6 takes it",
     expect=REFUSED,
     rules=six_rules,
-    needs=("root", "namespaces"),
+    needs=("root", "namespaces", "IPv6"),
     before=watch,
     then=packets_to(socket.inet_pton(SIX, "fd00:4711::1")),
 )
@@ -184,6 +186,7 @@ def routing_header_message(ground: Ground) -> None:
     unguarded="only a kernel with mobile IPv6 takes it",
     expect=REFUSED,
     rules=six_rules,
+    needs=("IPv6",),
 )
 def routing_header_older(ground: Ground) -> None:
     header = home_address()

@@ -8,7 +8,7 @@ import socket
 import threading
 
 from tests.guard.attacks.kit import FILES_OR_FD, Ground
-from tests.guard.attacks.network import LIMIT, NETWORK, guarded, network_attacks_of, other, peers
+from tests.guard.attacks.network import LIMIT, NETWORK, guarded, network_attacks_of, open_connection, other, peers
 
 STOPPED = NETWORK | FILES_OR_FD
 REQUEST = b"GET /secret HTTP/1.1\r\n\r\n"
@@ -213,6 +213,12 @@ def give_away(ground: Ground, number: int, wrap=lambda numbers: numbers) -> None
     sock.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, wrap(array.array("i", [number])))])
 
 
+def give_connection(ground: Ground) -> None:
+    """A connection for permitted requests, which the other process would use as it likes."""
+    ground.held.connection = open_connection(ground)
+    give_away(ground, ground.held.connection.sock.fileno())
+
+
 def give_later(ground: Ground) -> None:
     """The list of what is sent besides is filled after it was looked at, while the bytes are read."""
     sock = socket.socket(socket.AF_UNIX)
@@ -260,6 +266,7 @@ network_attacks_of(
         "file": lambda ground: give_away(ground, ground.held.file),
         "file_as_bytes": lambda ground: give_away(ground, ground.held.file, bytes),
         "connection": lambda ground: give_away(ground, ground.held.number),
+        "own_connection": give_connection,
         "filled_later": give_later,
         "filled_by_flags": give_by_flags,
         "by_reduction": give_by_reduction,

@@ -98,11 +98,7 @@ network_attacks_of(
         "bound_to_nothing": on_socket(after_bind("")),
         "bound_to_a_port": on_socket(after_bind("0.0.0.0", free_port())),
         "not_bound": on_socket(open_to_all),
-        "six": six,
         "create_server": lambda ground: socket.create_server(("", 0)).getsockname()[0] == "0.0.0.0",
-        "dual_stack": lambda ground: (
-            socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True).getsockname()[0] == "::"
-        ),
         "socketserver": by_server,
         "multiprocessing": by_listener,
         "start_server": by_loop,
@@ -111,6 +107,18 @@ network_attacks_of(
     "the subject listens to the whole world: {}",
     expect=REFUSED,
     group="listen_",
+)
+network_attacks_of(
+    {
+        "six": six,
+        "dual_stack": lambda ground: (
+            socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True).getsockname()[0] == "::"
+        ),
+    },
+    "the subject listens to the whole world over IPv6: {}",
+    expect=REFUSED,
+    group="listen_",
+    needs=("IPv6",),
 )
 network_attacks_of(
     {"uvloop": by_uvloop}, "the subject listens over {}", expect=REFUSED, group="listen_", needs=("uvloop",)

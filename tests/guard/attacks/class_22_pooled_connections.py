@@ -12,6 +12,7 @@ from tests.guard.attacks.network import (
     INVALID,
     LIMIT,
     NETWORK_OR_FD,
+    dial,
     network_attack,
     network_attacks_of,
     other,
@@ -312,3 +313,27 @@ def permitted_works(ground: Ground) -> bool:
     connection = http.client.HTTPConnection(*web(ground), timeout=LIMIT)
     connection.request("GET", "/allowed")
     return connection.getresponse().read() == b"public"
+
+
+class BySession:
+    """A decider of the host that permits everything in one session."""
+
+    def decide(self, question: object) -> bool:
+        return getattr(question, "session_key", None) == "alice"
+
+
+def hold_session_socket(ground: Ground) -> None:
+    """The same subject has opened a socket in a session where somebody had approved of it."""
+    with ground.held.make(session_key="alice"):
+        ground.held.approved = dial(other(ground))
+
+
+@network_attack(
+    "a socket that was approved of in one session is used in another",
+    expect=STOPPED,
+    prepare=hold_session_socket,
+    configure=lambda ground: {"decider": BySession()},
+)
+def other_session(ground: Ground) -> object:
+    ground.held.approved.sendall(REQUEST)
+    return ground.held.approved.recv(999)

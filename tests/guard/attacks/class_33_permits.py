@@ -11,6 +11,7 @@ from tests.guard.attacks.network import (
     NETWORK,
     ask,
     dial,
+    guarded,
     network_attack,
     network_attacks_of,
     open_connection,
@@ -211,3 +212,38 @@ def cycle(ground: Ground) -> object:
         work()
     gc.collect()
     return raw_of(ground)
+
+
+def wider_guard(name: str):
+    """The subject opens a guard of its own that would allow more."""
+
+    def act(ground: Ground) -> object:
+        if not guarded(ground):
+            return ask(dial(other(ground)))
+        import democrai_sandbox
+
+        with getattr(democrai_sandbox, name)(subject="mine", allowed_targets=[f"127.0.0.1:{peers(ground).other}"]):
+            return ask(dial(other(ground)))
+
+    return act
+
+
+def bypassed(ground: Ground) -> object:
+    if not guarded(ground):
+        return ask(dial(other(ground)))
+    import democrai_sandbox
+
+    with democrai_sandbox.process_guard_bypass_context():
+        return ask(dial(other(ground)))
+
+
+network_attacks_of(
+    {
+        "network": wider_guard("network_policy_context"),
+        "process": wider_guard("process_guard_context"),
+        "bypass": bypassed,
+    },
+    "the subject opens a guard of its own that would allow more: {}",
+    expect=STOPPED,
+    group="own_guard_",
+)

@@ -189,3 +189,89 @@ def other_inside(ground: Ground) -> None:
 @network_attack("inside a permitted request, its server is dialled, and asked for something else", expect=STOPPED)
 def same_inside(ground: Ground) -> None:
     inside(ground, lambda: socket.create_connection(web(ground)).sendall(hidden(ground)))
+
+
+def connect_for_request(ground: Ground, sock: socket.socket) -> None:
+    """Connect a socket while a permitted request is under way."""
+    import http.client
+
+    connection = http.client.HTTPConnection(*web(ground), timeout=LIMIT)
+    connection._create_connection = lambda *_, **__: (sock.connect(web(ground)), sock)[1]
+    connection.connect()
+    ground.held.connection = connection
+
+
+class Connecting:
+    """A number that, when it is looked at, connects the socket that is just about to send."""
+
+    def __init__(self, ground: Ground, sock: socket.socket) -> None:
+        self.ground, self.sock = ground, sock
+
+    def __index__(self) -> int:
+        connect_for_request(self.ground, self.sock)
+        return 0
+
+
+class ConnectingBuffer(Connecting):
+    """The same for the bytes that are to be sent."""
+
+    def __buffer__(self, flags: int) -> memoryview:
+        connect_for_request(self.ground, self.sock)
+        return memoryview(hidden(self.ground))
+
+
+class ConnectingList(Connecting):
+    """The same for a list of buffers."""
+
+    def __iter__(self):
+        connect_for_request(self.ground, self.sock)
+        yield hidden(self.ground)
+
+
+class ConnectingMessages(Connecting):
+    """The same for what is sent besides."""
+
+    def __iter__(self):
+        connect_for_request(self.ground, self.sock)
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+    def __getitem__(self, index: int) -> object:
+        raise IndexError
+
+
+def while_sending(send):
+    def act(ground: Ground) -> None:
+        sock = ground.held.sock = socket.socket()
+        sock.settimeout(LIMIT)
+        send(ground, sock)
+
+    return act
+
+
+network_attacks_of(
+    {
+        "flags": while_sending(lambda ground, sock: sock.send(hidden(ground), Connecting(ground, sock))),
+        "flags_of_sendall": while_sending(lambda ground, sock: sock.sendall(hidden(ground), Connecting(ground, sock))),
+        "list": while_sending(lambda ground, sock: sock.sendmsg(ConnectingList(ground, sock))),
+        "list_of_files": while_sending(
+            lambda ground, sock: sock.sendmsg([hidden(ground)], ConnectingMessages(ground, sock))
+        ),
+    },
+    "a socket is connected for a permitted request while it is already sending: {}",
+    expect=STOPPED.or_raises("TypeError"),
+    group="connects_while_sending_",
+)
+network_attacks_of(
+    {
+        "buffer": while_sending(lambda ground, sock: sock.send(ConnectingBuffer(ground, sock))),
+        "buffer_of_sendall": while_sending(lambda ground, sock: sock.sendall(ConnectingBuffer(ground, sock))),
+        "buffer_of_sendmsg": while_sending(lambda ground, sock: sock.sendmsg([ConnectingBuffer(ground, sock)])),
+    },
+    "a buffer connects the socket that is about to send it: {}",
+    expect=STOPPED.or_raises("TypeError"),
+    group="connects_while_sending_",
+    since=(3, 12),
+)

@@ -221,3 +221,73 @@ def second_buffer(ground: Ground) -> None:
             sock._sslobj.write(Second(*[b"x" * 20] * times, b"x" * 20 + text(ground)))
         except (PermissionError, ValueError) as error:
             ground.errors[:] = [error]
+
+
+def connect_plain(ground: Ground, sock: socket.socket) -> None:
+    """Connect a socket while a permitted request is under way."""
+    import http.client
+
+    connection = http.client.HTTPSConnection("127.0.0.1", peers(ground).tls, timeout=LIMIT, context=open_context())
+    connection._create_connection = lambda *_, **__: (sock.connect(("127.0.0.1", peers(ground).tls)), sock)[1]
+    connection._context = Taking()
+    try:
+        connection.connect()
+    except InterruptedError:
+        pass
+
+
+def wrapped_before(ground: Ground) -> None:
+    """The TLS object is made while the socket has no peer yet, and so is nobody's."""
+    sock = ground.held.sock = socket.socket()
+    tunnel = open_context()._wrap_socket(sock, False, "127.0.0.1")
+    connect_plain(ground, sock)
+    tunnel.do_handshake()
+    tunnel.write(text(ground))
+
+
+def wrapped_by_library(ground: Ground) -> None:
+    """The same as the library does it by itself."""
+    sock = ground.held.sock = open_context().wrap_socket(socket.socket(), server_hostname="127.0.0.1")
+    connect_plain(ground, sock)
+    sock.sendall(text(ground))
+
+
+class Side:
+    """A flag that, when it is looked at, connects the socket that is just being wrapped."""
+
+    def __init__(self, ground: Ground, sock: socket.socket) -> None:
+        self.ground, self.sock = ground, sock
+
+    def __index__(self) -> int:
+        connect_plain(self.ground, self.sock)
+        return 0
+
+
+def wrapped_meanwhile(ground: Ground) -> None:
+    sock = ground.held.sock = socket.socket()
+    tunnel = open_context()._wrap_socket(sock, Side(ground, sock), "127.0.0.1")
+    tunnel.do_handshake()
+    tunnel.write(text(ground))
+
+
+def wrapped_copy(ground: Ground) -> None:
+    """The TLS object is made over a copy of the socket."""
+    sock = ground.held.sock = socket.socket()
+    copy = ground.held.copy = sock.dup()
+    tunnel = open_context()._wrap_socket(copy, False, "127.0.0.1")
+    connect_plain(ground, sock)
+    tunnel.do_handshake()
+    tunnel.write(text(ground))
+
+
+network_attacks_of(
+    {
+        "before": wrapped_before,
+        "by_library": wrapped_by_library,
+        "meanwhile": wrapped_meanwhile,
+        "copy": wrapped_copy,
+    },
+    "a TLS object is made over a socket before that is connected for a permitted request: {}",
+    group="wrapped_",
+    **(OPTIONS | {"expect": STOPPED.or_raises("TypeError")}),
+)

@@ -60,7 +60,6 @@ network_attacks_of(
     {
         "connect": ports(lambda port: connect(("127.0.0.1", port))),
         "connect_ex": ports(lambda port: socket.socket().connect_ex(("127.0.0.1", port))),
-        "six": ports(lambda port: connect(("::ffff:127.0.0.1", port), socket.AF_INET6)),
         "urllib": ports(fetch),
     },
     "what is said about a port where somebody listens is compared with one where nobody does: {}",

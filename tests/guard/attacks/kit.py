@@ -185,6 +185,8 @@ class Attack:
     """Arguments of `process_guard_context` that differ from the usual ones."""
     configure: Callable[[Ground], dict[str, object]] | None = None
     """Arguments of `configure_guard` besides the usual ones."""
+    network_only: bool = False
+    """The guard restricts the network and leaves the rest as it is."""
     form: str = "with"
     since: tuple[int, int] = (3, 11)
     until: tuple[int, int] = (3, 99)

@@ -11,6 +11,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterable
+from functools import cache
 
 NEW_MOUNTS, NEW_NAMES, NEW_NETWORK = 0x20000, 0x4000000, 0x40000000
 PRIVATE, BIND = 0x44000, 0x1000
@@ -31,6 +32,17 @@ def available() -> bool:
     if pid == 0:
         os._exit(0 if libc().unshare(NEW_MOUNTS | NEW_NAMES | NEW_NETWORK) == 0 else 1)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+@cache
+def has_six() -> bool:
+    """Whether the machine speaks IPv6 with itself."""
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
 
 
 def enter(base: str, *, files: dict[str, str] | None = None, name: str = "", addresses: Iterable[str] = ()) -> None:

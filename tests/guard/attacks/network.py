@@ -55,7 +55,7 @@ def enter_town(ground: Ground) -> None:
 
 
 enter_town.first = True
-IN_TOWN = {"before": enter_town, "servers": ("town",), "needs": ("root", "namespaces", "/etc/nsswitch.conf")}
+IN_TOWN = {"before": enter_town, "servers": ("town",), "needs": ("root", "namespaces", "IPv6", "/etc/nsswitch.conf")}
 """Options of an attack that is played there."""
 
 

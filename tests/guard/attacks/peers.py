@@ -6,6 +6,7 @@ over a pair of sockets: whoever is asked first takes in everything that has arri
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -15,6 +16,7 @@ import sys
 from tests.guard.attacks.peer_http import Reading
 from tests.guard.attacks.peer_loop import Loop
 
+TRIES = 5
 HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]", "::1", "front.test", "api.test", "rebound.test", "db"})
 
 
@@ -28,11 +30,8 @@ class Peers:
     def __init__(self, base: str, secret: str, *, reading: Reading | None = None, more: tuple[str, ...] = ()) -> None:
         self.base = base
         self.listeners: list[tuple[str, socket.socket]] = []
-        self.web = self._listen("web", "127.0.0.1", 0)
-        self.other = self._listen("other", "127.0.0.1", 0)
-        self.twin = self._listen("other", "127.0.0.2", self.web)
-        for name in more:
-            getattr(self, f"_add_{name}")()
+        for name in ("usual", *more):
+            self._add(name)
         self.seen: list[str] = []
         self.control, theirs = socket.socketpair()
         self.pid = os.fork()
@@ -42,6 +41,26 @@ class Peers:
         theirs.close()
         for _, listener in self.listeners:
             listener.close()
+
+    def _add(self, name: str) -> None:
+        """Open servers; some need one port for two of them, and another process may have it for the second."""
+        before = len(self.listeners)
+        for _ in range(TRIES):
+            try:
+                getattr(self, f"_add_{name}")()
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                while len(self.listeners) > before:
+                    self.listeners.pop()[1].close()
+            else:
+                return
+        raise OSError("no free ports")
+
+    def _add_usual(self) -> None:
+        self.web = self._listen("web", "127.0.0.1", 0)
+        self.other = self._listen("other", "127.0.0.1", 0)
+        self.twin = self._listen("other", "127.0.0.2", self.web)
 
     def _serve(self, control: socket.socket, secret: str, reading: Reading) -> None:
         """The life of the other process; it ends when the host has gone."""
@@ -69,8 +88,17 @@ class Peers:
         return listener
 
     def _add_udp(self) -> None:
-        self._listen("other", "127.0.0.1", self.web, socket.SOCK_DGRAM)
-        self._listen("other", "127.0.0.1", self.other, socket.SOCK_DGRAM)
+        """The ports of `web` and of `other` for datagrams too; when somebody has them, all begins anew."""
+        for _ in range(TRIES):
+            try:
+                for port in (self.web, self.other):
+                    self._listen("other", "127.0.0.1", port, socket.SOCK_DGRAM)
+            except OSError:
+                while self.listeners:
+                    self.listeners.pop()[1].close()
+                self._add("usual")
+            else:
+                return
 
     def _add_banner(self) -> None:
         """A server of the kind that speaks first."""

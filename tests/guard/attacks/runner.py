@@ -42,6 +42,9 @@ def make_guard(attack, ground):
     }
     if attack.policy is not None:
         arguments |= attack.policy(ground)
+    if attack.network_only:
+        del arguments["allowed_paths"]
+        return lambda **other: democrai_sandbox.network_policy_context(**(arguments | other))
     return lambda **other: democrai_sandbox.process_guard_context(**(arguments | other))
 
 

@@ -125,6 +125,8 @@ def unmet(entry: Attack) -> str:
             met = keeps_access_times()
         elif need == "namespaces":
             met = has_namespaces()
+        elif need == "IPv6":
+            met = namespaces.has_six()
         else:
             met = find_spec(need) is not None
         if not met:

@@ -6,6 +6,8 @@ import pytest
 
 from tests.guard.network.clients import CLIENTS
 
+pytestmark = pytest.mark.once  # does not depend on the interpreter
+
 CLIENT_FILE = __file__.replace("test_bad_input.py", "clients.py")
 PORT = "{port}"
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.once  # does not depend on the interpreter
+
 
 def listening(world):
     """Binding and listening, on loopback and beyond."""

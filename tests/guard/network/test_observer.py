@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytestmark = pytest.mark.once  # does not depend on the interpreter
+
 
 def fetch(url):
     import urllib.request

@@ -6,6 +6,8 @@ import pytest
 
 from tests.guard.network.proxied import PROXIED
 
+pytestmark = pytest.mark.once  # does not depend on the interpreter
+
 FILE = __file__.replace("test_proxies.py", "proxied.py")
 
 

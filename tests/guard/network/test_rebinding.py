@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.once  # does not depend on the interpreter
+
 CLIENT_FILE = __file__.replace("test_rebinding.py", "clients.py")
 ZONE = {"rebind.example.com": {"A": [["203.0.113.5"], ["127.0.0.1"]]}}
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.guard.network.clients import CLIENTS
+
+pytestmark = pytest.mark.once  # does not depend on the interpreter
 
 CLIENT_FILE = str(Path(__file__).with_name("clients.py"))
 

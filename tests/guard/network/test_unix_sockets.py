@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytestmark = pytest.mark.once  # does not depend on the interpreter
+
 
 def unix_sockets(world):
     """Unix sockets by path and by abstract name, streams and datagrams, under the given rules."""

@@ -134,6 +134,7 @@ typedef struct State {
     PyObject *user, *organization, *session;
     PyObject *decisions; /* dict: resource, operation and target -> what the decider said */
     uint64_t generation; /* of approvals, when they were asked for */
+    uint64_t serial;     /* of this activation */
     PyObject *view;      /* tuple for the Python face, made on first use */
 } State;
 
@@ -358,6 +359,7 @@ int directory_argument(State *state, const Call *call, const char *name, char *b
 typedef struct Wire Wire; /* see network.h: the socket was opened for requests, what is sent on it is read */
 bool descriptor_owned(const State *state, int fd, Wire **wire);
 void descriptor_attach(int fd, Wire *wire);
+void descriptor_approved(const State *state, int fd);
 bool descriptor_has_wire(const State *state, int fd);
 void descriptor_adopt(State *state, int fd);
 void descriptor_hold(int fd);

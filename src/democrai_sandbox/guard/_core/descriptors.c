@@ -20,6 +20,7 @@ typedef struct {
     bool held; /* a file or socket object has it: freeing the number would let that object read what the host opens next
                 */
     Wire *wire;
+    uint64_t activation; /* connected by an approval: for this activation; 0: by a rule, for all of the subject's */
 } Owner;
 
 static Owner *owners = NULL;
@@ -59,7 +60,7 @@ void descriptor_adopt(State *state, int fd)
     }
     Wire *wire = shared_wire(&info);
     wire_drop(owners[fd].wire);
-    owners[fd] = (Owner){state->policy->id, info.st_dev, info.st_ino, false, wire};
+    owners[fd] = (Owner){state->policy->id, info.st_dev, info.st_ino, false, wire, 0};
 }
 
 /* The socket behind this number, and behind every copy of it, is being connected for requests. */
@@ -96,12 +97,31 @@ static bool owns(const State *state, int fd, const struct stat *info)
            state_has_policy(state, owners[fd].policy);
 }
 
+/* An approval may be for one session: in another activation the peer is asked for again. */
+void descriptor_approved(const State *state, int fd)
+{
+    if (fd >= 0 && fd < owners_size) {
+        owners[fd].activation = answering((State *)state)->serial;
+    }
+}
+
+static bool is_of_activation(const State *state, uint64_t serial)
+{
+    while (state != NULL && state->serial != serial) {
+        state = state->parent;
+    }
+    return state != NULL;
+}
+
 /* Whether the number is one of this chain's own; `wire` is borrowed. */
 bool descriptor_owned(const State *state, int fd, Wire **wire)
 {
     struct stat info;
     *wire = NULL;
     if (fd < 0 || fstat(fd, &info) < 0 || !owns(state, fd, &info)) {
+        return false;
+    }
+    if (owners[fd].activation != 0 && !is_of_activation(state, owners[fd].activation)) {
         return false;
     }
     *wire = owners[fd].wire;

@@ -86,7 +86,8 @@ static int try_name(const Host *name, void *context)
 
 /* 0 when it may be dialled; *wire is set when only for requests. `name`: what the caller gave, and resolved just now.
  */
-int permit_endpoint(State *state, const Address *address, int port, const Host *name, bool tickets, Wire **wire)
+int permit_endpoint(State *state, const Address *address, int port, const Host *name, bool tickets, Wire **wire,
+                    bool *asked)
 {
     Endpoint endpoint = {.state = state, .address = address, .port = port};
     endpoint.ticket = tickets ? ticket_current(state) : NULL;
@@ -95,6 +96,7 @@ int permit_endpoint(State *state, const Address *address, int port, const Host *
     if (result == 0) {
         result = each_name(address, try_name, &endpoint);
     }
+    *asked = result == 0;
     if (result == 0) {
         endpoint.found = name ? *name : endpoint.found;
         result = ask_for(state, &endpoint.found, port) == 0 ? 1 : -1;

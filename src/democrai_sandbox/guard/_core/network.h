@@ -199,6 +199,7 @@ typedef struct {
     PyObject *value; /* what is passed on, owned */
     Wire *wire;
     int handle; /* an O_PATH handle that the address goes through, or -1 */
+    bool asked; /* no rule allowed it, an approval did */
 } Dial;
 
 void dial_clear(Dial *dial);
@@ -212,7 +213,8 @@ int check_made_socket(State *state, int fd, int claimed);
 int socket_number(PyObject *socket); /* -1 when closed or no socket object of the base type */
 int socket_family(PyObject *socket);
 int may_transfer(State *state, int fd, Wire **wire);
-int permit_endpoint(State *state, const Address *address, int port, const Host *name, bool tickets, Wire **wire);
+int permit_endpoint(State *state, const Address *address, int port, const Host *name, bool tickets, Wire **wire,
+                    bool *asked);
 int unix_connect(State *state, PyObject *address, PyObject **replacement, int *handle);
 int unix_bind(State *state, PyObject *address, PyObject **replacement);
 PyObject *on_connect(State *state, Call *call);

@@ -66,49 +66,75 @@ static PyObject *send_on_foreign(State *state, Call *call, int fd, PyObject *vie
     return wakes || peer_is_permitted(state, fd) == 0 ? call_with(call, 0, view) : NULL;
 }
 
+/* Numbers as they are: what an object says when it is asked could be said by code that connects this very socket. */
+static bool flags_are_plain(const Call *call, Py_ssize_t at)
+{
+    if (call->nargs <= at || PyLong_Check(call->args[at])) {
+        return true;
+    }
+    PyErr_SetString(PyExc_TypeError, "an integer is required for flags");
+    return false;
+}
+
+/* The bytes as they are now: exact ones, or a view of others. Nothing of theirs runs after this. */
+static PyObject *settled(PyObject *data)
+{
+    return PyBytes_CheckExact(data) ? Py_NewRef(data) : PyMemoryView_FromObject(data);
+}
+
 /* send, sendall: data first. */
 PyObject *on_send(State *state, Call *call)
 {
     Wire *wire;
     int fd = socket_number(call->self);
-    bool own = descriptor_owned(state, fd, &wire);
-    if ((LIKELY(own) && wire == NULL) || fd < 0 || call->nargs < 1) {
+    if (fd < 0 || call->nargs < 1 || call->nargs > 2) {
         return call_original(call);
     }
-    wire_share(wire); /* getting at the bytes may run code of theirs */
-    PyObject *view = PyMemoryView_FromObject(call->args[0]), *result = NULL;
-    if (view != NULL) {
-        result = own ? send_on_wire(state, call, wire, view) : send_on_foreign(state, call, fd, view);
+    PyObject *data = flags_are_plain(call, 1) ? settled(call->args[0]) : NULL, *view, *result = NULL;
+    if (data == NULL) {
+        return NULL;
     }
-    Py_XDECREF(view);
-    wire_drop(wire);
+    bool own = descriptor_owned(state, fd, &wire);
+    if (LIKELY(own) && wire == NULL) {
+        result = data == call->args[0] ? call_original(call) : call_with(call, 0, data);
+    }
+    else if ((view = PyMemoryView_FromObject(data)) != NULL) {
+        wire_share(wire);
+        result = own ? send_on_wire(state, call, wire, view) : send_on_foreign(state, call, fd, view);
+        wire_drop(wire);
+        Py_DECREF(view);
+    }
+    Py_DECREF(data);
     return result;
 }
 
-static PyObject *send_to(State *state, Call *call, Py_ssize_t at)
+static PyObject *refuse_other_ways(void)
 {
-    Dial target;
-    PyObject *result = NULL;
-    if (dial(state, call->self, call->args[at], false, &target) == 0) {
-        result = call_with(call, at, target.value);
-    }
-    dial_clear(&target);
-    return result;
+    refuse_target("this connection was opened for HTTP requests: use send()");
+    return NULL;
 }
 
 /* sendto(data, address) or sendto(data, flags, address). */
 PyObject *on_sendto(State *state, Call *call)
 {
-    Wire *wire;
+    PyObject *argv[MAX_ARGS], *result = NULL;
+    Call copy;
+    Dial target = {.handle = -1};
     int fd = socket_number(call->self);
     if (call->nargs < 2 || call->nargs > 3 || fd < 0) {
         return call_original(call);
     }
-    if (descriptor_owned(state, fd, &wire) && wire != NULL) {
-        refuse_target("this connection was opened for HTTP requests: use send()");
-        return NULL;
+    PyObject *data = call_copy(call, argv, &copy) == 0 && flags_are_plain(call, call->nargs == 3 ? 1 : 2)
+                         ? settled(call->args[0])
+                         : NULL;
+    if (data != NULL && dial(state, call->self, call->args[call->nargs - 1], false, &target) == 0) {
+        argv[0] = data;
+        argv[call->nargs - 1] = target.value;
+        result = descriptor_has_wire(state, fd) ? refuse_other_ways() : call_original(&copy);
     }
-    return send_to(state, call, call->nargs - 1);
+    dial_clear(&target);
+    Py_XDECREF(data);
+    return result;
 }
 
 /* All buffers as one text that nobody can change any more. */
@@ -124,8 +150,7 @@ static PyObject *joined(PyObject *buffers)
 static PyObject *sendmsg_on_wire(State *state, Call *call, Wire *wire)
 {
     if (call->nargs != 1) {
-        refuse_target("this connection was opened for HTTP requests: use send()");
-        return NULL;
+        return refuse_other_ways();
     }
     wire_share(wire); /* getting at the bytes may run code of theirs */
     PyObject *data = joined(call->args[0]), *one = data ? PyTuple_Pack(1, data) : NULL, *result = NULL;
@@ -230,27 +255,36 @@ PyObject *on_option(State *state, Call *call)
     return call_original(call);
 }
 
+static PyObject *settled_all(PyObject *buffers)
+{
+    PyObject *list = PySequence_List(buffers);
+    for (Py_ssize_t i = 0; list != NULL && i < PyList_GET_SIZE(list); i++) {
+        PyObject *data = settled(PyList_GET_ITEM(list, i));
+        if (data == NULL || PyList_SetItem(list, i, data) < 0) {
+            Py_CLEAR(list);
+        }
+    }
+    return list;
+}
+
 /* Each argument is read once; what was looked at is what is sent. */
 static PyObject *sendmsg_plainly(State *state, Call *call, bool own, int fd)
 {
     PyObject *argv[MAX_ARGS], *data = NULL, *messages = NULL, *result = NULL;
     Call copy;
-    Dial target = {NULL, NULL, -1};
+    Dial target = {.handle = -1};
     bool addressed = call->nargs > 3 && call->args[3] != Py_None;
-    if (call_copy(call, argv, &copy) < 0 || (data = PySequence_List(call->args[0])) == NULL) {
+    if (call_copy(call, argv, &copy) < 0 || !flags_are_plain(call, 2) || (data = settled_all(call->args[0])) == NULL) {
         return NULL;
     }
     argv[0] = data;
-    if (call->nargs > 2 && !PyLong_Check(call->args[2])) {
-        PyErr_SetString(PyExc_TypeError, "an integer is required for flags");
-    }
-    else if (call->nargs > 1 && (argv[1] = messages = plain_messages(state, call->args[1])) == NULL) {
+    if (call->nargs > 1 && (argv[1] = messages = plain_messages(state, call->args[1])) == NULL) {
         /* refused */
     }
     else if (addressed ? dial(state, call->self, call->args[3], false, &target) == 0
                        : own || peer_is_permitted(state, fd) == 0) {
         argv[3] = addressed ? target.value : call->nargs > 3 ? call->args[3] : NULL;
-        result = call_original(&copy);
+        result = descriptor_has_wire(state, fd) ? refuse_other_ways() : call_original(&copy);
     }
     Py_XDECREF(data);
     Py_XDECREF(messages);

@@ -116,7 +116,8 @@ static int dial_inet(State *state, PyObject *given, int family, bool tickets, Di
     if (address.version == 6 && family == AF_INET) {
         return refuse_target("an IPv6 address for an IPv4 socket");
     }
-    if (permit_endpoint(state, &address, port, host.is_address ? NULL : &host, tickets, &dial->wire) < 0) {
+    if (permit_endpoint(state, &address, port, host.is_address ? NULL : &host, tickets, &dial->wire,
+                        &dial->asked) < 0) {
         return -1;
     }
     dial->value = replaced_address(given, &address, family, port);
@@ -125,7 +126,7 @@ static int dial_inet(State *state, PyObject *given, int family, bool tickets, Di
 
 int dial(State *state, PyObject *socket, PyObject *given, bool tickets, Dial *out)
 {
-    *out = (Dial){NULL, NULL, -1};
+    *out = (Dial){.handle = -1};
     int family = socket_family(socket);
     if (family == AF_INET || family == AF_INET6) {
         return dial_inet(state, given, family, tickets, out);
@@ -164,6 +165,9 @@ PyObject *on_connect(State *state, Call *call)
         if (target.wire != NULL) {
             descriptor_attach(fd, target.wire);
         }
+        if (target.asked) {
+            descriptor_approved(state, fd);
+        }
         result = call_with(call, 0, target.value);
     }
     dial_clear(&target);
@@ -184,20 +188,21 @@ int peer_is_permitted(State *state, int fd)
     socklen_t size = sizeof peer;
     Address address = {.version = 4};
     Wire *wire;
+    bool asked;
     memset(&peer, 0, sizeof peer);
     if (fd < 0 || getpeername(fd, &peer.any, &size) < 0) {
         return net_deny_text(state, NET_CONNECT, "socket:foreign");
     }
     if (peer.any.sa_family == AF_INET) {
         memcpy(address.bytes, &peer.four.sin_addr, 4);
-        return permit_endpoint(state, &address, ntohs(peer.four.sin_port), NULL, false, &wire);
+        return permit_endpoint(state, &address, ntohs(peer.four.sin_port), NULL, false, &wire, &asked);
     }
     if (peer.any.sa_family == AF_INET6) {
         char text[INET6_ADDRSTRLEN];
         inet_ntop(AF_INET6, &peer.six.sin6_addr, text, sizeof text);
         return address_read(text, &address) < 0
                    ? -1
-                   : permit_endpoint(state, &address, ntohs(peer.six.sin6_port), NULL, false, &wire);
+                   : permit_endpoint(state, &address, ntohs(peer.six.sin6_port), NULL, false, &wire, &asked);
     }
     return net_deny_text(state, NET_CONNECT, "socket:foreign");
 }

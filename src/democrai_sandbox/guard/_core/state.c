@@ -45,7 +45,9 @@ State *state_new(State *parent, Policy *policy, Mode mode, bool allow_subprocess
     state->mode = mode;
     state->allow_subprocess = allow_subprocess;
     state->view = NULL;
+    static uint64_t serials = 0;
     state->generation = 0;
+    state->serial = ++serials;
     state->decisions = PyDict_New();
     if (state->decisions == NULL) {
         Py_DECREF(state);

@@ -8,6 +8,7 @@
 #include <arpa/inet.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 /* ---- which objects are whose ---------------------------------------------------------------------------------------
  */
@@ -18,6 +19,10 @@ typedef struct Stream {
     Wire *wire;    /* over a socket that was opened for requests */
     PyObject *bio; /* over memory: where it puts its records */
     Pipe *pipe;
+    int fd; /* over a socket: its number, and the socket behind it when the object was made */
+    ino_t inode;
+    Host name;
+    bool serves;
     struct Stream *next, *next_by_bio;
 } Stream;
 
@@ -109,7 +114,10 @@ static PyObject *made(State *state, PyObject *object, Wire *wire, PyObject *bio)
         }
         return NULL;
     }
-    *stream = (Stream){object, answering(state)->policy->id, wire, Py_XNewRef(bio), pipe, *bucket_of(object), NULL};
+    *stream = (Stream){.object = object, .policy = answering(state)->policy->id, .wire = wire, .fd = -1};
+    stream->bio = Py_XNewRef(bio);
+    stream->pipe = pipe;
+    stream->next = *bucket_of(object);
     *bucket_of(object) = stream;
     if (bio != NULL) {
         stream->next_by_bio = by_bio[bucket(bio)];
@@ -134,35 +142,64 @@ static bool serves(const Call *call, Py_ssize_t index)
     return flag != NULL && flag != Py_False && !(PyLong_CheckExact(flag) && PyLong_AsLong(flag) == 0);
 }
 
-/* The name that is shown to the server must be permitted, too: it may decide which host of many answers. */
-static bool may_show(State *state, const Wire *wire, PyObject *name, Host *host)
+static ino_t inode_of(int fd)
 {
-    if (host_of_object(name, host) < 0) {
-        return false;
-    }
-    return strcmp(host->key, wire_host(wire)->key) == 0 || check_name(state, host, 0) == 0;
+    struct stat info;
+    return fd >= 0 && fstat(fd, &info) == 0 ? info.st_ino : 0;
 }
 
-/* _wrap_socket(sock, server_side, server_hostname) */
+/* Reads what the object encrypts from now on, if its socket was opened for requests. The socket may have been connected
+ * after the object was made, and the number may have gone to another socket since. */
+static int settle_wire(State *state, Stream *stream)
+{
+    Wire *outer;
+    if (stream == NULL || stream->wire != NULL || stream->fd < 0) {
+        return 0;
+    }
+    if (inode_of(stream->fd) != stream->inode) {
+        return refuse_target("the socket of this TLS object is gone");
+    }
+    if (!descriptor_owned(state, stream->fd, &outer) || outer == NULL) {
+        return 0;
+    }
+    if (stream->serves) {
+        return refuse_target("this connection was opened for requests, as a client");
+    }
+    wire_share(outer); /* the check may run code of others */
+    bool same = stream->name.key[0] == '\0' || strcmp(stream->name.key, wire_host(outer)->key) == 0;
+    bool shown = same || check_name(state, &stream->name, 0) == 0;
+    stream->wire = shown ? wire_start_tls(outer, &stream->name) : NULL;
+    wire_drop(outer);
+    return stream->wire ? 0 : -1;
+}
+
+/* _wrap_socket(sock, server_side, server_hostname). The name that is shown to the server must be permitted, too: it may
+ * decide which host of many answers. */
 PyObject *on_wrap_socket(State *state, Call *call)
 {
-    Wire *wire = NULL, *inner = NULL;
+    Wire *wire = NULL;
     PyObject *socket = argument(call, 0, "sock"), *name = argument(call, 2, "server_hostname");
+    Host host = {.text = ""};
     if (socket == NULL || may_transfer(state, socket_number(socket), &wire) < 0) {
         return socket ? NULL : call_original(call);
     }
-    if (wire != NULL) {
-        wire_share(wire); /* the check may run code of others */
-        Host shown = {.text = ""};
-        bool permitted = !serves(call, 1) && (name == NULL || may_show(state, wire, name, &shown));
-        inner = permitted ? wire_start_tls(wire, &shown) : NULL;
-        wire_drop(wire);
-        if (inner == NULL) {
-            return PyErr_Occurred() ? NULL
-                                    : (refuse_target("this connection was opened for requests, as a client"), NULL);
+    if (name != NULL && host_of_object(name, &host) < 0) {
+        return NULL;
+    }
+    int fd = socket_number(socket);
+    ino_t inode = inode_of(fd);
+    PyObject *object = made(state, call_original(call), NULL, NULL);
+    Stream *stream = object ? find_stream(object) : NULL;
+    if (stream != NULL) {
+        stream->fd = fd;
+        stream->inode = inode;
+        stream->name = host;
+        stream->serves = serves(call, 1);
+        if (settle_wire(state, stream) < 0) {
+            Py_CLEAR(object);
         }
     }
-    return made(state, call_original(call), inner, NULL);
+    return object;
 }
 
 /* _wrap_bio(incoming, outgoing, server_side, server_hostname): records that are there already are nobody's. */
@@ -259,8 +296,9 @@ static int may_use_stream(State *state, PyObject *object, const Stream *stream)
 
 PyObject *on_tls_read(State *state, Call *call)
 {
-    const Stream *stream = find_stream(call->self);
-    if (may_use_stream(state, call->self, stream) < 0 || wire_answers(wire_of(stream)) < 0) {
+    Stream *stream = find_stream(call->self);
+    if (may_use_stream(state, call->self, stream) < 0 || settle_wire(state, stream) < 0 ||
+        wire_answers(wire_of(stream)) < 0) {
         return NULL;
     }
     return call_original(call);
@@ -297,26 +335,31 @@ static PyObject *write_body(Call *call, Wire *wire, PyObject *view)
 
 PyObject *on_tls_write(State *state, Call *call)
 {
-    Stream *stream = find_stream(call->self);
-    if (may_use_stream(state, call->self, stream) < 0) {
-        return NULL;
-    }
-    if (wire_of(stream) == NULL || call->nargs != 1) {
+    if (call->nargs != 1) {
         return call_original(call);
     }
+    /* the view first: nothing of theirs may run between looking at the wire and writing */
     PyObject *view = PyMemoryView_FromObject(call->args[0]), *result = NULL;
+    Stream *stream = find_stream(call->self);
+    if (view == NULL || may_use_stream(state, call->self, stream) < 0 || settle_wire(state, stream) < 0) {
+        Py_XDECREF(view);
+        return NULL;
+    }
     Wire *wire = wire_share(wire_of(stream));
-    Py_buffer *buffer = view ? PyMemoryView_GET_BUFFER(view) : NULL;
-    if (buffer != NULL && !PyBuffer_IsContiguous(buffer, 'C')) {
+    Py_buffer *buffer = PyMemoryView_GET_BUFFER(view);
+    if (wire == NULL) {
+        result = call_with(call, 0, view);
+    }
+    else if (!PyBuffer_IsContiguous(buffer, 'C')) {
         PyErr_SetString(PyExc_BufferError, "the data must be contiguous");
     }
-    else if (buffer != NULL && wire_skips(wire, (size_t)buffer->len)) {
+    else if (wire_skips(wire, (size_t)buffer->len)) {
         result = write_body(call, wire, view);
     }
-    else if (buffer != NULL) {
+    else {
         result = write_on_wire(state, call, wire, buffer->buf, buffer->len);
     }
-    Py_XDECREF(view);
+    Py_DECREF(view);
     wire_drop(wire);
     return result;
 }
