@@ -63,6 +63,8 @@ class Case:
     """Whether the reference product guards this at all."""
     parts: int = PARTS
     """A sample is the best of so many equal parts: what the scheduler takes for others falls into some of them only."""
+    stretch: int = 1
+    """Samples so many times as long: one that takes a millisecond is not in its stride after a dozen turns."""
     beside: bool = False
     """Whether the loop runs on the server's processor: one that waits for each answer is far steadier there."""
 
@@ -88,6 +90,7 @@ def case(
     access: Callable[[Bed], Access] = no_access,
     reference: bool = True,
     parts: int = PARTS,
+    stretch: int = 1,
     beside: bool = False,
 ) -> Callable[[Callable[[Bed], Loop]], Callable[[Bed], Loop]]:
     """Register the decorated function as the preparation of a case; a limited row is limited when idle too."""
@@ -106,6 +109,7 @@ def case(
                 access=access,
                 reference=reference,
                 parts=parts,
+                stretch=stretch,
                 beside=beside,
             )
         )

@@ -98,7 +98,7 @@ class Campaign:
         turns = 1
         while (elapsed := worker.measure(case.name, turns)) < FIRST_GUESS_NS:
             turns *= 4
-        return max(1, round(turns * self._settings.sample_ns / (case.parts * elapsed)))
+        return max(1, round(turns * self._settings.sample_ns * case.stretch / (case.parts * elapsed)))
 
     def _sample(self, case: Case, worker: WorkerProcess) -> float | None:
         turns = self._turns[case.name, worker.mode]

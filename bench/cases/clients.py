@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bench.bed import Bed
     from bench.registry import Access, Loop
 
+STRETCH = 5
 BODY = b"ok\n"
 
 
@@ -56,7 +57,15 @@ def _get_loop(make: Callable[[], Callable[[], bytes]]) -> Loop:
     return loop
 
 
-@case("requests keep-alive GET", limit=LIMIT, idle=IDLE, access=_receiving, parts=SHORT_PARTS, beside=True)
+@case(
+    "requests keep-alive GET",
+    limit=LIMIT,
+    idle=IDLE,
+    access=_receiving,
+    parts=SHORT_PARTS,
+    stretch=STRETCH,
+    beside=True,
+)
 def with_requests(bed: Bed) -> Loop:
     requests = _client("requests")
     url = f"{_origin(bed)}/v1/item"
@@ -80,18 +89,25 @@ def _with_httpx(bed: Bed, name: str) -> Loop:
 
 
 @case(
-    "httpx2 keep-alive GET", limit=LIMIT, idle=IDLE, access=_receiving, reference=False, parts=SHORT_PARTS, beside=True
+    "httpx2 keep-alive GET",
+    limit=LIMIT,
+    idle=IDLE,
+    access=_receiving,
+    reference=False,
+    parts=SHORT_PARTS,
+    stretch=STRETCH,
+    beside=True,
 )
 def with_httpx2(bed: Bed) -> Loop:
     return _with_httpx(bed, "httpx2")
 
 
-@case("httpx keep-alive GET", access=_receiving, parts=SHORT_PARTS, beside=True)
+@case("httpx keep-alive GET", access=_receiving, parts=SHORT_PARTS, stretch=STRETCH, beside=True)
 def with_httpx(bed: Bed) -> Loop:
     return _with_httpx(bed, "httpx")
 
 
-@case("urllib3 keep-alive GET", access=_receiving, parts=SHORT_PARTS, beside=True)
+@case("urllib3 keep-alive GET", access=_receiving, parts=SHORT_PARTS, stretch=STRETCH, beside=True)
 def with_urllib3(bed: Bed) -> Loop:
     urllib3 = _client("urllib3")
     url = f"{_origin(bed)}/v1/item"
@@ -103,7 +119,7 @@ def with_urllib3(bed: Bed) -> Loop:
     return _get_loop(make)
 
 
-@case("http.client keep-alive GET", access=_receiving, parts=SHORT_PARTS, beside=True)
+@case("http.client keep-alive GET", access=_receiving, parts=SHORT_PARTS, stretch=STRETCH, beside=True)
 def with_http_client(bed: Bed) -> Loop:
     client = _client("http.client")
     port = bed.ground.port("http")
@@ -121,7 +137,7 @@ def with_http_client(bed: Bed) -> Loop:
     return _get_loop(make)
 
 
-@case("aiohttp keep-alive GET", wrapped=False, parts=SHORT_PARTS, beside=True)
+@case("aiohttp keep-alive GET", wrapped=False, parts=SHORT_PARTS, stretch=STRETCH, beside=True)
 def with_aiohttp(bed: Bed) -> Loop:
     aiohttp = _client("aiohttp")
     url = f"{_origin(bed)}/v1/item"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
+import threading
 
 from tests.guard.attacks.class_33_wire_doors import STOPPED, hidden
 from tests.guard.attacks.kit import SANDBOX, USAGE, Ground
 from tests.guard.attacks.network import (
     LIMIT,
+    guarded,
     here,
     network_attack,
     network_attacks_of,
@@ -274,4 +277,46 @@ network_attacks_of(
     expect=STOPPED.or_raises("TypeError"),
     group="connects_while_sending_",
     since=(3, 12),
+)
+
+
+def attempt(errors: list[BaseException], act) -> None:
+    try:
+        act()
+    except BaseException as error:
+        errors.append(error)
+
+
+def while_a_thread_sends(send):
+    """A thread waits for the interpreter in the middle of sending on a socket without a peer; meanwhile it gets one."""
+
+    def act(ground: Ground) -> None:
+        sys.setswitchinterval(5)  # whoever runs goes on until it calls the kernel
+        for _ in range(40):
+            sock = ground.held.kept = socket.socket()
+            sock.settimeout(1)
+            if not guarded(ground):
+                connect_for_request(ground, sock)  # without a guard nothing depends on the moment
+            errors: list[BaseException] = []
+            thread = threading.Thread(target=attempt, args=(errors, lambda sock=sock: send(sock, hidden(ground))))
+            thread.start()
+            if guarded(ground):
+                attempt(errors, lambda sock=sock: connect_for_request(ground, sock))
+            thread.join()
+            ground.errors += [error for error in errors if isinstance(error, (PermissionError, ValueError))]
+            if not errors:
+                break
+
+    return act
+
+
+network_attacks_of(
+    {
+        "send": while_a_thread_sends(lambda sock, data: sock.send(data)),
+        "sendall": while_a_thread_sends(lambda sock, data: sock.sendall(data)),
+        "sendmsg": while_a_thread_sends(lambda sock, data: sock.sendmsg([data])),
+    },
+    "a socket is connected for a permitted request while a thread is sending on it: {}",
+    expect=STOPPED.quietly,
+    group="connects_while_thread_",
 )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import threading
+import time
 
 from tests.guard.attacks.class_33_wire_doors import STOPPED, copied, hidden
-from tests.guard.attacks.kit import Ground
+from tests.guard.attacks.kit import SANDBOX, Ground
 from tests.guard.attacks.network import (
     network_attacks_of,
     open_connection,
@@ -176,4 +179,58 @@ network_attacks_of(
     "the number of a connection is written to: {}",
     expect=STOPPED.or_raises("RuntimeError"),
     group="number_",
+)
+
+
+def full_pipe() -> int:
+    """The end of a pipe that takes nothing more."""
+    _, write = os.pipe()
+    os.set_blocking(write, False)
+    try:
+        while True:
+            os.write(write, bytes(65536))
+    except BlockingIOError:
+        pass
+    os.set_blocking(write, True)
+    return write
+
+
+def interrupted(start):
+    """A thread waits in the kernel; its number is given to a connection; a signal makes it begin anew, by the number."""
+
+    def act(ground: Ground) -> None:
+        number = full_pipe()
+        signal.signal(signal.SIGUSR1, lambda *_: None)
+        write, close = start(number)
+        thread = threading.Thread(target=lambda: ground.attempt(lambda: write(hidden(ground)) and None), daemon=True)
+        thread.start()
+        time.sleep(0.05)
+        close()
+        ground.held.other = open_connection(ground)
+        if ground.held.other.sock.fileno() != number:
+            raise RuntimeError("the connection got another number")
+        signal.pthread_kill(thread.ident, signal.SIGUSR1)
+        thread.join(0.3)
+
+    return act
+
+
+def plain(number: int):
+    return lambda data: os.write(number, data), lambda: os.close(number)
+
+
+def vector(number: int):
+    return lambda data: os.writev(number, [data]), lambda: os.close(number)
+
+
+def file(number: int):
+    made = open(number, "wb", 0)
+    return made.write, made.close
+
+
+network_attacks_of(
+    {"os_write": interrupted(plain), "os_writev": interrupted(vector), "file": interrupted(file)},
+    "a write that waits is made to begin anew when its number has become a connection: {}",
+    expect=(STOPPED | SANDBOX).or_raises("RuntimeError"),
+    group="interrupted_",
 )

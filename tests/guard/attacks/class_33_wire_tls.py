@@ -12,6 +12,7 @@ from tests.guard.attacks.kit import FD, Ground
 from tests.guard.attacks.network import (
     LIMIT,
     REFUSED,
+    guarded,
     network_attack,
     network_attacks_of,
     one_path_secure,
@@ -289,5 +290,42 @@ network_attacks_of(
     },
     "a TLS object is made over a socket before that is connected for a permitted request: {}",
     group="wrapped_",
-    **(OPTIONS | {"expect": STOPPED.or_raises("TypeError")}),
+    **(OPTIONS | {"expect": STOPPED.or_raises("TypeError", "SSLError")}),
 )
+
+
+def written_by_thread(ground: Ground) -> None:
+    """A thread waits in the middle of writing, which begins with the handshake; meanwhile the socket gets a peer."""
+    import sys
+    import threading
+
+    sys.setswitchinterval(5)  # whoever runs goes on until it calls the kernel
+    for _ in range(40):
+        sock = ground.held.sock = socket.socket()
+        sock.settimeout(1)
+        if not guarded(ground):
+            connect_plain(ground, sock)  # without a guard nothing depends on the moment
+        tunnel = open_context()._wrap_socket(sock, False, "127.0.0.1")
+        errors: list[BaseException] = []
+        thread = threading.Thread(target=attempt, args=(errors, lambda tunnel=tunnel: tunnel.write(text(ground))))
+        thread.start()
+        if guarded(ground):
+            attempt(errors, lambda sock=sock: connect_plain(ground, sock))
+        thread.join()
+        ground.errors += [error for error in errors if isinstance(error, (PermissionError, ValueError))]
+        if not errors:
+            break
+
+
+def attempt(errors: list[BaseException], act) -> None:
+    try:
+        act()
+    except BaseException as error:
+        errors.append(error)
+
+
+network_attack(
+    "a socket is connected for a permitted request while a thread is writing to its TLS object",
+    name="written_by_thread",
+    **(OPTIONS | {"expect": STOPPED.quietly}),
+)(written_by_thread)

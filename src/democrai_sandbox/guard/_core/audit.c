@@ -235,6 +235,9 @@ static int hook(const char *event, PyObject *args, void *unused)
     if (LIKELY(live_states == 0) || strchr("oiscfmgpr", event[0]) == NULL) {
         return 0;
     }
+    if (begins(event, "socket.") && event[7] != 's') {
+        return 0; /* but for sethostname: their calls are checked where they are made */
+    }
     if (checked_open && is(event, "open")) {
         checked_open = false; /* for this one event: what runs next may be user code */
         return 0;

@@ -133,7 +133,8 @@ static PyObject *bound_address(PyObject *given, const Address *address, int fami
     return result;
 }
 
-/* Options by which two sockets have one port: the host's visitors would come here. They are off while the port is taken.
+/* Options by which two sockets have one port: the host's visitors would come here. They are off while the port is
+ * taken.
  */
 static bool switch_off(int fd, int option)
 {

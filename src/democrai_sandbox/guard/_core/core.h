@@ -136,6 +136,8 @@ typedef struct State {
     uint64_t generation; /* of approvals, when they were asked for */
     uint64_t serial;     /* of this activation */
     PyObject *view;      /* tuple for the Python face, made on first use */
+    PyObject *dialled;   /* (address, port) that rules permitted last: most connections go where others went before */
+    int dialled_family;
 } State;
 
 extern PyTypeObject State_Type;

@@ -332,8 +332,8 @@ PyObject *on_file_write(State *state, Call *call)
     return call_original(call);
 }
 
-/* Of what can be asked of a socket, only how much is waiting, and how it waits: others change the machine's addresses and
- * routes. */
+/* Of what can be asked of a socket, only how much is waiting, and how it waits: others change the machine's addresses
+ * and routes. */
 int ioctl_check(State *state, PyObject *number, PyObject *request)
 {
     static const unsigned long harmless[] = {0x541B, 0x5411, 0x5421, 0x5450, 0x5451};

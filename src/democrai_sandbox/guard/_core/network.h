@@ -222,6 +222,7 @@ PyObject *on_sendto(State *state, Call *call);
 PyObject *on_sendmsg(State *state, Call *call);
 PyObject *on_send(State *state, Call *call);
 PyObject *on_receive(State *state, Call *call);
+bool lacks_peer(int fd);
 PyObject *on_option(State *state, Call *call);
 PyObject *on_afalg(State *state, Call *call);
 PyObject *core_deny_foreign(PyObject *module, PyObject *unused);

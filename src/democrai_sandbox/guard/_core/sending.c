@@ -2,6 +2,7 @@
 #include "core.h"
 #include "network.h"
 
+#include <errno.h>
 #include <netinet/in.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -82,6 +83,21 @@ static PyObject *settled(PyObject *data)
     return PyBytes_CheckExact(data) ? Py_NewRef(data) : PyMemoryView_FromObject(data);
 }
 
+/* A stream that is not connected: while a send on it waits, another thread could connect it for requests. errno is set.
+ */
+bool lacks_peer(int fd)
+{
+    struct sockaddr_storage peer;
+    int type = 0;
+    socklen_t size = sizeof peer, room = sizeof type;
+    if (getpeername(fd, (struct sockaddr *)&peer, &size) == 0 || errno != ENOTCONN ||
+        getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &room) < 0 || type != SOCK_STREAM) {
+        return false;
+    }
+    errno = ENOTCONN;
+    return true;
+}
+
 /* send, sendall: data first. */
 PyObject *on_send(State *state, Call *call)
 {
@@ -95,8 +111,11 @@ PyObject *on_send(State *state, Call *call)
         return NULL;
     }
     bool own = descriptor_owned(state, fd, &wire);
-    if (LIKELY(own) && wire == NULL) {
+    if (LIKELY(own) && wire == NULL && !lacks_peer(fd)) {
         result = data == call->args[0] ? call_original(call) : call_with(call, 0, data);
+    }
+    else if (own && wire == NULL) {
+        PyErr_SetFromErrno(PyExc_OSError);
     }
     else if ((view = PyMemoryView_FromObject(data)) != NULL) {
         wire_share(wire);
@@ -246,7 +265,8 @@ PyObject *on_option(State *state, Call *call)
             return NULL;
         }
     }
-    long level = call->nargs >= 2 ? PyLong_AsLong(call->args[0]) : 0, option = call->nargs >= 2 ? PyLong_AsLong(call->args[1]) : 0;
+    long level = call->nargs >= 2 ? PyLong_AsLong(call->args[0]) : 0,
+         option = call->nargs >= 2 ? PyLong_AsLong(call->args[1]) : 0;
     if (is_detour(level, option)) {
         net_deny_text(state, NET_CONNECT, "socket:option");
         return NULL;
@@ -284,7 +304,9 @@ static PyObject *sendmsg_plainly(State *state, Call *call, bool own, int fd)
     else if (addressed ? dial(state, call->self, call->args[3], false, &target) == 0
                        : own || peer_is_permitted(state, fd) == 0) {
         argv[3] = addressed ? target.value : call->nargs > 3 ? call->args[3] : NULL;
-        result = descriptor_has_wire(state, fd) ? refuse_other_ways() : call_original(&copy);
+        result = descriptor_has_wire(state, fd)        ? refuse_other_ways()
+                 : own && !addressed && lacks_peer(fd) ? PyErr_SetFromErrno(PyExc_OSError)
+                                                       : call_original(&copy);
     }
     Py_XDECREF(data);
     Py_XDECREF(messages);

@@ -44,8 +44,8 @@ State *state_new(State *parent, Policy *policy, Mode mode, bool allow_subprocess
     state->policy = (Policy *)Py_XNewRef(policy);
     state->mode = mode;
     state->allow_subprocess = allow_subprocess;
-    state->view = NULL;
     static uint64_t serials = 0;
+    state->view = state->dialled = NULL;
     state->generation = 0;
     state->serial = ++serials;
     state->decisions = PyDict_New();
@@ -72,6 +72,7 @@ static void state_dealloc(PyObject *self)
     Py_XDECREF(state->session);
     Py_XDECREF(state->decisions);
     Py_XDECREF(state->view);
+    Py_XDECREF(state->dialled);
     PyObject_Free(self);
 }
 

@@ -341,6 +341,10 @@ PyObject *on_tls_write(State *state, Call *call)
     /* the view first: nothing of theirs may run between looking at the wire and writing */
     PyObject *view = PyMemoryView_FromObject(call->args[0]), *result = NULL;
     Stream *stream = find_stream(call->self);
+    if (view != NULL && stream != NULL && stream->fd >= 0 && stream->wire == NULL && lacks_peer(stream->fd)) {
+        Py_CLEAR(view);
+        PyErr_SetFromErrno(PyExc_OSError);
+    }
     if (view == NULL || may_use_stream(state, call->self, stream) < 0 || settle_wire(state, stream) < 0) {
         Py_XDECREF(view);
         return NULL;
