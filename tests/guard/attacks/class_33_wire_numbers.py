@@ -196,7 +196,7 @@ def full_pipe() -> int:
 
 
 def interrupted(start):
-    """A thread waits in the kernel; its number is given to a connection; a signal makes it begin anew, by the number."""
+    """A thread waits in the kernel; its number goes to a connection; a signal makes it begin anew, by the number."""
 
     def act(ground: Ground) -> None:
         number = full_pipe()
