@@ -200,7 +200,7 @@ def interrupted(start):
 
     def act(ground: Ground) -> None:
         number = full_pipe()
-        signal.signal(signal.SIGUSR1, lambda *_: None)
+        signal.signal(signal.SIGALRM, lambda *_: None)
         write, close = start(number)
         thread = threading.Thread(target=lambda: ground.attempt(lambda: write(hidden(ground)) and None), daemon=True)
         thread.start()
@@ -209,7 +209,8 @@ def interrupted(start):
         ground.held.other = open_connection(ground)
         if ground.held.other.sock.fileno() != number:
             raise RuntimeError("the connection got another number")
-        signal.pthread_kill(thread.ident, signal.SIGUSR1)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})  # so that the other thread gets it
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
         thread.join(0.3)
 
     return act

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.guard import _core
 
-from .checks import asks_for_websocket, checked, checked_websocket, request_url
+from .checks import UNGUARDED, asks_for_websocket, raise_denial, request_url
 from .patching import adapter, unexpected
 from .pools import Apart, apart, drained, without_pools
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from .patching import Method
 
 # The lists that make up the state of a pool; the first was once called otherwise.
@@ -26,12 +24,18 @@ def _text(value: bytes | str) -> str:
     return value if isinstance(value, str) else value.decode("latin-1")
 
 
-def _permitted(request: Any) -> AbstractContextManager[Any]:
-    url = request.url
-    address = request_url(_text(url.scheme), _text(url.host), url.port, _text(url.target))
+def _address(url: Any) -> str:
+    scheme, host, port, target = url.scheme, url.host, url.port, url.target
+    if port is None or type(target) is not bytes or target[:1] != b"/" or b":" in host:
+        return request_url(_text(scheme), _text(host), port, _text(target))
+    return (b"%b://%b:%d%b" % (scheme, host, port, target)).decode("latin-1")  # the usual case, in one go
+
+
+def _ticket(request: Any) -> Any:
+    address = _address(request.url)
     if asks_for_websocket(address, request.headers):
-        return checked_websocket(address)
-    return checked(_text(request.method), address)
+        return _core.websocket(address) or UNGUARDED
+    return _core.request(_text(request.method), address) or UNGUARDED
 
 
 class _Pools(Apart[Any]):
@@ -58,11 +62,15 @@ def _handle(original: Method) -> Method:
         subject = _core.subject_key()
         if not subject:
             return original(self, request)
-        with _permitted(request):
-            pool, surplus = apart(self, _Pools).get(subject, _own_pool, self)
-            for old in surplus:
-                old.close()
-            return original(pool, request)
+        try:
+            with _ticket(request):
+                pool, surplus = apart(self, _Pools).get(subject, _own_pool, self)
+                for old in surplus:
+                    old.close()
+                return original(pool, request)
+        except Exception as error:
+            raise_denial(error)
+            raise
 
     return handle_request
 
@@ -72,11 +80,15 @@ def _handle_async(original: Method) -> Method:
         subject = _core.subject_key()
         if not subject:
             return await original(self, request)
-        with _permitted(request):
-            pool, surplus = apart(self, _Pools).get(subject, _own_pool, self)
-            for old in surplus:
-                await old.aclose()
-            return await original(pool, request)
+        try:
+            with _ticket(request):
+                pool, surplus = apart(self, _Pools).get(subject, _own_pool, self)
+                for old in surplus:
+                    await old.aclose()
+                return await original(pool, request)
+        except Exception as error:
+            raise_denial(error)
+            raise
 
     return handle_async_request
 

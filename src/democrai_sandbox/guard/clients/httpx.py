@@ -25,9 +25,17 @@ def _permitted(request: Any, url: str) -> AbstractContextManager[Any]:
     return checked(request.method, url)
 
 
+def _checks_below(client: Any, own: Any) -> bool:
+    """Tell whether all that the client sends goes through ``httpcore``, where it is checked as it will be sent."""
+    # There is no other way to know.
+    return {type(client._transport), *map(type, client._mounts.values())} <= {own, type(None)}  # noqa: SLF001
+
+
 def _send(original: Method) -> Method:
+    own = original.__globals__.get("HTTPTransport")
+
     def _send_single_request(self: Any, request: Any) -> Any:
-        if not _core.subject_key() or not is_web(url := str(request.url)):
+        if not _core.subject_key() or _checks_below(self, own) or not is_web(url := str(request.url)):
             return original(self, request)
         with _permitted(request, url):
             return original(self, request)
@@ -36,8 +44,10 @@ def _send(original: Method) -> Method:
 
 
 def _send_async(original: Method) -> Method:
+    own = original.__globals__.get("AsyncHTTPTransport")
+
     async def _send_single_request(self: Any, request: Any) -> Any:
-        if not _core.subject_key() or not is_web(url := str(request.url)):
+        if not _core.subject_key() or _checks_below(self, own) or not is_web(url := str(request.url)):
             return await original(self, request)
         with _permitted(request, url):
             return await original(self, request)

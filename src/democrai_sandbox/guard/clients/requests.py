@@ -13,9 +13,16 @@ if TYPE_CHECKING:
     from .patching import Method
 
 
+def _checks_below(session: Any, own: Any) -> bool:
+    """Tell whether all that the session sends goes through ``urllib3``, where it is checked as it will be sent."""
+    return set(map(type, session.adapters.values())) <= {own}
+
+
 def _send(original: Method) -> Method:
+    own = original.__globals__.get("HTTPAdapter")
+
     def send(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _core.subject_key() or not is_web(getattr(request, "url", None)):
+        if not _core.subject_key() or _checks_below(self, own) or not is_web(getattr(request, "url", None)):
             return original(self, request, *args, **kwargs)
         with checked(request.method, request.url):
             return original(self, request, *args, **kwargs)

@@ -8,7 +8,7 @@ from weakref import ref
 
 from democrai_sandbox.guard import _core
 
-from .checks import checked, raise_denial, request_url
+from .checks import UNGUARDED, raise_denial, request_url
 from .http_client import CHECKED, take_pending
 from .patching import adapter
 from .pools import Apart, apart, drained
@@ -24,8 +24,13 @@ def _urlopen(original: Method) -> Method:
     def urlopen(self: Any, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
         if not _core.subject_key():
             return original(self, method, url, *args, **kwargs)
-        with checked(method, request_url(self.scheme, self.host, self.port, url)):
-            return original(self, method, url, *args, **kwargs)
+        ticket = _core.request(method, request_url(self.scheme, self.host, self.port, url)) or UNGUARDED
+        try:
+            with ticket:
+                return original(self, method, url, *args, **kwargs)
+        except Exception as error:
+            raise_denial(error)
+            raise
 
     return urlopen
 
