@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bench.registry import Access, Loop
 
 STRETCH = 5
+"""For the rows that are judged."""
 BODY = b"ok\n"
 
 
@@ -102,12 +103,12 @@ def with_httpx2(bed: Bed) -> Loop:
     return _with_httpx(bed, "httpx2")
 
 
-@case("httpx keep-alive GET", access=_receiving, parts=SHORT_PARTS, stretch=STRETCH, beside=True)
+@case("httpx keep-alive GET", access=_receiving, parts=SHORT_PARTS, beside=True)
 def with_httpx(bed: Bed) -> Loop:
     return _with_httpx(bed, "httpx")
 
 
-@case("urllib3 keep-alive GET", access=_receiving, parts=SHORT_PARTS, stretch=STRETCH, beside=True)
+@case("urllib3 keep-alive GET", access=_receiving, parts=SHORT_PARTS, beside=True)
 def with_urllib3(bed: Bed) -> Loop:
     urllib3 = _client("urllib3")
     url = f"{_origin(bed)}/v1/item"
@@ -119,7 +120,7 @@ def with_urllib3(bed: Bed) -> Loop:
     return _get_loop(make)
 
 
-@case("http.client keep-alive GET", access=_receiving, parts=SHORT_PARTS, stretch=STRETCH, beside=True)
+@case("http.client keep-alive GET", access=_receiving, parts=SHORT_PARTS, beside=True)
 def with_http_client(bed: Bed) -> Loop:
     client = _client("http.client")
     port = bed.ground.port("http")
@@ -137,7 +138,7 @@ def with_http_client(bed: Bed) -> Loop:
     return _get_loop(make)
 
 
-@case("aiohttp keep-alive GET", wrapped=False, parts=SHORT_PARTS, stretch=STRETCH, beside=True)
+@case("aiohttp keep-alive GET", wrapped=False, parts=SHORT_PARTS, beside=True)
 def with_aiohttp(bed: Bed) -> Loop:
     aiohttp = _client("aiohttp")
     url = f"{_origin(bed)}/v1/item"

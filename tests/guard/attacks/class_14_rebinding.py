@@ -236,8 +236,25 @@ def codec_own_name(ground: Ground) -> None:
         pass
 
 
+def codec_literal(ground: Ground) -> None:
+    """An address needs no permission to be looked up: it is one already, unless the codec makes a name of it."""
+    own_codec(ground, b"the-secret-4711.exfiltrated.test")
+    for look_up in (socket.gethostbyname, socket.gethostbyname_ex, lambda host: socket.getaddrinfo(host, 80)):
+        for address in ("203.0.113.5", "127.0.0.1", "::1", "0.0.0.0"):
+            try:
+                look_up(address)
+            except (socket.gaierror, socket.herror):
+                pass
+
+
 network_attacks_of(
-    {"urllib": codec_urllib, "socket": codec_socket, "instructions": codec_body, "own_name": codec_own_name},
+    {
+        "urllib": codec_urllib,
+        "socket": codec_socket,
+        "instructions": codec_body,
+        "own_name": codec_own_name,
+        "literal": codec_literal,
+    },
     "the codec that names are encoded with is the subject's: {}",
     rules=lambda ground: [*reading("api.test")(ground), ("connect", f"api.test:{peers(ground).town}")],
     expect=(NETWORK | SANDBOX).quietly.or_raises("gaierror", "URLError", "LookupError"),
