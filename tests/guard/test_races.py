@@ -12,13 +12,13 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.once  # does not depend on the interpreter
+
 SWAPS = 200_000
 
 # Exchanges `file` with a link to the secret and `dir` with a link to the outside folder, atomically.
 SWAPPER = """
 import ctypes, os, sys
-
-pytestmark = pytest.mark.once  # does not depend on the interpreter
 root, swaps = sys.argv[1], int(sys.argv[2])
 libc = ctypes.CDLL(None, use_errno=True)
 exchange = libc.renameat2
