@@ -7,7 +7,7 @@ import json
 import os
 import select
 import subprocess
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -61,7 +61,9 @@ class WorkerProcess:
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                pipe.close()
+                # What a worker that died did not read is still in there, and goes nowhere.
+                with suppress(BrokenPipeError):
+                    pipe.close()
 
     def measure(self, case: str, turns: int) -> int:
         """Answer the nanoseconds that the worker needed."""

@@ -185,7 +185,9 @@ static void *deny_quietly(State *state, DenialKind kind, const char *operation, 
     denials_made++;
     PyObject *view = state_view(state);
     PyObject *facts = view ? Py_BuildValue("(sOsO)", kind_names[kind], view, operation, target) : NULL;
-    PyObject *error = facts && denial_factory ? word_denial(facts, decision) : NULL;
+    bool told = recorder != NULL && recorder != Py_None;
+    /* a library that looks around is answered "not there": nobody but a recorder would see the wording */
+    PyObject *error = facts && denial_factory && (!silent || told) ? word_denial(facts, decision) : NULL;
     if (facts != NULL && recording) {
         remember_denial(facts, silent);
     }
