@@ -102,7 +102,7 @@ network_attacks_of(
     group="urllib3_",
     needs=("urllib3",),
 )
-for library, names in {"httpx": ("get", "stream"), "httpx2": tuple(HTTPX)}.items():
+for library, names in {"httpx": ("get",), "httpx2": tuple(HTTPX)}.items():
     network_attacks_of(
         {name: httpx_client(library, HTTPX[name]) for name in names} | {"async": httpx_async(library)},
         f"a server that no rule names is asked by {library}: {{}}",

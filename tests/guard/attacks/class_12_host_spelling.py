@@ -15,6 +15,7 @@ from tests.guard.attacks.network import (
     REFUSED,
     ask,
     dial,
+    guarded,
     network_attack,
     network_attacks_of,
     one_path,
@@ -130,6 +131,8 @@ def mutable_host(ground: Ground) -> object:
     """The host is a bytearray that another thread changes all the time; the rule covers one of its values."""
     import threading
 
+    if not guarded(ground):
+        return ask(dial((bytearray(b"127.0.0.2"), peers(ground).web)))  # without a guard nothing depends on the moment
     host, done = bytearray(b"127.0.0.1"), threading.Event()
 
     def flip() -> None:
@@ -221,7 +224,7 @@ network_attacks_of(
     needs=("requests",),
 )
 network_attacks_of(
-    {name: by_httpx(address) for name, address in some("userinfo", "userinfo_hash", "ideographic_dots").items()},
+    {name: by_httpx(address) for name, address in some("userinfo", "ideographic_dots").items()},
     "httpx2 reads another host in a URL than the rule names: {}",
     expect=REFUSED,
     group="httpx2_",

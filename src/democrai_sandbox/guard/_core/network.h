@@ -1,6 +1,7 @@
 /* What the network half of the core shares:
  *   hosts.c     names and addresses, canonical       urls.c      URLs, read strictly
  *   targets.c   matching against the rules           asking.c    from a target to a verdict
+ *   gates.c     the way past the clients' adapters for all that nothing guards
  *   resolver.c  name lookups and what they led to    tickets.c   permitted requests and the connections they need
  *   sockets.c   connecting, receiving                endpoints.c which addresses may be dialled
  *   sending.c   sending                              binding.c   binding, listening, making sockets
@@ -188,6 +189,7 @@ PyObject *core_origin(PyObject *module, PyObject *args);
 PyObject *core_websocket(PyObject *module, PyObject *url);
 PyObject *core_websocket_use(PyObject *module, PyObject *args);
 PyObject *core_subject_key(PyObject *module, PyObject *unused);
+PyObject *core_gate(PyObject *module, PyObject *args);
 PyObject *core_may_use(PyObject *module, PyObject *socket);
 PyObject *core_read_url(PyObject *module, PyObject *text);
 PyObject *core_url_mask(PyObject *module, PyObject *args);

@@ -256,14 +256,8 @@ PyObject *core_websocket_use(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* An approval may have permitted a request there before. */
-static bool has_noted_request(State *state, const Url *url)
-{
-    return name_noted(state, &url->host);
-}
-
 /* origin(scheme, host, port) -> Ticket or None: to open a connection before the request on it is known. Some request
- * must be permitted there; which ones are is seen on the wire. */
+ * must be permitted there, by rules or by an approval before; which ones are is seen on the wire. */
 PyObject *core_origin(PyObject *module, PyObject *args)
 {
     State *state = state_guarding();
@@ -287,7 +281,7 @@ PyObject *core_origin(PyObject *module, PyObject *args)
         return NULL;
     }
     Py_INCREF(state);
-    bool some = state_net(state, match_origin, &url) != 0 || has_noted_request(state, &url);
+    bool some = state_net(state, match_origin, &url) != 0 || name_noted(state, &url.host);
     ticket = some ? ticket_new(state, &url) : permit(state, &url, NET_CONNECT, match_url);
     Py_DECREF(state);
     url_clear(&url);

@@ -27,7 +27,7 @@ def _permitted(request: Any, url: str) -> AbstractContextManager[Any]:
 
 def _connect(original: Method) -> Method:
     async def connect(self: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _core.subject_key() or not is_web(url := str(req.url)):
+        if not is_web(url := str(req.url)):
             return await original(self, req, *args, **kwargs)
         with _permitted(req, url):
             return await original(self, req, *args, **kwargs)
@@ -65,7 +65,7 @@ class _Uncached:
 
 def _resolve_host(original: Method) -> Method:
     async def _resolve_host(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return await original(_Uncached(self) if _core.subject_key() else self, *args, **kwargs)
+        return await original(_Uncached(self), *args, **kwargs)
 
     return _resolve_host
 
@@ -74,8 +74,7 @@ def _resolve_host(original: Method) -> Method:
 
 
 def _use(socket: Any, direction: str) -> None:
-    if _core.subject_key():
-        _core.websocket_use(str(socket._response.url), direction)  # noqa: SLF001 - it has no public name
+    _core.websocket_use(str(socket._response.url), direction)  # noqa: SLF001 - it has no public name
 
 
 def _sending(original: Method) -> Method:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.guard import _core
 from democrai_sandbox.policy import SandboxError
 
 from .patching import adapter
@@ -32,8 +31,6 @@ def _connect_sock(original: Method) -> Method:
 
 def _create_connection(original: Method) -> Method:
     async def create_connection(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _core.subject_key():
-            return await original(self, *args, **kwargs)
         kept: list[SandboxError] = []
         token = _denials.set(kept)
         try:

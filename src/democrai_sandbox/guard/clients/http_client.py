@@ -37,13 +37,12 @@ def take_pending(connection: Any) -> AbstractContextManager[Any] | None:
 
 def _putrequest(original: Method) -> Method:
     def putrequest(self: Any, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
-        subject = _core.subject_key()
         # CONNECT names no URL but a host to be tunnelled to, which the core checks when it is sent.
-        if subject and method != "CONNECT" and CHECKED not in self.__dict__:
+        if method != "CONNECT" and CHECKED not in self.__dict__:
             ticket = _core.request(method, request_url(*origin_of(self), url or "/"))
             if self.sock is None:
                 # The connection is opened later, when the headers are sent.
-                self.__dict__[_PENDING] = (subject, ticket)
+                self.__dict__[_PENDING] = (_core.subject_key(), ticket)
         return original(self, method, url, *args, **kwargs)
 
     return putrequest
@@ -51,8 +50,6 @@ def _putrequest(original: Method) -> Method:
 
 def _connect(original: Method) -> Method:
     def connect(self: Any) -> Any:
-        if not _core.subject_key():
-            return original(self)
         with take_pending(self) or _origin_ticket(self):
             return original(self)
 

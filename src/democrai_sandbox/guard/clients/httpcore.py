@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from democrai_sandbox.guard import _core
 
 from .checks import UNGUARDED, asks_for_websocket, raise_denial, request_url
-from .patching import adapter, unexpected
+from .patching import adapter, for_everyone, unexpected
 from .pools import Apart, apart, drained, without_pools
 
 if TYPE_CHECKING:
@@ -59,12 +59,9 @@ def _own_pool(pool: Any) -> Any:
 
 def _handle(original: Method) -> Method:
     def handle_request(self: Any, request: Any) -> Any:
-        subject = _core.subject_key()
-        if not subject:
-            return original(self, request)
         try:
             with _ticket(request):
-                pool, surplus = apart(self, _Pools).get(subject, _own_pool, self)
+                pool, surplus = apart(self, _Pools).get(_core.subject_key(), _own_pool, self)
                 for old in surplus:
                     old.close()
                 return original(pool, request)
@@ -77,12 +74,9 @@ def _handle(original: Method) -> Method:
 
 def _handle_async(original: Method) -> Method:
     async def handle_async_request(self: Any, request: Any) -> Any:
-        subject = _core.subject_key()
-        if not subject:
-            return await original(self, request)
         try:
             with _ticket(request):
-                pool, surplus = apart(self, _Pools).get(subject, _own_pool, self)
+                pool, surplus = apart(self, _Pools).get(_core.subject_key(), _own_pool, self)
                 for old in surplus:
                     await old.aclose()
                 return await original(pool, request)
@@ -93,6 +87,7 @@ def _handle_async(original: Method) -> Method:
     return handle_async_request
 
 
+@for_everyone
 def _close(original: Method) -> Method:
     def close(self: Any) -> Any:
         for pool in drained(self):
@@ -102,6 +97,7 @@ def _close(original: Method) -> Method:
     return close
 
 
+@for_everyone
 def _aclose(original: Method) -> Method:
     async def aclose(self: Any) -> Any:
         for pool in drained(self):

@@ -25,17 +25,21 @@ def _permitted(request: Any, url: str) -> AbstractContextManager[Any]:
     return checked(request.method, url)
 
 
-def _checks_below(client: Any, own: Any) -> bool:
-    """Tell whether all that the client sends goes through ``httpcore``, where it is checked as it will be sent."""
-    # There is no other way to know.
-    return {type(client._transport), *map(type, client._mounts.values())} <= {own, type(None)}  # noqa: SLF001
+def _checks_below(client: Any, own: Any, url: Any) -> bool:
+    """Tell whether all that the client sends goes through ``httpcore``, where it is checked as it will be sent.
+
+    What does not get there, a user and a fragment, is checked as it is written.
+    """
+    if url.userinfo or url.fragment or type(client._transport) is not own:  # noqa: SLF001 - no other way to know
+        return False
+    return not client._mounts or set(map(type, client._mounts.values())) <= {own, type(None)}  # noqa: SLF001
 
 
 def _send(original: Method) -> Method:
     own = original.__globals__.get("HTTPTransport")
 
     def _send_single_request(self: Any, request: Any) -> Any:
-        if not _core.subject_key() or _checks_below(self, own) or not is_web(url := str(request.url)):
+        if _checks_below(self, own, request.url) or not is_web(url := str(request.url)):
             return original(self, request)
         with _permitted(request, url):
             return original(self, request)
@@ -47,7 +51,7 @@ def _send_async(original: Method) -> Method:
     own = original.__globals__.get("AsyncHTTPTransport")
 
     async def _send_single_request(self: Any, request: Any) -> Any:
-        if not _core.subject_key() or _checks_below(self, own) or not is_web(url := str(request.url)):
+        if _checks_below(self, own, request.url) or not is_web(url := str(request.url)):
             return await original(self, request)
         with _permitted(request, url):
             return await original(self, request)
@@ -70,7 +74,7 @@ def _is_message(event: Any) -> bool:
 
 
 def _use(session: Any, direction: str) -> None:
-    if _core.subject_key() and session.response is not None:
+    if session.response is not None:
         _core.websocket_use(str(session.response.request.url), direction)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from democrai_sandbox.guard import _core
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
     Install = Callable[[ModuleType], bool]
 
 _MARK = "_democrai_sandbox_adapter"
+_EVERYONE = "for_everyone"
+_LOOKS = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__")
+_CALLING = ("__code__", "__defaults__", "__kwdefaults__", "__wrapped__")
 _told: set[str] = set()
 
 
@@ -35,7 +40,10 @@ def is_loading(module: ModuleType) -> bool:
 
 
 def replace(module: ModuleType, path: str, name: str, make: Callable[[Method], Method]) -> None:
-    """Exchange one method for ``make(method)``, which keeps its name, text and signature."""
+    """Exchange one method for ``make(method)``, which keeps its name, text and signature.
+
+    The wrapper is called only where something is guarded: a gate of the core leads all others to the method itself.
+    """
     owner: Any = module
     for part in path.split("."):
         owner = getattr(owner, part, None)
@@ -43,11 +51,23 @@ def replace(module: ModuleType, path: str, name: str, make: Callable[[Method], M
     if not callable(original):
         unexpected(f"{module.__name__}.{path}.{name}")
     elif not getattr(original, _MARK, False):
-        setattr(owner, name, _like(original, make(original)))
+        wrapper = _like(original, make(original))
+        setattr(owner, name, wrapper if hasattr(make, _EVERYONE) else _core.gate(original, wrapper, _attributes(wrapper)))
+
+
+def for_everyone(make: Callable[[Method], Method]) -> Callable[[Method], Method]:
+    """Mark a wrapper that has something to do for unguarded callers too: they give back and close what subjects used."""
+    setattr(make, _EVERYONE, True)
+    return make
+
+
+def _attributes(wrapper: Any) -> dict[str, Any]:
+    """Return the attributes by which ``inspect`` takes a gate for the function it stands for."""
+    return {name: getattr(wrapper, name) for name in (*_LOOKS, *_CALLING, _MARK)}
 
 
 def _like(original: Any, wrapper: Any) -> Any:
-    for attribute in ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__"):
+    for attribute in _LOOKS:
         if hasattr(original, attribute):
             setattr(wrapper, attribute, getattr(original, attribute))
     wrapper.__wrapped__ = original  # tells inspect the signature; whoever calls it is checked in the core all the same

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.guard import _core
-
 from .checks import checked, is_web, raise_denial
 from .patching import adapter
 
@@ -13,18 +11,22 @@ if TYPE_CHECKING:
     from .patching import Method
 
 
-def _checks_below(session: Any, own: Any) -> bool:
-    """Tell whether all that the session sends goes through ``urllib3``, where it is checked as it will be sent."""
-    return set(map(type, session.adapters.values())) <= {own}
+def _checks_below(session: Any, own: Any, url: str) -> bool:
+    """Tell whether all that the session sends goes through ``urllib3``, where it is checked as it will be sent.
+
+    What does not get there, a user and a fragment, is checked as it is written.
+    """
+    return "@" not in url and "#" not in url and set(map(type, session.adapters.values())) <= {own}
 
 
 def _send(original: Method) -> Method:
     own = original.__globals__.get("HTTPAdapter")
 
     def send(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _core.subject_key() or _checks_below(self, own) or not is_web(getattr(request, "url", None)):
+        url = getattr(request, "url", None)
+        if not is_web(url) or _checks_below(self, own, url):
             return original(self, request, *args, **kwargs)
-        with checked(request.method, request.url):
+        with checked(request.method, url):
             return original(self, request, *args, **kwargs)
 
     return send

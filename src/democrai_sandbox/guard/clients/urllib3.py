@@ -10,7 +10,7 @@ from democrai_sandbox.guard import _core
 
 from .checks import UNGUARDED, raise_denial, request_url
 from .http_client import CHECKED, take_pending
-from .patching import adapter
+from .patching import adapter, for_everyone
 from .pools import Apart, apart, drained
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ _ERROR = 3
 
 def _urlopen(original: Method) -> Method:
     def urlopen(self: Any, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
-        if not _core.subject_key():
-            return original(self, method, url, *args, **kwargs)
         ticket = _core.request(method, request_url(self.scheme, self.host, self.port, url)) or UNGUARDED
         try:
             with ticket:
@@ -89,20 +87,21 @@ class _Share:
 
 
 def _get_conn(original: Method) -> Method:
-    def _get_conn(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def _get_conn(self: Any, timeout: Any = None) -> Any:
+        if self.pool is None:
+            return original(self, timeout)
         subject = _core.subject_key()
-        if not subject or self.pool is None:
-            return original(self, *args, **kwargs)
         share, surplus = apart(self, _Shares).get(subject, _Share, self)
         for old in surplus:
             _close_all(old)
-        connection = original(share, *args, **kwargs)
+        connection = original(share, timeout)
         setattr(connection, CHECKED, subject)
         return connection
 
     return _get_conn
 
 
+@for_everyone
 def _put_conn(original: Method) -> Method:
     def _put_conn(self: Any, conn: Any) -> Any:
         # Whoever gives it back, a connection belongs to whom it was opened for.
@@ -119,6 +118,7 @@ def _put_conn(original: Method) -> Method:
     return _put_conn
 
 
+@for_everyone
 def _close(original: Method) -> Method:
     def close(self: Any) -> Any:
         result = original(self)

@@ -1,0 +1,73 @@
+/* A gate in the place of a client's method: to the method itself while no guard is alive, else to the adapter's wrapper.
+ * Passing through it costs a look at one number; a Python function there would cost a call, and take all keyword
+ * arguments apart and together again. */
+#include "core.h"
+
+#include <stddef.h>
+#include <structmember.h>
+
+typedef struct {
+    PyObject_HEAD vectorcallfunc call;
+    PyObject *original, *wrapper, *attributes;
+} Gate;
+
+static PyObject *gate_call(PyObject *self, PyObject *const *args, size_t nargs, PyObject *names)
+{
+    Gate *gate = (Gate *)self;
+    return PyObject_Vectorcall(state_guarding() == NULL ? gate->original : gate->wrapper, args, nargs, names);
+}
+
+static PyObject *gate_get(PyObject *self, PyObject *object, PyObject *Py_UNUSED(type))
+{
+    return object == NULL || object == Py_None ? Py_NewRef(self) : PyMethod_New(self, object);
+}
+
+static int gate_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(((Gate *)self)->original);
+    Py_VISIT(((Gate *)self)->wrapper);
+    Py_VISIT(((Gate *)self)->attributes);
+    return 0;
+}
+
+static void gate_dealloc(PyObject *self)
+{
+    PyObject_GC_UnTrack(self);
+    Py_XDECREF(((Gate *)self)->original);
+    Py_XDECREF(((Gate *)self)->wrapper);
+    Py_XDECREF(((Gate *)self)->attributes);
+    PyObject_GC_Del(self);
+}
+
+PyTypeObject Gate_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "democrai_sandbox.guard._core.Gate",
+    .tp_basicsize = sizeof(Gate),
+    .tp_dealloc = gate_dealloc,
+    .tp_traverse = gate_traverse,
+    .tp_vectorcall_offset = offsetof(Gate, call),
+    .tp_call = PyVectorcall_Call,
+    .tp_descr_get = gate_get,
+    .tp_dictoffset = offsetof(Gate, attributes),
+    .tp_getattro = PyObject_GenericGetAttr,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR | Py_TPFLAGS_HAVE_GC |
+                Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+};
+
+/* gate(original, wrapper, attributes) */
+PyObject *core_gate(PyObject *module, PyObject *args)
+{
+    PyObject *original, *wrapper, *attributes;
+    if (!PyArg_ParseTuple(args, "OOO!", &original, &wrapper, &PyDict_Type, &attributes) || PyType_Ready(&Gate_Type) < 0) {
+        return NULL;
+    }
+    Gate *gate = PyObject_GC_New(Gate, &Gate_Type);
+    if (gate == NULL) {
+        return NULL;
+    }
+    gate->call = gate_call;
+    gate->original = Py_NewRef(original);
+    gate->wrapper = Py_NewRef(wrapper);
+    gate->attributes = PyDict_Copy(attributes);
+    PyObject_GC_Track((PyObject *)gate);
+    return (PyObject *)gate;
+}
