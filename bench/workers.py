@@ -118,8 +118,8 @@ def _environment(ground: Ground, mode: str) -> dict[str, str]:
 
 
 def _is_own(name: str) -> bool:
-    """A proxy setting would lead the clients away from the server of the run."""
-    return name.startswith(("DEMOCRAI_", "PYTHON", "XDG_")) or name.lower().endswith("_proxy")
+    """A proxy setting would lead the clients away from the server of the run, a bundle of certificates is looked for."""
+    return name.startswith(("DEMOCRAI_", "PYTHON", "XDG_")) or name.lower().endswith(("_proxy", "_ca_bundle"))
 
 
 def _package_home() -> Path:

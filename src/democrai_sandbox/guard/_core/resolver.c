@@ -206,6 +206,12 @@ static PyObject *same(PyObject *entry)
     return PyUnicode_Check(entry) ? entry : NULL;
 }
 
+/* An address as text, in whatever spelling: by far the most frequent, and nothing to pin. No name looks like that. */
+static bool is_numeric(const char *text)
+{
+    return text[strspn(text, "0123456789.")] == '\0' || strchr(text, ':') != NULL;
+}
+
 /* The host's own lookups are free, and pinned: a client may have kept the answer for a subject's request. */
 static PyObject *unguarded_lookup(Call *call, Py_ssize_t at, PyObject *(*text_of)(PyObject *))
 {
@@ -214,11 +220,10 @@ static PyObject *unguarded_lookup(Call *call, Py_ssize_t at, PyObject *(*text_of
         PyUnicode_GET_LENGTH(call->args[at]) == 0) {
         return result;
     }
-    Host host;
-    Address literal; /* by far the most frequent, and of no interest */
-    if (address_read((const char *)PyUnicode_1BYTE_DATA(call->args[at]), &literal) == 0) {
+    if (is_numeric((const char *)PyUnicode_1BYTE_DATA(call->args[at]))) {
         return result;
     }
+    Host host;
     /* every rule for localhost covers its addresses as they are */
     if (host_of_object(call->args[at], &host) == 0 && !host.is_address && strcmp(host.key, "localhost") != 0) {
         PyObject *list = PyList_Check(result) ? Py_NewRef(result) : Py_BuildValue("[O]", result);

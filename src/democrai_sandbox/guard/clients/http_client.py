@@ -8,7 +8,7 @@ from democrai_sandbox.guard import _core
 from democrai_sandbox.policy import InvalidInputError
 
 from .checks import UNGUARDED, Permitted, request_url
-from .patching import adapter
+from .patching import adapter, past
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -35,10 +35,11 @@ def take_pending(connection: Any) -> AbstractContextManager[Any] | None:
     return Permitted(ticket) if ticket is not None and subject == _core.subject_key() else None
 
 
+@past(CHECKED)
 def _putrequest(original: Method) -> Method:
     def putrequest(self: Any, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
         # CONNECT names no URL but a host to be tunnelled to, which the core checks when it is sent.
-        if method != "CONNECT" and CHECKED not in self.__dict__:
+        if method != "CONNECT":
             ticket = _core.request(method, request_url(*origin_of(self), url or "/"))
             if self.sock is None:
                 # The connection is opened later, when the headers are sent.

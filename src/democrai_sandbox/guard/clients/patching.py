@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _MARK = "_democrai_sandbox_adapter"
 _EVERYONE = "for_everyone"
+_PAST = "past"
 _LOOKS = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__")
 _CALLING = ("__code__", "__defaults__", "__kwdefaults__", "__wrapped__")
 _told: set[str] = set()
@@ -52,13 +53,25 @@ def replace(module: ModuleType, path: str, name: str, make: Callable[[Method], M
         unexpected(f"{module.__name__}.{path}.{name}")
     elif not getattr(original, _MARK, False):
         wrapper = _like(original, make(original))
-        setattr(owner, name, wrapper if hasattr(make, _EVERYONE) else _core.gate(original, wrapper, _attributes(wrapper)))
+        if not hasattr(make, _EVERYONE):
+            wrapper = _core.gate(original, wrapper, _attributes(wrapper), getattr(make, _PAST, None))
+        setattr(owner, name, wrapper)
 
 
 def for_everyone(make: Callable[[Method], Method]) -> Callable[[Method], Method]:
     """Mark a wrapper that has something to do for unguarded callers too: they give back and close what subjects used."""
     setattr(make, _EVERYONE, True)
     return make
+
+
+def past(attribute: str) -> Callable[[Callable[[Method], Method]], Callable[[Method], Method]]:
+    """Mark a wrapper that has nothing to do for objects that have this attribute."""
+
+    def mark(make: Callable[[Method], Method]) -> Callable[[Method], Method]:
+        setattr(make, _PAST, attribute)
+        return make
+
+    return mark
 
 
 def _attributes(wrapper: Any) -> dict[str, Any]:

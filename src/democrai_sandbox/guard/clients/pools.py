@@ -40,8 +40,7 @@ class Apart(Generic[_T]):
 
     def find(self, key: int) -> _T | None:
         """Return the pool of a subject, if it has one."""
-        with self._lock:
-            return self._pools.get(key)
+        return self._pools.get(key)
 
     def drain(self) -> list[_T]:
         """Return all pools, to be closed, and forget them."""

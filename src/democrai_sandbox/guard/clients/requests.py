@@ -22,22 +22,13 @@ def _checks_below(session: Any, own: Any, url: str) -> bool:
 def _send(original: Method) -> Method:
     own = original.__globals__.get("HTTPAdapter")
 
-    def send(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        url = getattr(request, "url", None)
-        if not is_web(url) or _checks_below(self, own, url):
-            return original(self, request, *args, **kwargs)
-        with checked(request.method, url):
-            return original(self, request, *args, **kwargs)
-
-    return send
-
-
-def _adapter_send(original: Method) -> Method:
-    """Its own adapter goes on to ``urllib3``, which checks: here only the denial is taken out."""
-
-    def send(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def send(self: Any, request: Any, **kwargs: Any) -> Any:
+        url: Any = getattr(request, "url", None)
+        if is_web(url) and not _checks_below(self, own, url):
+            with checked(request.method, url):
+                return original(self, request, **kwargs)
         try:
-            return original(self, *args, **kwargs)
+            return original(self, request, **kwargs)
         except OSError as error:
             raise_denial(error)
             raise
@@ -45,7 +36,4 @@ def _adapter_send(original: Method) -> Method:
     return send
 
 
-install = adapter(
-    ("Session", "send", _send),
-    ("adapters.HTTPAdapter", "send", _adapter_send),
-)
+install = adapter(("Session", "send", _send))
