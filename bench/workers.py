@@ -118,7 +118,7 @@ def _environment(ground: Ground, mode: str) -> dict[str, str]:
 
 
 def _is_own(name: str) -> bool:
-    """A proxy setting would lead the clients away from the server of the run, a bundle of certificates is looked for."""
+    """A proxy setting would lead clients away from the server of the run; for certificates they would look."""
     return name.startswith(("DEMOCRAI_", "PYTHON", "XDG_")) or name.lower().endswith(("_proxy", "_ca_bundle"))
 
 

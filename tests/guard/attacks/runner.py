@@ -202,7 +202,7 @@ PRELOADED_FOR_NETWORK = (
     *("base64", "email.message", "email.parser", "hashlib", "http", "inspect", "ipaddress", "logging", "random"),
     *("selectors", "socket", "urllib.parse", f"{PACKAGE}.namespaces", f"{PACKAGE}.network", f"{PACKAGE}.peer_names"),
 )
-"""What the library's clients are made of, but nothing that the guard adapts: that is for the attacked process to load."""
+"""What the library's clients are made of, but nothing that the guard adapts: the attacked process loads that."""
 
 
 def play_in_fork(order: dict[str, str]) -> int | None:

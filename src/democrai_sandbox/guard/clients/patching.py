@@ -59,7 +59,7 @@ def replace(module: ModuleType, path: str, name: str, make: Callable[[Method], M
 
 
 def for_everyone(make: Callable[[Method], Method]) -> Callable[[Method], Method]:
-    """Mark a wrapper that has something to do for unguarded callers too: they give back and close what subjects used."""
+    """Mark a wrapper that has something to do for unguarded callers too: they give back what subjects used."""
     setattr(make, _EVERYONE, True)
     return make
 
