@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from zlib import crc32
 
 from hypothesis import HealthCheck, settings
 
@@ -18,13 +19,25 @@ def pytest_addoption(parser):
         metavar="X.Y",
         help="the whole suite was run on Python X.Y: leave out what is marked `once`, and play attacks guarded only",
     )
+    parser.addoption(
+        "--share",
+        metavar="K/N",
+        default="0/1",
+        help="of what is marked `shared`, run the K-th of N parts: N further interpreters run all of it between them",
+    )
 
 
 def pytest_collection_modifyitems(config, items):
-    """On a further interpreter, leave out what does not depend on the interpreter."""
+    """On a further interpreter, leave out what does not depend on the interpreter, and what is another one's share."""
     shown_on = config.getoption("--baseline-on")
     if shown_on is None or shown_on == "{}.{}".format(*sys.version_info):
         return
-    once = [item for item in items if item.get_closest_marker("once")]
-    config.hook.pytest_deselected(items=once)
-    items[:] = [item for item in items if item not in set(once)]
+    part, parts = map(int, config.getoption("--share").split("/"))
+
+    def is_left_out(item):
+        others = crc32(item.nodeid.encode()) % parts != part
+        return item.get_closest_marker("once") or (others and item.get_closest_marker("shared"))
+
+    left_out = [item for item in items if is_left_out(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]

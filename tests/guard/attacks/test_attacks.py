@@ -171,7 +171,8 @@ READ_BY_THE_CORE = (
 def as_parameter(entry: Attack) -> ParameterSet:
     """An attack, marked when one interpreter is enough for it."""
     version_matters = entry.since > (3, 11) or not entry.file.startswith(READ_BY_THE_CORE)
-    return pytest.param(entry, id=entry.id, marks=() if version_matters else pytest.mark.once)
+    marks = pytest.mark.shared if version_matters else pytest.mark.once
+    return pytest.param(entry, id=entry.id, marks=() if entry.since > (3, 11) else marks)
 
 
 @pytest.mark.parametrize("entry", [as_parameter(entry) for entry in ATTACKS])
