@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from bench import report, summary
 from bench.cases import CASES
 from bench.cases.sweeps import DEPTHS
+from bench.decisions import prepared_databases
 from bench.ground import prepared_ground
 from bench.reference import ReferenceUnavailableError, reference_python
 from bench.rounds import FULL, QUICK, Campaign, Measured, Settings
 from bench.serving import serving
-from bench.workers import REFERENCE_MODES
+from bench.workers import REFERENCE_MODES, SERVICE_MODE
 
 if TYPE_CHECKING:
     from bench.registry import Case
@@ -38,7 +39,10 @@ def main() -> int:
     if options.json is not None:
         options.json.write_text(report.as_json(rows, series, measured, settings))
     missed = [row.name for row in rows if row.misses] + [one.name for one in series if one.misses]
-    complete = "guarded" in measured.versions
+    complete = {
+        "guarded",
+        *([SERVICE_MODE] if any(case.database for case in cases) else []),
+    } <= measured.versions.keys()
     print(_conclusion(missed, complete=complete))
     return 1 if options.check and (missed or not complete) else 0
 
@@ -65,7 +69,10 @@ def _wanted(name: str, only: list[str]) -> bool:
 
 def _measured(cases: list[Case], settings: Settings, *, reference: bool) -> Measured:
     here = Path(sys.executable)
+    databases = [case.database for case in cases if case.database]
     pythons = dict.fromkeys(("plain", "control", "idle", "guarded"), here)
+    if databases:
+        pythons[SERVICE_MODE] = here
     absent = {}
     if reference:
         try:
@@ -77,7 +84,7 @@ def _measured(cases: list[Case], settings: Settings, *, reference: bool) -> Meas
         absent["reference"] = "left out"
     campaign = Campaign(cases, settings, _progress)
     campaign.measured.absent.update(absent)
-    with prepared_ground(DEPTHS) as ground, serving(ground):
+    with prepared_ground(DEPTHS) as ground, serving(ground), prepared_databases(databases, ground):
         measured = campaign.run(pythons, ground)
     _progress("")
     return measured

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
+    from bench.askers import Ask
+    from bench.decisions import Database
     from bench.ground import Ground
     from bench.modes import Mode
     from bench.registry import Access
@@ -40,6 +42,10 @@ class Bed:
     def run(self, function: Callable[..., Any], *args: object) -> Any:
         """Call the function under a guard that wraps it."""
         return self._mode.run(self._root, function, *args)
+
+    def asker(self, database: Database, *, guarded: bool = False) -> Ask:
+        """Answer how to ask about access, from guarded code or as the host; where nothing decides, a stand-in."""
+        return self._mode.asker(self.ground, database, guarded=guarded)
 
     @cached_property
     def sink(self) -> Sink:

@@ -33,6 +33,21 @@ class Ground:
         return self.base / "o" / "secret.txt"
 
     @property
+    def approved(self) -> Path:
+        """An existing file that no guard allows, and an approval does."""
+        return self.base / "o" / "approved.txt"
+
+    @property
+    def databases(self) -> Path:
+        """Where databases with decisions are."""
+        return self.base / "s"
+
+    @property
+    def databases_file(self) -> Path:
+        """What the driver said about them."""
+        return self.base / "databases.json"
+
+    @property
     def temp(self) -> Path:
         """The temporary directory of the workers: guards allow theirs, so it must not hold the outside file."""
         return self.base / "t"
@@ -98,9 +113,11 @@ def prepared_ground(depths: tuple[int, ...]) -> Iterator[Ground]:
 
 
 def _fill(ground: Ground) -> None:
-    for folder in (ground.outside.parent, ground.temp, ground.home, ground.folder, ground.package, ground.modules):
+    inside = (ground.folder, ground.package, ground.modules)
+    for folder in (ground.outside.parent, ground.databases, ground.temp, ground.home, *inside):
         folder.mkdir(parents=True)
     ground.outside.write_text("secret\n")
+    ground.approved.write_text("approved\n")
     ground.file.write_text("A line of text.\n" * 8)
     for number in range(10):
         (ground.folder / f"file{number}.txt").write_text("x\n")

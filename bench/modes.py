@@ -7,13 +7,17 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any, Protocol
 
+from bench.askers import ask_reference, ask_service, open_service, take_apart
+from bench.decisions import SUBJECT, Database, find_database
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
+    from bench.askers import Ask
+    from bench.ground import Ground
     from bench.registry import Access
 
-SUBJECT = "bench"
 OPERATIONS = ("read", "create", "modify", "delete")
 
 
@@ -27,6 +31,9 @@ class Mode(Protocol):
 
     def run(self, paths: list[str], function: Callable[..., Any], *args: object) -> Any:
         """Call the function under such a guard, without a with block."""
+
+    def asker(self, ground: Ground, database: Database, *, guarded: bool) -> Ask:
+        """Answer how to ask the service that has those decisions."""
 
 
 def _network_rules(access: Access) -> list[dict[str, str]]:
@@ -49,6 +56,11 @@ class Plain:
         del paths
         return function(*args)
 
+    def asker(self, ground: Ground, database: Database, *, guarded: bool) -> Ask:
+        """Answer what stands in for a service."""
+        del ground, database, guarded
+        return take_apart
+
 
 class Product:
     """Our package, with the caller inside its guard."""
@@ -70,6 +82,33 @@ class Product:
     def run(self, paths: list[str], function: Callable[..., Any], *args: object) -> Any:
         context: Any = self.guard(paths)
         return context.run(function, *args)
+
+    def asker(self, ground: Ground, database: Database, *, guarded: bool) -> Ask:
+        raise NotImplementedError("its guard has nobody to ask")
+
+
+class Service(Product):
+    """Our package, whose guard asks the access-policy service about what is not declared."""
+
+    def __init__(self) -> None:
+        self._surroundings = importlib.import_module("democrai_sandbox.runtime.surroundings").GuardSurroundings()
+        self._services: dict[Database, Any] = {}
+        self._asked: Any = None
+        # Before the first guard: afterwards it takes no decider any more.
+        importlib.import_module("democrai_sandbox").configure_guard(decider=self)
+        super().__init__()
+
+    def decide(self, question: Any) -> Any:
+        """Have the service answer the guard that a case asked for last; nobody asks before."""
+        return self._asked is not None and self._asked.decide(question)
+
+    def asker(self, ground: Ground, database: Database, *, guarded: bool) -> Ask:
+        if database not in self._services:
+            self._services[database] = open_service(find_database(database, ground), self._surroundings)
+        service = self._services[database]
+        if guarded:
+            self._asked = service
+        return ask_service(service, guarded=guarded)
 
 
 class Idle(Plain):
@@ -109,12 +148,17 @@ class Reference:
     def run(self, paths: list[str], function: Callable[..., Any], *args: object) -> Any:
         raise NotImplementedError("it has with blocks only")
 
+    def asker(self, ground: Ground, database: Database, *, guarded: bool) -> Ask:
+        del guarded
+        return ask_reference(ground, database.decisions)
+
 
 MODES: dict[str, Callable[[], Mode]] = {
     "plain": Plain,
     "control": Plain,
     "idle": Idle,
     "guarded": Product,
+    "service": Service,
     "reference-plain": Plain,
     "reference-guarded": Reference,
 }

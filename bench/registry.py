@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bench.bed import Bed
+    from bench.decisions import Database
 
 Loop = Callable[[int], int]
 """Performs the operation that many times and answers the nanoseconds it took."""
@@ -67,6 +68,12 @@ class Case:
     """Samples so many times as long: one that takes a millisecond is not in its stride after a dozen turns."""
     beside: bool = False
     """Whether the loop runs on the server's processor: one that waits for each answer is far steadier there."""
+    database: Database | None = None
+    """What is stored for the access-policy service; such a case is measured where the guard asks that service."""
+    within: float | None = None
+    """Seconds that the guarded turn may take, whatever it is compared with."""
+    rounds: int | None = None
+    """Rounds in each generation of workers, for what takes so long that few have to do."""
 
 
 CASES: dict[str, Case] = {}

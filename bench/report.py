@@ -43,6 +43,7 @@ def legend(measured: Measured) -> str:
         "interleaved rounds, ± half the interquartile range.",
         "idle: imported and used once, caller not guarded.  guarded: caller inside a guard.",
         "noise: a second process with nothing installed.",
+        "In parentheses: how many times as long the reference product takes; how long one takes here.",
     ]
     if "reference-guarded" in versions:
         lines.append(f"reference: the reference product's guard on Python {versions['reference-guarded']}, to its own.")
@@ -105,7 +106,9 @@ def _time(nanoseconds: float | None) -> str:
         return "-"
     if nanoseconds < 1_000:
         return f"{nanoseconds:.1f} ns"
-    return f"{nanoseconds / 1_000:.2f} us"
+    if nanoseconds < 1_000_000:
+        return f"{nanoseconds / 1_000:.2f} us"
+    return f"{nanoseconds / 1_000_000:.2f} ms"
 
 
 def _ratio(ratio: Ratio | None) -> str:
@@ -118,19 +121,22 @@ def _ratio(ratio: Ratio | None) -> str:
 
 
 def _target(row: Row) -> str:
-    if row.limit is not None:
-        return f"<= {row.limit:.2f}, idle {row.idle_limit:.2f}"
-    if row.cheaper is not None:
-        return f"reference/{row.cheaper:.0f}"
-    return ""
+    targets = [] if row.limit is None else [f"<= {row.limit:.2f}"]
+    targets += [] if row.idle_limit is None else [f"idle {row.idle_limit:.2f}"]
+    targets += [] if row.cheaper is None else [f"reference/{row.cheaper:.0f}"]
+    targets += [] if row.within is None else [f"<= {row.within:.2f} s"]
+    return ", ".join(targets)
 
 
 def _verdict(row: Row) -> str:
     if row.unmeasured is not None:
         return f"not measured: {row.unmeasured}"
     text = "MISS: " + ", ".join(row.misses) if row.misses else "pass"
-    if row.cheaper is not None:
-        return "-" if row.factor is None else f"{text} (reference/{row.factor:.0f})"
-    if row.limit is None and not row.misses:
-        return ""
-    return text if "guarded" in row.ratios or row.misses else "-"
+    known = [] if row.factor is None else [f"reference/{row.factor:.0f}"]
+    known += [] if row.seconds is None else [_time(row.seconds * 1e9)]
+    figures = f"({', '.join(known)})" if known else ""
+    if row.cheaper is not None and row.factor is None and not row.misses:
+        return f"- {figures}".rstrip()
+    if row.limit is None and row.cheaper is None and row.within is None and not row.misses:
+        return figures
+    return f"{text} {figures}".rstrip() if "guarded" in row.ratios or row.misses else "-"

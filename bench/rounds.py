@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from bench.workers import REFERENCE_MODES, WorkerError, WorkerProcess, running
+from bench.workers import REFERENCE_MODES, SERVICE_MODE, WorkerError, WorkerProcess, running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SWEEP_MODES = ("plain", "guarded")
+SWEEP_MODES = ("plain", "guarded", SERVICE_MODE)
 FIRST_GUESS_NS = 500_000
 """A trial at least this long is enough to tell how many turns fill a part of a sample."""
 
@@ -76,13 +76,13 @@ class Campaign:
 
     def _measure(self, case: Case, workers: list[WorkerProcess]) -> None:
         able = [worker for worker in workers if _is_wanted(case, worker.mode) and self._warm_up(case, worker)]
-        for _ in range(self._settings.rounds):
-            times = {worker.mode: self._sample(case, worker) for worker in self._shuffled(able)}
+        for _ in range(case.rounds or self._settings.rounds):
+            times = {worker.column: self._sample(case, worker) for worker in self._shuffled(able)}
             self.measured.rounds[case.name].append({mode: time for mode, time in times.items() if time is not None})
 
     def _warm_up(self, case: Case, worker: WorkerProcess) -> bool:
         """Prepare the case in the worker, and learn how many turns fill a part of a sample."""
-        key = (case.name, worker.mode)
+        key = (case.name, worker.column)
         try:
             if key not in self._turns:
                 self._turns[key] = self._calibrated(case, worker)
@@ -101,11 +101,11 @@ class Campaign:
         return max(1, round(turns * self._settings.sample_ns * case.stretch / (case.parts * elapsed)))
 
     def _sample(self, case: Case, worker: WorkerProcess) -> float | None:
-        turns = self._turns[case.name, worker.mode]
+        turns = self._turns[case.name, worker.column]
         try:
             return worker.measure(case.name, turns) / (turns * case.per)
         except WorkerError as error:
-            self.measured.failures[case.name, worker.mode] = str(error)
+            self.measured.failures[case.name, worker.column] = str(error)
             return None
 
     def _shuffled(self, items: list[T]) -> list[T]:
@@ -113,6 +113,8 @@ class Campaign:
 
 
 def _is_wanted(case: Case, mode: str) -> bool:
+    if mode in (("idle", "guarded") if case.database else (SERVICE_MODE,)):
+        return False
     if case.sweep is not None:
         return mode in SWEEP_MODES
     return case.reference or mode not in REFERENCE_MODES

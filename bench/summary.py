@@ -43,6 +43,10 @@ class Row:
     """How many times cheaper than the reference product it has to be."""
     factor: float | None
     """How many times cheaper it is."""
+    within: float | None
+    """How many seconds it may take."""
+    seconds: float | None
+    """How many it takes, where that is of interest by itself."""
     misses: tuple[str, ...]
     unmeasured: str | None = None
     """Why there is nothing to compare with: a client that is not installed."""
@@ -96,6 +100,7 @@ def _row(case: Case, measured: Measured) -> Row:
         if times:
             nanoseconds[mode] = median(times)
     ratios = {mode: ratio for mode in BASES if (ratio := _ratio(rounds, mode)) is not None}
+    seconds = nanoseconds["guarded"] / 1e9 if case.database and "guarded" in nanoseconds else None
     factor = None
     if case.cheaper is not None and {"guarded", "reference-guarded"} <= nanoseconds.keys():
         factor = nanoseconds["reference-guarded"] / nanoseconds["guarded"]
@@ -107,7 +112,9 @@ def _row(case: Case, measured: Measured) -> Row:
         case.idle_limit,
         case.cheaper,
         factor,
-        _misses(case, measured, ratios, factor),
+        case.within,
+        seconds,
+        _misses(case, measured, ratios, factor, seconds),
         measured.failures.get((case.name, "plain")),
     )
 
@@ -121,7 +128,9 @@ def _ratio(rounds: list[dict[str, float]], mode: str) -> Ratio | None:
     return Ratio(middle, low, high)
 
 
-def _misses(case: Case, measured: Measured, ratios: dict[str, Ratio], factor: float | None) -> tuple[str, ...]:
+def _misses(
+    case: Case, measured: Measured, ratios: dict[str, Ratio], factor: float | None, seconds: float | None
+) -> tuple[str, ...]:
     """Name what is over its limit; what fails where it has to work is a miss too, and so is a limit nobody tried."""
     if (case.name, "plain") in measured.failures:
         return () if case.limit is None else ("not measured",)
@@ -133,4 +142,6 @@ def _misses(case: Case, measured: Measured, ratios: dict[str, Ratio], factor: fl
             misses.append(mode)
     if case.cheaper is not None and factor is not None and factor < case.cheaper:
         misses.append("reference")
+    if case.within is not None and seconds is not None and seconds > case.within:
+        misses.append("too slow")
     return tuple(misses)

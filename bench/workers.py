@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 REFERENCE_MODES = ("reference-plain", "reference-guarded")
+SERVICE_MODE = "service"
 PATIENCE = 120.0
 """Seconds for one answer; the slowest are the first ones, when a product is imported or ten thousand roots compiled."""
 
@@ -51,6 +52,11 @@ class WorkerProcess:
             env=_environment(ground, mode),
         )
         self.python = "unknown"
+
+    @property
+    def column(self) -> str:
+        """Where its times go: in a case that is about the service, the guard is the one that asks it."""
+        return "guarded" if self.mode == SERVICE_MODE else self.mode
 
     def __enter__(self) -> Self:
         self.python = str(self._read()["python"])

@@ -15,10 +15,14 @@ from bench.cases import interpreter, sweeps
 
 # isort: split
 from bench.cases import rules
+
+# isort: split
+from bench.cases import access
 from bench.registry import CASES
 
 __all__ = [
     "CASES",
+    "access",
     "clients",
     "concurrency",
     "files",

@@ -16,6 +16,7 @@ from .contexts import (
 )
 from .denials import DenialRecord, recent_denials
 from .environment import child_environment, environment_of, process_guard_context_from_env
+from .external import ask_external_access
 from .interface import (
     AccessQuestion,
     AllowLink,
@@ -27,7 +28,7 @@ from .interface import (
 )
 from .probes import facade_files, install
 from .settings import configure_guard, install_defaults
-from .views import current_guard
+from .views import current_guard, is_guarded
 
 __all__ = [
     "AccessQuestion",
@@ -40,10 +41,12 @@ __all__ = [
     "GuardView",
     "ObservedEndpoint",
     "access_changed",
+    "ask_external_access",
     "child_environment",
     "configure_guard",
     "current_guard",
     "exact_guard_context",
+    "is_guarded",
     "live_states",
     "network_policy_context",
     "patched_entries",

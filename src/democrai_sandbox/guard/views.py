@@ -48,6 +48,11 @@ class RawView(NamedTuple):
         return kind, name
 
 
+def is_guarded() -> bool:
+    """Tell whether something guards the caller, without saying what."""
+    return current_view() is not None
+
+
 def current_guard() -> GuardView | None:
     """Return who is guarded here and by what; None when nothing restricts the caller."""
     raw = current_view()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .compiled import CompiledPolicy, compile_policy
 from .encoding import rules_from_json, rules_to_json
 from .matching import NetworkIndex, implied_connection
-from .netkeys import network_entries
+from .netkeys import covering_keys, network_entries, rule_key
 from .operations import (
     EVERY_ACCESS,
     NETWORK_OPERATIONS,
@@ -21,7 +21,7 @@ from .operations import (
     is_valid_operation,
     network_access,
 )
-from .paths import PathIndex, is_at_or_below, normalise_path
+from .paths import PathIndex, is_at_or_below, normalise_path, prefixes_of
 from .problems import (
     InvalidInputError,
     NetworkTargetMissingError,
@@ -83,6 +83,7 @@ __all__ = [
     "chain_from_list",
     "chain_to_list",
     "compile_policy",
+    "covering_keys",
     "file_access",
     "http_operation",
     "implied_connection",
@@ -100,6 +101,8 @@ __all__ = [
     "parse_socket",
     "parse_unix_socket",
     "pointer_to",
+    "prefixes_of",
+    "rule_key",
     "rules_for_paths",
     "rules_for_targets",
     "rules_from_json",

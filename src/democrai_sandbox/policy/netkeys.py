@@ -1,4 +1,4 @@
-"""Network rules as flat keys, the form in which the native core looks them up.
+"""Network rules as flat keys, the form in which the native core and the store of approvals look them up.
 
 One dictionary from key to mask answers every question of a check: the first letter of a key says which question.
 
@@ -13,14 +13,15 @@ One dictionary from key to mask answers every question of a check: the first let
 from __future__ import annotations
 
 import ipaddress
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from .hosts import host_key
+from .hosts import LOOPBACK, LOOPBACK_ADDRESSES, host_key, is_address
 from .operations import NetworkAccess, ResourceType, network_access
-from .targets import NetworkTarget, TargetKind, parse_declaration
+from .targets import DEFAULT_PORTS, NetworkTarget, TargetKind, parse_declaration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Iterator
 
     from .rules import AccessRule
 
@@ -34,6 +35,66 @@ def network_entries(rules: Iterable[AccessRule]) -> tuple[tuple[bytes, int], ...
             for key in _keys(parse_declaration(rule.normalized_target)):
                 masks[key] = masks.get(key, bit) | bit
     return tuple(sorted((key.encode(), int(mask)) for key, mask in masks.items()))
+
+
+def rule_key(normalized: str) -> str:
+    """Return the key under which a rule with this canonical target is found.
+
+    URLs, which are most of what is ever approved, are taken apart without being parsed again: they are canonical.
+    """
+    scheme, separator, rest = normalized.partition("://")
+    if not separator or rest.startswith("["):
+        return _keys(parse_declaration(normalized))[0]
+    authority, slash, path = rest.partition("/")
+    return f"{_origin_key(scheme, authority)}{slash}{path}"
+
+
+@lru_cache(maxsize=4096)
+def _origin_key(scheme: str, authority: str) -> str:
+    host, _, port = authority.partition(":")
+    return f"U{scheme}|{host_key(host)}|{port or DEFAULT_PORTS[scheme]}|"
+
+
+def covering_keys(target: NetworkTarget, depth: int, prefixes: Collection[tuple[int, int]] = ()) -> Iterator[str]:
+    """Yield the keys of every rule that would cover a requested URL, host or unix socket, the most specific first.
+
+    ``depth`` is the longest path, in segments, and ``prefixes`` are the (version, prefix length) of the networks that
+    any rule has: what no rule has need not be looked up.
+    """
+    if target.kind is TargetKind.UNIX:
+        yield f"S{target.socket}"
+        return
+    host = host_key(target.host)
+    if target.kind is TargetKind.URL:
+        yield from _covering_urls(target, f"{target.scheme}|{host}|{target.port}", depth)
+    ports = ("*",) if target.port is None else (str(target.port), "*")
+    for port in ports:
+        yield f"H{host}|{port}"
+    if host == LOOPBACK or is_address(host):
+        yield from _covering_networks(host, prefixes)
+        return
+    dot = host.find(".")
+    while dot != -1:
+        for port in ports:
+            yield f"W{host[dot + 1 :]}|{port}"
+        dot = host.find(".", dot + 1)
+
+
+def _covering_urls(target: NetworkTarget, origin: str, depth: int) -> Iterator[str]:
+    # Nobody knows which path an ambiguous one ends up at, so only a rule for all paths covers it.
+    for length in range(0 if target.ambiguous else min(depth, len(target.path)), -1, -1):
+        path = "".join(f"/{segment}" for segment in target.path[:length])
+        yield f"U{origin}|{path}"
+
+
+def _covering_networks(host: str, prefixes: Collection[tuple[int, int]]) -> Iterator[str]:
+    addresses = LOOPBACK_ADDRESSES if host == LOOPBACK else (ipaddress.ip_address(host),)
+    for address in addresses:
+        for version, length in sorted(prefixes, reverse=True):
+            if version == address.version:
+                shift = address.max_prefixlen - length
+                network = int(address) >> shift << shift
+                yield f"N{version}|{length}|{network.to_bytes(address.max_prefixlen // 8).hex()}"
 
 
 def _keys(target: NetworkTarget) -> tuple[str, ...]:

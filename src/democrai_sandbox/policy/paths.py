@@ -95,7 +95,7 @@ class PathIndex:
             "_masks": masks,
             "_protected": shut,
             "_owned": frozenset(map(normalise_path, owned)) & masks.keys(),
-            "_ancestors": frozenset(prefix for path in shut for prefix in _prefixes(path) if prefix != path),
+            "_ancestors": frozenset(prefix for path in shut for prefix in prefixes_of(path) if prefix != path),
             "_depth": max((_depth(path) for path in (*masks, *shut)), default=0),
         }
         for name, value in attributes.items():
@@ -126,7 +126,7 @@ class PathIndex:
         found = NO_ACCESS
         shut = False
         # No key is deeper than _depth: the rest of a long path cannot change the answer.
-        for prefix in _prefixes(normal, self._depth):
+        for prefix in prefixes_of(normal, self._depth):
             if prefix in self._protected:
                 found, shut = NO_ACCESS, True
             elif prefix in self._owned:
@@ -140,7 +140,7 @@ class PathIndex:
         return bool(access) and access & ~self.mask(path) == NO_ACCESS
 
 
-def _prefixes(path: str, depth: int | None = None) -> Iterator[str]:
+def prefixes_of(path: str, depth: int | None = None) -> Iterator[str]:
     """Yield ``/`` and every component prefix of a normalised path, at most ``depth`` components long."""
     yield "/"
     if path == "/":

@@ -41,7 +41,7 @@ int net_deny_text(State *state, unsigned operation, const char *target)
 }
 
 /* A context that guarded code opened must itself contain the target: an approval cannot widen what it narrowed. */
-static bool narrowed_away(const State *state, unsigned operation, Matcher match, const void *what)
+bool net_narrowed_away(const State *state, unsigned operation, Matcher match, const void *what)
 {
     for (; state->mode == MODE_NARROW; state = state->parent) {
         if (!(match(&state->policy->network, what) & operation)) {
@@ -58,7 +58,7 @@ static int decide(State *state, unsigned operation, Matcher match, const void *w
     if (state_net(state, match, what) & operation) {
         return 1;
     }
-    if (narrowed_away(state, operation, match, what)) {
+    if (net_narrowed_away(state, operation, match, what)) {
         return 0;
     }
     return approved(state, "network", net_operation(operation), target, true, answer);

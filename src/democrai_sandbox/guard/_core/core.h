@@ -224,6 +224,15 @@ void raise_check_failed(void);
 PyObject *access_changed(PyObject *module, PyObject *unused);
 State *answering(State *state);
 PyObject *decisions_of(State *state);
+/* A question to the decider, but for who asks. */
+typedef struct {
+    const char *resource, *operation;
+    PyObject *target;
+    bool registers;
+    const char *action; /* NULL for what the guard asks by itself */
+    PyObject *context;  /* likewise */
+} Asked;
+
 int approved(State *state, const char *resource, const char *operation, PyObject *target, bool registers,
              PyObject **answer);
 
@@ -403,7 +412,10 @@ int cffi_patch(PyObject *module);
 PyObject *steps_new(State *state, PyObject *inner);
 PyObject *ready_new(PyObject *value);
 PyObject *state_chain(const State *state);
-PyObject *question_new(State *state, const char *resource, const char *operation, PyObject *target, bool registers);
+PyObject *question_new(State *state, const Asked *asked);
+PyObject *decision_explicit(State *state, const Asked *asked);
+bool path_narrowed_away(const State *state, const char *path, unsigned bit);
+PyObject *core_ask(PyObject *module, PyObject *args);
 int question_ready(PyObject *module);
 int asyncio_patch(PyObject *module);
 PyObject *bound_new(State *state, PyObject *function, PyObject *args, PyObject *kwargs);

@@ -65,9 +65,9 @@ PyObject *decisions_of(State *state)
 }
 
 /* Only the decider itself runs outside the guard, so that the service can reach its own store. */
-static PyObject *ask(State *state, const char *resource, const char *operation, PyObject *target, bool registers)
+static PyObject *ask(State *state, const Asked *asked)
 {
-    PyObject *question = question_new(state, resource, operation, target, registers);
+    PyObject *question = question_new(state, asked);
     PyObject *args = question ? PyTuple_Pack(1, question) : NULL;
     PyObject *answer = args ? call_outside(state, decider, args) : NULL;
     if (answer == NULL && args != NULL) {
@@ -90,6 +90,12 @@ static int allows(PyObject *answer)
     return result;
 }
 
+/* What the subject asks for by itself is not kept: it may be asked again to see whether somebody has decided. */
+PyObject *decision_explicit(State *state, const Asked *asked)
+{
+    return decider == NULL || decider == Py_None ? Py_NewRef(Py_False) : ask(answering(state), asked);
+}
+
 /* 1 approved, 0 not, -1 the check itself failed: neither a yes nor a denial. Asked at most once per activation.
  * `*answer`, when asked for, is what the decider said (new reference, or NULL). */
 int approved(State *state, const char *resource, const char *operation, PyObject *target, bool registers,
@@ -103,7 +109,7 @@ int approved(State *state, const char *resource, const char *operation, PyObject
     PyObject *key = PyUnicode_FromFormat("%c:%s:%U", resource[0], operation, target);
     PyObject *said = key ? Py_XNewRef(PyDict_GetItemWithError(decisions, key)) : NULL;
     if (key != NULL && said == NULL && !PyErr_Occurred()) {
-        said = ask(answering(state), resource, operation, target, registers);
+        said = ask(answering(state), &(Asked){resource, operation, target, registers, NULL, NULL});
         /* an approval that came while the decider was thinking is asked for again next time */
         if (said != NULL && asked == generation && PyDict_SetItem(decisions, key, said) < 0) {
             Py_CLEAR(said);

@@ -80,6 +80,7 @@ unsigned match_any_port(const NetIndex *index, const void *host);
 unsigned match_name(const NetIndex *index, const void *host);
 unsigned match_unix(const NetIndex *index, const void *text);
 unsigned state_net(const State *state, Matcher match, const void *what);
+bool net_narrowed_away(const State *state, unsigned operation, Matcher match, const void *what);
 bool declared_literally(const State *state, const Address *address);
 
 /* ---- asking.c ------------------------------------------------------------------------------------ */

@@ -4,6 +4,8 @@
 
 #include <structseq.h>
 
+enum { FIELDS = 12 };
+
 static PyStructSequence_Field fields[] = {
     {"subject", "name of the innermost subject"},
     {"subject_kind", "its kind"},
@@ -15,14 +17,16 @@ static PyStructSequence_Field fields[] = {
     {"user_id", "who the request is for"},
     {"organization_id", NULL},
     {"session_key", NULL},
+    {"resume_action", "what the subject wants to go on with after an approval; empty for what the guard asks by itself"},
+    {"resume_context", "JSON text for it, or None"},
     {NULL},
 };
 
 static PyStructSequence_Desc description = {
     .name = "democrai_sandbox.guard._core.AccessQuestion",
-    .doc = "May this subject do this? All of it comes from the guard's state, nothing from the code that is guarded.",
+    .doc = "May this subject do this? Who asks comes from the guard's state, never from the code that is guarded.",
     .fields = fields,
-    .n_in_sequence = 10,
+    .n_in_sequence = FIELDS,
 };
 
 static PyTypeObject *question_type = NULL;
@@ -35,17 +39,18 @@ static const State *actor_of(const State *state)
     return state;
 }
 
-PyObject *question_new(State *state, const char *resource, const char *operation, PyObject *target, bool registers)
+PyObject *question_new(State *state, const Asked *asked)
 {
     const State *actor = actor_of(state);
     PyObject *values[] = {
         Py_NewRef(actor->policy->subject), Py_NewRef(actor->policy->kind),  state_chain(state),
-        PyUnicode_FromString(resource),    PyUnicode_FromString(operation), Py_NewRef(target),
-        PyBool_FromLong(registers),        Py_NewRef(state->user),          Py_NewRef(state->organization),
-        Py_NewRef(state->session),
+        PyUnicode_FromString(asked->resource), PyUnicode_FromString(asked->operation), Py_NewRef(asked->target),
+        PyBool_FromLong(asked->registers), Py_NewRef(state->user), Py_NewRef(state->organization),
+        Py_NewRef(state->session), PyUnicode_FromString(asked->action ? asked->action : ""),
+        Py_NewRef(asked->context ? asked->context : Py_None),
     };
     PyObject *question = PyStructSequence_New(question_type);
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < FIELDS; i++) {
         if (question == NULL || values[i] == NULL) {
             Py_XDECREF(values[i]);
             Py_CLEAR(question);

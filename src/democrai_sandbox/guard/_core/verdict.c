@@ -47,6 +47,13 @@ static int add_approvals(State *state, const PathKey *key, unsigned wanted, unsi
     return 0;
 }
 
+bool path_narrowed_away(const State *state, const char *path, unsigned bit)
+{
+    PathKey key;
+    path_key(&key, path);
+    return narrowed_away(state, &key, bit);
+}
+
 /* *granted = which of the wanted operations the chain or an approval allows at this exact location. */
 int grant(State *state, const char *path, unsigned wanted, unsigned *granted)
 {

@@ -1,0 +1,288 @@
+"""Deciding: who may, about what, and what follows. Each act is one transaction of the store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from democrai_sandbox.errors import DecisionConflict, ExternalAccessAdminRequired
+from democrai_sandbox.policy import InvalidInputError, Subject
+
+from .coverage import covers
+from .targets import read_declared
+from .values import (
+    AccessTuple,
+    AuditFilter,
+    Decision,
+    DecisionFilter,
+    Effect,
+    NewDecision,
+    Page,
+    Request,
+    RequestFilter,
+    RequestState,
+    Scope,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from datetime import datetime
+
+    from .identity import Caller
+    from .interface import Surroundings
+    from .node import AccessNode
+    from .values import Listing
+
+LONGEST_REASON = 2000
+_MOST_ANSWERED = 1000
+"""Pending requests that one decision answers beside its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an attempt to decide came to."""
+
+    decision: Decision | None
+    skipped: str = ""
+    """Why nothing was stored, where that is no error."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """What somebody says about a request."""
+
+    effect: Effect
+    scope: Scope
+    target: str | None
+    reason: str
+    lifetime: timedelta | None = None
+
+
+class Administration:
+    """Approves, denies and revokes for those who may, and lists what there is."""
+
+    def __init__(self, node: AccessNode, surroundings: Surroundings, *, managers: Collection[Subject] = ()) -> None:
+        """``managers`` are the subjects whose guarded code may decide, for a caller who may: never about itself."""
+        self._node = node
+        self._surroundings = surroundings
+        self._managers = frozenset(managers)
+
+    # ---- acts --------------------------------------------------------------------------------------------------------
+
+    def approve_for_session(self, request_id: str, *, target: str | None = None, reason: str = "") -> Outcome:
+        """Allow what a request asks for until its session ends.
+
+        Without a session, or when it has ended, nothing is stored: the request stays pending, and the outcome says why.
+        """
+        request, caller = self._asked(request_id)
+        session = request.origin.session_key
+        if request.state is RequestState.PENDING and (not session or request.session_ended):
+            what = "the session of this request has ended" if session else "this request was made without a session"
+            return Outcome(None, f"{what}: it can be approved permanently, or denied")
+        return self._answer(request, caller, _Verdict(Effect.APPROVAL, Scope.SESSION, target, reason))
+
+    def approve_permanently(
+        self, request_id: str, *, target: str | None = None, reason: str = "", lifetime: timedelta | None = None
+    ) -> Outcome:
+        """Allow what a request asks for from now on, or for a time; ``target`` may be broader than what was asked."""
+        request, caller = self._asked(request_id)
+        return self._answer(request, caller, _Verdict(Effect.APPROVAL, Scope.PERMANENT, target, reason, lifetime))
+
+    def deny_external_access(self, request_id: str, *, target: str | None = None, reason: str = "") -> Outcome:
+        """Keep what a request asks for disabled, until somebody revokes that or approves it."""
+        request, caller = self._asked(request_id)
+        return self._answer(request, caller, _Verdict(Effect.DENIAL, Scope.PERMANENT, target, reason))
+
+    def decide_unasked(
+        self,
+        subject: Subject,
+        *,
+        resource_type: str,
+        operation: str,
+        target: str,
+        effect: Effect,
+        reason: str = "",
+        lifetime: timedelta | None = None,
+    ) -> Outcome:
+        """Approve or deny permanently what nobody has asked for yet."""
+        caller = self._authorised(subject)
+        if effect not in tuple(Effect):
+            raise InvalidInputError.of(f"unknown effect {effect!r}; one of: approval, denial", pointer="/effect")
+        access = AccessTuple(subject, *read_declared(resource_type, operation, target))
+        if effect == Effect.APPROVAL:
+            self._check_no_denial(access)
+        new = NewDecision(
+            access,
+            Effect(effect),
+            Scope.PERMANENT,
+            caller.user_id,
+            reason=_reason(reason),
+            expires_at=self._expiry(lifetime),
+            also_answers=self._covered(access, "", ""),
+        )
+        return self._store(new)
+
+    def revoke(self, decision_id: str, *, reason: str = "") -> Decision:
+        """End a decision: what it allowed or denied is undecided again."""
+        self._authorised(None)
+        with self._surroundings.outside():
+            about = self._node.store.decision(decision_id).access.subject
+        caller = self._authorised(about)
+        with self._surroundings.outside():
+            decision = self._node.store.revoke(
+                decision_id, actor=caller.user_id, reason=_reason(reason), now=self._node.clock()
+            )
+            self._node.announce()
+        return decision
+
+    def end_session(self, session_key: str) -> int:
+        """End all approvals of a session; return how many. The host calls this: a session is not ended by a person."""
+        if self._surroundings.is_guarded():
+            raise ExternalAccessAdminRequired("guarded code does not end sessions")
+        if not session_key:
+            raise InvalidInputError.of("the session key is empty", pointer="/session_key")
+        ended = self._node.store.end_session(session_key, actor="system", now=self._node.clock())
+        self._node.announce()
+        return ended
+
+    def tidy(self, *, pending_lifetime: timedelta) -> None:
+        """End what has expired and give up requests that nobody answered. The host calls this now and then."""
+        now = self._node.clock()
+        ended = self._node.store.end_expired(now=now)
+        self._node.store.age_out(before=now - pending_lifetime, now=now)
+        if ended:
+            self._node.announce()
+
+    # ---- lists -------------------------------------------------------------------------------------------------------
+
+    def pending_requests(self, wanted: RequestFilter | None = None, page: Page | None = None) -> Listing:
+        """List what waits for a decision, or whatever states the filter names."""
+        self._authorised(None)
+        narrowed = wanted or RequestFilter(states=(RequestState.PENDING,))
+        with self._surroundings.outside():
+            return self._node.store.requests(narrowed, page or Page())
+
+    def approvals(self, wanted: DecisionFilter | None = None, page: Page | None = None) -> Listing:
+        """List approvals, those in force unless the filter says otherwise."""
+        return self._decisions(wanted, Effect.APPROVAL, page)
+
+    def denials(self, wanted: DecisionFilter | None = None, page: Page | None = None) -> Listing:
+        """List denials, those in force unless the filter says otherwise."""
+        return self._decisions(wanted, Effect.DENIAL, page)
+
+    def history(self, wanted: AuditFilter | None = None, page: Page | None = None) -> Listing:
+        """List what happened, the latest first."""
+        self._authorised(None)
+        with self._surroundings.outside():
+            return self._node.store.audit(wanted or AuditFilter(), page or Page())
+
+    # ---- parts -------------------------------------------------------------------------------------------------------
+
+    def _decisions(self, wanted: DecisionFilter | None, effect: Effect, page: Page | None) -> Listing:
+        self._authorised(None)
+        narrowed = DecisionFilter(effect=effect) if wanted is None else _with_effect(wanted, effect)
+        with self._surroundings.outside():
+            return self._node.store.decisions(narrowed, page or Page())
+
+    def _authorised(self, about: Subject | None) -> Caller:
+        """Return the caller if it may decide about a subject, as the request context says, not the call."""
+        guard = self._surroundings.guard()
+        if guard is not None:
+            acting = {Subject(guard.subject_kind, guard.subject), *guard.subject_chain}
+            if not acting & self._managers:
+                raise ExternalAccessAdminRequired("guarded code does not decide, unless the host made it a manager")
+            if about in acting:
+                raise ExternalAccessAdminRequired(f"{about} does not decide about itself")
+        caller = self._surroundings.caller()
+        if caller is None or not caller.user_id:
+            raise ExternalAccessAdminRequired("no runtime user is present")
+        if caller.organization_id:
+            raise ExternalAccessAdminRequired("the user is scoped to an organization")
+        if not caller.may_decide:
+            raise ExternalAccessAdminRequired("the user has neither the super role nor the super access level")
+        return caller
+
+    def _asked(self, request_id: str) -> tuple[Request, Caller]:
+        self._authorised(None)
+        with self._surroundings.outside():
+            request = self._node.store.request(request_id)
+        return request, self._authorised(request.access.subject)
+
+    def _answer(self, request: Request, caller: Caller, verdict: _Verdict) -> Outcome:
+        access = request.access
+        if verdict.target is not None:
+            access = AccessTuple(access.subject, *read_declared(access.resource_type, access.operation, verdict.target))
+            if not covers(access, request.access):
+                message = f"{access.target} does not cover {request.access.target}, which was asked for"
+                raise InvalidInputError.of(message, pointer="/target")
+        if verdict.effect is Effect.APPROVAL:
+            self._check_no_denial(access)
+        session = request.origin.session_key if verdict.scope is Scope.SESSION else ""
+        new = NewDecision(
+            access,
+            verdict.effect,
+            verdict.scope,
+            caller.user_id,
+            session,
+            _reason(verdict.reason),
+            request.id,
+            self._expiry(verdict.lifetime),
+            self._covered(access, session, request.id),
+        )
+        return self._store(new)
+
+    def _store(self, new: NewDecision) -> Outcome:
+        with self._surroundings.outside():
+            decision = self._node.store.decide(new, now=self._node.clock())
+            self._node.announce()
+        return Outcome(decision)
+
+    def _check_no_denial(self, access: AccessTuple) -> None:
+        """Refuse an approval that a broader denial would keep from having any effect."""
+        with self._surroundings.outside():
+            wanted = DecisionFilter(
+                effect=Effect.DENIAL,
+                subject=access.subject,
+                resource_type=access.resource_type,
+                operation=access.operation,
+            )
+            denials = self._node.store.decisions(wanted, Page(limit=_MOST_ANSWERED)).items
+        now = self._node.clock()
+        for denial in denials:
+            if denial.expires_at is not None and denial.expires_at <= now:
+                continue  # it answers nothing any more, though it has not been ended yet
+            if denial.access != access and covers(denial.access, access):
+                raise DecisionConflict(f"{denial.access.target} is denied (decision {denial.id}): revoke that first")
+
+    def _covered(self, access: AccessTuple, session: str, own: str) -> tuple[str, ...]:
+        """Return the pending requests, of one session if need be, that a decision answers besides its own."""
+        wanted = RequestFilter(
+            states=(RequestState.PENDING,),
+            subject=access.subject,
+            resource_type=access.resource_type,
+            operation=access.operation,
+            session_key=session,
+        )
+        with self._surroundings.outside():
+            pending = self._node.store.requests(wanted, Page(limit=_MOST_ANSWERED)).items
+        return tuple(found.id for found in pending if found.id != own and covers(access, found.access))
+
+    def _expiry(self, lifetime: timedelta | None) -> datetime | None:
+        if lifetime is None:
+            return None
+        if lifetime <= timedelta(0):
+            raise InvalidInputError.of("an approval cannot expire before it is made", pointer="/lifetime")
+        return self._node.clock() + lifetime
+
+
+def _with_effect(wanted: DecisionFilter, effect: Effect) -> DecisionFilter:
+    if wanted.effect not in (None, effect):
+        raise InvalidInputError.of(f"this lists every {effect}, not {wanted.effect}", pointer="/effect")
+    return replace(wanted, effect=effect)
+
+
+def _reason(text: str) -> str:
+    if type(text) is not str or len(text) > LONGEST_REASON:
+        raise InvalidInputError.of(f"expected a text of at most {LONGEST_REASON} characters", pointer="/reason")
+    return text

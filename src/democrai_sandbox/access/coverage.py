@@ -1,0 +1,43 @@
+"""Whether a decision about one target answers a request for another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from democrai_sandbox.policy import InvalidInputError
+
+from .snapshot import Snapshot
+from .targets import read_wanted
+from .values import Changes, DecisionRow, Effect, Scope
+
+if TYPE_CHECKING:
+    from .values import AccessTuple
+
+
+def covers(broad: AccessTuple, narrow: AccessTuple) -> bool:
+    """Tell whether a decision about one tuple answers a request for another, by the matching of every check."""
+    if broad == narrow:
+        return True
+    if broad.subject != narrow.subject or broad.resource_type != narrow.resource_type:
+        return False
+    try:
+        wanted = read_wanted(narrow.resource_type, narrow.operation, narrow.target, resolve=False)
+    except InvalidInputError:
+        return False  # a pattern is covered by nothing but itself
+    return Snapshot().changed(Changes(1, (_row(broad),))).find(narrow.subject, wanted, "", 0) is not None
+
+
+def _row(access: AccessTuple) -> DecisionRow:
+    return DecisionRow(
+        id="covers",
+        subject_kind=access.subject.kind,
+        subject_name=access.subject.name,
+        resource_type=access.resource_type,
+        operation=access.operation,
+        target=access.target,
+        effect=Effect.APPROVAL,
+        scope=Scope.PERMANENT,
+        session_key="",
+        expires_at=None,
+        ended=False,
+    )

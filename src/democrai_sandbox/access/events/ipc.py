@@ -1,0 +1,124 @@
+"""Events between the processes of one user on one host, over a unix socket.
+
+The first node to get a lock is the hub: the others connect to it, and so does it itself. When it goes, the kernel frees
+the lock, and the next one takes over.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import weakref
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from .frames import Frames, framed
+from .hub import Hub, no_fork
+from .linked import LinkedBus, LinkLost
+from .message import json_object
+from .rendezvous import Folder, checked_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_LONGEST_WAIT = 0.5
+_HELLO_WITHIN = 2.0
+_ONE_READ = 64 * 1024
+
+
+class IpcBus(LinkedBus):
+    """Reaches the nodes that use the same folder and channel. They must be the folder's owner's, or root's."""
+
+    def __init__(self, *, folder: str | os.PathLike[str], channel: str = "access") -> None:
+        super().__init__(kind="ipc", channel=channel, longest_wait=_LONGEST_WAIT)
+        self._path = checked_folder(folder)
+        self._sockets = threading.Lock()
+        self._link: socket.socket | None = None
+        self._hub: Hub | None = None
+        os.register_at_fork(after_in_child=_forgetter(weakref.ref(self)))
+
+    def forget(self) -> None:
+        """Close everything without a word: in a forked child."""
+        if self._link is not None:
+            self._link.close()
+        if self._hub is not None:
+            self._hub.forget()
+
+    def _listen(self) -> None:
+        with Folder(self._path) as folder:
+            link = self._connect(folder)
+        with link:
+            with self._sockets:
+                self._link = link
+                if self._stopping.is_set():
+                    return
+            try:
+                self._hear_all(link)
+            finally:
+                with self._sockets:
+                    self._link = None
+
+    def _hear_all(self, link: socket.socket) -> None:
+        messages = _messages(link)
+        hello = json_object(next(messages))
+        if hello is None or hello.get("hub") is not True:
+            raise LinkLost("what listens there is no hub")
+        link.settimeout(None)
+        self._has_joined()
+        for message in messages:
+            self._hear(message)
+
+    def _connect(self, folder: Folder) -> socket.socket:
+        socket_name, lock_name = f"{self._channel}.sock", f"{self._channel}.lock"
+        try:
+            return folder.connect(socket_name, timeout=_HELLO_WITHIN)
+        except (FileNotFoundError, ConnectionRefusedError, PermissionError):
+            # Nobody listens, or somebody who must not. Whether there is a hub all the same, the lock says.
+            self._let_go()
+        with no_fork:
+            lock = folder.lock(lock_name)
+            if lock is None:
+                raise LinkLost("there is no hub at present")
+            self._hub = Hub(folder, lock, lock_name=lock_name, socket_name=socket_name)
+        return folder.connect(socket_name, timeout=_HELLO_WITHIN)
+
+    def _send(self, event: bytes) -> None:
+        data = framed(event)
+        with self._sockets:
+            if self._link is None:
+                raise LinkLost("there is no connection")
+            # Never waits: a hub that does not read is as good as none.
+            if self._link.send(data, socket.MSG_DONTWAIT) < len(data):
+                self._link.shutdown(socket.SHUT_RDWR)
+                raise LinkLost("only a part was sent")
+
+    def _interrupt(self) -> None:
+        with self._sockets:
+            if self._link is not None:
+                with suppress(OSError):  # It may have ended by itself.
+                    self._link.shutdown(socket.SHUT_RDWR)
+
+    def _let_go(self) -> None:
+        hub, self._hub = self._hub, None
+        if hub is not None:
+            hub.stop()
+
+
+def _messages(link: socket.socket) -> Iterator[bytes]:
+    frames = Frames()
+    while data := link.recv(_ONE_READ):
+        yield from frames.feed(data)
+    raise LinkLost("the hub let go")
+
+
+def _forgetter(reference: weakref.ref[IpcBus]) -> Callable[[], None]:
+    def forget() -> None:
+        bus = reference()
+        if bus is not None:
+            bus.forget()
+
+    return forget
+
+
+os.register_at_fork(before=no_fork.acquire, after_in_parent=no_fork.release, after_in_child=no_fork.release)

@@ -1,0 +1,63 @@
+"""Events within one process."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from .ear import Ear, Inbox
+from .message import checked_channel, new_node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_lock = threading.Lock()
+_listening: defaultdict[str, dict[str, Inbox]] = defaultdict(dict)
+"""By channel and node."""
+
+
+class MemoryBus:
+    """Reaches the other started buses of the same channel in this process, and nothing else."""
+
+    def __init__(self, *, channel: str = "access") -> None:
+        self.node = new_node()
+        self._channel = checked_channel(channel)
+        self._process = os.getpid()
+        self._ear = Ear(name=f"events-memory-{channel}")
+        self._used = False
+
+    @property
+    def connected(self) -> bool:
+        """Whether it is started and not stopped."""
+        return self.node in _listening[self._channel]
+
+    def publish(self, generation: int) -> None:
+        """Tell the other buses of the channel; nothing happens before the start and after the stop."""
+        if os.getpid() != self._process:
+            return
+        with _lock:
+            inboxes = dict(_listening[self._channel])
+        if inboxes.pop(self.node, None) is not None:
+            for inbox in inboxes.values():
+                inbox.hear(generation)
+
+    def start(self, heard: Callable[[int | None], None]) -> None:
+        """Begin to listen; a bus is started once."""
+        with _lock:
+            if self._used:
+                raise RuntimeError("a bus is started once: open another")
+            self._used = True
+            self._ear.start(heard)
+            _listening[self._channel][self.node] = self._ear.inbox
+        self._ear.inbox.miss()
+
+    def stop(self) -> None:
+        """Stop listening. May be called twice."""
+        if os.getpid() != self._process:
+            return
+        with _lock:
+            self._used = True
+            _listening[self._channel].pop(self.node, None)
+        self._ear.stop()

@@ -1,0 +1,80 @@
+"""What nodes tell one another: that decisions changed, and up to which generation. Never a decision."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import socket
+import time
+from dataclasses import dataclass
+
+from democrai_sandbox.policy import InvalidInputError
+from democrai_sandbox.policy.text import shown
+
+VERSION = 1
+LONGEST_MESSAGE = 4096
+"""In bytes. Anything longer is not one of ours."""
+
+_GENERATIONS = 2**63
+_CHANNEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NOT_IN_A_HOST = re.compile(r"[^A-Za-z0-9.-]")
+_LONGEST_HOST = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One node's word that the decisions have reached a generation."""
+
+    node: str
+    generation: int
+    channel: str
+
+    def encoded(self) -> bytes:
+        """Return the event as JSON."""
+        fields = {"v": VERSION, "node": self.node, "generation": self.generation, "channel": self.channel}
+        return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def decoded(data: bytes) -> Event | None:
+    """Return the event that the bytes hold; None for everything else, such as the event of a later version."""
+    fields = json_object(data)
+    if fields is None or not _is_integer(fields.get("v")) or fields["v"] != VERSION:
+        return None
+    node, generation, channel = fields.get("node"), fields.get("generation"), fields.get("channel")
+    if not isinstance(node, str) or not isinstance(channel, str):
+        return None
+    if not isinstance(generation, int) or isinstance(generation, bool) or not 0 <= generation < _GENERATIONS:
+        return None
+    return Event(node, generation, channel)
+
+
+def json_object(data: bytes) -> dict[str, object] | None:
+    """Return the JSON object that the bytes hold, or None if they hold none."""
+    if len(data) > LONGEST_MESSAGE:
+        return None
+    try:
+        fields = json.loads(data)
+    except (ValueError, RecursionError):
+        # ValueError covers bytes that are no text, text that is no JSON, and numbers of too many digits.
+        return None
+    return fields if isinstance(fields, dict) else None
+
+
+def new_node() -> str:
+    """Return a name that no other node has, on this host or another: host, process, time and 64 random bits."""
+    host = _NOT_IN_A_HOST.sub("-", socket.gethostname())[:_LONGEST_HOST]
+    return f"{host}:{os.getpid()}:{time.time_ns():x}:{secrets.token_hex(8)}"
+
+
+def checked_channel(channel: object) -> str:
+    """Return the name of a channel; it becomes part of a file name or of a Redis key."""
+    if not isinstance(channel, str) or not _CHANNEL.fullmatch(channel):
+        message = f"a channel is named with up to 64 letters, digits, '.', '_' and '-', got {shown(channel)}"
+        raise InvalidInputError.of(message, pointer="/channel")
+    return channel
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,98 @@
+"""Sends what a node has to tell, in a thread of its own: whoever decides does not wait for a network."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from democrai_sandbox.access.threads import Worker
+
+from .outage import Backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .outage import Outage
+
+_SENDING = "sending"
+
+
+class Mouth:
+    """Keeps the highest generation that was not sent yet, and sends it as soon as there is a connection.
+
+    One number is all that there is to keep: a node that hears it looks for everything up to it.
+    """
+
+    def __init__(self, send: Callable[[int], None], outage: Outage, *, name: str) -> None:
+        self._send = send
+        self._outage = outage
+        self._backoff = Backoff(first=0.05, longest=2)
+        self._changed = threading.Condition()
+        self._highest: int | None = None
+        self._open = False
+        self._retry_now = False
+        self._stopping = False
+        self._name = f"{name}-mouth"
+        self._worker: Worker | None = None
+
+    def start(self) -> None:
+        """Begin to send, as soon as there is a connection."""
+        self._worker = Worker(self._name, self._run)
+        self._worker.start()
+
+    def say(self, generation: int) -> None:
+        """Have this generation sent. Waits for nothing."""
+        with self._changed:
+            self._keep(generation)
+            self._changed.notify_all()
+
+    def open(self) -> None:
+        """Begin to send: there is a connection."""
+        with self._changed:
+            self._open = self._retry_now = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Keep what is to be sent: there is no connection."""
+        with self._changed:
+            self._open = False
+
+    def stop(self) -> None:
+        """Send what is still to be sent if there is a connection, with one attempt, and end."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._worker is not None:
+            self._worker.join()
+
+    def _run(self) -> None:
+        while (generation := self._next()) is not None:
+            try:
+                self._send(generation)
+            except Exception as error:  # noqa: BLE001 - whatever it was, it is tried again
+                self._outage.failed(_SENDING, error)
+                self._wait_with(generation)
+            else:
+                self._outage.worked(_SENDING)
+                self._backoff.reset()
+
+    def _next(self) -> int | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopping or (self._open and self._highest is not None))
+            if not self._open:
+                return None
+            generation, self._highest = self._highest, None
+            self._retry_now = False
+            return generation
+
+    def _wait_with(self, generation: int) -> None:
+        with self._changed:
+            if self._stopping:
+                self._open = False
+                return
+            self._keep(generation)
+            self._changed.wait_for(lambda: self._stopping or self._retry_now, timeout=self._backoff.next())
+
+    def _keep(self, generation: int) -> None:
+        if self._highest is None or generation > self._highest:
+            self._highest = generation

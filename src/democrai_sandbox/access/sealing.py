@@ -1,0 +1,157 @@
+"""Resume contexts at rest: AES-256-GCM, bound to the request that they belong to.
+
+A sealed context is ``version (1 byte), length of the key id (1), key id, nonce (12), ciphertext and tag``. Version, key
+id, and the request's id, subject, organization and user are authenticated with it: moved to another request, or with
+any bit changed, it does not decrypt.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from democrai_sandbox.errors import ResumeContextUnreadable
+from democrai_sandbox.policy.text import shown
+
+from .contexts import decode_context, encode_context
+from .keyring import KEY_BYTES
+from .values import Resume
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .interface import Store
+    from .keyring import Key, KeyRing
+    from .values import NewRequest, Request
+
+_VERSION = 1
+_NONCE_BYTES = 12
+_PURPOSE = b"democrai-sandbox/resume-context/1"
+
+
+def seal(ring: KeyRing, context: Any, request: NewRequest | Request) -> bytes:
+    """Encrypt a context for a request with the first key; raises ``InvalidInputError`` for what is not JSON."""
+    return _encrypt(ring.first, encode_context(context), request)
+
+
+def unseal(ring: KeyRing, blob: bytes, request: NewRequest | Request | Resume) -> Any:
+    """Return the context that was sealed for this request, or raise ``ResumeContextUnreadable``."""
+    return decode_context(_decrypt(ring, blob, request))
+
+
+def reseal(ring: KeyRing, blob: bytes, request: NewRequest | Request | Resume) -> bytes | None:
+    """Return the same context under the first key; None when it is under that already.
+
+    Raises ``ResumeContextUnreadable`` like ``unseal``.
+    """
+    if key_of(blob) == ring.first.id:
+        return None
+    return _encrypt(ring.first, _decrypt(ring, blob, request), request)
+
+
+def key_of(blob: bytes) -> str:
+    """Return the id of the key that a context says it was sealed with. Nothing is verified by it."""
+    return _split(blob).key_id
+
+
+class Sealer:
+    """Seals and unseals with the keys that are present at each call: a rotation needs no restart."""
+
+    def __init__(self, ring: Callable[[], KeyRing]) -> None:
+        self._ring = ring
+
+    def seal(self, context: Any, request: NewRequest | Request) -> bytes:
+        """Encrypt a context for a request; raises ``InvalidInputError`` for what is not JSON."""
+        return seal(self._ring(), context, request)
+
+    def unseal(self, blob: bytes, request: NewRequest | Request | Resume) -> Any:
+        """Return the context that was sealed for this request, or raise ``ResumeContextUnreadable``."""
+        return unseal(self._ring(), blob, request)
+
+    def reseal(self, request: NewRequest | Request | Resume, blob: bytes) -> bytes | None:
+        """Return the same context under the first key, None when it is already: for ``Store.replace_contexts``."""
+        return reseal(self._ring(), blob, request)
+
+
+class Resealed(NamedTuple):
+    """What became of all stored contexts: older keys can be retired, but for the unreadable ones."""
+
+    replaced: int
+    """How many have been put under the first key."""
+    unreadable: tuple[str, ...]
+    """The requests whose contexts no key of the ring opens. They were left as they are."""
+
+
+def reseal_all(store: Store, sealer: Sealer) -> Resealed:
+    """Put every stored context under the first key. It may be stopped, and started again."""
+    unreadable = []
+
+    def attempt(request: Request, blob: bytes) -> bytes | None:
+        try:
+            return sealer.reseal(request, blob)
+        except ResumeContextUnreadable:
+            unreadable.append(request.id)
+            return None
+
+    return Resealed(store.replace_contexts(attempt), tuple(unreadable))
+
+
+# ---- encryption
+
+
+class _Parts(NamedTuple):
+    key_id: str
+    header: bytes
+    nonce: bytes
+    body: bytes
+
+
+def _encrypt(key: Key, plain: bytes, request: NewRequest | Request | Resume) -> bytes:
+    key_id = key.id.encode("ascii")
+    header = bytes((_VERSION, len(key_id))) + key_id
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    return header + nonce + _cipher(key.secret).encrypt(nonce, plain, header + _identity(request))
+
+
+def _decrypt(ring: KeyRing, blob: bytes, request: NewRequest | Request | Resume) -> bytes:
+    parts = _split(blob)
+    key = ring.find(parts.key_id)
+    if key is None:
+        raise ResumeContextUnreadable(f"it was sealed with the key {shown(parts.key_id)}, which is not in the key ring")
+    try:
+        return _cipher(key.secret).decrypt(parts.nonce, parts.body, parts.header + _identity(request))
+    except InvalidTag:
+        raise ResumeContextUnreadable("it was changed, or belongs to another request") from None
+
+
+def _split(blob: bytes) -> _Parts:
+    if not blob or blob[0] != _VERSION:
+        raise ResumeContextUnreadable("it does not begin with a version that is known here")
+    header = bytes(blob[: 2 + blob[1]] if len(blob) > 1 else blob)
+    nonce, body = blob[len(header) : len(header) + _NONCE_BYTES], blob[len(header) + _NONCE_BYTES :]
+    if not body:
+        raise ResumeContextUnreadable("it is too short")
+    return _Parts(header[2:].decode("ascii", "backslashreplace"), header, nonce, body)
+
+
+@lru_cache(maxsize=16)
+def _cipher(secret: bytes) -> AESGCM:
+    """Return the cipher of a key for this purpose alone: other uses of the same ring get other keys."""
+    return AESGCM(HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=_PURPOSE).derive(secret))
+
+
+def _identity(request: NewRequest | Request | Resume) -> bytes:
+    """Return what ties a context to its request, in a form in which no two requests read the same."""
+    if isinstance(request, Resume):
+        request_id, subject = request.request_id, request.subject
+    else:
+        request_id, subject = request.id, request.access.subject
+    origin = request.origin
+    return json.dumps([request_id, str(subject), origin.organization_id, origin.user_id]).encode("ascii")

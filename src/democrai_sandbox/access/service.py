@@ -1,0 +1,325 @@
+"""The access-policy service: may this subject do this, and if nobody has said so yet, who asked.
+
+A check never waits for the database: it is answered from the snapshot. Only a request that is put down for the first
+time is written, once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections import deque
+from contextlib import nullcontext
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import lru_cache
+from time import time_ns
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from democrai_sandbox.errors import ExternalAccessCheckFailed
+from democrai_sandbox.policy import (
+    EXTERNAL_URL_LOCKED,
+    AccessDecision,
+    DecisionCode,
+    InvalidInputError,
+    ResourceType,
+    Subject,
+    SubjectKind,
+)
+
+from .contexts import encode_context
+from .identity import Caller
+from .ids import new_id
+from .registrar import Limits, Registrar
+from .targets import Wanted, read_operation, read_wanted
+from .values import AccessTuple, AuditAction, NewRequest, Origin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from .interface import GuardState, Question, Surroundings
+    from .node import AccessNode
+
+_log = logging.getLogger("democrai_sandbox.access")
+_LONGEST_ACTION = 200
+_FAILURES_KEPT = 100
+_HOST = Subject(SubjectKind.CORE, "host")
+_NOBODY = Caller()
+
+_MESSAGES = {
+    DecisionCode.SANDBOX_ALLOWLIST: "Allowed by the sandbox declarations of the subject.",
+    DecisionCode.SESSION_APPROVAL: "Allowed for this session by an approval.",
+    DecisionCode.PERMANENT_APPROVAL: "Allowed permanently by an approval.",
+    DecisionCode.DENIED: "External resource is disabled.",
+}
+_ANSWERS = {
+    code: AccessDecision(allowed=code.allows, code=code, requires_approval=False, message=message)
+    for code, message in _MESSAGES.items()
+}
+_NEEDS_APPROVAL = "External resource needs approval."
+_UNREADABLE = AccessDecision(
+    allowed=False,
+    code=DecisionCode.NOT_ENABLED,
+    requires_approval=False,
+    message=f"{EXTERNAL_URL_LOCKED} Servers read its path in different ways: it cannot be approved.",
+)
+
+
+class _Asking(NamedTuple):
+    """Who asks, and for whom; what only a request needs is put together when one is made."""
+
+    subject: Subject
+    session_key: str
+    chain: tuple[str, ...]
+    source: GuardState | Question | Caller
+    task_id: str
+
+    @property
+    def origin(self) -> Origin:
+        """On whose behalf, as a request keeps it."""
+        user, organization = _text(self.source.user_id), _text(self.source.organization_id)
+        return Origin(user, organization, self.session_key, self.task_id)
+
+
+class _Wish(NamedTuple):
+    """What is asked for, as it was said."""
+
+    resource_type: str
+    operation: str
+    target: str
+    register: bool
+    resume_action: str = ""
+    resume_context: Any = None
+
+
+class AccessService:
+    """Checks, and registers what has to be decided. Deciding is in ``Administration``."""
+
+    def __init__(
+        self,
+        node: AccessNode,
+        surroundings: Surroundings | None = None,
+        *,
+        seal: Callable[[Any, NewRequest], bytes] | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        """Answer from the node's snapshot; without surroundings all callers are the host, with no identity.
+
+        ``seal`` encrypts what a request is to go on with; without it no such context is taken.
+        """
+        self.node = node
+        self.surroundings: Surroundings = surroundings or Unguarded()
+        self._seal = seal
+        self._registrar = Registrar(node, limits or Limits())
+        self._uses: dict[str, int] = {}
+        self._failures: deque[dict[str, Any]] = deque(maxlen=_FAILURES_KEPT)
+        self._failures_lock = threading.Lock()
+        node.add_chore(self._write_uses)
+        node.add_chore(self._write_failures)
+
+    # ---- checks ------------------------------------------------------------------------------------------------------
+
+    def check_external_access(
+        self,
+        *,
+        resource_type: str,
+        operation: str,
+        target: str,
+        register_request: bool = True,
+        subject: Subject | None = None,
+    ) -> AccessDecision:
+        """Return whether the active subject may do this now, and put the request down if it may not and nobody said so.
+
+        Inside a guard the subject, and on whose behalf it acts, come from the guard. The host may ask for a subject.
+        """
+        return self._check(_Wish(resource_type, operation, target, register_request), subject)
+
+    def require_external_access(
+        self,
+        *,
+        resource_type: str,
+        operation: str,
+        target: str,
+        resume_action: str = "",
+        resume_context: Any = None,
+        subject: Subject | None = None,
+    ) -> AccessDecision:
+        """Check, and if it has to be approved first, keep what to go on with after that.
+
+        ``resume_action`` names a handler of the host; ``resume_context`` is JSON data for it, kept encrypted.
+        """
+        self._check_resume(resume_action, resume_context)
+        wish = _Wish(resource_type, operation, target, register=True)
+        return self._check(wish._replace(resume_action=resume_action, resume_context=resume_context), subject)
+
+    def decide(self, question: Question) -> AccessDecision:
+        """Answer the guard, which has looked at the allowlist already and leaves its guard for this call."""
+        caller = self.surroundings.caller() or _NOBODY
+        subject = _subject(question.subject_kind, question.subject)
+        asking = _Asking(subject, _text(question.session_key), question.subject_chain, question, caller.task_id)
+        context = None if question.resume_context is None else json.loads(question.resume_context)
+        self._check_resume(question.resume_action, context)
+        wish = _Wish(
+            question.resource_type,
+            question.operation,
+            question.target,
+            question.register_request,
+            question.resume_action,
+            context,
+        )
+        wanted = read_wanted(wish.resource_type, wish.operation, wish.target, resolve=False)
+        return self._decided(asking, wanted) or self._missing(asking, wanted, wish)
+
+    # ---- parts of a check --------------------------------------------------------------------------------------------
+
+    def _check(self, wish: _Wish, subject: Subject | None) -> AccessDecision:
+        if self.surroundings.is_guarded():
+            if subject is not None:
+                message = "inside a guard the subject is the one that the guard knows"
+                raise InvalidInputError.of(message, pointer="/subject")
+            return self._ask_guard(wish)
+        caller = self.surroundings.caller() or _NOBODY
+        asking = _Asking(subject or _HOST, caller.session_key, (), caller, caller.task_id)
+        wanted = read_wanted(wish.resource_type, wish.operation, wish.target, resolve=True)
+        return self._decided(asking, wanted) or self._missing(asking, wanted, wish)
+
+    def _ask_guard(self, wish: _Wish) -> AccessDecision:
+        resource_type, operation = read_operation(wish.resource_type, wish.operation)
+        return self.surroundings.ask(
+            resource_type,
+            operation,
+            wish.target,
+            register_request=wish.register,
+            resume_action=wish.resume_action,
+            resume_context=None
+            if wish.resume_context is None
+            else encode_context(wish.resume_context).decode("utf-8", "surrogatepass"),
+        )
+
+    def _decided(self, asking: _Asking, wanted: Wanted) -> AccessDecision | None:
+        """Return what was decided before; None when nothing was."""
+        now = time_ns() // 1000
+        try:
+            found = self.node.snapshot.find(asking.subject, wanted, asking.session_key, now)
+        except ExternalAccessCheckFailed as error:
+            self._failed(asking, wanted, error)
+            raise
+        if found is None:
+            return None
+        self._uses[found.decision_id] = now
+        return _ANSWERS[found.code]
+
+    def _missing(self, asking: _Asking, wanted: Wanted, wish: _Wish) -> AccessDecision:
+        if wanted.is_ambiguous:
+            return _UNREADABLE
+        if not wish.register:
+            return _locked(wanted, DecisionCode.NOT_ENABLED, None)
+        try:
+            request_id = self._register(asking, wanted, wish)
+            if request_id == "":
+                self.node.refresh()
+                return self._decided(asking, wanted) or _locked(wanted, DecisionCode.NOT_ENABLED, None)
+        except ExternalAccessCheckFailed as error:
+            self._failed(asking, wanted, error)
+            raise
+        return _locked(wanted, DecisionCode.PENDING if request_id else DecisionCode.NOT_ENABLED, request_id)
+
+    def _register(self, asking: _Asking, wanted: Wanted, wish: _Wish) -> str | None:
+        access = AccessTuple(asking.subject, wanted.resource_type, wanted.operation, wanted.target)
+        origin = asking.origin
+        chain = asking.chain or (str(asking.subject),)
+
+        def make() -> NewRequest:
+            request = NewRequest(access, wish.target, chain, origin, wish.resume_action, new_id())
+            if wish.resume_context is None or self._seal is None:
+                return request
+            return replace(request, resume_context=self._seal(wish.resume_context, request))
+
+        return self._registrar.register(access, origin, make)
+
+    def _check_resume(self, action: object, context: object) -> None:
+        if type(action) is not str or len(action) > _LONGEST_ACTION:
+            message = f"expected a text of at most {_LONGEST_ACTION} characters"
+            raise InvalidInputError.of(message, pointer="/resume_action")
+        if context is not None and not action:
+            raise InvalidInputError.of("a resume context needs a resume action", pointer="/resume_context")
+        if context is not None and self._seal is None:
+            raise InvalidInputError.of("this host has no keys to keep a context with", pointer="/resume_context")
+
+    # ---- what is written later ---------------------------------------------------------------------------------------
+
+    def _failed(self, asking: _Asking, wanted: Wanted, error: BaseException) -> None:
+        """Log a failure of the check itself, and keep it for the audit until it can be written."""
+        _log.error("external access could not be checked for %s: %s", asking.subject, error.__cause__ or error)
+        what = {
+            "subject": str(asking.subject),
+            "target": wanted.target[:1000],
+            "error": str(error.__cause__ or error)[:1000],
+        }
+        with self._failures_lock:
+            self._failures.append(what)
+
+    def _write_failures(self) -> None:
+        with self._failures_lock:
+            waiting = list(self._failures)
+            self._failures.clear()
+        for index, what in enumerate(waiting):
+            try:
+                self.node.store.record(AuditAction.CHECK_FAILED, actor="system", now=self.node.clock(), after=what)
+            except ExternalAccessCheckFailed:
+                with self._failures_lock:
+                    self._failures.extendleft(reversed(waiting[index:]))
+                raise
+
+    def _write_uses(self) -> None:
+        if not self._uses:
+            return
+        uses, self._uses = self._uses, {}
+        self.node.store.note_use({key: datetime.fromtimestamp(at / 1e6, UTC) for key, at in uses.items()})
+
+
+class Unguarded:
+    """Surroundings of a host that neither guards anything nor serves anyone: for tools and tests."""
+
+    def caller(self) -> Caller | None:
+        """Return nobody."""
+        return None
+
+    def is_guarded(self) -> bool:
+        """Return that nothing is guarded."""
+        return False
+
+    def guard(self) -> GuardState | None:
+        """Return that nothing is guarded."""
+        return None
+
+    def ask(self, *_: object, **__: object) -> AccessDecision:
+        """Refuse: there is no guard to ask through."""
+        raise InvalidInputError.of("nothing is guarded here")
+
+    def outside(self) -> AbstractContextManager[Any]:
+        """Return a context that changes nothing."""
+        return nullcontext()
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+@lru_cache(maxsize=1024)
+def _subject(kind: str, name: str) -> Subject:
+    return Subject(SubjectKind(kind), name)
+
+
+def _locked(wanted: Wanted, code: DecisionCode, request_id: str | None) -> AccessDecision:
+    message = EXTERNAL_URL_LOCKED if wanted.resource_type is ResourceType.NETWORK else _NEEDS_APPROVAL
+    if request_id is None:
+        return _without_request(code, message)
+    return AccessDecision(allowed=False, code=code, requires_approval=True, message=message, request_id=request_id)
+
+
+@lru_cache(maxsize=16)
+def _without_request(code: DecisionCode, message: str) -> AccessDecision:
+    return AccessDecision(allowed=False, code=code, requires_approval=True, message=message)

@@ -1,0 +1,177 @@
+"""All decisions in force, in memory: what every check is answered from. Immutable; a change makes a new one.
+
+A subject's decisions are indexed when it first asks: a node that starts with very many of them answers at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from democrai_sandbox.policy import DecisionCode
+
+from .targets import decision_key, is_network, prefix_of
+from .values import Effect, Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from democrai_sandbox.policy import Subject
+
+    from .targets import Wanted
+    from .values import Changes, DecisionRow
+
+_Rows: TypeAlias = "tuple[DecisionRow, ...]"
+_ANSWERS_KEPT = 4096
+_NEVER = 1 << 63
+_OF = "\0"
+"""Between a key and the session that a decision is for."""
+
+
+class Found(NamedTuple):
+    """The decision that answers a question."""
+
+    code: DecisionCode
+    decision_id: str
+
+
+class _Table:
+    """The decisions about one operation of one subject, by key, and the answers that were given from them.
+
+    An approval for a session is under a key of its own, so that there is nearly always one row under a key: more only
+    where spellings of a host are equivalent.
+    """
+
+    __slots__ = ("_answers", "_depth", "_prefixes", "_rows")
+
+    def __init__(
+        self, rows: dict[str, _Rows], depth: int = 0, prefixes: frozenset[tuple[int, int]] = frozenset()
+    ) -> None:
+        self._rows = rows
+        self._depth = depth
+        self._prefixes = prefixes
+        self._answers: dict[tuple[str, str], tuple[Found | None, int]] = {}
+
+    def changed(self, rows: Iterable[DecisionRow]) -> _Table:
+        """Return the table after these rows; this one goes on to be read."""
+        latest = {row.id: row for row in rows}
+        groups: dict[str, list[DecisionRow]] = {}
+        for row in latest.values():
+            groups.setdefault(_key(row), []).append(row)
+        kept = dict(self._rows)
+        for key, some in groups.items():
+            rest = [old for old in kept.get(key, ()) if old.id not in latest]
+            rest += [row for row in some if not row.ended]
+            if rest:
+                kept[key] = tuple(rest)
+            else:
+                kept.pop(key, None)
+        # Neither ever shrinks: looking for what is no longer there costs little, and so does looking too deep.
+        depth = max((key.count("/") for key in groups), default=0)
+        prefixes = {prefix_of(key) for key, some in groups.items() if is_network(some[0].resource_type, key)}
+        return _Table(kept, max(self._depth, depth), self._prefixes | prefixes)
+
+    def find(self, wanted: Wanted, session_key: str, now: int) -> Found | None:
+        """Return what was decided. The same question is answered from memory until a decision it met expires."""
+        asked = (wanted.target, session_key)
+        known = self._answers.get(asked)
+        if known is not None and now < known[1]:
+            return known[0]
+        found, until = self._look(wanted, session_key, now)
+        if not wanted.is_ambiguous:  # its canonical text may be that of another, plain path
+            if len(self._answers) >= _ANSWERS_KEPT:
+                self._answers.clear()
+            self._answers[asked] = (found, until)
+        return found
+
+    def _look(self, wanted: Wanted, session_key: str, now: int) -> tuple[Found | None, int]:
+        """Return what answers, and until when it surely does."""
+        session = permanent = None
+        until = _NEVER
+        for key in wanted.keys(self._depth, self._prefixes):
+            for row in (*self._rows.get(key, ()), *self._rows.get(f"{key}{_OF}{session_key}", ())):
+                if row.expires_at is not None:
+                    if row.expires_at <= now:
+                        continue
+                    until = min(until, row.expires_at)
+                if row.effect == Effect.DENIAL:
+                    return Found(DecisionCode.DENIED, row.id), until
+                if row.scope == Scope.SESSION:
+                    session = session or row.id
+                else:
+                    permanent = permanent or row.id
+        if session:
+            return Found(DecisionCode.SESSION_APPROVAL, session), until
+        return (Found(DecisionCode.PERMANENT_APPROVAL, permanent) if permanent else None), until
+
+
+def _key(row: DecisionRow) -> str:
+    key = decision_key(row.resource_type, row.target)
+    return f"{key}{_OF}{row.session_key}" if row.scope == Scope.SESSION else key
+
+
+_EMPTY = _Table({})
+
+
+class _Decisions:
+    """The decisions about one subject: rows until it first asks, tables from then on."""
+
+    __slots__ = ("_rows", "_tables")
+
+    def __init__(self, rows: _Rows = (), tables: dict[tuple[str, str], _Table] | None = None) -> None:
+        self._rows = rows
+        self._tables = tables
+
+    def changed(self, rows: _Rows) -> _Decisions:
+        """Return what is decided after these rows."""
+        before, found = self._rows, self._tables  # in this order: rows go away after the tables are there
+        return _Decisions((*before, *rows)) if found is None else _Decisions((), _built(found, rows))
+
+    def find(self, wanted: Wanted, session_key: str, now: int) -> Found | None:
+        """Return what was decided about something."""
+        rows, tables = self._rows, self._tables  # in this order, see above
+        if tables is None:
+            # Two threads may do this at once: they come to the same.
+            self._tables = tables = _built({}, rows)
+            self._rows = ()
+        table = tables.get((wanted.resource_type, wanted.operation))
+        return None if table is None else table.find(wanted, session_key, now)
+
+
+class Snapshot:
+    """The decisions in force at one generation."""
+
+    __slots__ = ("_subjects", "generation")
+
+    def __init__(self, generation: int = 0, subjects: Mapping[tuple[str, str], _Decisions] | None = None) -> None:
+        """Make an empty one; those with decisions in them come from ``changed``."""
+        self.generation = generation
+        self._subjects = subjects or {}
+
+    def changed(self, changes: Changes) -> Snapshot:
+        """Return the snapshot after these changes. Applying the same twice changes nothing."""
+        by_subject: dict[tuple[str, str], list[DecisionRow]] = {}
+        for row in changes.rows:
+            by_subject.setdefault((row.subject_kind, row.subject_name), []).append(row)
+        subjects = dict(self._subjects)
+        for subject, rows in by_subject.items():
+            subjects[subject] = subjects.get(subject, _NOTHING).changed(tuple(rows))
+        return Snapshot(max(self.generation, changes.generation), subjects)
+
+    def find(self, subject: Subject, wanted: Wanted, session_key: str, now: int) -> Found | None:
+        """Return what was decided: a denial before a session approval before a permanent one.
+
+        ``now`` is in microseconds since the epoch.
+        """
+        decisions = self._subjects.get((subject.kind, subject.name))
+        return None if decisions is None else decisions.find(wanted, session_key, now)
+
+
+_NOTHING = _Decisions()
+
+
+def _built(tables: dict[tuple[str, str], _Table], rows: Iterable[DecisionRow]) -> dict[tuple[str, str], _Table]:
+    groups: dict[tuple[str, str], list[DecisionRow]] = {}
+    for row in rows:
+        groups.setdefault((row.resource_type, row.operation), []).append(row)
+    changed = {place: tables.get(place, _EMPTY).changed(some) for place, some in groups.items()}
+    return {**tables, **changed}

@@ -1,0 +1,219 @@
+"""Requests: registered once per tuple and origin, counted from then on, given up when nobody decides."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, bindparam, case, delete, literal, literal_column, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from democrai_sandbox.access.ids import new_id
+from democrai_sandbox.access.values import AuditAction, Registered, RequestState
+from democrai_sandbox.errors import RequestUnknown
+from democrai_sandbox.policy import InvalidInputError
+
+from .columns import Moment
+from .journal import SYSTEM, Entry, Ledger
+from .rows import REQUEST_COLUMNS, to_access, to_request, tuple_columns
+from .tables import decisions, is_live, is_pending, requests
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from democrai_sandbox.access.values import NewRequest, Request
+
+    from .transactions import Database
+
+LONGEST_IDENTITY = 1000
+"""Bytes of a user's id or a session key: both are parts of an index, and PostgreSQL has a limit there."""
+
+_AT_ONCE = 100
+
+
+def register(connection: Connection, request: NewRequest, *, now: datetime) -> Registered:
+    """Add a request, or count it where the same was asked before and is pending still.
+
+    Where the very same is decided by now there is nothing to ask: nothing is written, and the id is empty.
+    """
+    _check_identity(request)
+    request_id = request.id or new_id()
+    if connection.execute(_EXISTS, {"its_id": request_id}).first() is not None:
+        # The same registration again, after a commit of which the answer was lost.
+        return Registered(request_id, created=False)
+    row = connection.execute(_UPSERT[connection.dialect.name], _columns(request, request_id, now)).one()
+    if row.id != request_id:
+        return Registered(row.id, created=False)
+    # Only now: asking again has to wait for nobody. The new row is seen by no one who holds the ledger.
+    ledger = Ledger(connection)
+    answered = {"its_digest": request.access.digest, "its_session": request.origin.session_key, "its_time": now}
+    if connection.execute(_DECIDED, answered).first() is not None:
+        connection.execute(_TAKE_BACK, {"its_id": request_id})
+        return Registered("", created=False)
+    ledger.close([_requested(request, request_id)], now=now)
+    return Registered(request_id, created=True)
+
+
+def _requested(request: NewRequest, request_id: str) -> Entry:
+    after: dict[str, Any] = {"raw_target": request.raw_target, "chain": list(request.chain)}
+    after |= {name: value for name, value in _origin_columns(request).items() if value}
+    after |= {"resume_action": request.resume_action} if request.resume_action else {}
+    actor = f"subject:{request.access.subject}"
+    return Entry(AuditAction.REQUESTED, actor, request.access, request_id, after=after)
+
+
+def count_again(connection: Connection, request_id: str, times: int, *, now: datetime) -> bool:
+    """Add to the count of a pending request."""
+    if times < 1:
+        raise InvalidInputError.of(f"expected a number of times from 1 on, got {times}", pointer="/times")
+    moment = literal(now, Moment)  # the clocks of nodes differ a little: what was seen last never moves back
+    counted = (
+        update(requests)
+        .where(requests.c.id == request_id, is_pending)
+        .values(
+            count=requests.c["count"] + times,
+            last_seen=case((requests.c.last_seen < now, moment), else_=requests.c.last_seen),
+        )
+    )
+    return connection.execute(counted).rowcount == 1
+
+
+def age_out(connection: Connection, *, before: datetime, now: datetime) -> int:
+    """Give up pending requests that nobody asked again for since ``before``."""
+    old = is_pending & (requests.c.last_seen < before)
+    if connection.execute(select(requests.c.id).where(old).limit(1)).first() is None:
+        return 0
+    ledger = Ledger(connection)
+    given_up = update(requests).where(old).values(state=RequestState.AGED_OUT.value).returning(*REQUEST_COLUMNS)
+    rows = sorted(connection.execute(given_up).all(), key=lambda row: str(row.id))
+    ledger.close(
+        (
+            Entry(
+                AuditAction.AGED_OUT,
+                SYSTEM,
+                to_access(row),
+                row.id,
+                before={"state": RequestState.PENDING.value},
+                after={"state": RequestState.AGED_OUT.value, "last_seen": row.last_seen.isoformat()},
+            )
+            for row in rows
+        ),
+        now=now,
+    )
+    return len(rows)
+
+
+def find_request(connection: Connection, request_id: str, *, lock: bool = False) -> Request:
+    """Return one request; with ``lock`` nobody else changes it until the transaction ends."""
+    query = select(*REQUEST_COLUMNS).where(requests.c.id == request_id)
+    row = connection.execute(query.with_for_update() if lock else query).one_or_none()
+    if row is None:
+        raise RequestUnknown(f"there is no request {request_id}")
+    return to_request(row)
+
+
+def resume_context(connection: Connection, request_id: str) -> bytes | None:
+    """Return the encrypted context of a request."""
+    query = select(requests.c.resume_context).where(requests.c.id == request_id)
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        raise RequestUnknown(f"there is no request {request_id}")
+    return None if row.resume_context is None else bytes(row.resume_context)
+
+
+def replace_contexts(database: Database, reseal: Callable[[Request, bytes], bytes | None]) -> int:
+    """Exchange encrypted contexts, some at a time: it may be stopped and started again."""
+    replaced, last = 0, ""
+    while True:
+        query = (
+            select(*REQUEST_COLUMNS, requests.c.resume_context)
+            .where(requests.c.resume_context.is_not(None), requests.c.id > last)
+            .order_by(requests.c.id)
+            .limit(_AT_ONCE)
+        )
+        rows = database.ask(lambda connection, query=query: connection.execute(query).all())  # type: ignore[misc]
+        if not rows:
+            return replaced
+        last = rows[-1].id
+        sealed = [
+            (row.id, bytes(row.resume_context), reseal(to_request(row), bytes(row.resume_context))) for row in rows
+        ]
+        changed = [
+            {"its_id": request_id, "old": old, "new": new}
+            for request_id, old, new in sealed
+            if new is not None and new != old
+        ]
+        if changed:
+            database.act(lambda connection, changed=changed: connection.execute(_EXCHANGE, changed))  # type: ignore[misc]
+        replaced += len(changed)
+
+
+_EXCHANGE = (
+    update(requests)
+    .where(requests.c.id == bindparam("its_id"), requests.c.resume_context == bindparam("old"))
+    .values(resume_context=bindparam("new"))
+)
+
+
+def _upsert(dialect: Any) -> Any:
+    """Return the statement that adds a request or counts it; the index, not a look before, says which."""
+    added = dialect.insert(requests)
+    later = case(
+        (requests.c.last_seen < added.excluded.last_seen, added.excluded.last_seen), else_=requests.c.last_seen
+    )
+    return added.on_conflict_do_update(
+        index_elements=["digest", "user_id", "session_key"],
+        index_where=is_pending,
+        set_={"count": requests.c["count"] + 1, "last_seen": later},
+    ).returning(requests.c.id)
+
+
+# Made once: to build such a statement takes longer than to run it.
+_UPSERT = {"sqlite": _upsert(sqlite), "postgresql": _upsert(postgresql)}
+_EXISTS = select(requests.c.id).where(requests.c.id == bindparam("its_id"))
+_TAKE_BACK = delete(requests).where(requests.c.id == bindparam("its_id"))
+_DECIDED = (
+    select(decisions.c.id)
+    .where(is_live, decisions.c.digest == bindparam("its_digest"))
+    # A permanent decision has no session key, and one for a session never has an empty one.
+    .where(decisions.c.session_key.in_([literal_column("''"), bindparam("its_session")]))
+    .where(decisions.c.expires_at.is_(None) | (decisions.c.expires_at > bindparam("its_time")))
+    .limit(1)
+)
+
+
+def _columns(request: NewRequest, request_id: str, now: datetime) -> dict[str, Any]:
+    return {
+        "id": request_id,
+        **tuple_columns(request.access),
+        **_origin_columns(request),
+        "raw_target": request.raw_target,
+        "chain": json.dumps(request.chain),
+        "resume_action": request.resume_action,
+        "resume_context": request.resume_context,
+        "state": RequestState.PENDING.value,
+        "first_seen": now,
+        "last_seen": now,
+        "count": 1,
+        "session_ended": 0,
+        "decided_by": "",
+        "reason": "",
+    }
+
+
+def _origin_columns(request: NewRequest) -> dict[str, str]:
+    origin = request.origin
+    return {
+        "user_id": origin.user_id,
+        "organization_id": origin.organization_id,
+        "session_key": origin.session_key,
+        "task_id": origin.task_id,
+    }
+
+
+def _check_identity(request: NewRequest) -> None:
+    for name in ("user_id", "session_key"):
+        if len(getattr(request.origin, name).encode("utf-8", "surrogatepass")) > LONGEST_IDENTITY:
+            message = f"it is longer than {LONGEST_IDENTITY} bytes"
+            raise InvalidInputError.of(message, pointer=f"/{name}")

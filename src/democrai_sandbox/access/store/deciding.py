@@ -1,0 +1,310 @@
+"""Decisions: made, replaced, ended. They change only together with the generation that nodes look at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, and_, bindparam, insert, literal_column, or_, select, update
+
+from democrai_sandbox.access.audit import access_dict
+from democrai_sandbox.access.ids import new_id
+from democrai_sandbox.access.values import (
+    AuditAction,
+    Changes,
+    Decision,
+    DecisionRow,
+    Effect,
+    RequestState,
+    ResumeState,
+    Scope,
+)
+from democrai_sandbox.errors import DecisionConflict, DecisionUnknown
+from democrai_sandbox.policy import InvalidInputError
+
+from .asking import LONGEST_IDENTITY, find_request
+from .bulk import no_collection
+from .columns import MARK, from_stored
+from .journal import SYSTEM, Entry, Ledger
+from .rows import REQUEST_COLUMNS, to_decision, to_request, tuple_columns
+from .tables import decisions, is_live, is_pending, meta, requests, resumes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from sqlalchemy import ColumnElement
+
+    from democrai_sandbox.access.values import NewDecision, Request
+
+
+_OUTCOMES = {
+    (Effect.APPROVAL, Scope.SESSION): (RequestState.APPROVED_FOR_SESSION, AuditAction.APPROVED_FOR_SESSION),
+    (Effect.APPROVAL, Scope.PERMANENT): (RequestState.APPROVED, AuditAction.APPROVED),
+    (Effect.DENIAL, Scope.PERMANENT): (RequestState.DENIED, AuditAction.DENIED),
+}
+
+
+def decide(connection: Connection, decision: NewDecision, *, now: datetime) -> Decision:
+    """Record an approval or a denial: end what contradicts it or is the same, and answer what waits for it."""
+    state, action = _outcome(decision)
+    ledger = Ledger(connection)
+    asked = _pending(connection, decision) if decision.request_id else None
+    generation = ledger.next_generation()
+    ended = _end(connection, _replaced_by(decision), by=decision.decided_by, now=now, generation=generation)
+    made = _add(connection, decision, generation, now)
+    answered = _answer(connection, decision, asked, state, now)
+    _add_resumes(connection, answered, made, now)
+    entry = Entry(
+        action,
+        decision.decided_by,
+        decision.access,
+        decision.request_id,
+        before={"decisions": [_summary(row) for row in ended]} if ended else {},
+        after={"decision": _summary(made), "reason": decision.reason, "requests": [row.id for row in answered]},
+    )
+    ledger.close([entry], now=now)
+    return made
+
+
+def revoke(connection: Connection, decision_id: str, *, actor: str, reason: str, now: datetime) -> Decision:
+    """End one decision."""
+    ledger = Ledger(connection)
+    found = find_decision(connection, decision_id)
+    if found.ended_at is not None:
+        message = f"decision {decision_id} was ended by {found.ended_by} at {_shown(found.ended_at)}"
+        raise DecisionConflict(message)
+    generation = ledger.next_generation()
+    (ended,) = _end(connection, decisions.c.id == decision_id, by=actor, now=now, generation=generation)
+    entry = Entry(
+        AuditAction.REVOKED,
+        actor,
+        ended.access,
+        ended.request_id,
+        before={"decision": _summary(found)},
+        after={"reason": reason},
+    )
+    ledger.close([entry], now=now)
+    return ended
+
+
+def end_session(connection: Connection, session_key: str, *, actor: str, now: datetime) -> int:
+    """End the approvals of a session, and mark what it still waits for."""
+    if not session_key:
+        raise InvalidInputError.of("the session key is empty", pointer="/session_key")
+    ledger = Ledger(connection)
+    live = connection.execute(select(decisions.c.id).where(is_live, decisions.c.session_key == session_key)).first()
+    ended: Sequence[Decision] = ()
+    if live is not None:
+        of_session = decisions.c.session_key == session_key
+        ended = _end(connection, of_session, by=actor, now=now, generation=ledger.next_generation())
+    marked = connection.execute(
+        update(requests)
+        .where(requests.c.session_key == session_key, is_pending)
+        .where(requests.c.session_ended == 0)
+        .values(session_ended=1)
+        .returning(requests.c.id)
+    ).all()
+    if ended or marked:
+        entry = Entry(
+            AuditAction.SESSION_ENDED,
+            actor,
+            before={"decisions": [_summary(row) for row in ended]},
+            after={"session_key": session_key, "requests": sorted(row.id for row in marked)},
+        )
+        ledger.close([entry], now=now)
+    return len(ended)
+
+
+def end_expired(connection: Connection, *, now: datetime) -> int:
+    """End the decisions whose time is over."""
+    over = decisions.c.expires_at <= now
+    if connection.execute(select(decisions.c.id).where(is_live, over).limit(1)).first() is None:
+        return 0
+    ledger = Ledger(connection)
+    ended = _end(connection, over, by=SYSTEM, now=now, generation=ledger.next_generation())
+    ledger.close(
+        (
+            Entry(AuditAction.EXPIRED, SYSTEM, row.access, row.request_id, before={"decision": _summary(row)})
+            for row in ended
+        ),
+        now=now,
+    )
+    return len(ended)
+
+
+def note_use(connection: Connection, uses: Mapping[str, datetime]) -> None:
+    """Remember when decisions were last used; in the order of their ids, so that two nodes cannot lock each other."""
+    noted = (
+        update(decisions)
+        .where(decisions.c.id == bindparam("its_id"))
+        .where(or_(decisions.c.last_used.is_(None), decisions.c.last_used < bindparam("used")))
+        .values(last_used=bindparam("used"))
+    )
+    connection.execute(noted, [{"its_id": key, "used": uses[key]} for key in sorted(uses)])
+
+
+def generation(connection: Connection) -> int:
+    """Return the number of the last change."""
+    return int(connection.execute(_GENERATION).scalar_one())
+
+
+def changes(connection: Connection, since: int) -> Changes:
+    """Return what changed after a generation; from the beginning, what is in force."""
+    now = generation(connection)
+    found = connection.execute(_CHANGED, {"since": since}) if since else connection.execute(_IN_FORCE)
+    with no_collection():
+        rows = map(DecisionRow._make, found.cursor.fetchall())
+        plain = [row if MARK not in row[5] and MARK not in row[8] else _unmarked(row) for row in rows]
+    return Changes(now, tuple(plain))
+
+
+def _unmarked(row: DecisionRow) -> DecisionRow:
+    return row._replace(target=from_stored(row.target), session_key=from_stored(row.session_key))
+
+
+# Plain columns, past the types that turn them into values: a hundred thousand rows come in one go.
+_PLAIN: tuple[ColumnElement[Any], ...] = tuple(literal_column(name) for name in DecisionRow._fields[:-1])
+# The generation leads SQLite to an index in the order in which the rows lie; by digests it takes twice as long.
+_IN_FORCE = select(*_PLAIN, literal_column("FALSE")).select_from(decisions).where(is_live, decisions.c.generation > 0)
+_CHANGED = (
+    select(*_PLAIN, literal_column("ended_at IS NOT NULL"))
+    .select_from(decisions)
+    .where(decisions.c.generation > bindparam("since"))
+)
+_GENERATION = select(meta.c.generation)
+
+
+def find_decision(connection: Connection, decision_id: str) -> Decision:
+    """Return one decision."""
+    row = connection.execute(select(decisions).where(decisions.c.id == decision_id)).one_or_none()
+    if row is None:
+        raise DecisionUnknown(f"there is no decision {decision_id}")
+    return to_decision(row)
+
+
+def _outcome(decision: NewDecision) -> tuple[RequestState, AuditAction]:
+    outcome = _OUTCOMES.get((decision.effect, decision.scope))
+    if outcome is None:
+        raise InvalidInputError.of("a denial is always permanent", pointer="/scope")
+    if (decision.scope is Scope.SESSION) != bool(decision.session_key):
+        message = "a decision has a session key exactly when it is for a session"
+        raise InvalidInputError.of(message, pointer="/session_key")
+    if len(decision.session_key.encode("utf-8", "surrogatepass")) > LONGEST_IDENTITY:
+        raise InvalidInputError.of(f"it is longer than {LONGEST_IDENTITY} bytes", pointer="/session_key")
+    return outcome
+
+
+def _pending(connection: Connection, decision: NewDecision) -> Request:
+    """Return the request that is decided, which nobody decided meanwhile."""
+    found = find_request(connection, decision.request_id, lock=True)
+    if found.state is RequestState.AGED_OUT:
+        raise DecisionConflict(f"request {found.id} was given up: nobody decided in time")
+    if found.state is not RequestState.PENDING:
+        when = "" if found.decided_at is None else f" at {_shown(found.decided_at)}"
+        what = found.state.value.replace("_", " ")
+        raise DecisionConflict(f"request {found.id} was {what} by {found.decided_by}{when}")
+    if decision.scope is Scope.SESSION:
+        if found.origin.session_key != decision.session_key:
+            raise InvalidInputError.of("it is not the session of the request", pointer="/session_key")
+        if found.session_ended:
+            raise DecisionConflict(f"the session of request {found.id} has ended")
+    return found
+
+
+def _replaced_by(decision: NewDecision) -> ColumnElement[bool]:
+    """What a decision contradicts or repeats."""
+    same_tuple = decisions.c.digest == decision.access.digest
+    if decision.effect is Effect.DENIAL:
+        return same_tuple
+    repeated = and_(decisions.c.scope == decision.scope.value, decisions.c.session_key == decision.session_key)
+    return and_(same_tuple, or_(decisions.c.effect == Effect.DENIAL.value, repeated))
+
+
+def _end(
+    connection: Connection, which: ColumnElement[bool], *, by: str, now: datetime, generation: int
+) -> list[Decision]:
+    ended = (
+        update(decisions)
+        .where(is_live, which)
+        .values(ended_at=now, ended_by=by, generation=generation)
+        .returning(decisions)
+    )
+    rows = connection.execute(ended).all()
+    return sorted(map(to_decision, rows), key=lambda row: row.id)
+
+
+def _add(connection: Connection, decision: NewDecision, generation: int, now: datetime) -> Decision:
+    added = insert(decisions).values(
+        id=new_id(),
+        **tuple_columns(decision.access),
+        effect=decision.effect.value,
+        scope=decision.scope.value,
+        session_key=decision.session_key,
+        created_at=now,
+        created_by=decision.decided_by,
+        reason=decision.reason,
+        request_id=decision.request_id or None,
+        generation=generation,
+        expires_at=decision.expires_at,
+        ended_by="",
+    )
+    return to_decision(connection.execute(added.returning(decisions)).one())
+
+
+def _answer(
+    connection: Connection, decision: NewDecision, asked: Request | None, state: RequestState, now: datetime
+) -> list[Request]:
+    """Give their answer to all pending requests that the decision is about."""
+    digests = {decision.access.digest} | ({asked.access.digest} if asked else set())
+    which = or_(
+        requests.c.digest.in_(sorted(digests)),
+        requests.c.id.in_(sorted({*decision.also_answers, decision.request_id})),
+    )
+    if decision.scope is Scope.SESSION:
+        which = and_(which, requests.c.session_key == decision.session_key)
+    answered = (
+        update(requests)
+        .where(is_pending, which)
+        .values(state=state.value, decided_at=now, decided_by=decision.decided_by, reason=decision.reason)
+        .returning(*REQUEST_COLUMNS)
+    )
+    return sorted(map(to_request, connection.execute(answered).all()), key=lambda row: row.id)
+
+
+def _add_resumes(connection: Connection, answered: Sequence[Request], made: Decision, now: datetime) -> None:
+    if made.effect is not Effect.APPROVAL:
+        return
+    rows = [
+        {
+            "id": new_id(),
+            "request_id": request.id,
+            "state": ResumeState.WAITING.value,
+            "attempts": 0,
+            "created_at": now,
+            "next_attempt": now,
+            "leased_by": "",
+            "last_error": "",
+        }
+        for request in answered
+        if request.resume_action
+    ]
+    if rows:
+        connection.execute(insert(resumes), rows)
+
+
+def _summary(decision: Decision) -> dict[str, Any]:
+    """Return what the audit keeps of a decision."""
+    return {
+        "id": decision.id,
+        "effect": decision.effect.value,
+        "scope": decision.scope.value,
+        "session_key": decision.session_key,
+        "created_by": decision.created_by,
+        "created_at": _shown(decision.created_at),
+        "expires_at": None if decision.expires_at is None else _shown(decision.expires_at),
+        "access": access_dict(decision.access),
+    }
+
+
+def _shown(moment: datetime) -> str:
+    return moment.isoformat(timespec="seconds")

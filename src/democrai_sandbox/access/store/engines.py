@@ -1,0 +1,129 @@
+"""Connections to both databases: how they are opened, how long they wait, how a transaction begins."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, Engine, create_engine, event
+
+from democrai_sandbox.policy import InvalidInputError
+
+from .urls import POSTGRESQL, SQLITE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy import URL
+    from sqlalchemy.pool import ConnectionPoolEntry
+
+PATIENCE = 5
+"""Seconds that anything waits: for a connection, a free one of the pool, a lock, a statement."""
+
+CONNECTIONS = 16
+"""Of one process. Writes queue up behind one row anyway: more would only wait inside the server instead of here."""
+
+_WRITE = "access_write"
+_FILE_MODE = 0o600
+
+
+def make_engine(url: URL) -> Engine:
+    """Return an engine; no connection is made yet."""
+    return _sqlite_engine(url) if url.get_backend_name() == SQLITE else _postgresql_engine(url)
+
+
+def writing(connection: Connection) -> Connection:
+    """Mark a connection, before its transaction begins, as one that will write."""
+    return connection.execution_options(**{_WRITE: True})
+
+
+@contextmanager
+def unhurried(connection: Connection) -> Iterator[None]:
+    """Let what is done in this transaction take as long as it takes."""
+    if connection.dialect.name != POSTGRESQL:
+        yield
+        return
+    driver: Any = connection.connection.driver_connection
+    driver.patience = None
+    try:
+        connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+        connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
+        yield
+    finally:
+        del driver.patience
+
+
+def _sqlite_engine(url: URL) -> Engine:
+    path = str(url.database)
+    # SQLite gives its side files the mode of the database.
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+    try:
+        os.fchmod(descriptor, _FILE_MODE)
+    finally:
+        os.close(descriptor)
+    engine = create_engine(
+        url,
+        hide_parameters=True,
+        pool_size=CONNECTIONS,
+        max_overflow=0,
+        pool_timeout=PATIENCE,
+        connect_args={"timeout": PATIENCE, "check_same_thread": False, "isolation_level": None},
+    )
+    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _record: ConnectionPoolEntry) -> None:
+    cursor = connection.cursor()
+    try:
+        # FULL: a commit that was acknowledged is on the disk, also with a write-ahead log.
+        for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "trusted_schema = OFF"):
+            cursor.execute(f"PRAGMA {pragma}")
+    finally:
+        cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # The lock for writing is taken at once: a transaction that reads first and then wants it could not wait for it.
+    write = connection.get_execution_options().get(_WRITE, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+
+def _postgresql_engine(url: URL) -> Engine:
+    settings = {
+        "connect_timeout": PATIENCE,
+        "keepalives_idle": PATIENCE,
+        "keepalives_interval": 2,
+        "keepalives_count": 2,
+        "tcp_user_timeout": PATIENCE * 1000,
+    }
+    try:
+        from .patience import PatientConnection  # noqa: PLC0415 - psycopg is an extra
+
+        engine = create_engine(
+            url,
+            hide_parameters=True,
+            pool_size=CONNECTIONS,
+            max_overflow=0,
+            pool_timeout=PATIENCE,
+            pool_pre_ping=True,
+            connect_args={name: value for name, value in settings.items() if name not in url.query},
+        )
+    except ImportError as error:
+        message = "PostgreSQL needs the package psycopg: install democrai-sandbox[postgres]"
+        raise InvalidInputError.of(message, pointer="/url") from error
+    event.listen(
+        engine, "do_connect", lambda _dialect, _record, words, names: PatientConnection.connect(*words, **names)
+    )
+    event.listen(engine, "connect", _prepare_postgresql)
+    return engine
+
+
+def _prepare_postgresql(connection: Any, _record: ConnectionPoolEntry) -> None:
+    limits = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+    with connection.cursor() as cursor:
+        for limit in limits:
+            cursor.execute(f"SET {limit} = '{PATIENCE}s'")
+    connection.commit()

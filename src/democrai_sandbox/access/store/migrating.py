@@ -1,0 +1,38 @@
+"""Running the migrations with Alembic, inside a transaction that is open already."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+NOTHING = "base"
+"""The version before the first: migrating to it removes everything."""
+
+
+def known_versions() -> list[str]:
+    """Return all versions there are, the newest first."""
+    return [script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()]
+
+
+def upgrade(connection: Connection, version: str) -> None:
+    """Bring a database up to a version."""
+    command.upgrade(_config(connection), version)
+
+
+def downgrade(connection: Connection, version: str) -> None:
+    """Bring a database down to a version; what that version does not know is lost."""
+    command.downgrade(_config(connection), version)
+
+
+def _config(connection: Connection | None = None) -> Config:
+    config = Config()
+    config.set_main_option("script_location", "democrai_sandbox.access.store:migrations")
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    return config

@@ -1,0 +1,141 @@
+"""Lists in pages that follow the last item seen, so that rows that come in meanwhile move nothing."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, literal, select, tuple_
+
+from democrai_sandbox.access.values import Listing
+from democrai_sandbox.policy import InvalidInputError
+
+from .columns import AnyText, Moment, from_micros, to_micros
+from .rows import REQUEST_COLUMNS, to_audit_record, to_decision, to_request, to_resume
+from .tables import audit, decisions, requests, resumes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from sqlalchemy import Column, ColumnElement, Row, Select
+
+    from democrai_sandbox.access.values import AuditFilter, DecisionFilter, Page, RequestFilter
+    from democrai_sandbox.policy import Subject
+
+LARGEST_PAGE = 1000
+
+
+def list_requests(connection: Connection, wanted: RequestFilter, page: Page) -> Listing:
+    """List requests, those seen last first."""
+    table = requests.c
+    query = select(*REQUEST_COLUMNS).where(*_common(requests, wanted))
+    if wanted.states:
+        query = query.where(table.state.in_([state.value for state in wanted.states]))
+    for name in ("user_id", "organization_id", "session_key"):
+        if value := getattr(wanted, name):
+            query = query.where(table[name] == value)
+    return _page(connection, query, [table.last_seen, table.id], page, to_request)
+
+
+def list_decisions(connection: Connection, wanted: DecisionFilter, page: Page) -> Listing:
+    """List decisions, the newest first."""
+    table = decisions.c
+    query = select(decisions).where(*_common(decisions, wanted))
+    for name in ("effect", "scope", "session_key"):
+        if value := getattr(wanted, name):
+            query = query.where(table[name] == str(value))
+    if wanted.live is not None:
+        query = query.where(table.ended_at.is_(None) if wanted.live else table.ended_at.is_not(None))
+    return _page(connection, query, [table.created_at, table.id], page, to_decision)
+
+
+def list_audit(connection: Connection, wanted: AuditFilter, page: Page) -> Listing:
+    """List audit records, the newest first."""
+    table = audit.c
+    query = select(audit).where(*_of_subject(audit, wanted.subject))
+    if wanted.actions:
+        query = query.where(table.action.in_([action.value for action in wanted.actions]))
+    for name in ("actor", "request_id"):
+        if value := getattr(wanted, name):
+            query = query.where(table[name] == value)
+    if wanted.since is not None:
+        query = query.where(table.at >= wanted.since)
+    if wanted.until is not None:
+        query = query.where(table.at < wanted.until)
+    return _page(connection, query, [table.sequence], page, to_audit_record)
+
+
+def list_resumes(connection: Connection, page: Page, *, unfinished: bool) -> Listing:
+    """List resumptions, the newest first."""
+    query = resume_query()
+    if unfinished:
+        query = query.where(resumes.c.finished_at.is_(None))
+    return _page(connection, query, [resumes.c.created_at, resumes.c.id], page, to_resume)
+
+
+def resume_query() -> Select[Any]:
+    """Select resumptions together with what their requests say about who asked."""
+    asked = ("resume_action", "user_id", "organization_id", "session_key", "task_id", "subject_kind", "subject_name")
+    return select(resumes, *(requests.c[name] for name in asked)).join(requests, requests.c.id == resumes.c.request_id)
+
+
+def _common(table: Any, wanted: RequestFilter | DecisionFilter) -> Iterator[ColumnElement[bool]]:
+    yield from _of_subject(table, wanted.subject)
+    for name in ("resource_type", "operation"):
+        if value := getattr(wanted, name):
+            yield table.c[name] == str(value)
+    if wanted.text:
+        yield table.c.target_folded.contains(wanted.text.casefold(), autoescape=True)
+
+
+def _of_subject(table: Any, subject: Subject | None) -> Iterator[ColumnElement[bool]]:
+    if subject is not None:
+        yield table.c.subject_kind == subject.kind.value
+        yield table.c.subject_name == subject.name
+
+
+def _page(
+    connection: Connection,
+    query: Select[Any],
+    order: list[Column[Any]],
+    page: Page,
+    to_value: Callable[[Row[Any]], Any],
+) -> Listing:
+    """Return one page; a row more than wanted is read, to know whether there is a next one."""
+    if not 1 <= page.limit <= LARGEST_PAGE:
+        message = f"a page has 1 to {LARGEST_PAGE} items, got {page.limit}"
+        raise InvalidInputError.of(message, pointer="/limit")
+    place = str(order[-1])
+    if page.after:
+        query = query.where(tuple_(*order) < tuple_(*_read_mark(page.after, place, order)))
+    query = query.order_by(*(column.desc() for column in order)).limit(page.limit + 1)
+    rows = connection.execute(query).all()
+    shown = rows[: page.limit]
+    more = _write_mark(place, [shown[-1]._mapping[column] for column in order]) if len(rows) > page.limit else ""  # noqa: SLF001 - documented
+    return Listing(tuple(map(to_value, shown)), more)
+
+
+def _write_mark(place: str, values: Sequence[Any]) -> str:
+    plain = [value if isinstance(value, int | str) else to_micros(value) for value in values]
+    return base64.urlsafe_b64encode(json.dumps([place, *plain]).encode()).decode().rstrip("=")
+
+
+def _read_mark(text: str, place: str, order: Sequence[Column[Any]]) -> list[Any]:
+    """Return the values of the last item seen, or refuse what no page of this list gave out."""
+    try:
+        named, *plain = json.loads(base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True))
+        values = [_typed(value, column) for value, column in zip(plain, order, strict=True)]
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        named, values = None, []
+    if named != place:
+        raise InvalidInputError.of("this is not the end of a page of this list", pointer="/after")
+    return values
+
+
+def _typed(value: object, column: Column[Any]) -> Any:
+    if isinstance(column.type, AnyText) and type(value) is str:
+        return literal(value, column.type)
+    if isinstance(column.type, AnyText) or type(value) is not int or not 0 <= value < 1 << 63:
+        raise ValueError
+    return literal(from_micros(value) if isinstance(column.type, Moment) else value, column.type)

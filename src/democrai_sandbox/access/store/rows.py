@@ -1,0 +1,147 @@
+"""From rows to values and back."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.access.values import (
+    AccessTuple,
+    AuditAction,
+    AuditRecord,
+    Decision,
+    Effect,
+    Origin,
+    Request,
+    RequestState,
+    Resume,
+    ResumeState,
+    Scope,
+)
+from democrai_sandbox.policy import Operation, ResourceType, Subject, SubjectKind
+
+from . import tables
+
+if TYPE_CHECKING:
+    from sqlalchemy import Row
+
+REQUEST_COLUMNS = (
+    *(column for column in tables.requests.c if column.name != "resume_context"),
+    tables.requests.c.resume_context.is_not(None).label("has_context"),
+)
+"""All of a request but the encrypted context, which is fetched where it is decrypted."""
+
+
+def access_columns(access: AccessTuple) -> dict[str, str]:
+    """Return the columns that say what an audit row is about."""
+    return {
+        "subject_kind": access.subject.kind.value,
+        "subject_name": access.subject.name,
+        "resource_type": access.resource_type.value,
+        "operation": access.operation.value,
+        "target": access.target,
+    }
+
+
+def tuple_columns(access: AccessTuple) -> dict[str, str]:
+    """Return the columns of a tuple that is looked for: by its digest, or by a part of its target."""
+    return {**access_columns(access), "digest": access.digest, "target_folded": access.target.casefold()}
+
+
+def to_access(row: Row[Any]) -> AccessTuple:
+    """Return what a row is about."""
+    subject = Subject(SubjectKind(row.subject_kind), row.subject_name)
+    return AccessTuple(subject, ResourceType(row.resource_type), Operation(row.operation), row.target)
+
+
+def to_origin(row: Row[Any]) -> Origin:
+    """Return on whose behalf a request was made."""
+    return Origin(row.user_id, row.organization_id, row.session_key, row.task_id)
+
+
+def to_request(row: Row[Any]) -> Request:
+    """Return a request from the columns in ``REQUEST_COLUMNS``."""
+    return Request(
+        id=row.id,
+        access=to_access(row),
+        raw_target=row.raw_target,
+        chain=tuple(json.loads(row.chain)),
+        origin=to_origin(row),
+        resume_action=row.resume_action,
+        has_context=bool(row.has_context),
+        state=RequestState(row.state),
+        first_seen=row.first_seen,
+        last_seen=row.last_seen,
+        count=row._mapping["count"],  # noqa: SLF001 - the documented way where a column is named like a method
+        session_ended=bool(row.session_ended),
+        decided_at=row.decided_at,
+        decided_by=row.decided_by,
+        reason=row.reason,
+    )
+
+
+def to_decision(row: Row[Any]) -> Decision:
+    """Return a decision."""
+    return Decision(
+        id=row.id,
+        access=to_access(row),
+        effect=Effect(row.effect),
+        scope=Scope(row.scope),
+        session_key=row.session_key,
+        created_at=row.created_at,
+        created_by=row.created_by,
+        reason=row.reason,
+        request_id=row.request_id or "",
+        generation=row.generation,
+        expires_at=row.expires_at,
+        ended_at=row.ended_at,
+        ended_by=row.ended_by,
+        last_used=row.last_used,
+    )
+
+
+def to_resume(row: Row[Any]) -> Resume:
+    """Return a resumption from its own columns and those of its request."""
+    return Resume(
+        id=row.id,
+        request_id=row.request_id,
+        action=row.resume_action,
+        origin=to_origin(row),
+        subject=Subject(SubjectKind(row.subject_kind), row.subject_name),
+        state=ResumeState(row.state),
+        attempts=row.attempts,
+        created_at=row.created_at,
+        next_attempt=row.next_attempt,
+        leased_by=row.leased_by,
+        last_error=row.last_error,
+        finished_at=row.finished_at,
+    )
+
+
+def to_audit_record(row: Row[Any]) -> AuditRecord:
+    """Return an audit record; one that somebody made unreadable comes out as a record whose hash is wrong."""
+    try:
+        action = AuditAction(row.action)
+        access = None if row.subject_kind is None else to_access(row)
+        before, after = _json_object(row.before), _json_object(row.after)
+    except ValueError:
+        action, access, before, after = AuditAction.CHECK_FAILED, None, {}, {"unreadable": repr(tuple(row))}
+    return AuditRecord(
+        sequence=row.sequence,
+        at=row.at,
+        action=action,
+        actor=row.actor,
+        access=access,
+        request_id=row.request_id,
+        before=before,
+        after=after,
+        previous_hash=row.previous_hash,
+        hash=row.hash,
+    )
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError  # noqa: TRY004 - unreadable like any other text
+    return value

@@ -1,0 +1,191 @@
+"""The store over SQLAlchemy Core: every method is one piece of work in one transaction."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from . import asking, deciding, journal, paging, resuming
+from .journal import Entry, Ledger
+from .schema import check_schema, prepare_schema
+from .transactions import Database
+from .urls import parse_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from datetime import datetime
+
+    from sqlalchemy import Connection
+
+    from democrai_sandbox.access.values import (
+        AccessTuple,
+        AuditAction,
+        AuditFilter,
+        AuditRecord,
+        Changes,
+        Decision,
+        DecisionFilter,
+        Listing,
+        NewDecision,
+        NewRequest,
+        Page,
+        Registered,
+        Request,
+        RequestFilter,
+        Resume,
+    )
+
+
+def open_store(url: str, *, create: bool = True) -> SqlStore:
+    """Return the store in ``sqlite:////path/to/file`` or ``postgresql://...``; an empty database is prepared.
+
+    Raises ``SchemaOutdated`` when the database was made by another version, and ``StoreUnavailable`` when it cannot be
+    reached. Without ``create`` an empty database is refused like an outdated one.
+    """
+    database = Database(parse_url(url, must_exist=not create))
+    try:
+        if create:
+            prepare_schema(database)
+        else:
+            check_schema(database)
+    except BaseException:
+        database.close()
+        raise
+    return SqlStore(database)
+
+
+class SqlStore:
+    """Implements ``Store``; see there for what each method promises."""
+
+    def __init__(self, database: Database) -> None:
+        """Take a database whose schema is the present one."""
+        self._database = database
+
+    def check_schema(self) -> None:
+        """Return when the schema is the one this code needs."""
+        check_schema(self._database)
+
+    def close(self) -> None:
+        """Let all connections go."""
+        self._database.close()
+
+    # ---- what nodes read
+
+    def generation(self) -> int:
+        """Return the number of the last change to the decisions."""
+        return self._database.ask(deciding.generation)
+
+    def changes(self, since: int) -> Changes:
+        """Return the decisions that changed after a generation; since 0 only those in force."""
+        return self._database.read(partial(deciding.changes, since=since))
+
+    # ---- acts
+
+    def register(self, request: NewRequest, *, now: datetime) -> Registered:
+        """Add a pending request, or count it where the same is pending already."""
+        return self._database.act(partial(asking.register, request=request, now=now))
+
+    def count_again(self, request_id: str, times: int, *, now: datetime) -> bool:
+        """Add to the count of a pending request."""
+        return self._database.act(partial(asking.count_again, request_id=request_id, times=times, now=now))
+
+    def decide(self, decision: NewDecision, *, now: datetime) -> Decision:
+        """Record an approval or a denial."""
+        return self._database.act(partial(deciding.decide, decision=decision, now=now))
+
+    def revoke(self, decision_id: str, *, actor: str, reason: str, now: datetime) -> Decision:
+        """End a decision."""
+        return self._database.act(
+            partial(deciding.revoke, decision_id=decision_id, actor=actor, reason=reason, now=now)
+        )
+
+    def end_session(self, session_key: str, *, actor: str, now: datetime) -> int:
+        """End the approvals of a session."""
+        return self._database.act(partial(deciding.end_session, session_key=session_key, actor=actor, now=now))
+
+    def end_expired(self, *, now: datetime) -> int:
+        """End the decisions whose time is over."""
+        return self._database.act(partial(deciding.end_expired, now=now))
+
+    def age_out(self, *, before: datetime, now: datetime) -> int:
+        """Give up pending requests that were last seen before a time."""
+        return self._database.act(partial(asking.age_out, before=before, now=now))
+
+    def note_use(self, uses: Mapping[str, datetime]) -> None:
+        """Remember when decisions were last used."""
+        if uses:
+            self._database.act(partial(deciding.note_use, uses=uses))
+
+    # ---- lists
+
+    def request(self, request_id: str) -> Request:
+        """Return one request."""
+        return self._database.ask(partial(asking.find_request, request_id=request_id))
+
+    def requests(self, wanted: RequestFilter, page: Page) -> Listing:
+        """List requests, those seen last first."""
+        return self._database.ask(partial(paging.list_requests, wanted=wanted, page=page))
+
+    def decision(self, decision_id: str) -> Decision:
+        """Return one decision."""
+        return self._database.ask(partial(deciding.find_decision, decision_id=decision_id))
+
+    def decisions(self, wanted: DecisionFilter, page: Page) -> Listing:
+        """List decisions, the newest first."""
+        return self._database.ask(partial(paging.list_decisions, wanted=wanted, page=page))
+
+    # ---- audit
+
+    def record(
+        self,
+        action: AuditAction,
+        *,
+        actor: str,
+        now: datetime,
+        access: AccessTuple | None = None,
+        request_id: str = "",
+        before: Mapping[str, Any] | None = None,
+        after: Mapping[str, Any] | None = None,
+    ) -> AuditRecord:
+        """Append a record by itself."""
+        entry = Entry(action, actor, access, request_id, before, after)
+        return self._database.act(lambda connection: Ledger(connection).close([entry], now=now)[0])
+
+    def audit(self, wanted: AuditFilter, page: Page) -> Listing:
+        """List audit records, the newest first."""
+        return self._database.ask(partial(paging.list_audit, wanted=wanted, page=page))
+
+    def audit_rows(self, after: int = 0) -> Iterator[AuditRecord]:
+        """Yield all records after a sequence number in their order."""
+        return journal.audit_rows(self._database, after)
+
+    def audit_head(self) -> tuple[int, str]:
+        """Return sequence and hash that the last record must have."""
+        return self._database.ask(journal.audit_head)
+
+    # ---- resumptions
+
+    def resume_context(self, request_id: str) -> bytes | None:
+        """Return the encrypted context of a request."""
+        return self._database.ask(partial(asking.resume_context, request_id=request_id))
+
+    def replace_contexts(self, reseal: Callable[[Request, bytes], bytes | None]) -> int:
+        """Exchange the encrypted contexts for which ``reseal`` gives another."""
+        return asking.replace_contexts(self._database, reseal)
+
+    def claim_resume(self, *, node: str, lease_until: datetime, now: datetime) -> Resume | None:
+        """Take the next resumption that is due."""
+        if not self._database.ask(partial(resuming.is_any_due, now=now)):
+            return None
+        return self._database.act(partial(resuming.claim_resume, node=node, lease_until=lease_until, now=now))
+
+    def finish_resume(self, resume: Resume, *, node: str, error: str, retry_at: datetime | None, now: datetime) -> bool:
+        """Say how an attempt ended."""
+        work: Callable[[Connection], bool] = partial(
+            resuming.finish_resume, resume=resume, node=node, error=error, retry_at=retry_at, now=now
+        )
+        return self._database.act(work)
+
+    def resumes(self, *, unfinished: bool, page: Page) -> Listing:
+        """List resumptions, the newest first."""
+        return self._database.ask(partial(paging.list_resumes, page=page, unfinished=unfinished))

@@ -1,0 +1,203 @@
+"""The tables as this version of the code uses them. The migrations make them; a test compares the two."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import (
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    literal_column,
+    text,
+)
+
+from democrai_sandbox.access.values import AuditAction, Effect, RequestState, ResumeState, Scope
+from democrai_sandbox.policy import Operation, ResourceType, SubjectKind
+
+from .columns import AnyText, Moment, big_integer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from enum import StrEnum
+    from typing import Any
+
+metadata = MetaData()
+
+
+def _one_of(column: str, values: type[StrEnum]) -> CheckConstraint:
+    listed = ", ".join(f"'{value.value}'" for value in values)
+    return CheckConstraint(f"{column} IN ({listed})", name=f"ck_{column}")
+
+
+def _about(*, required: bool = True) -> Iterator[Any]:
+    """What a row is about, in full; ``digest`` has a fixed length, because targets are too long for an index."""
+    for name in ("subject_kind", "subject_name", "resource_type", "operation"):
+        yield Column(name, Text, nullable=not required)
+    yield Column("target", AnyText, nullable=not required)
+    yield _one_of("subject_kind", SubjectKind)
+    yield _one_of("resource_type", ResourceType)
+    yield _one_of("operation", Operation)
+
+
+meta = Table(
+    "access_meta",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("generation", big_integer(), nullable=False),
+    Column("audit_sequence", big_integer(), nullable=False),
+    Column("audit_hash", Text, nullable=False),
+    CheckConstraint("id = 1", name="ck_single"),
+    sqlite_strict=True,
+)
+
+requests = Table(
+    "access_requests",
+    metadata,
+    Column("id", AnyText, primary_key=True),
+    Column("digest", Text, nullable=False),
+    *_about(),
+    Column("target_folded", AnyText, nullable=False),
+    Column("raw_target", AnyText, nullable=False),
+    Column("chain", Text, nullable=False),
+    Column("user_id", AnyText, nullable=False),
+    Column("organization_id", AnyText, nullable=False),
+    Column("session_key", AnyText, nullable=False),
+    Column("task_id", AnyText, nullable=False),
+    Column("resume_action", AnyText, nullable=False),
+    Column("resume_context", LargeBinary),
+    Column("state", Text, nullable=False),
+    Column("first_seen", Moment, nullable=False),
+    Column("last_seen", Moment, nullable=False),
+    Column("count", big_integer(), nullable=False),
+    Column("session_ended", Integer, nullable=False),
+    Column("decided_at", Moment),
+    Column("decided_by", AnyText, nullable=False),
+    Column("reason", AnyText, nullable=False),
+    _one_of("state", RequestState),
+    Index(
+        "uq_access_requests_pending",
+        "digest",
+        "user_id",
+        "session_key",
+        unique=True,
+        sqlite_where=text("state = 'pending'"),
+        postgresql_where=text("state = 'pending'"),
+    ),
+    Index("ix_access_requests_seen", "state", "last_seen", "id"),
+    Index(
+        "ix_access_requests_session",
+        "session_key",
+        sqlite_where=text("state = 'pending' AND session_key <> ''"),
+        postgresql_where=text("state = 'pending' AND session_key <> ''"),
+    ),
+    sqlite_strict=True,
+)
+
+decisions = Table(
+    "access_decisions",
+    metadata,
+    Column("id", AnyText, primary_key=True),
+    Column("digest", Text, nullable=False),
+    *_about(),
+    Column("target_folded", AnyText, nullable=False),
+    Column("effect", Text, nullable=False),
+    Column("scope", Text, nullable=False),
+    Column("session_key", AnyText, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("created_by", AnyText, nullable=False),
+    Column("reason", AnyText, nullable=False),
+    Column("request_id", AnyText, ForeignKey("access_requests.id")),
+    Column("generation", big_integer(), nullable=False),
+    Column("expires_at", Moment),
+    Column("ended_at", Moment),
+    Column("ended_by", AnyText, nullable=False),
+    Column("last_used", Moment),
+    _one_of("effect", Effect),
+    _one_of("scope", Scope),
+    CheckConstraint("(scope = 'session') = (session_key <> '')", name="ck_session"),
+    CheckConstraint("effect = 'approval' OR scope = 'permanent'", name="ck_denial"),
+    Index(
+        "uq_access_decisions_live",
+        "digest",
+        "effect",
+        "scope",
+        "session_key",
+        unique=True,
+        sqlite_where=text("ended_at IS NULL"),
+        postgresql_where=text("ended_at IS NULL"),
+    ),
+    Index("ix_access_decisions_generation", "generation"),
+    Index(
+        "ix_access_decisions_live",
+        "generation",
+        sqlite_where=text("ended_at IS NULL"),
+        postgresql_where=text("ended_at IS NULL"),
+    ),
+    Index("ix_access_decisions_created", "created_at", "id"),
+    Index(
+        "ix_access_decisions_session",
+        "session_key",
+        sqlite_where=text("ended_at IS NULL AND session_key <> ''"),
+        postgresql_where=text("ended_at IS NULL AND session_key <> ''"),
+    ),
+    Index(
+        "ix_access_decisions_expiry",
+        "expires_at",
+        sqlite_where=text("ended_at IS NULL AND expires_at IS NOT NULL"),
+        postgresql_where=text("ended_at IS NULL AND expires_at IS NOT NULL"),
+    ),
+    sqlite_strict=True,
+)
+
+audit = Table(
+    "access_audit",
+    metadata,
+    Column("sequence", big_integer(), primary_key=True, autoincrement=False),
+    Column("at", Moment, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("actor", AnyText, nullable=False),
+    *_about(required=False),
+    Column("request_id", AnyText, nullable=False),
+    Column("before", Text, nullable=False),
+    Column("after", Text, nullable=False),
+    Column("previous_hash", Text, nullable=False),
+    Column("hash", Text, nullable=False),
+    _one_of("action", AuditAction),
+    Index("ix_access_audit_request", "request_id", "sequence"),
+    sqlite_strict=True,
+)
+
+resumes = Table(
+    "access_resumes",
+    metadata,
+    Column("id", AnyText, primary_key=True),
+    Column("request_id", AnyText, ForeignKey("access_requests.id"), nullable=False, unique=True),
+    Column("state", Text, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("next_attempt", Moment, nullable=False),
+    Column("leased_by", AnyText, nullable=False),
+    Column("lease_until", Moment),
+    Column("last_error", AnyText, nullable=False),
+    Column("finished_at", Moment),
+    _one_of("state", ResumeState),
+    Index(
+        "ix_access_resumes_due",
+        "next_attempt",
+        sqlite_where=text("finished_at IS NULL"),
+        postgresql_where=text("finished_at IS NULL"),
+    ),
+    Index("ix_access_resumes_created", "created_at", "id"),
+    sqlite_strict=True,
+)
+
+# Written out, not bound: only then does PostgreSQL see that an index over these rows alone serves the query.
+is_pending = requests.c.state == literal_column(f"'{RequestState.PENDING.value}'")
+is_live = decisions.c.ended_at.is_(None)

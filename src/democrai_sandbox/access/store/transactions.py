@@ -1,0 +1,96 @@
+"""One act, one transaction: locks, retries, and what a failing database looks like from outside."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import TimeoutError as SQLAlchemyTimeout
+
+from democrai_sandbox.errors import StoreUnavailable
+
+from .engines import CONNECTIONS, PATIENCE, make_engine, writing
+from .turnstile import Turnstile
+from .urls import POSTGRESQL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sqlalchemy import URL, Connection
+    from sqlalchemy.engine.interfaces import IsolationLevel
+
+T = TypeVar("T")
+
+_ATTEMPTS = 4
+_LOST_RACES = frozenset({"40001", "40P01", "23505"})
+"""PostgreSQL's names for: serialisation failure, deadlock, unique violation."""
+
+
+class Database:
+    """Runs pieces of work, each in a transaction of its own. Safe to use from many threads."""
+
+    def __init__(self, url: URL) -> None:
+        """Prepare connections to a database; none is made yet."""
+        self.url = url
+        with unavailable():
+            self._engine = make_engine(url)
+        self.is_postgresql = url.get_backend_name() == POSTGRESQL
+        self._connections = Turnstile(CONNECTIONS)
+        # SQLite has one writer, and its own way of waiting is to sleep and try again.
+        self._writers = Turnstile(CONNECTIONS if self.is_postgresql else 1)
+
+    def act(self, work: Callable[[Connection], T]) -> T:
+        """Do what changes something: all of it is on the disk afterwards, or nothing is.
+
+        Work that lost a race against another transaction is done again from its beginning.
+        """
+        with unavailable(), self._writers.entered(PATIENCE):
+            for _ in range(_ATTEMPTS - 1):
+                try:
+                    return self._act_once(work)
+                except DBAPIError as error:
+                    if not _lost_race(error):
+                        raise
+            return self._act_once(work)
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """Do what only reads, with all of its statements seeing the same state."""
+        with unavailable(), self._connection("REPEATABLE READ") as connection:
+            return work(connection)
+
+    def ask(self, work: Callable[[Connection], T]) -> T:
+        """Do what reads with a single statement: no transaction has to be opened for it at the server."""
+        with unavailable(), self._connection("AUTOCOMMIT") as connection:
+            return work(connection)
+
+    def close(self) -> None:
+        """Let all connections go."""
+        self._engine.dispose()
+
+    def _act_once(self, work: Callable[[Connection], T]) -> T:
+        with self._connection() as connection, writing(connection).begin():
+            return work(connection)
+
+    @contextmanager
+    def _connection(self, isolation: IsolationLevel | None = None) -> Iterator[Connection]:
+        with self._connections.entered(PATIENCE), self._engine.connect() as connection:
+            # Only PostgreSQL is told: every transaction of SQLite sees one state from its first statement on.
+            if isolation and self.is_postgresql:
+                connection.execution_options(isolation_level=isolation)
+            yield connection
+
+
+@contextmanager
+def unavailable() -> Iterator[None]:
+    """Turn every failure of the database into the one error that says that nothing was decided."""
+    try:
+        yield
+    except (DBAPIError, SQLAlchemyTimeout, OSError) as error:
+        raise StoreUnavailable from error
+
+
+def _lost_race(error: DBAPIError) -> bool:
+    if isinstance(error, IntegrityError):
+        return True
+    return getattr(error.orig, "sqlstate", None) in _LOST_RACES

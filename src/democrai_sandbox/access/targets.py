@@ -1,0 +1,139 @@
+"""What a question or a decision is about, read once: the canonical target and the keys under which it is looked up."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from democrai_sandbox.policy import (
+    VALID_OPERATIONS,
+    InvalidInputError,
+    NetworkTarget,
+    Operation,
+    ResourceType,
+    covering_keys,
+    nearest,
+    normalise_target,
+    parse_request,
+    prefixes_of,
+    rule_key,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+LONGEST_RAW_TARGET = 65536
+_REMEMBERED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A resource that somebody asks for."""
+
+    resource_type: ResourceType
+    operation: Operation
+    target: str
+    """Canonical, and part of the identity of a decision."""
+    parsed: NetworkTarget | None = None
+
+    @property
+    def is_ambiguous(self) -> bool:
+        """Whether servers may read its path differently: no approval of it could be told from one of another path."""
+        return self.parsed is not None and self.parsed.ambiguous
+
+    def keys(self, depth: int, prefixes: Collection[tuple[int, int]]) -> Iterator[str]:
+        """Yield the keys of all decisions that would cover it."""
+        if self.parsed is not None:
+            yield from covering_keys(self.parsed, depth, prefixes)
+        elif self.resource_type is ResourceType.FILESYSTEM:
+            yield from prefixes_of(self.target, depth)
+        else:
+            yield self.target
+
+
+def decision_key(resource_type: str, target: str) -> str:
+    """Return the key under which a decision about this canonical target is kept."""
+    return rule_key(target) if resource_type == ResourceType.NETWORK else target
+
+
+def is_network(resource_type: str, key: str) -> bool:
+    """Tell whether a key is that of a range of addresses."""
+    return key[0] == "N" and resource_type == ResourceType.NETWORK
+
+
+def prefix_of(key: str) -> tuple[int, int]:
+    """Return IP version and prefix length of the key of a network."""
+    version, length, _ = key[1:].split("|", 2)
+    return int(version), int(length)
+
+
+def read_wanted(resource_type: object, operation: object, target: object, *, resolve: bool) -> Wanted:
+    """Return what is asked for, or refuse with what is wrong. With ``resolve``, links of a path are followed.
+
+    A path is followed because the guard asks about where a path leads, and an approval has to be about the same.
+    """
+    kind, act = read_operation(resource_type, operation)
+    if type(target) is not str:
+        raise InvalidInputError.of(f"expected a text, got {type(target).__name__}", pointer="/target")
+    if len(target) > LONGEST_RAW_TARGET:
+        raise InvalidInputError.of(f"the target is longer than {LONGEST_RAW_TARGET} characters", pointer="/target")
+    if kind is ResourceType.FILESYSTEM and resolve:
+        target = _place_of(_lexical(target))
+    return _read(kind, act, target)
+
+
+def read_declared(resource_type: object, operation: object, target: str) -> tuple[ResourceType, Operation, str]:
+    """Return what a decision is made about, in any form that a rule may have; refuse what no rule could be."""
+    kind, act = read_operation(resource_type, operation)
+    return kind, act, normalise_target(kind, target)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _lexical(path: str) -> str:
+    return normalise_target(ResourceType.FILESYSTEM, path)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _read(kind: ResourceType, operation: Operation, target: str) -> Wanted:
+    if kind is not ResourceType.NETWORK:
+        return Wanted(kind, operation, normalise_target(kind, target))
+    parsed = parse_request(target)
+    return Wanted(kind, operation, parsed.normalized, parsed)
+
+
+def _place_of(path: str) -> str:
+    """Return where a path leads. The kernel says it in three calls; where nothing is there, link by link."""
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return os.path.realpath(path)
+    try:
+        place = os.readlink(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+    # What was deleted meanwhile, and what is no file of a mounted tree, has no such name.
+    return place if place.startswith("/") and not place.endswith(" (deleted)") else os.path.realpath(path)
+
+
+_PAIRS = {(str(kind), str(act)): (kind, act) for kind, acts in VALID_OPERATIONS.items() for act in acts}
+
+
+def read_operation(resource_type: object, operation: object) -> tuple[ResourceType, Operation]:
+    """Return both as what they are, or refuse with the nearest right name."""
+    if isinstance(resource_type, str) and isinstance(operation, str):
+        found = _PAIRS.get((resource_type, operation))
+        if found is not None:
+            return found
+    kind = _one_of(resource_type, tuple(ResourceType), "resource_type")
+    return ResourceType(kind), Operation(_one_of(operation, VALID_OPERATIONS[ResourceType(kind)], "operation"))
+
+
+def _one_of(value: object, choices: tuple[str, ...], name: str) -> str:
+    if isinstance(value, str) and value in choices:
+        return str(value)
+    what = repr(value) if isinstance(value, str) else type(value).__name__
+    suggestion = nearest(value, map(str, choices)) if isinstance(value, str) else None
+    message = f"unknown {name.replace('_', ' ')} {what[:100]}; one of: {', '.join(map(str, choices))}"
+    raise InvalidInputError.of(message, pointer=f"/{name}", suggestion=suggestion)

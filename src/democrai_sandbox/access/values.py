@@ -1,0 +1,295 @@
+"""What the service remembers and hands out: requests, decisions, audit records, resumptions. Frozen values."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from democrai_sandbox.policy import Operation, ResourceType, Subject
+
+
+class Effect(StrEnum):
+    """What a decision says."""
+
+    APPROVAL = "approval"
+    DENIAL = "denial"
+
+
+class Scope(StrEnum):
+    """How far a decision reaches. A denial is always permanent."""
+
+    SESSION = "session"
+    PERMANENT = "permanent"
+
+
+class RequestState(StrEnum):
+    """What became of a request."""
+
+    PENDING = "pending"
+    APPROVED_FOR_SESSION = "approved_for_session"
+    APPROVED = "approved"
+    DENIED = "denied"
+    AGED_OUT = "aged_out"
+    """Nobody decided in time. That is no decision: asking again makes a new request."""
+
+
+class ResumeState(StrEnum):
+    """What became of an action that was to go on after an approval."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    """Its attempts are used up, or it can never succeed."""
+
+
+class AuditAction(StrEnum):
+    """What an audit record is about."""
+
+    REQUESTED = "requested"
+    APPROVED_FOR_SESSION = "approved_for_session"
+    APPROVED = "approved"
+    DENIED = "denied"
+    REVOKED = "revoked"
+    EXPIRED = "expired"
+    SESSION_ENDED = "session_ended"
+    AGED_OUT = "aged_out"
+    RESUME_SUCCEEDED = "resume_succeeded"
+    RESUME_FAILED = "resume_failed"
+    CHECK_FAILED = "check_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class AccessTuple:
+    """What a decision is about: who, what kind of resource, which operation, which normalised target."""
+
+    subject: Subject
+    resource_type: ResourceType
+    operation: Operation
+    target: str
+
+    @property
+    def digest(self) -> str:
+        """A text of fixed length for unique constraints: targets are too long for an index of PostgreSQL."""
+        parts = [self.subject.kind, self.subject.name, self.resource_type, self.operation, self.target]
+        encoded = json.dumps(parts, ensure_ascii=True).encode()
+        return hashlib.sha256(encoded).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """On whose behalf a subject asked. Empty texts stand for what is not there, so that uniqueness holds."""
+
+    user_id: str = ""
+    organization_id: str = ""
+    session_key: str = ""
+    task_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NewRequest:
+    """A request as it is registered."""
+
+    access: AccessTuple
+    raw_target: str
+    chain: tuple[str, ...]
+    origin: Origin
+    resume_action: str = ""
+    id: str = ""
+    """Chosen by the service, because the encrypted context is bound to it."""
+    resume_context: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request as it is stored. The encrypted context stays in the store; it is fetched where it is decrypted."""
+
+    id: str
+    access: AccessTuple
+    raw_target: str
+    chain: tuple[str, ...]
+    origin: Origin
+    resume_action: str
+    has_context: bool
+    state: RequestState
+    first_seen: datetime
+    last_seen: datetime
+    count: int
+    session_ended: bool = False
+    decided_at: datetime | None = None
+    decided_by: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """What registering a request came to."""
+
+    request_id: str
+    """Empty when the very same was decided meanwhile: then nothing was written."""
+    created: bool
+    """False: the same was asked before by the same user in the same session, and is counted there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A decision as it is stored. One that ended stays, for the history."""
+
+    id: str
+    access: AccessTuple
+    effect: Effect
+    scope: Scope
+    session_key: str
+    created_at: datetime
+    created_by: str
+    reason: str
+    request_id: str
+    generation: int
+    """Of the last change to this row: nodes read what is newer than their own."""
+    expires_at: datetime | None = None
+    ended_at: datetime | None = None
+    ended_by: str = ""
+    last_used: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewDecision:
+    """A decision that somebody makes."""
+
+    access: AccessTuple
+    effect: Effect
+    scope: Scope
+    decided_by: str
+    session_key: str = ""
+    reason: str = ""
+    request_id: str = ""
+    """The pending request that it answers; it must be pending still. Empty for one that nobody asked for."""
+    expires_at: datetime | None = None
+    also_answers: tuple[str, ...] = ()
+    """Further requests that it covers; those that are not pending any more are left alone."""
+
+
+class DecisionRow(NamedTuple):
+    """A decision in the plain form in which nodes load it: a hundred thousand of them come in one go."""
+
+    id: str
+    subject_kind: str
+    subject_name: str
+    resource_type: str
+    operation: str
+    target: str
+    effect: str
+    scope: str
+    session_key: str
+    expires_at: int | None
+    """In microseconds since the epoch."""
+    ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What changed since a generation; from the beginning, what is in force."""
+
+    generation: int
+    rows: tuple[DecisionRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """One row of the audit: who did what when, what was before and after, and the hash of all up to it."""
+
+    sequence: int
+    at: datetime
+    action: AuditAction
+    actor: str
+    """The user who acted, ``subject:<kind>:<name>`` for a request, ``system`` for what happens by itself."""
+    access: AccessTuple | None
+    request_id: str
+    before: dict[str, Any]
+    after: dict[str, Any]
+    previous_hash: str
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """An action that goes on after the approval of its request, as the requester."""
+
+    id: str
+    request_id: str
+    action: str
+    origin: Origin
+    subject: Subject
+    state: ResumeState
+    attempts: int
+    created_at: datetime
+    next_attempt: datetime
+    leased_by: str = ""
+    last_error: str = ""
+    finished_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFilter:
+    """Which requests to list; what is empty does not narrow."""
+
+    states: tuple[RequestState, ...] = ()
+    subject: Subject | None = None
+    resource_type: ResourceType | None = None
+    operation: Operation | None = None
+    user_id: str = ""
+    organization_id: str = ""
+    session_key: str = ""
+    text: str = ""
+    """Part of the normalised target, compared without case."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionFilter:
+    """Which decisions to list; what is empty does not narrow."""
+
+    effect: Effect | None = None
+    scope: Scope | None = None
+    subject: Subject | None = None
+    resource_type: ResourceType | None = None
+    operation: Operation | None = None
+    session_key: str = ""
+    text: str = ""
+    live: bool | None = True
+    """True: in force. False: ended. None: both."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """Which audit records to list; what is empty does not narrow."""
+
+    actions: tuple[AuditAction, ...] = ()
+    actor: str = ""
+    subject: Subject | None = None
+    request_id: str = ""
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Where to go on: pages follow the last item seen, so that rows that come in meanwhile move nothing."""
+
+    limit: int = 100
+    after: str = ""
+    """The ``next`` of the page before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """One page of a list."""
+
+    items: tuple[Any, ...]
+    next: str
+    """Empty when there is no more."""

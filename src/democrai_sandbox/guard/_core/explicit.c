@@ -1,0 +1,126 @@
+/* What guarded code asks for by itself, before it does it: the allowlist of its chain, then the decider. The question is
+ * built from the guard's state like any other; only the target, and what to go on with after an approval, are the
+ * caller's. */
+#include "core.h"
+#include "network.h"
+
+#include <limits.h>
+#include <string.h>
+
+static unsigned net_bit(const char *operation)
+{
+    return strcmp(operation, "connect") == 0 ? NET_CONNECT : strcmp(operation, "receive") == 0 ? NET_RECEIVE : NET_SEND;
+}
+
+static unsigned file_bit(const char *operation)
+{
+    static const char *const names[] = {"read", "create", "modify", "delete", "execute"};
+    for (unsigned i = 0; i < 5; i++) {
+        if (strcmp(operation, names[i]) == 0) {
+            return 1U << i;
+        }
+    }
+    return 0;
+}
+
+/* True, False, or what the decider said. `target`, the canonical one, is stolen. */
+static PyObject *put(State *state, const Asked *asked, PyObject *target)
+{
+    Asked canonical = *asked;
+    canonical.target = target;
+    PyObject *answer = target ? decision_explicit(state, &canonical) : NULL;
+    Py_XDECREF(target);
+    return answer;
+}
+
+static PyObject *put_network(State *state, const Asked *asked, Matcher match, const void *what, PyObject *target)
+{
+    unsigned bit = net_bit(asked->operation);
+    if (target != NULL && (state_net(state, match, what) & bit)) {
+        Py_DECREF(target);
+        Py_RETURN_TRUE;
+    }
+    if (target != NULL && net_narrowed_away(state, bit, match, what)) {
+        Py_DECREF(target);
+        Py_RETURN_FALSE;
+    }
+    return put(state, asked, target);
+}
+
+static PyObject *ask_url(State *state, const Asked *asked)
+{
+    Url url;
+    if (url_of_object(asked->target, &url) < 0) {
+        return NULL;
+    }
+    PyObject *answer = put_network(state, asked, match_url, &url, Py_NewRef(asked->target));
+    url_clear(&url);
+    return answer;
+}
+
+static PyObject *ask_host(State *state, const Asked *asked, int port)
+{
+    Host host;
+    if (host_of_object(asked->target, &host) < 0) {
+        return NULL;
+    }
+    SocketTarget what = {&host, port};
+    return put_network(state, asked, match_socket, &what, host_target(host.text, port));
+}
+
+static PyObject *ask_socket(State *state, const Asked *asked)
+{
+    const char *address = PyUnicode_AsUTF8(asked->target);
+    return address ? put_network(state, asked, match_unix, address, PyUnicode_FromFormat("unix:%s", address)) : NULL;
+}
+
+/* A path is asked for as the place where it leads, as every check of the guard is. */
+static PyObject *ask_path(State *state, const Asked *asked)
+{
+    PathText *text = PyMem_Malloc(sizeof *text);
+    char place[PATH_MAX];
+    if (text == NULL || path_text(asked->target, text) < 0) {
+        PyMem_Free(text);
+        return text ? NULL : PyErr_NoMemory();
+    }
+    find_location(text, true, place);
+    PyMem_Free(text);
+    unsigned bit = file_bit(asked->operation), mask = location_mask(state, place);
+    if (mask & bit) {
+        Py_RETURN_TRUE;
+    }
+    if ((mask & FLAG_PROTECTED) || path_narrowed_away(state, place, bit)) {
+        Py_RETURN_FALSE; /* what the host protects is not for anybody to approve */
+    }
+    return put(state, asked, PyUnicode_DecodeFSDefault(place));
+}
+
+/* ask(kind, operation, target, port, register, action, context) -> None outside a guard; True when the allowlist covers
+ * it, False when nobody may approve it, else the decider's answer. Kinds: url, host, unix, path, dependency. */
+PyObject *core_ask(PyObject *module, PyObject *args)
+{
+    State *state = state_guarding();
+    const char *kind;
+    int port, registers;
+    Asked asked = {0};
+    if (!PyArg_ParseTuple(args, "ssUipsO", &kind, &asked.operation, &asked.target, &port, &registers, &asked.action,
+                          &asked.context)) {
+        return NULL;
+    }
+    asked.registers = registers != 0;
+    if (state == NULL) {
+        Py_RETURN_NONE;
+    }
+    asked.resource = kind[0] == 'p' ? "filesystem" : kind[0] == 'd' ? "system_dependency" : "network";
+    PyObject *exact = PyUnicode_FromObject(asked.target); /* a subclass may answer differently the next time */
+    asked.target = exact;
+    Py_INCREF(state);
+    PyObject *answer = exact == NULL    ? NULL
+                       : kind[0] == 'u' ? (kind[1] == 'r' ? ask_url(state, &asked) : ask_socket(state, &asked))
+                       : kind[0] == 'h' ? ask_host(state, &asked, port)
+                       : kind[0] == 'p' ? ask_path(state, &asked)
+                                        : put(state, &asked, Py_NewRef(exact));
+    Py_DECREF(state);
+    Py_XDECREF(exact);
+    return answer;
+}

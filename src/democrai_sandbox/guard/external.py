@@ -1,0 +1,87 @@
+"""Asking for something before doing it: the allowlist of the chain first, then the decider, as for every check."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from democrai_sandbox.policy import (
+    EXTERNAL_URL_LOCKED,
+    AccessDecision,
+    DecisionCode,
+    InvalidInputError,
+    NetworkTarget,
+    Operation,
+    ResourceType,
+    TargetKind,
+    normalise_target,
+    parse_request,
+)
+
+from . import _core
+from .views import current_guard
+
+_ALLOWED = AccessDecision(
+    allowed=True,
+    code=DecisionCode.SANDBOX_ALLOWLIST,
+    requires_approval=False,
+    message="Allowed by the sandbox declarations of the subject.",
+)
+_LOCKED = {
+    ResourceType.NETWORK: EXTERNAL_URL_LOCKED,
+    ResourceType.FILESYSTEM: "This path is not available to guarded code.",
+    ResourceType.SYSTEM_DEPENDENCY: "This program is not available to guarded code.",
+}
+
+
+def ask_external_access(
+    resource_type: ResourceType,
+    operation: Operation,
+    target: str,
+    *,
+    register_request: bool = True,
+    resume_action: str = "",
+    resume_context: str | None = None,
+) -> AccessDecision:
+    """Return whether the subject that is guarded here may do this; its decider may put a request down for it.
+
+    Who asks, and for whom, comes from the guard's own state. ``resume_context`` is JSON text.
+    """
+    if resource_type is ResourceType.SYSTEM_DEPENDENCY and _is_declared(operation, target):
+        return _ALLOWED
+    kind, exact, port = _place(resource_type, target)
+    answer = _core.ask(kind, operation.value, exact, port, register_request, resume_action, resume_context)
+    if answer is None:
+        raise InvalidInputError.of("nothing is guarded here: ask the service itself")
+    if isinstance(answer, AccessDecision):
+        return answer
+    if answer is True:
+        return _ALLOWED
+    message = _LOCKED[resource_type]
+    return AccessDecision(allowed=False, code=DecisionCode.NOT_ENABLED, requires_approval=False, message=message)
+
+
+def _place(resource_type: ResourceType, target: str) -> tuple[str, str, int]:
+    """Return the form of a target in which the core reads it."""
+    if resource_type is not ResourceType.NETWORK:
+        kind = "path" if resource_type is ResourceType.FILESYSTEM else "dependency"
+        return kind, normalise_target(resource_type, target), 0
+    parsed = _parsed(target)
+    if parsed.kind is TargetKind.URL:
+        # As it was written: an ambiguous path has to be seen as one again.
+        return "url", target, 0
+    if parsed.kind is TargetKind.UNIX:
+        return "unix", parsed.socket or "", 0
+    return "host", parsed.host, parsed.port or 0
+
+
+def _is_declared(operation: Operation, target: str) -> bool:
+    """Tell whether the chain declares a program; the core keeps no rules about those, because it starts none."""
+    view = current_guard()
+    wanted = (ResourceType.SYSTEM_DEPENDENCY, operation, target)
+    rules = () if view is None else (rule for link in view.subject_allow_chain for rule in link.rules)
+    return any((rule.resource_type, rule.operation, rule.normalized_target) == wanted for rule in rules)
+
+
+@lru_cache(maxsize=1024)
+def _parsed(target: str) -> NetworkTarget:
+    return parse_request(target)

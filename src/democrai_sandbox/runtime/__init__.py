@@ -1,0 +1,1 @@
+"""What runs extensions: who a request is served for, and under which guard."""

@@ -1,0 +1,115 @@
+"""A service over a real SQLite store, and somebody who uses it."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from zlib import crc32
+
+import pytest
+
+from democrai_sandbox.access.administration import Administration
+from democrai_sandbox.access.events import open_bus
+from democrai_sandbox.access.identity import SUPER, Caller
+from democrai_sandbox.access.node import AccessNode
+from democrai_sandbox.access.registrar import Limits
+from democrai_sandbox.access.service import AccessService
+from democrai_sandbox.access.store import open_store
+from democrai_sandbox.policy import Subject, SubjectKind
+
+DEMO = Subject(SubjectKind.MODULE, "demo")
+ADMIN = Caller(user_id="ada", role=SUPER)
+
+
+class Around:
+    """Surroundings whose caller a test sets, with a guard only when it says so."""
+
+    def __init__(self):
+        self.present = Caller(user_id="uma", session_key="s1")
+        self.guarded = None
+
+    def caller(self):
+        return self.present
+
+    def is_guarded(self):
+        return self.guarded is not None
+
+    def guard(self):
+        return self.guarded
+
+    def outside(self):
+        return nullcontext()
+
+    @contextmanager
+    def serving(self, caller):
+        before, self.present = self.present, caller
+        try:
+            yield
+        finally:
+            self.present = before
+
+
+class Desk:
+    """One node with its service, as a user and an administrator see it."""
+
+    def __init__(self, database, **settings):
+        self.around = Around()
+        self.store = open_store(database)
+        self.node = AccessNode(self.store, open_bus("memory", channel=f"c{crc32(database.encode())}"), poll_seconds=0.2)
+        self.service = AccessService(self.node, self.around, **settings)
+        self.administration = Administration(self.node, self.around)
+        self.node.refresh()
+
+    def check(self, target="https://api.test/v1", *, operation="receive", kind="network", user=None, **more):
+        """Ask as the present user, or as another one."""
+        with self.around.serving(user or self.around.present):
+            return self.service.check_external_access(
+                resource_type=kind, operation=operation, target=target, **{"subject": DEMO, **more}
+            )
+
+    def decide(self, act, *args, **details):
+        """Have the administrator do something."""
+        with self.around.serving(ADMIN):
+            return getattr(self.administration, act)(*args, **details)
+
+    def pending(self):
+        """Return what waits."""
+        return self.decide("pending_requests").items
+
+    def close(self):
+        """Let everything go."""
+        self.node.stop()
+        self.store.close()
+
+
+@pytest.fixture
+def database(tmp_path):
+    """The URL of a database that is not there yet."""
+    return f"sqlite:///{tmp_path}/access.db"
+
+
+@pytest.fixture
+def desk(database):
+    """A service that nobody has used yet."""
+    found = Desk(database)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def make_desk(database):
+    """Make services over one database, with settings of their own."""
+    made = []
+
+    def make(**settings):
+        made.append(Desk(database, **settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def limits(**changes):
+    """Return the usual limits with some changed."""
+    return replace(Limits(), **changes)

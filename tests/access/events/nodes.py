@@ -1,0 +1,120 @@
+"""Nodes for the tests: what one heard, and nodes that are processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+PATIENCE = 10.0
+"""Seconds after which something does not happen any more; what is measured is measured by itself."""
+
+
+class Heard:
+    """What a bus told its node, and when."""
+
+    def __init__(self):
+        self.told = []
+        self._changed = threading.Condition()
+
+    def __call__(self, generation):
+        with self._changed:
+            self.told.append((generation, time.monotonic()))
+            self._changed.notify_all()
+
+    @property
+    def generations(self):
+        return [generation for generation, _ in self.told if generation is not None]
+
+    @property
+    def gaps(self):
+        return sum(1 for generation, _ in self.told if generation is None)
+
+    def reaches(self, generation, within=PATIENCE):
+        """Whether a generation as high as this is told in time."""
+        return self.until(lambda: any(told >= generation for told in self.generations), within)
+
+    def learns(self, generation, *, gaps, within=PATIENCE):
+        """Whether it is told, or a gap beyond those so far: either makes the node look."""
+        return self.until(lambda: generation in self.generations or self.gaps > gaps, within)
+
+    def has_gaps(self, number, within=PATIENCE):
+        return self.until(lambda: self.gaps >= number, within)
+
+    def until(self, true, within=PATIENCE):
+        with self._changed:
+            return self._changed.wait_for(true, timeout=within)
+
+
+def eventually(true, within=PATIENCE):
+    """Whether something becomes true in time."""
+    deadline = time.monotonic() + within
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+class NodeProcess:
+    """A node in a process of its own: prints what it hears, does what it is told."""
+
+    def __init__(self, kind, settings, *, user=None):
+        words = [sys.executable, str(Path(__file__).with_name("node_process.py")), kind, json.dumps(settings)]
+        if user is not None:
+            words = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *words]
+        self.process = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONWARNINGS": "error,ignore::DeprecationWarning"},
+        )
+        self.heard = Heard()
+        self.answers = {}
+        self._answered = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def ask(self, question, *arguments):
+        """Return the answer to a question of node_process.py."""
+        self.process.stdin.write(json.dumps([question, *arguments]) + "\n")
+        self.process.stdin.flush()
+        with self._answered:
+            assert self._answered.wait_for(lambda: question in self.answers, timeout=PATIENCE), question
+            return self.answers.pop(question)
+
+    def is_stopped(self):
+        """Whether a SIGSTOP has arrived."""
+        return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+    def kill(self):
+        self.process.kill()
+        self._close()
+
+    def end(self):
+        """Let it stop its bus and end by itself; return its exit code."""
+        if self.process.poll() is None:
+            self.process.stdin.close()
+        return self._close()
+
+    def _close(self):
+        code = self.process.wait(timeout=PATIENCE)
+        self._reader.join(timeout=PATIENCE)
+        self.process.stdin.close()
+        self.process.stdout.close()
+        return code
+
+    def _read(self):
+        for line in self.process.stdout:
+            kind, value = json.loads(line)
+            if kind == "heard":
+                self.heard(value)
+            else:
+                with self._answered:
+                    self.answers[kind] = value
+                    self._answered.notify_all()

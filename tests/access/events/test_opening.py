@@ -1,0 +1,73 @@
+"""How a bus is opened by the name of its kind, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+from democrai_sandbox.access.events import open_bus
+from democrai_sandbox.errors import InvalidInputError
+
+
+def refused(kind, **settings):
+    with pytest.raises(InvalidInputError) as error:
+        open_bus(kind, **settings)
+    return {problem.pointer: problem for problem in error.value.problems}
+
+
+@pytest.mark.parametrize(
+    ("kind", "meant"),
+    [("memry", "memory"), ("Redis", "redis"), ("ipcs", "ipc"), ("", None), ("kafka", None), (None, None)],
+)
+def test_an_unknown_kind_is_refused_with_the_nearest_one(kind, meant):
+    """And with all that there are."""
+    problem = refused(kind)["/type"]
+    assert problem.suggestion == meant
+    assert "memory, ipc, redis" in problem.message
+
+
+def test_all_settings_that_are_wrong_are_told_at_once():
+    """What is missing and what does not exist, each at its place."""
+    problems = refused("ipc", folde="/tmp", what=1)
+    assert set(problems) == {"/folder", "/folde", "/what"}
+    assert problems["/folde"].suggestion == "folder"
+    assert set(refused("redis")) == {"/url"}
+    assert set(refused("memory", url="redis://localhost")) == {"/url"}
+
+
+@pytest.mark.parametrize("channel", ["", "a/b", "../x", ".hidden", "a b", "x" * 65, "\u00fc", "a\n", 7, None])
+@pytest.mark.parametrize(("kind", "settings"), [("memory", {}), ("redis", {"url": "redis://localhost"})])
+def test_a_channel_that_is_no_plain_name_is_refused(kind, settings, channel):
+    """It becomes part of a file name or of a key."""
+    assert set(refused(kind, channel=channel, **settings)) == {"/channel"}
+
+
+@pytest.mark.parametrize("folder", ["", None, 7, "/dev/null", "/proc/no-such-place/x"])
+def test_a_folder_that_cannot_be_one_is_refused(folder):
+    """At once, with the reason."""
+    assert set(refused("ipc", folder=folder)) == {"/folder"}
+
+
+def test_a_channel_is_checked_before_a_folder_is_made(tmp_path):
+    """Nothing is left behind by a call that is refused."""
+    refused("ipc", folder=tmp_path / "events", channel="a/b")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_a_bus_through_redis_loads_redis():
+    """It is optional, and takes a while to load."""
+    code = """
+import sys
+from democrai_sandbox.access.events import open_bus
+open_bus("memory")
+open_bus("ipc", folder=sys.argv[1])
+print("redis" in sys.modules)
+"""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-c", code, folder], capture_output=True, text=True, timeout=60, check=True
+        )
+    assert done.stdout == "False\n"

@@ -1,0 +1,357 @@
+"""What the bus through Redis does when the server dies, hangs or forgets, and when others write to the stream."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+from democrai_sandbox.access.events import open_bus
+from democrai_sandbox.access.events.message import Event
+from democrai_sandbox.errors import InvalidInputError
+from tests.access.events.forged import forged_events
+from tests.access.events.nodes import Heard, eventually
+from tests.services.redis import RedisServer
+
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture
+def redis(opened, own_redis):
+    """Buses on a server that the test may do anything to."""
+    return opened("redis", url=own_redis.url)
+
+
+def key_of(redis):
+    return f"democrai:events:{redis.settings['channel']}"
+
+
+def node_in_here(redis):
+    bus, heard = redis.open(), Heard()
+    bus.start(heard)
+    assert heard.has_gaps(1)
+    assert eventually(lambda: bus.connected)
+    return bus, heard
+
+
+def event(redis, generation, node="somebody"):
+    return Event(node, generation, redis.settings["channel"]).encoded()
+
+
+def test_a_server_that_is_killed_and_comes_back_is_joined_again(redis, own_redis, caplog):
+    """On the same port and with an empty memory: every node looks, and hears again. The outage is told once."""
+    nodes = [node_in_here(redis) for _ in range(3)]
+    (first, _), (_, heard), _ = nodes
+    first.publish(1)
+    assert heard.reaches(1)
+    own_redis.kill()
+    assert eventually(lambda: not any(bus.connected for bus, _ in nodes))
+    first.publish(2)
+    time.sleep(2.5)
+    assert [heard.gaps for _, heard in nodes] == [1, 1, 1]
+    before = time.monotonic()
+    own_redis.start()
+    assert all(heard.has_gaps(2) for _, heard in nodes)
+    back = time.monotonic() - before
+    print(f"back after {back * 1000:.0f} ms")
+    assert back < 2.5
+    assert eventually(lambda: all(bus.connected for bus, _ in nodes))
+    # What was told meanwhile is sent once there is a connection.
+    assert eventually(lambda: own_redis.command("XLEN", key_of(redis)) == b":1\r\n")
+    first.publish(3)
+    assert heard.reaches(3)
+    assert caplog.text.count("do not get through") == len(nodes)
+    assert eventually(lambda: caplog.text.count("get through again") == len(nodes))
+
+
+def test_a_server_that_is_killed_again_and_again(redis, own_redis):
+    """Each time the node is told of a gap."""
+    (bus, _), (_, heard) = node_in_here(redis), node_in_here(redis)
+    for generation in range(1, 6):
+        gaps = heard.gaps
+        own_redis.kill()
+        own_redis.start()
+        assert heard.has_gaps(gaps + 1)
+        bus.publish(generation)
+        assert heard.reaches(generation)
+
+
+def test_a_server_that_keeps_its_stream_is_joined_again_too(opened, tmp_path):
+    """Nothing is told twice, and there is a gap: what was sent between two connections is not known."""
+    server = RedisServer(tmp_path, keeps=True).start()
+    try:
+        redis = opened("redis", url=server.url)
+        (bus, _), (_, heard) = node_in_here(redis), node_in_here(redis)
+        bus.publish(1)
+        assert heard.reaches(1)
+        server.kill()
+        server.start()
+        assert heard.has_gaps(2)
+        bus.publish(2)
+        assert heard.reaches(2)
+        assert heard.generations == [1, 2]
+        redis.close()
+    finally:
+        server.stop()
+
+
+def test_a_bus_starts_without_a_server(opened, tmp_path):
+    """Starting and telling wait for nothing; once the server is there, the node is told to look."""
+    server = RedisServer(tmp_path)
+    redis = opened("redis", url=server.url)
+    (bus, heard), (other, other_heard) = [(redis.open(), Heard()) for _ in range(2)]
+    before = time.monotonic()
+    bus.start(heard)
+    other.start(other_heard)
+    bus.publish(1)
+    assert time.monotonic() - before < 0.5
+    time.sleep(0.3)
+    assert heard.told == other_heard.told == []
+    assert not bus.connected
+    try:
+        server.start()
+        assert heard.has_gaps(1)
+        assert other_heard.has_gaps(1)
+        bus.publish(2)
+        assert other_heard.reaches(2)
+        redis.close()
+    finally:
+        server.stop()
+
+
+def test_a_bus_without_a_server_stops_at_once(opened, tmp_path):
+    """Also with something to tell."""
+    bus = opened("redis", url=RedisServer(tmp_path).url).open()
+    bus.start(lambda _: None)
+    bus.publish(1)
+    time.sleep(0.2)
+    before = time.monotonic()
+    bus.stop()
+    assert time.monotonic() - before < 1.5
+
+
+def test_a_server_that_hangs_is_noticed(redis, own_redis):
+    """Telling waits for nothing; the bus is not connected any more, and is again when the server goes on."""
+    (bus, _), (_, heard) = node_in_here(redis), node_in_here(redis)
+    own_redis.signal(signal.SIGSTOP)
+    try:
+        before = time.monotonic()
+        for generation in range(1, 1000):
+            bus.publish(generation)
+        assert time.monotonic() - before < 0.2
+        assert eventually(lambda: not bus.connected)
+        assert time.monotonic() - before < 5
+    finally:
+        own_redis.signal(signal.SIGCONT)
+    assert heard.learns(999, gaps=1)
+    assert eventually(lambda: bus.connected)
+
+
+def test_a_stream_that_is_deleted_is_a_gap(redis, own_redis):
+    """Noticed within a moment, also when nothing is written to it; and what follows is heard."""
+    (bus, _), (_, heard) = node_in_here(redis), node_in_here(redis)
+    bus.publish(1)
+    assert heard.reaches(1)
+    own_redis.command("DEL", key_of(redis))
+    assert heard.has_gaps(2, within=3)
+    bus.publish(2)
+    assert heard.reaches(2)
+    time.sleep(1.2)
+    assert heard.gaps == 2, "told once"
+
+
+def test_a_stream_whose_entries_are_older_than_what_was_read_is_a_gap(redis, own_redis):
+    """Such as that of a restored server, or of one whose clock went back: it is read from where it is now."""
+    _, heard = node_in_here(redis)
+    own_redis.command("XADD", key_of(redis), "*", "event", event(redis, 1))
+    assert heard.reaches(1)
+    own_redis.command("EVAL", REPLACE, 1, key_of(redis), event(redis, 2))
+    assert heard.has_gaps(2, within=3)
+    own_redis.command("XADD", key_of(redis), "6-0", "event", event(redis, 3))
+    assert heard.reaches(3)
+    assert heard.generations == [1, 3]
+
+
+REPLACE = "redis.call('DEL', KEYS[1]); return redis.call('XADD', KEYS[1], '5-0', 'event', ARGV[1])"
+CUT = """
+for number = 1, 3 do redis.call('XADD', KEYS[1], '*', 'event', ARGV[1]) end
+return redis.call('XTRIM', KEYS[1], 'MAXLEN', 1)
+"""
+
+
+def test_a_stream_that_is_cut_beyond_what_was_read_is_a_gap(redis, own_redis):
+    """What was cut away may have been from others, even where what is left is one's own."""
+    bus, heard = node_in_here(redis)
+    own_redis.command("XADD", key_of(redis), "*", "event", event(redis, 1))
+    assert heard.reaches(1)
+    own_redis.command("EVAL", CUT, 1, key_of(redis), event(redis, 2, node=bus.node))
+    assert heard.has_gaps(2, within=3)
+    assert heard.generations == [1]
+
+
+def test_the_stream_does_not_grow_without_end(opened, redis_server):
+    """It keeps about as many entries as it is told to."""
+    redis = opened("redis", url=redis_server.url, longest=500)
+    (bus, _), (_, heard) = node_in_here(redis), node_in_here(redis)
+    for number in range(3000):
+        bus._send(event(redis, number, node=bus.node))
+    assert heard.reaches(2999)
+    length = int(redis_server.command("XLEN", key_of(redis)).strip(b":\r\n"))
+    assert 500 <= length < 1000
+
+
+def test_forged_entries_are_not_told(redis, own_redis):
+    """Other versions, types, channels and fields, numbers beyond any database: nodes do not even look."""
+    (bus, _), (_, heard) = node_in_here(redis), node_in_here(redis)
+    garbage = [b"", b"hello", b"\xff\xfe", b"[1]", b"[" * 5000, b"x" * 1_000_000]
+    for forged in garbage + forged_events(redis.settings["channel"]):
+        own_redis.command("XADD", key_of(redis), "*", "event", forged)
+    own_redis.command("XADD", key_of(redis), "*", "other", event(redis, 900), "a", "b")
+    own_redis.command("XADD", key_of(redis), "*", "event", event(redis, 3))
+    assert heard.reaches(3)
+    assert heard.generations == [3]
+    assert heard.gaps == 1
+    bus.publish(4)
+    assert heard.reaches(4)
+
+
+def test_a_replayed_event_makes_a_node_look_and_nothing_else(redis, own_redis):
+    """It is told as what it is: a number."""
+    _, heard = node_in_here(redis)
+    for _ in range(3):
+        own_redis.command("XADD", key_of(redis), "*", "event", event(redis, 7))
+    assert heard.until(lambda: heard.generations)
+    assert set(heard.generations) == {7}
+
+
+def test_a_key_of_another_type_is_an_outage(redis, own_redis, caplog):
+    """Neither raised nor forgotten: warned of, and over when the key is free."""
+    (bus, _), (_, heard) = node_in_here(redis), node_in_here(redis)
+    own_redis.command("DEL", key_of(redis))
+    own_redis.command("SET", key_of(redis), "in the way")
+    bus.publish(1)
+    assert eventually(lambda: not bus.connected)
+    assert eventually(lambda: "do not get through" in caplog.text)
+    gaps = heard.gaps
+    own_redis.command("DEL", key_of(redis))
+    assert heard.learns(1, gaps=gaps)
+    assert eventually(lambda: bus.connected)
+
+
+def test_a_connection_that_the_server_ends_is_a_gap(redis, own_redis):
+    """As by an administrator, or by a failover."""
+    (bus, _), (_, heard) = node_in_here(redis), node_in_here(redis)
+    bus.publish(1)
+    assert heard.reaches(1)
+    own_redis.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    assert heard.has_gaps(2)
+    bus.publish(2)
+    assert heard.reaches(2)
+
+
+def test_a_connection_that_ended_unseen_does_not_keep_an_event_waiting(redis, own_redis):
+    """Decisions are rare: the connection over which the last one was told may be gone. It is told over another."""
+    (bus, _), (_, heard) = node_in_here(redis), node_in_here(redis)
+    bus.publish(1)
+    assert heard.reaches(1)
+    clients = own_redis.command("CLIENT", "LIST").decode()
+    (sender,) = [line.split()[0].removeprefix("id=") for line in clients.splitlines() if " cmd=xadd " in line]
+    own_redis.command("CLIENT", "KILL", "ID", sender)
+    bus._send(event(redis, 2, node=bus.node))
+    assert heard.reaches(2)
+    assert heard.gaps == 1
+
+
+def test_passwords_work_and_are_not_shown(opened, tmp_path, caplog):
+    """A wrong one is an outage whose warning does not hold it."""
+    caplog.set_level(logging.DEBUG)
+    server = RedisServer(tmp_path, password="right-secret").start()
+    try:
+        redis = opened("redis", url=server.url)
+        (bus, _), (_, heard) = node_in_here(redis), node_in_here(redis)
+        bus.publish(1)
+        assert heard.reaches(1)
+        wrong = opened("redis", url=server.url.replace("right-secret", "wrong-secret")).open()
+        wrong.start(heard)
+        assert eventually(lambda: "do not get through" in caplog.text)
+        assert not wrong.connected
+        assert "secret" not in caplog.text
+        redis.close()
+        wrong.stop()
+    finally:
+        server.stop()
+
+
+def test_a_user_with_few_rights_is_enough(opened, own_redis):
+    """The commands on the stream; that stopping takes a moment longer is all that it costs."""
+    rights = ("~democrai:events:*", "+xadd", "+xread", "+xrange", "+xrevrange")
+    own_redis.command("ACL", "SETUSER", "node", "on", ">pass", *rights)
+    redis = opened("redis", url=own_redis.url.replace("redis://", "redis://node:pass@"))
+    (bus, _), (_, heard) = node_in_here(redis), node_in_here(redis)
+    bus.publish(1)
+    assert heard.reaches(1)
+    before = time.monotonic()
+    bus.stop()
+    assert time.monotonic() - before < 2.5
+
+
+def test_the_query_of_a_url_does_not_change_how_answers_are_read(opened, redis_server):
+    """Such as a wish for text instead of bytes."""
+    redis = opened("redis", url=redis_server.url + "?decode_responses=True&protocol=3&socket_timeout=0.1")
+    (bus, _), (_, heard) = node_in_here(redis), node_in_here(redis)
+    bus.publish(1)
+    assert heard.reaches(1)
+    time.sleep(0.3)
+    assert bus.connected
+
+
+def test_processes_hear_each_other_and_one_that_is_killed_harms_nobody(opened, redis_server):
+    """Nodes as they are used: in processes of their own."""
+    redis = opened("redis", url=redis_server.url)
+    first, second, third = [redis.process() for _ in range(3)]
+    for node in (first, second, third):
+        assert node.heard.has_gaps(1)
+    first.ask("publish", 1)
+    assert second.heard.reaches(1)
+    assert third.heard.reaches(1)
+    second.kill()
+    first.ask("publish", 2)
+    assert third.heard.reaches(2)
+    assert third.heard.gaps == 1
+    assert [first.end(), third.end()] == [0, 0]
+    assert first.answers == {"threads": 1}
+
+
+# ---- settings
+
+
+NO_URLS = ["", "localhost:6379", "http://localhost", "redis://h:port/0", "redis://h/?timeout=x", "redis://h/?what=1", 7]
+
+
+@pytest.mark.parametrize("url", NO_URLS)
+def test_a_url_that_is_none_of_redis_is_refused(url):
+    """At once, not when it is first used; and it is not repeated, because it may hold a password."""
+    with pytest.raises(InvalidInputError) as refused:
+        open_bus("redis", url=url)
+    assert refused.value.problems[0].pointer == "/url"
+
+
+@pytest.mark.parametrize("longest", [0, -1, 10, True, "1000", 1e3])
+def test_a_stream_that_is_too_short_is_refused(longest):
+    """Nodes must have a chance to read what is in it."""
+    with pytest.raises(InvalidInputError) as refused:
+        open_bus("redis", url="redis://localhost", longest=longest)
+    assert refused.value.problems[0].pointer == "/longest"
+
+
+def test_without_its_package_the_error_names_the_extra(monkeypatch):
+    """It is an optional one."""
+    monkeypatch.delitem(sys.modules, "democrai_sandbox.access.events.streams", raising=False)
+    monkeypatch.setitem(sys.modules, "redis", None)
+    with pytest.raises(InvalidInputError, match=r"democrai-sandbox\[redis\]") as refused:
+        open_bus("redis", url="redis://localhost")
+    assert refused.value.problems[0].pointer == "/type"

@@ -1,0 +1,109 @@
+"""PostgreSQL, Redis, a web server on loopback, and nodes over them."""
+
+from __future__ import annotations
+
+import http.server
+import itertools
+import threading
+
+import pytest
+
+from tests.access.nodes.processes import NodeProcess
+from tests.services.postgres import postgres_server
+from tests.services.redis import RedisServer
+
+_channels = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis(tmp_path_factory):
+    server = RedisServer(tmp_path_factory.mktemp("redis")).start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def website():
+    """A server on loopback that answers everything; its address."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Length", "4")
+            self.end_headers()
+            self.wfile.write(b"here")
+
+        def log_message(self, *args):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+class Nodes:
+    """Starts nodes over one store and one bus, and ends them."""
+
+    def __init__(self, **settings):
+        self.settings = settings
+        self.all = []
+
+    def start(self, number=2):
+        """Start some at once; return them when all answer."""
+        started = [NodeProcess(self.settings) for _ in range(number)]
+        self.all += started
+        return [node.wait_until_started() for node in started]
+
+    def close(self):
+        for node in self.all:
+            node.kill()
+
+
+def over_network(postgres, redis):
+    """The settings of nodes on several machines."""
+    bus = {"url": redis.url, "channel": f"nodes-{next(_channels)}"}
+    return {"store": postgres.new_database(), "bus": "redis", "bus_settings": bus}
+
+
+def on_one_host(folder):
+    """The settings of nodes on one machine with nothing installed."""
+    bus = {"folder": str(folder / "events"), "channel": "nodes"}
+    return {"store": f"sqlite:///{folder}/access.db", "bus": "ipc", "bus_settings": bus}
+
+
+@pytest.fixture(scope="module", params=["postgresql and redis", "sqlite and ipc"])
+def pair(request, tmp_path_factory):
+    """Two nodes that stay for all tests of a module."""
+    if request.param == "sqlite and ipc":
+        settings = on_one_host(tmp_path_factory.mktemp("host"))
+    else:
+        settings = over_network(request.getfixturevalue("postgres"), request.getfixturevalue("redis"))
+    nodes = Nodes(**settings)
+    try:
+        yield nodes.start()
+    finally:
+        nodes.close()
+
+
+@pytest.fixture
+def nodes_over(request):
+    """Make nodes that a test may end."""
+    made = []
+
+    def make(settings):
+        made.append(Nodes(**settings))
+        return made[-1]
+
+    yield make
+    for nodes in made:
+        nodes.close()

@@ -1,0 +1,157 @@
+"""Nodes as processes, and what the tests say to them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import Future
+from pathlib import Path
+
+from democrai_sandbox import errors
+
+PATIENCE = 30.0
+SCALE = float(os.environ.get("PROOF_SCALE", "1"))
+"""How many times as much is tried as by default."""
+_REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+class Gone(Exception):
+    """The process ended before it answered."""
+
+
+class Failed(Exception):
+    """The node answered with an error; ``args`` are its class and text."""
+
+
+class NodeProcess:
+    """One node; safe to use from several threads."""
+
+    def __init__(self, settings):
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("node_program.py")), json.dumps(settings)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=_REPOSITORY,
+            # Its temporary files are elsewhere, because a subject may read those.
+            env={**os.environ, "PYTHONWARNINGS": "error", "TMPDIR": "/var/tmp"},
+        )
+        self.told: list[dict] = []
+        self.errors = ""
+        self._started: Future = Future()
+        self._answers: dict[int, Future] = {}
+        self._number = 0
+        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._readers = [threading.Thread(target=one, daemon=True) for one in (self._read, self._read_errors)]
+        for reader in self._readers:
+            reader.start()
+
+    def wait_until_started(self):
+        self._started.result(PATIENCE)
+        return self
+
+    def begin(self, name, *, wait_for=None, **arguments):
+        """Give a command; return what will be its answer. ``wait_for``: what it says when it is under way."""
+        answer: Future = Future()
+        with self._lock:
+            self._number += 1
+            number = self._number
+            self._answers[number] = answer
+            try:
+                self._process.stdin.write(json.dumps({"number": number, "do": name, **arguments}) + "\n")
+                self._process.stdin.flush()
+            except OSError as error:
+                raise Gone from error
+        if wait_for is not None:
+            with self._changed:
+                self._changed.wait_for(lambda: answer.done() or wait_for in self.told_of("watching"), PATIENCE)
+            assert not answer.done(), answer.result()
+        return answer
+
+    def do(self, name, **arguments):
+        """Give a command and return its answer."""
+        return self.begin(name, **arguments).result(PATIENCE)
+
+    def told_of(self, what):
+        return [one[what] for one in list(self.told) if what in one]
+
+    def kill(self):
+        """End it with SIGKILL; what it had said by then is still read."""
+        self._process.kill()
+        self._close()
+
+    def stop(self):
+        """End it in good order; return its exit code."""
+        if self._process.poll() is None:
+            try:
+                self.do("stop")
+            except Gone:
+                pass
+        return self._close()
+
+    def _close(self):
+        code = self._process.wait(PATIENCE)
+        for reader in self._readers:
+            reader.join(PATIENCE)
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            try:
+                stream.close()
+            except BrokenPipeError:
+                pass
+        return code
+
+    def _read(self):
+        for line in self._process.stdout:
+            try:
+                said = json.loads(line)
+            except ValueError:
+                continue  # the half of a line that was being written when it was killed
+            if "number" in said:
+                with self._changed:
+                    self._settle(self._answers.pop(said["number"]), said)
+                    self._changed.notify_all()
+            elif "started" in said:
+                self._started.set_result(said["started"])
+            else:
+                with self._changed:
+                    self.told.append(said)
+                    self._changed.notify_all()
+        for answer in [self._started, *self._answers.values()]:
+            if not answer.done():
+                answer.set_exception(Gone(self.errors[-2000:]))
+
+    def _settle(self, answer, said):
+        if "error" in said:
+            answer.set_exception(Failed(said["error"], said["text"]))
+        else:
+            answer.set_result(said["answer"])
+
+    def _read_errors(self):
+        for line in self._process.stderr:
+            self.errors += line
+
+
+def eventually(true, within=PATIENCE):
+    """Whether something becomes true in time; what cannot be asked meanwhile is not true yet."""
+    deadline = time.monotonic() + within
+    while True:
+        try:
+            if true():
+                return True
+        except (Failed, errors.ExternalAccessCheckFailed):
+            pass
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+
+
+def percentile(values, part):
+    """Return the value that this part of all values does not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * part))]

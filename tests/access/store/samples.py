@@ -1,0 +1,63 @@
+"""Requests and decisions to fill a store with, and a look behind its back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import sqlalchemy
+
+from democrai_sandbox.access.store.urls import parse_url
+from democrai_sandbox.access.values import AccessTuple, Effect, NewDecision, NewRequest, Origin, Page, Scope
+from democrai_sandbox.policy import Operation, ResourceType, Subject
+
+NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
+ALL = Page(limit=1000)
+
+
+def at(seconds):
+    return NOW + timedelta(seconds=seconds)
+
+
+def about(
+    target="/srv/data", subject="module:reports", operation=Operation.READ, resource_type=ResourceType.FILESYSTEM
+):
+    return AccessTuple(Subject.parse(subject), resource_type, operation, target)
+
+
+def request(target="/srv/data", *, user="ann", session="s-1", action="", context=None, key="", **kwargs):
+    access = about(target, **kwargs)
+    chain = ("module:shell", str(access.subject))
+    origin = Origin(user_id=user, organization_id="acme", session_key=session, task_id="t-1")
+    return NewRequest(access, f"raw {target}", chain, origin, action, key, context)
+
+
+def approval(target="/srv/data", *, request_id="", session="", by="root", expires_at=None, also=(), **kwargs):
+    scope = Scope.SESSION if session else Scope.PERMANENT
+    access = about(target, **kwargs)
+    return NewDecision(access, Effect.APPROVAL, scope, by, session, "fine", request_id, expires_at, also)
+
+
+def denial(target="/srv/data", *, request_id="", by="root", also=(), **kwargs):
+    access = about(target, **kwargs)
+    return NewDecision(access, Effect.DENIAL, Scope.PERMANENT, by, "", "no", request_id, None, also)
+
+
+def sql(url, *statements):
+    """Run statements past the store; return the rows of the last one."""
+    engine = sqlalchemy.create_engine(parse_url(url))
+    try:
+        with engine.begin() as connection:
+            for statement in statements:
+                result = connection.exec_driver_sql(statement)
+            return result.all() if result.returns_rows else []
+    finally:
+        engine.dispose()
+
+
+def live(store):
+    """What is in force, as nodes load it: target, effect, session."""
+    return sorted((row.target, row.effect, row.session_key) for row in store.changes(0).rows)
+
+
+def actions(store):
+    return [record.action.value for record in store.audit_rows()]

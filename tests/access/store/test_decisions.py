@@ -1,0 +1,246 @@
+"""Decisions: what they end, what they answer, and the generation that tells nodes to look."""
+
+from __future__ import annotations
+
+import pytest
+
+from democrai_sandbox.access.values import DecisionFilter, Effect, NewDecision, RequestState, Scope
+from democrai_sandbox.errors import DecisionConflict, DecisionUnknown, InvalidInputError, RequestUnknown
+from tests.access.store.samples import ALL, NOW, about, actions, approval, at, denial, live, request
+
+
+def test_a_decision_is_kept_with_all_that_was_told(store):
+    """What was decided comes back in every part."""
+    made = store.decide(approval(expires_at=at(60)), now=NOW)
+    assert store.decision(made.id) == made
+    assert (made.access, made.effect, made.scope, made.session_key) == (about(), Effect.APPROVAL, Scope.PERMANENT, "")
+    assert (made.created_at, made.created_by, made.reason, made.request_id) == (NOW, "root", "fine", "")
+    assert (made.generation, made.expires_at, made.ended_at, made.ended_by) == (1, at(60), None, "")
+
+
+def test_approving_answers_the_request(store):
+    """The request has its state, who decided, when and why; the decision knows its request."""
+    asked = store.register(request(), now=NOW).request_id
+    made = store.decide(approval(request_id=asked), now=at(5))
+    found = store.request(asked)
+    assert found.state is RequestState.APPROVED
+    assert (found.decided_at, found.decided_by, found.reason) == (at(5), "root", "fine")
+    assert made.request_id == asked
+
+
+def test_a_permanent_decision_answers_everybody_who_asked_the_same(store):
+    """All pending requests of the tuple have their answer, other tuples none."""
+    mine = store.register(request(user="ann", session="s-1"), now=NOW).request_id
+    others = [store.register(request(user=user, session="s-9"), now=NOW).request_id for user in ("bob", "cyd")]
+    different = store.register(request("/else"), now=NOW).request_id
+    store.decide(denial(request_id=mine), now=at(1))
+    assert {store.request(found).state for found in (mine, *others)} == {RequestState.DENIED}
+    assert store.request(different).state is RequestState.PENDING
+    record = list(store.audit_rows())[-1]
+    assert record.after["requests"] == sorted([mine, *others])
+
+
+def test_a_session_approval_answers_its_session_only(store):
+    """Other sessions keep waiting, for the same tuple too."""
+    mine = store.register(request(session="s-1"), now=NOW).request_id
+    colleague = store.register(request(user="bob", session="s-1"), now=NOW).request_id
+    other = store.register(request(session="s-2"), now=NOW).request_id
+    store.decide(approval(request_id=mine, session="s-1", also=(other,)), now=at(1))
+    assert store.request(mine).state is RequestState.APPROVED_FOR_SESSION
+    assert store.request(colleague).state is RequestState.APPROVED_FOR_SESSION
+    assert store.request(other).state is RequestState.PENDING
+    assert live(store) == [("/srv/data", "approval", "s-1")]
+
+
+def test_a_broader_decision_answers_what_it_covers(store):
+    """The request that led to it, others of its tuple, and those named besides; what was decided before stays."""
+    asked = store.register(request("/srv/data/x"), now=NOW).request_id
+    same = store.register(request("/srv/data/x", user="bob"), now=NOW).request_id
+    covered = store.register(request("/srv/data/y"), now=NOW).request_id
+    denied = store.register(request("/srv/data/z"), now=NOW).request_id
+    store.decide(denial("/srv/data/z", request_id=denied), now=at(1))
+    made = store.decide(approval("/srv/data", request_id=asked, also=(covered, denied, "nothing")), now=at(2))
+    assert made.access.target == "/srv/data"
+    states = [store.request(found).state.value for found in (asked, same, covered, denied)]
+    assert states == ["approved", "approved", "approved", "denied"]
+
+
+def test_deciding_twice_is_a_conflict(store):
+    """The second is told who decided what and when, and changes nothing."""
+    asked = store.register(request(), now=NOW).request_id
+    store.decide(approval(request_id=asked, by="ann"), now=NOW)
+    generation, head = store.generation(), store.audit_head()
+    with pytest.raises(DecisionConflict, match=f"{asked} was approved by ann at 2026-03-01T12:00:00"):
+        store.decide(denial(request_id=asked, by="bob"), now=at(1))
+    assert live(store) == [("/srv/data", "approval", "")]
+    assert (store.generation(), store.audit_head()) == (generation, head)
+
+
+def test_deciding_what_was_given_up_is_a_conflict(store):
+    """A request that aged out is not decided any more; who asks again makes a new one."""
+    asked = store.register(request(), now=NOW).request_id
+    store.age_out(before=at(1), now=at(1))
+    with pytest.raises(DecisionConflict, match="given up"):
+        store.decide(approval(request_id=asked), now=at(2))
+    assert live(store) == []
+
+
+def test_deciding_an_unknown_request(store):
+    """Nothing is decided for a request that does not exist."""
+    with pytest.raises(RequestUnknown, match="nothing"):
+        store.decide(approval(request_id="nothing"), now=NOW)
+    assert (live(store), store.generation(), actions(store)) == ([], 0, [])
+
+
+@pytest.mark.parametrize(
+    ("decision", "place"),
+    [
+        (NewDecision(about(), Effect.DENIAL, Scope.SESSION, "root", "s-1"), "/scope"),
+        (NewDecision(about(), Effect.APPROVAL, Scope.SESSION, "root"), "/session_key"),
+        (NewDecision(about(), Effect.APPROVAL, Scope.PERMANENT, "root", "s-1"), "/session_key"),
+        (NewDecision(about(), Effect.APPROVAL, Scope.SESSION, "root", "s" * 1001), "/session_key"),
+    ],
+)
+def test_decisions_that_make_no_sense_are_refused(store, decision, place):
+    """A denial is permanent, and a session key belongs to exactly the decisions for a session."""
+    with pytest.raises(InvalidInputError, match=place):
+        store.decide(decision, now=NOW)
+    assert store.generation() == 0
+
+
+def test_the_session_is_that_of_the_request(store):
+    """A session approval cannot be turned to another session."""
+    asked = store.register(request(session="s-1"), now=NOW).request_id
+    with pytest.raises(InvalidInputError, match="/session_key"):
+        store.decide(approval(request_id=asked, session="s-2"), now=NOW)
+    assert store.request(asked).state is RequestState.PENDING
+
+
+def test_a_denial_ends_the_approvals_of_its_tuple(store):
+    """In all scopes, and of that tuple only."""
+    store.decide(approval(), now=NOW)
+    store.decide(approval(session="s-1"), now=NOW)
+    store.decide(approval(session="s-2"), now=NOW)
+    store.decide(approval("/else"), now=NOW)
+    store.decide(denial(by="eve"), now=at(1))
+    assert live(store) == [("/else", "approval", ""), ("/srv/data", "denial", "")]
+    ended = store.decisions(DecisionFilter(live=False), ALL).items
+    assert {(row.ended_at, row.ended_by, row.generation) for row in ended} == {(at(1), "eve", 5)}
+    record = list(store.audit_rows())[-1]
+    assert sorted(row["id"] for row in record.before["decisions"]) == sorted(row.id for row in ended)
+
+
+@pytest.mark.parametrize("session", ["", "s-1"])
+def test_an_approval_ends_the_denial_of_its_tuple(store, session):
+    """Of any scope; afterwards nothing contradicts it."""
+    store.decide(denial(), now=NOW)
+    store.decide(approval(session=session), now=at(1))
+    assert live(store) == [("/srv/data", "approval", session)]
+
+
+def test_the_same_decision_again_replaces_the_first(store):
+    """Its reason and its end are the new ones; approvals of other scopes and sessions stay."""
+    store.decide(approval(session="s-1"), now=NOW)
+    first = store.decide(approval(expires_at=at(10)), now=NOW)
+    second = store.decide(approval(expires_at=at(99)), now=at(1))
+    assert store.decision(first.id).ended_at == at(1)
+    assert live(store) == [("/srv/data", "approval", ""), ("/srv/data", "approval", "s-1")]
+    assert [row.id for row in store.changes(0).rows if not row.session_key] == [second.id]
+
+
+def test_revoking(store):
+    """The decision ends, with who, when and why on record; what it answered stays answered."""
+    asked = store.register(request(), now=NOW).request_id
+    made = store.decide(approval(request_id=asked), now=at(1))
+    ended = store.revoke(made.id, actor="eve", reason="leaked", now=at(2))
+    assert (ended.id, ended.ended_at, ended.ended_by, ended.generation) == (made.id, at(2), "eve", 2)
+    assert (live(store), store.decision(made.id)) == ([], ended)
+    assert store.request(asked).state is RequestState.APPROVED
+    record = list(store.audit_rows())[-1]
+    assert (record.action.value, record.actor, record.request_id) == ("revoked", "eve", asked)
+    assert (record.before["decision"]["id"], record.after) == (made.id, {"reason": "leaked"})
+
+
+def test_revoking_twice_or_nothing(store):
+    """The second is told who was first; an unknown id is its own error; nothing changes."""
+    made = store.decide(approval(), now=NOW)
+    store.revoke(made.id, actor="ann", reason="", now=NOW)
+    head = store.audit_head()
+    with pytest.raises(DecisionConflict, match="ended by ann at 2026-03-01T12:00:00"):
+        store.revoke(made.id, actor="bob", reason="", now=at(1))
+    with pytest.raises(DecisionUnknown, match="nothing"):
+        store.revoke("nothing", actor="bob", reason="", now=at(1))
+    with pytest.raises(DecisionUnknown, match="nothing"):
+        store.decision("nothing")
+    assert (store.generation(), store.audit_head()) == (2, head)
+
+
+def test_generations_tell_what_changed(store):
+    """Each change has the next number, and what is newer than a number comes with what ended since."""
+    first = store.decide(approval("/a"), now=NOW)
+    second = store.decide(approval("/b"), now=NOW)
+    third = store.decide(denial("/a"), now=at(1))
+    assert [made.generation for made in (first, second, third)] == [1, 2, 3]
+    assert store.generation() == 3
+    since_two = store.changes(2)
+    assert since_two.generation == 3
+    assert {(row.id, row.ended) for row in since_two.rows} == {(first.id, True), (third.id, False)}
+    assert {row.id for row in store.changes(0).rows} == {second.id, third.id}
+    assert store.changes(3).rows == ()
+    assert [type(row.ended) for row in store.changes(0).rows] == [type(row.ended) for row in since_two.rows]
+
+
+def test_registering_and_using_move_no_generation(store):
+    """Only changes to decisions make nodes look."""
+    made = store.decide(approval(), now=NOW)
+    store.register(request(), now=NOW)
+    head = store.audit_head()
+    store.note_use({made.id: at(5), "nothing": at(5)})
+    store.note_use({made.id: at(3)})
+    store.note_use({})
+    assert store.decision(made.id).last_used == at(5)
+    assert (store.generation(), store.audit_head()) == (1, head)
+
+
+def test_ending_a_session(store):
+    """Its approvals end together, its pending requests are marked, other sessions are left alone."""
+    for session in ("s-1", "s-2"):
+        store.decide(approval("/a", session=session), now=NOW)
+        store.decide(approval("/b", session=session), now=NOW)
+    waiting = store.register(request("/c", session="s-1"), now=NOW).request_id
+    assert store.end_session("s-1", actor="ann", now=at(1)) == 2
+    assert live(store) == [("/a", "approval", "s-2"), ("/b", "approval", "s-2")]
+    assert store.generation() == 5
+    assert (store.request(waiting).state, store.request(waiting).session_ended) == (RequestState.PENDING, True)
+    record = list(store.audit_rows())[-1]
+    assert (record.action.value, record.actor, record.after["requests"]) == ("session_ended", "ann", [waiting])
+    head = store.audit_head()
+    assert store.end_session("s-1", actor="ann", now=at(2)) == 0
+    assert (store.generation(), store.audit_head()) == (5, head)
+    with pytest.raises(InvalidInputError, match="/session_key"):
+        store.end_session("", actor="ann", now=at(2))
+
+
+def test_nothing_is_approved_for_a_session_that_ended(store):
+    """Its request can be approved for good, but not for a session that nobody will end again."""
+    asked = store.register(request(session="s-1"), now=NOW).request_id
+    store.end_session("s-1", actor="ann", now=at(1))
+    with pytest.raises(DecisionConflict, match="ended"):
+        store.decide(approval(request_id=asked, session="s-1"), now=at(2))
+    store.decide(approval(request_id=asked), now=at(3))
+    assert live(store) == [("/srv/data", "approval", "")]
+
+
+def test_expiry(store):
+    """Decisions whose time is over end by themselves, each with a record; others stay."""
+    over = store.decide(approval("/a", expires_at=at(10)), now=NOW)
+    store.decide(approval("/b", expires_at=at(11)), now=NOW)
+    store.decide(approval("/c"), now=NOW)
+    assert store.end_expired(now=at(9)) == 0
+    assert store.end_expired(now=at(10)) == 1
+    assert [row[0] for row in live(store)] == ["/b", "/c"]
+    ended = store.decision(over.id)
+    assert (ended.ended_at, ended.ended_by, ended.generation) == (at(10), "system", 4)
+    assert actions(store)[-1] == "expired"
+    assert store.end_expired(now=at(10)) == 0
+    assert store.generation() == 4

@@ -1,0 +1,190 @@
+"""A database that is away: nothing is decided, nothing is half-written, and it goes on by itself when it is back."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import threading
+import time
+
+import pytest
+
+from democrai_sandbox.access.audit import verify_store
+from democrai_sandbox.access.store import open_store, patience, transactions
+from democrai_sandbox.access.values import DecisionFilter, RequestFilter
+from democrai_sandbox.errors import ExternalAccessCheckFailed, StoreUnavailable
+from tests.access.store.samples import ALL, NOW, approval, live, request, sql
+from tests.services.postgres import postgres_server
+
+
+@pytest.fixture
+def server():
+    """A server that may be killed."""
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture
+def served(server):
+    store = open_store(server.new_database())
+    yield store
+    store.close()
+
+
+def everything(store):
+    """Each method, as something that reaches for the database."""
+    return [
+        store.generation,
+        lambda: store.changes(0),
+        lambda: store.register(request(), now=NOW),
+        lambda: store.count_again("r", 1, now=NOW),
+        lambda: store.decide(approval(), now=NOW),
+        lambda: store.revoke("d", actor="a", reason="", now=NOW),
+        lambda: store.end_session("s", actor="a", now=NOW),
+        lambda: store.end_expired(now=NOW),
+        lambda: store.age_out(before=NOW, now=NOW),
+        lambda: store.note_use({"d": NOW}),
+        lambda: store.request("r"),
+        lambda: store.requests(RequestFilter(), ALL),
+        lambda: store.decisions(DecisionFilter(), ALL),
+        lambda: list(store.audit_rows()),
+        store.audit_head,
+        store.check_schema,
+        lambda: store.claim_resume(node="n", lease_until=NOW, now=NOW),
+        lambda: store.replace_contexts(lambda found, sealed: None),
+    ]
+
+
+def test_a_killed_server_is_unavailable_until_it_is_back(server, served):
+    """Every method says so at once; after a restart the same store goes on, with all that was acknowledged."""
+    served.decide(approval("/before"), now=NOW)
+    server.kill()
+    for method in everything(served):
+        with pytest.raises(StoreUnavailable) as caught:
+            method()
+        assert caught.value.__cause__ is not None
+        assert isinstance(caught.value, ExternalAccessCheckFailed)
+        assert not isinstance(caught.value, PermissionError)
+    server.start()
+    served.decide(approval("/after"), now=NOW)
+    assert [row[0] for row in live(served)] == ["/after", "/before"]
+    assert verify_store(served).count == 2
+
+
+def test_what_was_acknowledged_survives_kills_under_load(server, served):
+    """Whatever moment the server dies at: acknowledged means stored, and the chain stays whole."""
+    acknowledged, stop = [], threading.Event()
+
+    def register(name):
+        for number in range(100_000):
+            if stop.is_set():
+                return
+            try:
+                served.register(request(f"/{name}/{number}"), now=NOW)
+            except StoreUnavailable:
+                time.sleep(0.02)
+            else:
+                acknowledged.append(f"/{name}/{number}")
+
+    threads = [threading.Thread(target=register, args=(name,), daemon=True) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(4):
+        time.sleep(0.25)
+        server.kill()
+        server.start()
+    time.sleep(0.25)
+    stop.set()
+    for thread in threads:
+        thread.join(30)
+    stored = {record.access.target for record in served.audit_rows()}
+    assert len(acknowledged) > 20
+    assert set(acknowledged) <= stored
+    assert verify_store(served).ok
+
+
+def test_a_server_that_hangs_is_given_up(server, monkeypatch):
+    """One connection that hangs is replaced; when all of the server hangs, it is unavailable until it goes on."""
+    monkeypatch.setattr(patience.PatientConnection, "patience", 0.3)
+    store = open_store(server.new_database() + "&connect_timeout=2")
+    (pid,) = store._database.ask(lambda connection: connection.exec_driver_sql("SELECT pg_backend_pid()").one())
+    server.signal_process(pid, signal.SIGSTOP)
+    began = time.monotonic()
+    try:
+        assert store.generation() == 0
+        server.signal(signal.SIGSTOP)
+        (pid,) = store._database.ask(lambda connection: connection.exec_driver_sql("SELECT pg_backend_pid()").one())
+        server.signal_process(pid, signal.SIGSTOP)
+        with pytest.raises(StoreUnavailable):
+            store.generation()
+    finally:
+        server.signal(signal.SIGCONT)
+    assert time.monotonic() - began < 8
+    assert store.generation() == 0
+    store.close()
+
+
+def test_a_statement_has_its_time(url, store, monkeypatch):
+    """Somebody who holds the lock makes others wait, but not forever; afterwards all goes on."""
+    monkeypatch.setattr(transactions, "PATIENCE", 0.3)
+    if url.startswith("sqlite"):
+        other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+        store._database.ask(lambda connection: connection.exec_driver_sql("PRAGMA busy_timeout = 300"))
+        other.execute("BEGIN IMMEDIATE")
+        release = other.close
+    else:
+        holder = open_store(url)
+        held, done = threading.Event(), threading.Event()
+
+        def hold(connection):
+            connection.exec_driver_sql("SELECT * FROM access_meta FOR UPDATE")
+            held.set()
+            done.wait(30)
+
+        thread = threading.Thread(target=lambda: holder._database.act(hold))
+        thread.start()
+        assert held.wait(10)
+        store._database.ask(lambda connection: connection.exec_driver_sql("SET lock_timeout = '300ms'"))
+
+        def release():
+            done.set()
+            thread.join(10)
+            holder.close()
+
+    try:
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            store.decide(approval(), now=NOW)
+        assert time.monotonic() - began < 4
+    finally:
+        release()
+    store.decide(approval(), now=NOW)
+    assert store.generation() == 1
+
+
+def test_a_broken_file_is_unavailable(tmp_path):
+    """What is no database is not taken for an empty one."""
+    path = tmp_path / "access.db"
+    path.write_bytes(b"this is no database, but long enough to be looked at" * 100)
+    with pytest.raises(StoreUnavailable):
+        open_store(f"sqlite:///{path}")
+    assert path.read_bytes().startswith(b"this is no database")
+
+
+def test_nothing_is_half_written(own_store, own_url):
+    """When the last step of an act fails, nothing of it is there."""
+    store, url = own_store, own_url
+    asked = store.register(request(action="go"), now=NOW).request_id
+    head = store.audit_head()
+    if url.startswith("sqlite"):
+        refuse = "BEGIN SELECT RAISE(ABORT, 'no'); END"
+        sql(url, f"CREATE TRIGGER stop BEFORE UPDATE ON access_meta {refuse}")
+    else:
+        sql(url, "CREATE TRIGGER stop BEFORE UPDATE ON access_meta EXECUTE FUNCTION access_audit_stays()")
+    with pytest.raises(StoreUnavailable):
+        store.decide(approval(request_id=asked), now=NOW)
+    with pytest.raises(StoreUnavailable):
+        store.register(request("/other"), now=NOW)
+    assert (live(store), store.generation(), store.audit_head()) == ([], 0, head)
+    assert store.resumes(unfinished=False, page=ALL).items == ()
+    assert [row.state.value for row in store.requests(RequestFilter(), ALL).items] == ["pending"]

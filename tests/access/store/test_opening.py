@@ -1,0 +1,152 @@
+"""URLs and connections: what is opened, with which rights, and what is never shown."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from democrai_sandbox.access.store import open_store
+from democrai_sandbox.access.store.urls import parse_url, shown_url
+from democrai_sandbox.errors import InvalidInputError, StoreUnavailable
+from tests.access.store.samples import NOW, approval, live, request
+
+PASSWORD = "s3cr3t-w0rd"
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("", "expected the URL"),
+        ("nonsense", "expected the URL"),
+        (None, "expected the URL"),
+        (7, "expected the URL"),
+        ("postgresql://u:p@h:port/d", "expected the URL"),
+        ("mysql://u@h/d", "'mysql' is not supported"),
+        ("postgres://u@h/d", "did you mean 'postgresql'"),
+        ("postgresql+asyncpg://u@h/d", "is not supported"),
+        ("sqllite:///x.db", "did you mean 'sqlite'"),
+        ("sqlite://", "needs a file"),
+        ("sqlite:///:memory:", "needs a file"),
+        ("sqlite:///file:x.db", "needs a file"),
+        ("sqlite://host/x.db", "three slashes"),
+        ("sqlite:///x.db?mode=ro", "takes no options"),
+        ("sqlite:////no/such/folder/x.db", "no folder '/no/such/folder'"),
+    ],
+)
+def test_urls_that_mean_nothing_are_refused(url, text):
+    """With the reason, and at the place where it was given."""
+    with pytest.raises(InvalidInputError, match=text) as caught:
+        open_store(url)
+    assert caught.value.problems[0].pointer == "/url"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://ann:{PASSWORD}@host:99999/db",
+        f"postgresql://ann:{PASSWORD}@host:port/db",
+        f"mysql://ann:{PASSWORD}@host/db",
+        f"sqlite://ann:{PASSWORD}@host/db",
+        f"postgresql://ann:{PASSWORD}@127.0.0.1:1/db",
+        f"postgresql://ann@127.0.0.1:1/db?password={PASSWORD}",
+    ],
+)
+def test_a_password_is_in_no_error(url):
+    """Neither in the text nor in the causes, so that it can be logged."""
+    with pytest.raises((InvalidInputError, StoreUnavailable)) as caught:
+        open_store(url)
+    error = caught.value
+    while error is not None:
+        assert PASSWORD not in f"{error} {error!r}"
+        error = error.__cause__
+
+
+def test_the_url_is_shown_without_secrets():
+    """In the form in which it was given, so that it can be recognised."""
+    url = parse_url(f"postgresql://ann:{PASSWORD}@host:5433/db?sslmode=require&sslpassword={PASSWORD}")
+    shown = shown_url(url)
+    assert PASSWORD not in shown
+    assert shown.startswith("postgresql://ann:***@host:5433/db?sslmode=require&sslpassword=")
+
+
+def test_the_files_of_sqlite_are_the_owners(tmp_path):
+    """Also with a mask that would give them to everybody, and when they were wider before."""
+    path = tmp_path / "access.db"
+    path.touch(mode=0o666)
+    before = os.umask(0)
+    try:
+        store = open_store(f"sqlite:///{path}")
+        store.decide(approval(), now=NOW)
+        modes = {entry.name: stat.S_IMODE(entry.stat().st_mode) for entry in tmp_path.iterdir()}
+        store.close()
+    finally:
+        os.umask(before)
+    assert modes == {"access.db": 0o600, "access.db-wal": 0o600, "access.db-shm": 0o600}
+
+
+def test_sqlite_is_told_to_keep_what_was_acknowledged(tmp_path):
+    """Write-ahead log, full synchronisation, foreign keys: on every connection."""
+    store = open_store(f"sqlite:///{tmp_path}/access.db")
+    names = ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+
+    def settings(connection):
+        return [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in names]
+
+    assert store._database.ask(settings) == ["wal", 2, 1, 5000]
+    store.close()
+
+
+def test_postgresql_is_told_how_long_to_wait(postgres):
+    """A statement, a lock and an open transaction end by themselves."""
+    store = open_store(postgres.new_database())
+    names = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+
+    def settings(connection):
+        return [connection.exec_driver_sql(f"SHOW {name}").scalar() for name in names]
+
+    assert store._database.ask(settings) == ["5s", "5s", "5s"]
+    store.close()
+
+
+def test_what_was_stored_is_there_after_opening_again(store, url):
+    """In the same order of generations."""
+    asked = store.register(request(), now=NOW).request_id
+    store.decide(approval(request_id=asked), now=NOW)
+    store.close()
+    again = open_store(url)
+    assert (live(again), again.generation()) == ([("/srv/data", "approval", "")], 1)
+    again.close()
+
+
+def test_without_psycopg_the_extra_is_named(tmp_path):
+    """A missing package is not a crash, but says what to install."""
+    code = (
+        "import sys; sys.modules['psycopg'] = None\n"
+        "from democrai_sandbox.access.store import open_store\n"
+        "try: open_store('postgresql://u@h/d')\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.startswith("InvalidInputError")
+    assert "democrai-sandbox[postgres]" in done.stdout
+
+
+def test_values_and_interfaces_load_no_database(tmp_path):
+    """Who only needs the values does not wait for SQLAlchemy; opening a store does not load Alembic."""
+    code = (
+        "import sys\n"
+        "import democrai_sandbox.access.values, democrai_sandbox.access.interface, democrai_sandbox.access.identity\n"
+        "import democrai_sandbox.access.audit\n"
+        "first = 'sqlalchemy' in sys.modules\n"
+        "from democrai_sandbox.access.store import open_store\n"
+        f"open_store('sqlite:///{tmp_path}/access.db').close()\n"
+        "for name in [name for name in sys.modules if name.split('.')[0] == 'alembic']: del sys.modules[name]\n"
+        f"open_store('sqlite:///{tmp_path}/access.db').close()\n"
+        "print(first, 'alembic' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["False", "False"]

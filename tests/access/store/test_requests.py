@@ -1,0 +1,183 @@
+"""Requests: one per tuple and origin, counted, given up, never decided by themselves."""
+
+from __future__ import annotations
+
+import pytest
+
+from democrai_sandbox.access.values import Registered, RequestFilter, RequestState
+from democrai_sandbox.errors import InvalidInputError, RequestUnknown
+from tests.access.store.samples import ALL, NOW, about, actions, approval, at, denial, request
+
+
+def test_a_request_is_kept_with_all_that_was_told(store):
+    """What was registered comes back in every part; the encrypted context comes only when asked for."""
+    made = request(action="reports.load", context=b"\0sealed\xff", key="r-1")
+    assert store.register(made, now=NOW) == Registered("r-1", created=True)
+    found = store.request("r-1")
+    assert (found.id, found.access, found.raw_target, found.chain) == ("r-1", made.access, made.raw_target, made.chain)
+    assert (found.origin, found.resume_action, found.has_context) == (made.origin, "reports.load", True)
+    assert (found.state, found.first_seen, found.last_seen, found.count) == (RequestState.PENDING, NOW, NOW, 1)
+    assert (found.decided_at, found.decided_by, found.reason, found.session_ended) == (None, "", "", False)
+    assert store.resume_context("r-1") == b"\0sealed\xff"
+
+
+def test_asking_again_is_counted_on_the_first_request(store):
+    """The same tuple and origin has one pending request; the first one's action and context stay."""
+    first = store.register(request(action="first", context=b"1"), now=NOW)
+    again = store.register(request(action="second", context=b"2"), now=at(60))
+    assert again == Registered(first.request_id, created=False)
+    found = store.request(first.request_id)
+    assert (found.count, found.first_seen, found.last_seen) == (2, NOW, at(60))
+    assert (found.resume_action, store.resume_context(found.id)) == ("first", b"1")
+    assert actions(store) == ["requested"]
+
+
+@pytest.mark.parametrize(
+    "another",
+    [
+        {"target": "/srv/data2"},
+        {"user": "bob"},
+        {"session": "s-2"},
+        {"session": ""},
+        {"subject": "tool:reports"},
+        {"operation": "create"},
+    ],
+)
+def test_another_tuple_or_origin_is_another_request(store, another):
+    """Who asks for something else, or is somebody else, has a request of their own."""
+    if "operation" in another:
+        another = {"operation": type(about().operation)(another["operation"])}
+    first = store.register(request(), now=NOW)
+    second = store.register(request(**another), now=NOW)
+    assert second.created
+    assert second.request_id != first.request_id
+
+
+def test_a_repeated_registration_is_the_same(store):
+    """After a commit of which the answer was lost, the same id again adds and counts nothing."""
+    store.register(request(key="r-1"), now=NOW)
+    assert store.register(request(key="r-1"), now=at(1)) == Registered("r-1", created=False)
+    store.decide(denial(request_id="r-1"), now=at(2))
+    assert store.register(request(key="r-1"), now=at(3)) == Registered("r-1", created=False)
+    assert store.request("r-1").count == 1
+    assert actions(store) == ["requested", "denied"]
+
+
+def test_what_was_decided_does_not_count_as_pending(store):
+    """Asking again after the decision is over makes a new request."""
+    first = store.register(request(), now=NOW)
+    made = store.decide(denial(request_id=first.request_id), now=at(1))
+    store.revoke(made.id, actor="root", reason="", now=at(2))
+    second = store.register(request(), now=at(3))
+    assert second.created
+    assert store.request(first.request_id).state is RequestState.DENIED
+
+
+@pytest.mark.parametrize("decision", [denial(), approval(), approval(session="s-1"), approval(expires_at=at(10))])
+def test_what_is_decided_is_not_asked(store, decision):
+    """A node that lags is told so by an empty id; nothing is written, and the sequence of the audit has no gap."""
+    store.decide(decision, now=NOW)
+    head = store.audit_head()
+    assert store.register(request(session="s-1", key="r-1"), now=at(9)) == Registered("", created=False)
+    assert store.requests(RequestFilter(), ALL).items == ()
+    assert store.audit_head() == head
+
+
+@pytest.mark.parametrize(
+    ("decision", "session"),
+    [
+        (approval(session="s-1"), "s-2"),
+        (approval(session="s-1"), ""),
+        (approval("/srv"), "s-1"),
+        (approval(expires_at=at(9)), "s-1"),
+        (denial(subject="tool:reports"), "s-1"),
+    ],
+)
+def test_what_another_decision_says_is_asked(store, decision, session):
+    """Of another session, another tuple, or over by now: that answers nothing here."""
+    store.decide(decision, now=NOW)
+    assert store.register(request(session=session), now=at(9)).created
+
+
+def test_counting_again(store):
+    """Counts are added up while the request is pending, and the last time never moves back."""
+    made = store.register(request(), now=at(100))
+    assert store.count_again(made.request_id, 5, now=at(50)) is True
+    found = store.request(made.request_id)
+    assert (found.count, found.last_seen) == (6, at(100))
+    store.register(request(), now=at(60))
+    assert store.request(made.request_id).last_seen == at(100)
+    assert store.count_again(made.request_id, 1, now=at(200)) is True
+    assert store.request(made.request_id).last_seen == at(200)
+    store.decide(approval(request_id=made.request_id), now=at(300))
+    assert store.count_again(made.request_id, 1, now=at(400)) is False
+    assert store.request(made.request_id).count == 8
+    assert store.count_again("nothing", 1, now=NOW) is False
+
+
+@pytest.mark.parametrize("times", [0, -3])
+def test_counting_backwards_is_refused(store, times):
+    """A count only grows."""
+    made = store.register(request(), now=NOW)
+    with pytest.raises(InvalidInputError, match="/times"):
+        store.count_again(made.request_id, times, now=NOW)
+
+
+def test_ageing_out(store):
+    """Pending requests that nobody asked for any more get their own state; nothing is decided by that."""
+    old = store.register(request("/old"), now=NOW).request_id
+    seen = store.register(request("/seen"), now=NOW).request_id
+    decided = store.register(request("/decided"), now=NOW).request_id
+    store.decide(denial("/decided", request_id=decided), now=at(1))
+    store.count_again(seen, 1, now=at(100))
+    generation = store.generation()
+    assert store.age_out(before=at(50), now=at(200)) == 1
+    states = {row.id: row.state for row in store.requests(RequestFilter(), ALL).items}
+    assert states == {old: RequestState.AGED_OUT, seen: RequestState.PENDING, decided: RequestState.DENIED}
+    assert store.request(old).decided_by == ""
+    assert store.generation() == generation
+    record = list(store.audit_rows())[-1]
+    assert (record.action.value, record.actor, record.request_id, record.at) == ("aged_out", "system", old, at(200))
+    assert (record.access, record.before["state"]) == (about("/old"), "pending")
+    assert store.age_out(before=at(50), now=at(300)) == 0
+    assert store.register(request("/old"), now=at(300)).created
+
+
+def test_unknown_requests(store):
+    """An id that nothing has is its own error."""
+    with pytest.raises(RequestUnknown, match="nothing"):
+        store.request("nothing")
+    with pytest.raises(RequestUnknown, match="nothing"):
+        store.resume_context("nothing")
+
+
+@pytest.mark.parametrize("name", ["user", "session"])
+def test_identities_that_no_index_takes_are_refused(store, name):
+    """A user or a session key of any allowed length is stored; a longer one is bad input, not a broken database."""
+    assert store.register(request(**{name: "ü" * 500}), now=NOW).created
+    with pytest.raises(InvalidInputError, match=name):
+        store.register(request(**{name: "x" * 1001}), now=NOW)
+    assert len(store.requests(RequestFilter(), ALL).items) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["/srv/\udcff\udc80", "/srv/\x10d800", "/srv/\x00", "/srv/ä€𝄞", "/srv/'; --%s%(x)s", "\ud800"]
+)
+def test_any_text_comes_back_exactly(store, text):
+    """File names that are no UTF-8, NUL, and texts that look like SQL are kept as they are, in every column."""
+    made = store.register(request(text, user=text, session=text, action=text), now=NOW)
+    found = store.request(made.request_id)
+    assert (found.access.target, found.origin.user_id, found.resume_action) == (text, text, text)
+    store.decide(approval(text, session=text, by=text, request_id=made.request_id), now=NOW)
+    (row,) = store.changes(0).rows
+    assert (row.target, row.session_key) == (text, text)
+    assert [record.actor for record in store.audit_rows()][1] == text
+
+
+def test_the_longest_targets_are_stored(store):
+    """A target may be as long as any that normalises, although no index could hold it."""
+    target = "/" + "x" * 65_000
+    made = store.register(request(target), now=NOW)
+    assert not store.register(request(target), now=NOW).created
+    store.decide(approval(target, request_id=made.request_id), now=NOW)
+    assert store.changes(0).rows[0].target == target

@@ -1,0 +1,170 @@
+"""Migrations: up, down and up again; a schema of another version is refused with what to do about it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import sqlalchemy
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+
+from democrai_sandbox.access.audit import verify_store
+from democrai_sandbox.access.store import migrating, open_store, schema, tables
+from democrai_sandbox.access.store.urls import parse_url
+from democrai_sandbox.errors import InvalidInputError, SchemaOutdated
+from tests.access.store.samples import NOW, approval, live, request, sql
+
+
+def described(url):
+    """All that makes up the schema, as the database tells it."""
+    if url.startswith("sqlite"):
+        rows = sql(url, "SELECT type, name, sql FROM sqlite_master WHERE tbl_name <> 'access_schema' ORDER BY 1, 2")
+    else:
+        rows = sql(
+            url,
+            "SELECT table_name, column_name, data_type || is_nullable FROM information_schema.columns "
+            "WHERE table_name LIKE 'access%%' AND table_name <> 'access_schema' "
+            "UNION SELECT 'index', indexname, indexdef FROM pg_indexes WHERE tablename LIKE 'access%%' "
+            "AND tablename <> 'access_schema' "
+            "UNION SELECT 'check', conrelid::regclass::text || conname, pg_get_constraintdef(oid) FROM pg_constraint "
+            "WHERE conname LIKE 'ck_%%' UNION SELECT 'trigger', tgname, '' FROM pg_trigger WHERE NOT tgisinternal "
+            "UNION SELECT 'function', proname, '' FROM pg_proc WHERE proname LIKE 'access%%' ORDER BY 1, 2",
+        )
+    return [tuple(row) for row in rows]
+
+
+def migrate(url, step):
+    engine = sqlalchemy.create_engine(parse_url(url))
+    try:
+        with engine.begin() as connection:
+            step(connection)
+    finally:
+        engine.dispose()
+
+
+def test_up_down_up(empty_url):
+    """Down leaves nothing behind, and up again makes the same."""
+    open_store(empty_url).close()
+    first = described(empty_url)
+    assert len(first) > 20
+    migrate(empty_url, lambda connection: migrating.downgrade(connection, migrating.NOTHING))
+    assert described(empty_url) == []
+    migrate(empty_url, lambda connection: migrating.upgrade(connection, schema.HEAD))
+    assert described(empty_url) == first
+    store = open_store(empty_url)
+    store.decide(approval(), now=NOW)
+    assert verify_store(store).ok
+    store.close()
+
+
+def test_the_migrations_make_the_tables_that_the_code_uses(url):
+    """Columns, types, indexes and constraints, as Alembic compares them; and the newest one is the one needed."""
+    engine = sqlalchemy.create_engine(parse_url(url))
+    try:
+        with engine.connect() as connection:
+            context = MigrationContext.configure(connection, opts={"compare_type": True})
+            ours = {f"access_{name}" for name in ("meta", "requests", "decisions", "audit", "resumes")}
+            found = list(compare_metadata(context, tables.metadata))
+            found = [difference for difference in found if getattr(difference[1], "name", None) != "access_schema"]
+            checks = {name: sqlalchemy.inspect(connection).get_check_constraints(name) for name in ours}
+    finally:
+        engine.dispose()
+    assert found == []
+    for name, constraints in checks.items():
+        made = [made for made in tables.metadata.tables[name].constraints if str(made.name).startswith("ck_")]
+        assert {constraint["name"] for constraint in constraints} == {made.name for made in made}, name
+        if url.startswith("sqlite"):  # PostgreSQL words them anew
+            assert {constraint["sqltext"] for constraint in constraints} == {str(made.sqltext) for made in made}
+    assert migrating.known_versions()[0] == schema.HEAD
+
+
+def test_an_empty_database_is_prepared_once_by_many(empty_url):
+    """Nodes that start together wait for one another, and all of them work."""
+    with ThreadPoolExecutor(8) as pool:
+        stores = list(pool.map(open_store, [empty_url] * 8))
+    for number, store in enumerate(stores):
+        store.register(request(f"/{number}"), now=NOW)
+        store.close()
+    assert sql(empty_url, "SELECT version_num FROM access_schema") == [(schema.HEAD,)]
+    assert sql(empty_url, "SELECT count(*) FROM access_requests") == [(8,)]
+
+
+def test_tables_of_others_are_left_alone(empty_url):
+    """A database that is shared with something else is empty as far as we are concerned."""
+    sql(empty_url, "CREATE TABLE accounts (id INTEGER)", "INSERT INTO accounts VALUES (7)")
+    open_store(empty_url).close()
+    assert sql(empty_url, "SELECT id FROM accounts") == [(7,)]
+
+
+def test_a_schema_that_is_behind_is_refused_with_the_command(url, monkeypatch):
+    """The text has the command as it is typed; after it the store opens."""
+    monkeypatch.setattr(schema, "HEAD", "0002")
+    monkeypatch.setattr(migrating, "known_versions", lambda: ["0002", "0001"])
+    with pytest.raises(SchemaOutdated) as caught:
+        open_store(url)
+    assert "has the schema 0001, and 0002 is needed" in str(caught.value)
+    command = str(caught.value).partition("upgrade it with: ")[2]
+    assert command.startswith("python -m democrai_sandbox.access upgrade ")
+    assert url.partition("?")[0] in command
+
+
+def test_the_command_in_the_text_works(empty_url):
+    """What an operator is told to type brings a database that is behind to the present schema, and nothing is lost."""
+    store = open_store(empty_url)
+    migrate(empty_url, lambda connection: migrating.downgrade(connection, migrating.NOTHING))
+    with pytest.raises(SchemaOutdated) as caught:
+        store.check_schema()
+    store.close()
+    words = str(caught.value).partition("upgrade it with: ")[2].replace("'", "").split()
+    done = subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, f"upgraded from nothing to {schema.HEAD}"), done.stderr
+    again = subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True, timeout=60, check=False)
+    assert (again.returncode, again.stdout.strip()) == (0, "nothing to do")
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["UPDATE access_schema SET version_num = '9999'"],
+        ["INSERT INTO access_schema VALUES ('0000')"],
+        ["DELETE FROM access_schema"],
+        ["DROP TABLE access_schema"],
+    ],
+)
+def test_a_schema_that_nobody_here_made_is_refused(own_url, statements):
+    """Newer, two at once, or tables without a version: nothing is guessed, nothing is changed."""
+    sql(own_url, *statements)
+    before = described(own_url)
+    with pytest.raises(SchemaOutdated, match="does not know it"):
+        open_store(own_url)
+    assert described(own_url) == before
+
+
+def test_an_upgrade_that_fails_leaves_everything_as_it_was(own_url, monkeypatch):
+    """All steps are one transaction, on SQLite too."""
+    store = open_store(own_url)
+    store.decide(approval(), now=NOW)
+
+    def broken(connection):
+        connection.execute(sqlalchemy.text("ALTER TABLE access_meta ADD COLUMN more INTEGER"))
+        connection.execute(sqlalchemy.text("DROP TABLE access_resumes"))
+        connection.execute(sqlalchemy.text("SELECT nonsense FROM nowhere"))
+
+    monkeypatch.setattr(schema, "HEAD", "0002")
+    monkeypatch.setattr(schema, "_upgrade", broken)
+    monkeypatch.setattr(migrating, "known_versions", lambda: ["0002", "0001"])
+    before = described(own_url)
+    with pytest.raises(Exception, match="sandbox_external_access_check_failed"):
+        schema.upgrade_schema(own_url)
+    assert described(own_url) == before
+    assert live(store) == [("/srv/data", "approval", "")]
+    store.close()
+
+
+def test_tools_do_not_make_databases(empty_url):
+    """To look into what is not there is a mistake in the URL, and says so."""
+    with pytest.raises((InvalidInputError, SchemaOutdated), match=r"there is no database|the schema of nothing"):
+        open_store(empty_url, create=False)

@@ -1,0 +1,261 @@
+"""Deciding: who may, what follows, and what is refused with nothing half-written."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from democrai_sandbox.access.administration import Administration
+from democrai_sandbox.access.identity import SUPER, Caller
+from democrai_sandbox.access.values import DecisionFilter, Effect, Page, RequestFilter, RequestState, Scope
+from democrai_sandbox.errors import (
+    DecisionConflict,
+    DecisionUnknown,
+    ExternalAccessAdminRequired,
+    RequestUnknown,
+)
+from democrai_sandbox.policy import DecisionCode, InvalidInputError, Subject, SubjectKind
+from tests.access.conftest import ADMIN, DEMO
+
+URL = "https://api.test/v1"
+ACTS = ("approve_for_session", "approve_permanently", "deny_external_access")
+
+
+class TestWhoMayDecide:
+    """A runtime user without an organization, with the super role or the super access level. Nobody else."""
+
+    @pytest.mark.parametrize(
+        "caller",
+        [
+            None,
+            Caller(),
+            Caller(role=SUPER),
+            Caller(user_id="uma"),
+            Caller(user_id="uma", role="admin"),
+            Caller(user_id="ada", role=SUPER, organization_id="org"),
+            Caller(user_id="ada", access_level=SUPER, organization_id="org"),
+        ],
+    )
+    @pytest.mark.parametrize("act", ACTS)
+    def test_others_are_refused_by_name(self, desk, caller, act):
+        """A PermissionError with the documented text, and nothing is written."""
+        asked = desk.check(URL).request_id
+        with desk.around.serving(caller), pytest.raises(ExternalAccessAdminRequired) as caught:
+            getattr(desk.administration, act)(asked)
+        assert str(caught.value) == "external_access_admin_required"
+        assert isinstance(caught.value, PermissionError)
+        assert caught.value.why
+        assert desk.store.request(asked).state is RequestState.PENDING
+        assert desk.store.generation() == 0
+
+    @pytest.mark.parametrize("caller", [Caller(user_id="ada", role=SUPER), Caller(user_id="ada", access_level=SUPER)])
+    def test_either_the_role_or_the_level_is_enough(self, desk, caller):
+        """As the documentation says."""
+        asked = desk.check(URL).request_id
+        with desk.around.serving(caller):
+            assert desk.administration.approve_permanently(asked).decision.created_by == "ada"
+
+    @pytest.mark.parametrize("listing", ["pending_requests", "approvals", "denials", "history"])
+    def test_lists_are_for_the_same_people(self, desk, listing):
+        """What subjects ask for is nobody else's business."""
+        with desk.around.serving(Caller(user_id="uma")), pytest.raises(ExternalAccessAdminRequired):
+            getattr(desk.administration, listing)()
+
+    def test_guarded_code_does_not_decide_even_for_an_administrator(self, desk):
+        """Whoever it runs for: the subject could ask and answer."""
+        asked = desk.check(URL).request_id
+        desk.around.guarded = guard_of("other")
+        for act in ACTS:
+            with desk.around.serving(ADMIN), pytest.raises(ExternalAccessAdminRequired):
+                getattr(desk.administration, act)(asked)
+        with pytest.raises(ExternalAccessAdminRequired):
+            desk.administration.end_session("s1")
+
+    def test_a_manager_decides_about_others_and_never_about_itself(self, desk):
+        """The host marks it; its chain counts as itself."""
+        desk.administration = Administration(desk.node, desk.around, managers=[Subject(SubjectKind.MODULE, "console")])
+        asked, own = (
+            desk.check(URL).request_id,
+            desk.check(URL, subject=Subject(SubjectKind.MODULE, "console")).request_id,
+        )
+        desk.around.guarded = guard_of("console")
+        with desk.around.serving(ADMIN):
+            assert desk.administration.approve_permanently(asked).decision
+            with pytest.raises(ExternalAccessAdminRequired):
+                desk.administration.approve_permanently(own)
+
+
+def guard_of(name):
+    """Return the view of a guard around a module."""
+    subject = Subject(SubjectKind.MODULE, name)
+    return SimpleNamespace(subject=name, subject_kind=SubjectKind.MODULE, subject_chain=(subject,))
+
+
+class TestSessions:
+    """A session approval is for the session of the request."""
+
+    def test_without_a_session_it_is_skipped_and_said(self, desk):
+        """Nothing is stored, the request stays pending."""
+        asked = desk.check(URL, user=Caller(user_id="uma")).request_id
+        outcome = desk.decide("approve_for_session", asked)
+        assert outcome.decision is None
+        assert "without a session" in outcome.skipped
+        assert desk.store.request(asked).state is RequestState.PENDING
+
+    def test_it_is_the_requesters_session_not_the_approvers(self, desk):
+        """The administrator's own session plays no part."""
+        asked = desk.check(URL).request_id
+        with desk.around.serving(Caller(user_id="ada", role=SUPER, session_key="admin-session")):
+            decision = desk.administration.approve_for_session(asked).decision
+        assert decision.session_key == "s1"
+
+    def test_the_end_of_the_session_ends_its_approvals(self, desk):
+        """Those of others stay."""
+        zoe = Caller(user_id="zoe", session_key="s2")
+        desk.decide("approve_for_session", desk.check(URL).request_id)
+        desk.decide("approve_for_session", desk.check(URL, user=zoe).request_id)
+        assert desk.administration.end_session("s1") == 1
+        assert not desk.check(URL, register_request=False).allowed
+        assert desk.check(URL, user=zoe).allowed
+
+    def test_what_was_asked_in_a_session_that_ended_is_not_approved_for_it(self, desk):
+        """The outcome says so; a permanent approval is still possible."""
+        asked = desk.check(URL).request_id
+        desk.administration.end_session("s1")
+        assert "has ended" in desk.decide("approve_for_session", asked).skipped
+        assert desk.decide("approve_permanently", asked).decision
+
+
+class TestDecisions:
+    """One winner, one clear conflict; approvals and denials of a tuple exclude each other."""
+
+    @pytest.mark.parametrize("first", ACTS)
+    @pytest.mark.parametrize("second", ACTS)
+    def test_deciding_twice_is_a_conflict_that_names_the_first(self, desk, first, second):
+        """The first decision stands."""
+        asked = desk.check(URL).request_id
+        decision = desk.decide(first, asked).decision
+        with pytest.raises(DecisionConflict, match="ada"):
+            desk.decide(second, asked)
+        assert desk.store.decision(decision.id).ended_at is None
+        assert desk.store.generation() == 1
+
+    @pytest.mark.parametrize("act", ACTS)
+    def test_an_unknown_request_is_told(self, desk, act):
+        """By an error of its own."""
+        with pytest.raises(RequestUnknown):
+            desk.decide(act, "nothing")
+
+    def test_approving_ends_the_denial_of_the_same_and_the_other_way_round(self, desk):
+        """They cannot contradict each other in the store."""
+        desk.decide("deny_external_access", desk.check(URL).request_id)
+        wanted = {"resource_type": "network", "operation": "receive", "target": URL}
+        desk.decide("decide_unasked", DEMO, **wanted, effect=Effect.APPROVAL)
+        assert desk.check(URL).code is DecisionCode.PERMANENT_APPROVAL
+        desk.decide("decide_unasked", DEMO, **wanted, effect=Effect.DENIAL)
+        assert desk.check(URL).code is DecisionCode.DENIED
+        assert len(desk.decide("denials").items) == 1
+        assert desk.decide("approvals").items == ()
+
+    def test_an_approval_below_a_denial_is_refused_with_what_to_revoke(self, desk):
+        """It would have no effect."""
+        denial = desk.decide("deny_external_access", desk.check("https://api.test").request_id).decision
+        with pytest.raises(DecisionConflict, match=denial.id):
+            desk.decide(
+                "decide_unasked", DEMO, resource_type="network", operation="receive", target=URL, effect=Effect.APPROVAL
+            )
+        assert desk.store.generation() == 1
+
+    def test_a_broader_target_answers_every_request_that_it_covers(self, desk):
+        """Those of other operations and subjects wait on."""
+        first, second = desk.check(f"{URL}/1").request_id, desk.check(f"{URL}/2").request_id
+        other = desk.check(f"{URL}/1", operation="send").request_id
+        desk.decide("approve_permanently", first, target="https://api.test")
+        states = [desk.store.request(found).state for found in (first, second, other)]
+        assert states == [RequestState.APPROVED, RequestState.APPROVED, RequestState.PENDING]
+
+    def test_a_target_that_does_not_cover_the_request_is_refused(self, desk):
+        """It would answer with something else."""
+        asked = desk.check(URL).request_id
+        for target in ("https://other.test", f"{URL}/deeper", "not a target"):
+            with pytest.raises(InvalidInputError):
+                desk.decide("approve_permanently", asked, target=target)
+        assert desk.store.request(asked).state is RequestState.PENDING
+
+    def test_a_permanent_approval_may_end_by_itself(self, desk):
+        """At once for checks, and soon in the store."""
+        asked = desk.check(URL).request_id
+        desk.decide("approve_permanently", asked, lifetime=timedelta(microseconds=1))
+        assert not desk.check(URL, register_request=False).allowed
+        desk.administration.tidy(pending_lifetime=timedelta(days=1))
+        assert desk.decide("approvals").items == ()
+        assert desk.decide("history").items[0].action == "expired"
+
+    def test_a_lifetime_lies_in_the_future(self, desk):
+        """Otherwise it was a mistake."""
+        with pytest.raises(InvalidInputError):
+            desk.decide("approve_permanently", desk.check(URL).request_id, lifetime=timedelta(0))
+
+    def test_pending_requests_age_out_into_a_state_of_their_own(self, desk):
+        """That is no decision: asking again makes a new request."""
+        asked = desk.check(URL).request_id
+        desk.administration.tidy(pending_lifetime=timedelta(microseconds=0))
+        assert desk.store.request(asked).state is RequestState.AGED_OUT
+        assert desk.store.generation() == 0
+        desk.service._registrar._doubt()
+        again = desk.check(URL)
+        assert (again.code, again.request_id != asked) == (DecisionCode.PENDING, True)
+
+    def test_revoking_leaves_the_question_open_again(self, desk):
+        """Twice is a conflict, an unknown one an error."""
+        decision = desk.decide("approve_permanently", desk.check(URL).request_id).decision
+        assert desk.decide("revoke", decision.id, reason="no longer needed").ended_by == "ada"
+        assert desk.check(URL, register_request=False).code is DecisionCode.NOT_ENABLED
+        with pytest.raises(DecisionConflict):
+            desk.decide("revoke", decision.id)
+        with pytest.raises(DecisionUnknown):
+            desk.decide("revoke", "nothing")
+
+    def test_a_reason_is_kept_and_bounded(self, desk):
+        """It is for people to read."""
+        asked = desk.check(URL).request_id
+        with pytest.raises(InvalidInputError):
+            desk.decide("approve_permanently", asked, reason="x" * 2001)
+        assert desk.decide("approve_permanently", asked, reason="for the report").decision.reason == "for the report"
+
+    def test_the_last_use_of_an_approval_is_known(self, desk):
+        """Written now and then, so that unused approvals can be found."""
+        decision = desk.decide("approve_permanently", desk.check(URL).request_id).decision
+        assert desk.check(URL).allowed
+        desk.service._write_uses()
+        assert desk.store.decision(decision.id).last_used is not None
+
+
+class TestLists:
+    """Filters and pages."""
+
+    def test_requests_are_filtered_and_paged(self, desk):
+        """Every request comes once, the latest first."""
+        asked = [desk.check(f"{URL}/{number}").request_id for number in range(5)]
+        desk.check("/srv/x", operation="read", kind="filesystem")
+        wanted = RequestFilter(states=(RequestState.PENDING,), resource_type="network")
+        seen, page = [], Page(limit=2)
+        while True:
+            listing = desk.decide("pending_requests", wanted, page)
+            seen += [found.id for found in listing.items]
+            if not listing.next:
+                break
+            page = Page(limit=2, after=listing.next)
+        assert sorted(seen) == sorted(asked)
+        assert seen == list(reversed(asked))
+
+    def test_approvals_and_denials_are_told_apart(self, desk):
+        """A filter that contradicts the list is an error."""
+        desk.decide("approve_for_session", desk.check(f"{URL}/1").request_id)
+        desk.decide("deny_external_access", desk.check(f"{URL}/2").request_id)
+        assert [found.scope for found in desk.decide("approvals").items] == [Scope.SESSION]
+        assert [found.effect for found in desk.decide("denials").items] == [Effect.DENIAL]
+        with pytest.raises(InvalidInputError):
+            desk.decide("denials", DecisionFilter(effect=Effect.APPROVAL))

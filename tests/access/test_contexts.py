@@ -1,0 +1,175 @@
+"""What may be a resume context, and that it comes back as it was."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from datetime import datetime
+from enum import StrEnum
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from democrai_sandbox.access.contexts import DEEPEST_CONTEXT, LONGEST_CONTEXT, decode_context, encode_context
+from democrai_sandbox.errors import InvalidInputError
+
+plain = st.none() | st.booleans() | st.integers(-(2**80), 2**80) | st.floats(allow_nan=False, allow_infinity=False)
+text = st.text(st.characters() | st.characters(categories=["Cs"]), max_size=30)
+contexts = st.recursive(
+    plain | text, lambda inner: st.lists(inner, max_size=5) | st.dictionaries(text, inner, max_size=5), max_leaves=20
+)
+
+
+def same(one, other):
+    """Equal in types too: 1, 1.0 and True are three things, and so are 0.0 and -0.0."""
+    return repr(one) == repr(other)
+
+
+@given(contexts)
+@example("\ud83d\ude00")  # two halves, which are not the one character that they would make
+@example({"\udcff": -0.0})
+def test_what_was_encoded_comes_back(context):
+    """Every JSON value comes back exactly as it was, types and odd characters included."""
+    assert same(decode_context(encode_context(context)), context)
+
+
+@pytest.mark.parametrize("letter", ["a", "\u00e4", "\U0001f600"])
+def test_the_limit_is_exact(letter):
+    """A context of exactly the limit is taken; one byte more is refused with its size."""
+    width = len(letter.encode())
+    count, rest = divmod(LONGEST_CONTEXT - 2, width)
+    largest = letter * count + "x" * rest
+    assert decode_context(encode_context(largest)) == largest
+    with pytest.raises(InvalidInputError, match=f"/resume_context: .*{LONGEST_CONTEXT}"):
+        encode_context(largest + "x")
+
+
+@pytest.mark.parametrize("context", ["x" * 10**7, ["x"] * 10**6, {"x" * 70_000: 1}, {str(n): n for n in range(10**5)}])
+def test_what_is_far_too_large_is_refused_at_once(context):
+    """The size is known to be too large before all of it was looked at."""
+    started = time.perf_counter()
+    with pytest.raises(InvalidInputError, match="/resume_context: more than 65536 bytes as JSON"):
+        encode_context(context)
+    assert time.perf_counter() - started < 2
+
+
+class Name(StrEnum):
+    A = "a"
+
+
+@pytest.mark.parametrize(
+    ("context", "pointer", "what"),
+    [
+        ({1, 2}, "", "a value of type set is not JSON"),
+        ({"a": [0, b"x"]}, "/a/1", "a value of type bytes is not JSON"),
+        ({"a/b": {"~": (1,)}}, "/a~1b/~0", "a value of type tuple is not JSON"),
+        ([{"x": datetime(2026, 1, 2)}], "/0/x", "a value of type datetime is not JSON"),
+        ([1, {2: 3}], "/1", "a value of type int as a key is not JSON"),
+        ([float("nan")], "/0", "nan is not JSON"),
+        ({"a": float("-inf")}, "/a", "-inf is not JSON"),
+        ([Name.A], "/0", "'a' is not JSON"),
+        ([2**1024], "/0", "an integer of more than 1024 bits"),
+        (object(), "", "a value of type object is not JSON"),
+    ],
+)
+def test_what_is_not_json_is_refused_with_its_place(context, pointer, what):
+    """A value that JSON cannot give back as it was is refused, and the pointer leads to it."""
+    with pytest.raises(InvalidInputError) as caught:
+        encode_context(context)
+    assert [(problem.pointer, problem.message) for problem in caught.value.problems] == [
+        ("/resume_context" + pointer, what)
+    ]
+
+
+def test_code_of_the_context_is_never_run():
+    """Subclasses of the plain types are refused without a call of anything that they override."""
+    ran = []
+
+    def note(*args, **kwargs):
+        ran.append(args)
+        raise AssertionError
+
+    names = (
+        "__iter__",
+        "__len__",
+        "__getitem__",
+        "__str__",
+        "__repr__",
+        "__eq__",
+        "__hash__",
+        "__bool__",
+        "__format__",
+    )
+    more = (
+        "items",
+        "keys",
+        "copy",
+        "bit_length",
+        "encode",
+        "__int__",
+        "__float__",
+        "__getattribute__",
+        "__instancecheck__",
+    )
+    overrides = dict.fromkeys(names + more, note)
+
+    class Meta(type):
+        __eq__ = __hash__ = __instancecheck__ = __subclasscheck__ = note
+
+    for base in (dict, list, str, int, float, object):
+        value = Meta("Odd", (base,), overrides)()
+        ran.clear()
+        for context in (value, [value], {"a": value}):
+            with pytest.raises(InvalidInputError, match="is not JSON"):
+                encode_context(context)
+        assert ran == []
+
+
+def test_nesting_has_a_limit():
+    """The deepest context is taken and one level more refused; so is what holds itself, however often, at once."""
+
+    def nested(depth):
+        return [nested(depth - 1)] if depth else 1
+
+    deepest = nested(DEEPEST_CONTEXT)
+    assert decode_context(encode_context(deepest)) == deepest
+    circle, wide = [], []
+    circle.append({"again": circle})
+    wide.extend([wide] * 1000)
+    endless = []
+    for _ in range(100_000):
+        endless = [endless]
+    for context in (nested(DEEPEST_CONTEXT + 1), circle, wide, endless):
+        with pytest.raises(InvalidInputError, match="/resume_context: (nested more than 64 deep|more than 65536)"):
+            encode_context(context)
+    while endless:  # taken apart by hand, for the sake of interpreters that would recurse
+        endless = endless[0]
+
+
+def test_a_context_that_changes_meanwhile_is_taken_as_it_was_at_some_moment():
+    """Another thread that changes the context breaks nothing: it is JSON, or it is refused as input."""
+    context = {"list": [], "dict": {}}
+    stop = threading.Event()
+
+    def change():
+        number = 0
+        while not stop.is_set():
+            number += 1
+            context["list"].append(number)
+            context["dict"][str(number % 50)] = number
+            context["dict"].pop(str((number * 7) % 50), None)
+            if len(context["list"]) > 100:
+                context["list"].clear()
+
+    thread, interval = threading.Thread(target=change, daemon=True), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread.start()
+    try:
+        for _ in range(300):
+            assert set(decode_context(encode_context(context))) == {"list", "dict"}
+    finally:
+        sys.setswitchinterval(interval)
+        stop.set()
+        thread.join(30)

@@ -1,0 +1,318 @@
+"""Key rings and the files they are kept in."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from democrai_sandbox.access.keyring import KEY_BYTES, Key, KeyFile, KeyRing, retire, rotate
+from democrai_sandbox.errors import InvalidInputError
+
+SECRET = bytes(range(KEY_BYTES))
+ENCODED = base64.b64encode(SECRET).decode()
+
+
+def write(path, text, mode=0o600):
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+@pytest.fixture
+def place(tmp_path):
+    return tmp_path / "keys"
+
+
+def test_a_missing_file_is_made_with_one_random_key(place):
+    """Opening a ring that is not there makes a file of mode 0600 that reads back as the same ring."""
+    before = os.umask(0)
+    try:
+        ring = KeyRing.open(place)
+    finally:
+        os.umask(before)
+    assert len(ring.keys) == 1
+    assert len(ring.first.secret) == KEY_BYTES
+    assert place.stat().st_mode & 0o777 == 0o600
+    assert KeyRing.open(str(place)) == ring
+    assert os.listdir(place.parent) == ["keys"]
+
+
+def test_made_keys_differ(tmp_path):
+    """No two files get the same key or id."""
+    rings = [KeyRing.open(tmp_path / str(number)) for number in range(20)]
+    assert len({ring.first.secret for ring in rings}) == len({ring.first.id for ring in rings}) == 20
+
+
+def test_of_several_that_find_no_file_one_makes_it(place):
+    """Processes that open a missing ring at once all end up with the same keys."""
+    code = (
+        "import sys; sys.stdin.readline()\n"
+        "from democrai_sandbox.access.keyring import KeyRing\n"
+        "print(KeyRing.open(sys.argv[1]).first.id)"
+    )
+    command = [sys.executable, "-c", code, str(place)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen(command, **pipes) for _ in range(4)]
+    for process in processes:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    ids = [process.communicate(timeout=60)[0].strip() for process in processes]
+    assert ids == [KeyRing.open(place).first.id] * 4
+    assert os.listdir(place.parent) == ["keys"]
+
+
+def test_threads_that_find_no_file_get_one_ring(place):
+    """Threads that open a missing ring at once, over and over, never see two rings."""
+    for number in range(20):
+        path, found, barrier = place.with_name(f"keys-{number}"), [], threading.Barrier(4)
+
+        def look(path=path, found=found, barrier=barrier):
+            barrier.wait(30)
+            found.append(KeyRing.open(path))
+
+        threads = [threading.Thread(target=look) for _ in range(4)]
+        [thread.start() for thread in threads]
+        [thread.join(30) for thread in threads]
+        assert len(found) == 4
+        assert len(set(found)) == 1
+
+
+def test_the_order_of_the_lines_is_the_order_of_the_keys(place):
+    """The first line encrypts; comments, empty lines and white space around lines do not matter."""
+    other = base64.b64encode(SECRET[::-1]).decode()
+    ring = KeyRing.open(write(place, f"# ours\n\n  new-1:{ENCODED}  \r\n#old:\nold_1.x:{other}"))
+    assert ring == KeyRing((Key("new-1", SECRET), Key("old_1.x", SECRET[::-1])))
+    assert ring.first.id == "new-1"
+    assert ring.find("old_1.x").secret == SECRET[::-1]
+    assert ring.find("old") is None
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (ENCODED, "expected id:base64"),
+        (f":{ENCODED}", "an id has"),
+        (f"a b:{ENCODED}", "an id has"),
+        (f"{'x' * 65}:{ENCODED}", "an id has"),
+        ("new:", "32 bytes, this one 0"),
+        (f"new:{ENCODED[:-4]}", "32 bytes, this one 30"),
+        (f"new:{ENCODED[:-1]}", "not base64"),
+        (f"new:{ENCODED[:8]} {ENCODED[8:]}", "not base64"),
+        (f"new:{ENCODED}:x", "not base64"),
+        (f"first:{ENCODED}", "the same id as in line 2"),
+        (f"n\u00e4w:{ENCODED}", "not ASCII"),
+    ],
+)
+def test_a_malformed_line_is_named_and_not_shown(place, line, reason):
+    """A line that is no key is refused with its number and the reason, without any of its text."""
+    with pytest.raises(InvalidInputError) as caught:
+        KeyRing.open(write(place, f"# comment\nfirst:{base64.b64encode(SECRET[::-1]).decode()}\n\n{line}\n"))
+    assert f"{place}, line 4: " in str(caught.value)
+    assert reason in str(caught.value)
+    assert ENCODED[:8] not in caught.value.diagnostics()
+
+
+def test_all_malformed_lines_are_named(place):
+    """One refusal tells of every bad line."""
+    with pytest.raises(InvalidInputError) as caught:
+        KeyRing.open(write(place, f"x\ny:{ENCODED}\nz:z\n"))
+    assert [problem.message.partition(", ")[2][:6] for problem in caught.value.problems] == ["line 1", "line 3"]
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "# nothing\n"])
+def test_a_file_without_a_key_is_refused(place, text):
+    """An empty file is an error, never an empty ring, and it is not filled."""
+    with pytest.raises(InvalidInputError, match="there is no key in it"):
+        KeyRing.open(write(place, text))
+    assert place.read_text() == text
+
+
+def test_a_huge_file_is_refused(place):
+    """What is far too large to be a key file is not read."""
+    with pytest.raises(InvalidInputError, match="larger than"):
+        KeyRing.open(write(place, f"a:{ENCODED}\n" + "#" * 70_000))
+
+
+def test_a_ring_is_never_empty_nor_ambiguous():
+    """Rings made in code obey the same rules as files."""
+    for keys in ((), (Key("a", SECRET), Key("a", SECRET[::-1]))):
+        with pytest.raises(InvalidInputError):
+            KeyRing(keys)
+    for key_id, secret in (("", SECRET), ("a:b", SECRET), ("a\n", SECRET), ("a", SECRET[1:])):
+        with pytest.raises(InvalidInputError):
+            Key(key_id, secret)
+
+
+def test_secrets_are_not_shown():
+    """The representation of keys and rings holds their ids only."""
+    assert repr(KeyRing((Key("a", SECRET),))) == "KeyRing(keys=(Key(id='a'),))"
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o620, 0o604, 0o602, 0o610, 0o777])
+def test_a_file_that_others_may_use_is_refused(place, mode):
+    """Any right of group or others is refused with the mode that was found and the one that is wanted."""
+    with pytest.raises(InvalidInputError, match=rf"mode {mode:04o}\); expected 0600"):
+        KeyRing.open(write(place, f"a:{ENCODED}\n", mode))
+
+
+def test_a_file_that_its_owner_may_only_read_is_fine(place):
+    """Mode 0400 is stricter than needed, and works."""
+    assert KeyRing.open(write(place, f"a:{ENCODED}\n", 0o400)).first.id == "a"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_file_of_another_user_is_refused(place):
+    """Who owns the file could exchange the keys: it must be the user of this process."""
+    os.chown(write(place, f"a:{ENCODED}\n"), 65534, -1)
+    with pytest.raises(InvalidInputError, match="belongs to user 65534, expected 0"):
+        KeyRing.open(place)
+
+
+def test_what_is_no_plain_file_is_refused(tmp_path):
+    """Links, folders and pipes are refused at once."""
+    write(tmp_path / "real", f"a:{ENCODED}\n")
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "folder").mkdir(0o700)
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    for name in ("link", "dangling"):
+        with pytest.raises(InvalidInputError, match="must not be a symbolic link"):
+            KeyRing.open(tmp_path / name)
+    for name in ("folder", "pipe"):
+        with pytest.raises(InvalidInputError, match="not a plain file"):
+            KeyRing.open(tmp_path / name)
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    """The folder is not made: it is probably misspelt."""
+    with pytest.raises(InvalidInputError, match="the folder for the key file does not exist"):
+        KeyRing.open(tmp_path / "typo" / "keys")
+
+
+def test_rotation_puts_a_new_key_first(place):
+    """After a rotation the new key encrypts, the old ones stay in their order, and comments survive."""
+    write(place, f"# ours\na:{ENCODED}\n")
+    rotated = rotate(place)
+    assert rotated == KeyRing.open(place)
+    assert [key.id for key in rotate(place).keys[1:]] == [rotated.first.id, "a"]
+    assert place.stat().st_mode & 0o777 == 0o600
+    assert "# ours\n" in place.read_text()
+    assert os.listdir(place.parent) == ["keys"]
+
+
+def test_rotations_at_once_lose_no_key(place):
+    """Of rotations that happen at the same time every one adds its key."""
+    KeyRing.open(place)
+    made = []
+
+    def turn():
+        for _ in range(5):
+            made.append(rotate(place).first)
+
+    threads = [threading.Thread(target=turn) for _ in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join(60) for thread in threads]
+    ring = KeyRing.open(place)
+    assert len(ring.keys) == 21
+    assert set(made) < set(ring.keys)
+
+
+def test_retiring_takes_one_key_out(place):
+    """A retired key is gone from the file; the others stay."""
+    write(place, f"a:{ENCODED}\n# of 2025\n b:{ENCODED}\nab:{ENCODED}\n")
+    assert retire(place, "b") == KeyRing.open(place)
+    assert place.read_text() == f"a:{ENCODED}\n# of 2025\nab:{ENCODED}\n"
+
+
+def test_the_key_that_encrypts_cannot_be_retired(place):
+    """The first key, and so the last one too, stays until another one encrypts; the file is not touched."""
+    write(place, f"first:{ENCODED}\n")
+    with pytest.raises(InvalidInputError, match="rotate first"):
+        retire(place, "first")
+    rotate(place)
+    retire(place, "first")
+    assert len(KeyRing.open(place).keys) == 1
+
+
+def test_retiring_an_unknown_key_suggests_the_nearest(place):
+    """A misspelt id changes nothing."""
+    text = write(place, f"a:{ENCODED}\nspring:{ENCODED}\n").read_text()
+    with pytest.raises(InvalidInputError, match="did you mean 'spring'"):
+        retire(place, "sprint")
+    assert place.read_text() == text
+
+
+@pytest.mark.parametrize("act", [rotate, lambda path: retire(path, "a")])
+def test_a_malformed_file_is_not_rewritten(place, act):
+    """Neither rotation nor retirement touches a file that they do not understand."""
+    text = write(place, f"a:{ENCODED}\nbroken\n").read_text()
+    with pytest.raises(InvalidInputError, match="line 2"):
+        act(place)
+    assert place.read_text() == text
+
+
+def test_a_write_that_fails_leaves_the_old_file(place, monkeypatch):
+    """When the new file cannot be put in place, the old ring stays and no copy of the keys is left behind."""
+    ring = KeyRing.open(place)
+
+    def fail(self, target):
+        assert len(KeyRing.open(self).keys) == 2  # complete and readable before it gets the name
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(OSError, match="No space left"):
+        rotate(place)
+    assert KeyRing.open(place) == ring
+    assert os.listdir(place.parent) == ["keys"]
+
+
+def test_a_key_file_follows_rotations(place):
+    """A ring that is in use sees new and retired keys without being opened again."""
+    file = KeyFile(place)
+    old = file.ring().first
+    assert rotate(place) == file.ring()
+    assert file.ring() is file.ring()
+    retire(place, old.id)
+    assert old not in file.ring().keys
+
+
+def test_a_rotation_right_after_opening_is_seen(place, monkeypatch):
+    """Keys that come just after a file was read for the first time are not overlooked."""
+    read = KeyRing.open
+
+    def read_and_lag(path):
+        ring = read(path)
+        rotate(path)
+        return ring
+
+    monkeypatch.setattr(KeyRing, "open", read_and_lag)
+    file = KeyFile(place)
+    assert file.ring() == read(place)
+    assert len(file.ring().keys) == 2
+
+
+@pytest.mark.parametrize("spoil", [lambda path: path.unlink(), lambda path: write(path, "broken")])
+def test_a_key_file_that_goes_bad_keeps_the_ring_and_says_so_once(place, spoil, caplog):
+    """Keys that were read stay in use while the file is missing or malformed; good ones are taken again later."""
+    file = KeyFile(place)
+    ring = file.ring()
+    spoil(place)
+    with caplog.at_level(logging.WARNING):
+        assert [file.ring(), file.ring()] == [ring, ring]
+    assert [record.message.startswith(f"the key file {place} cannot be read") for record in caplog.records] == [True]
+    write(place, f"b:{ENCODED}\n")
+    assert file.ring() == KeyRing((Key("b", SECRET),))
+
+
+def test_a_bad_key_file_is_refused_at_start(place):
+    """Nothing starts with keys that cannot be read."""
+    with pytest.raises(InvalidInputError):
+        KeyFile(write(place, "broken"))

@@ -1,0 +1,488 @@
+"""Two nodes over one store against a model of it that fits on a page: whatever happens in whatever order."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from democrai_sandbox.access import service
+from democrai_sandbox.access.administration import Administration
+from democrai_sandbox.access.audit import verify_store
+from democrai_sandbox.access.events import open_bus
+from democrai_sandbox.access.identity import Caller
+from democrai_sandbox.access.node import AccessNode
+from democrai_sandbox.access.registrar import Limits
+from democrai_sandbox.access.service import AccessService, Unguarded
+from democrai_sandbox.access.store import open_store
+from democrai_sandbox.access.values import (
+    AuditAction,
+    DecisionFilter,
+    Effect,
+    Page,
+    RequestFilter,
+    RequestState,
+    Scope,
+)
+from democrai_sandbox.errors import DecisionConflict
+from democrai_sandbox.policy import DecisionCode, InvalidInputError, Subject
+
+SCALE = float(os.environ.get("PROOF_SCALE", "1"))
+"""How many times as much is tried as by default."""
+
+BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
+NEVER_ASKED_TOO_MUCH = Limits(new_requests=10**9, counting_seconds=0)
+
+
+class Place(NamedTuple):
+    """Something to ask for. Places with the same steps are equivalent, one with fewer of the same steps covers."""
+
+    resource: str
+    operation: str
+    target: str
+    steps: tuple[str, ...]
+
+    def covers(self, other):
+        return self[:2] == other[:2] and other.steps[: len(self.steps)] == self.steps
+
+
+_URL = "https://api.example.com"
+_HOST = Place("network", "receive", _URL, (_URL,))
+_V1 = Place("network", "receive", f"{_URL}/v1", (_URL, "v1"))
+_FOLDER = Place("filesystem", "read", "/not/there", ("/", "not", "there"))
+WORLDS = (
+    (_HOST, _V1, Place("network", "receive", f"{_URL}/v1/x", (_URL, "v1", "x"))),
+    (_V1, Place("network", "send", f"{_URL}/v1", (_URL, "v1")), Place("network", "send", _URL, (_URL,))),
+    (
+        Place("network", "receive", "http://localhost:8080/a", ("here", "a")),
+        Place("network", "receive", "http://127.0.0.1:8080/a", ("here", "a")),
+    ),
+    (_FOLDER, Place("filesystem", "read", "/not/there/a", ("/", "not", "there", "a"))),
+    (_V1, _FOLDER, Place("system_dependency", "execute", "ffmpeg", ("ffmpeg",))),
+)
+"""Each run is about few places, so that what happens to one often meets what happened to another."""
+SPELLINGS = {
+    _URL: (_URL, "HTTPS://API.example.com.:443/"),
+    f"{_URL}/v1": (f"{_URL}/v1", f"{_URL}/v1/", f"{_URL}/v1?q=1"),
+    "/not/there": ("/not/there", "/not//there/./a/.."),
+}
+SUBJECTS = (Subject("module", "demo"), Subject("tool", "demo.read"))
+USERS = ("", "ann")
+SESSIONS = ("", "s1", "s2")
+
+nodes = st.integers(0, 1)
+subjects = st.sampled_from(SUBJECTS)
+some_place = st.integers(0, 5)
+lifetimes = st.none() | st.sampled_from([1, 10, 100]).map(lambda seconds: timedelta(seconds=seconds))
+picks = st.integers(0, 1000)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A decision that has not ended."""
+
+    id: str
+    subject: Subject
+    place: Place
+    effect: Effect
+    scope: Scope
+    session: str
+    expires: datetime | None
+
+    @property
+    def name(self):
+        return self.subject, self.place
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A pending request."""
+
+    id: str
+    subject: Subject
+    place: Place
+    user: str
+    session: str
+    count: int
+    seen: datetime
+    session_ended: bool = False
+
+    @property
+    def name(self):
+        return self.subject, self.place
+
+
+def answer(standing, subject, place, session, now):
+    """Return what these decisions say: a denial first, then the session's approval, then a permanent one."""
+    found = {
+        (one.effect, one.scope)
+        for one in standing
+        if one.subject == subject
+        and one.place.covers(place)
+        and one.session in ("", session)
+        and (one.expires is None or now < one.expires)
+    }
+    for kind, code in (
+        ((Effect.DENIAL, Scope.PERMANENT), DecisionCode.DENIED),
+        ((Effect.APPROVAL, Scope.SESSION), DecisionCode.SESSION_APPROVAL),
+        ((Effect.APPROVAL, Scope.PERMANENT), DecisionCode.PERMANENT_APPROVAL),
+    ):
+        if kind in found:
+            return code
+    return None
+
+
+@cache
+def empty_database():
+    """Bring one database to the schema; the others are copies of it."""
+    folder = Path(tempfile.mkdtemp(prefix="model-"))
+    try:
+        open_store(f"sqlite:///{folder}/empty.db").close()
+        return (folder / "empty.db").read_bytes()
+    finally:
+        shutil.rmtree(folder)
+
+
+class Host(Unguarded):
+    """Serves whom the test says."""
+
+    def __init__(self):
+        self.served = Caller()
+
+    def caller(self):
+        return self.served
+
+
+class OneNode:
+    """A node with all that a host would put around it; without threads, so that the test says when it looks."""
+
+    def __init__(self, url, clock):
+        self.store = open_store(url)
+        self.node = AccessNode(self.store, open_bus("memory"), clock=clock)
+        self.host = Host()
+        self.service = AccessService(self.node, self.host, limits=NEVER_ASKED_TOO_MUCH)
+        self.administration = Administration(self.node, self.host)
+        self.node.refresh()
+
+    def ask(self, subject, place, user, session, *, target=None, register=True):
+        self.host.served = Caller(user, "", session)
+        return self.service.check_external_access(
+            resource_type=place.resource,
+            operation=place.operation,
+            target=target or place.target,
+            subject=subject,
+            register_request=register,
+        )
+
+    def deciding(self):
+        self.host.served = Caller("root", role="super")
+        return self.administration
+
+
+class TwoNodes(RuleBasedStateMachine):
+    """What the store must hold, and what each node has seen of it."""
+
+    @initialize(world=st.sampled_from(WORLDS))
+    def begin(self, world):
+        self.world = world
+        self.now = BEGINNING
+        self.patched = pytest.MonkeyPatch()
+        self.patched.setattr(
+            service, "time_ns", lambda: int((self.now - datetime.fromtimestamp(0, UTC)).total_seconds()) * 10**9
+        )
+        self.folder = Path(tempfile.mkdtemp(prefix="model-"))
+        (self.folder / "model.db").write_bytes(empty_database())
+        self.nodes = [self.open(), self.open()]
+        self.standing: dict[str, Standing] = {}
+        self.seen = [(), ()]
+        self.waiting: dict[tuple, Waiting] = {}
+        self.answered: dict[str, RequestState] = {}
+        self.asked: list[tuple] = []
+        self.ended: list[str] = []
+        self.audit: list[AuditAction] = []
+
+    def open(self):
+        return OneNode(f"sqlite:///{self.folder}/model.db", lambda: self.now)
+
+    def teardown(self):
+        if not hasattr(self, "nodes"):
+            return
+        try:
+            if sys.exc_info()[0] is not None:
+                return  # what went wrong first is what counts
+            for index in (0, 1):
+                self.look(index)
+            self.the_nodes_say_what_they_have_seen()
+            self.the_store_holds_the_model()
+            assert verify_store(self.nodes[0].store).ok
+            assert [record.action for record in self.nodes[1].store.audit_rows()] == self.audit
+        finally:
+            for node in self.nodes:
+                node.store.close()
+            self.patched.undo()
+            shutil.rmtree(self.folder)
+
+    # ---- what happens ------------------------------------------------------------------------------------------------
+
+    @rule(
+        node=nodes,
+        subject=subjects,
+        place=some_place,
+        user=st.sampled_from(USERS),
+        session=st.sampled_from(SESSIONS),
+        spelling=picks,
+    )
+    def ask(self, node, subject, place, user, session, spelling):
+        """Somebody asks: one request per tuple and origin, whatever the node knows."""
+        self.asked.append((subject, self.world[place % len(self.world)], user, session))
+        self.ask_again(node, len(self.asked) - 1, spelling)
+
+    @precondition(lambda self: self.asked)
+    @rule(node=nodes, pick=picks, spelling=picks)
+    def ask_again(self, node, pick, spelling):
+        """The same in another spelling, or at the other node."""
+        name = subject, place, user, session = self.asked[pick % len(self.asked)]
+        spellings = SPELLINGS.get(place.target, (place.target,))
+        told = self.nodes[node].ask(subject, place, user, session, target=spellings[spelling % len(spellings)])
+        if known := answer(self.seen[node], subject, place, session, self.now):
+            assert (told.code, told.request_id) == (known, None)
+            return
+        if waiting := self.waiting.get(name):
+            self.waiting[name] = replace(waiting, count=waiting.count + 1, seen=self.now)
+            assert (told.code, told.request_id) == (DecisionCode.PENDING, waiting.id)
+            return
+        same = [one for one in self.standing.values() if one.place == place]
+        if answer(same, subject, place, session, self.now):
+            # Decided already, which this node had not seen: it looks, and answers by what there is.
+            self.saw(node)
+            assert told.code == answer(self.seen[node], subject, place, session, self.now)
+            return
+        assert told.code is DecisionCode.PENDING and not told.allowed
+        self.waiting[name] = Waiting(told.request_id, subject, place, user, session, 1, self.now)
+        self.audit.append(AuditAction.REQUESTED)
+
+    @precondition(lambda self: self.waiting)
+    @rule(node=nodes, pick=picks, broader=st.none() | some_place)
+    def approve_for_session(self, node, pick, broader):
+        """Only where there is a session; it is the request's."""
+        waiting = self.pick(self.waiting, pick)
+        act = lambda target: self.nodes[node].deciding().approve_for_session(waiting.id, target=target)
+        if not waiting.session or waiting.session_ended:
+            assert act(None).decision is None and act(None).skipped
+            return
+        self.decide(node, waiting, broader, act, Effect.APPROVAL, Scope.SESSION)
+
+    @precondition(lambda self: self.waiting)
+    @rule(node=nodes, pick=picks, broader=st.none() | some_place, lifetime=lifetimes)
+    def approve_permanently(self, node, pick, broader, lifetime):
+        """With a lifetime or without."""
+        waiting = self.pick(self.waiting, pick)
+        act = lambda target: (
+            self.nodes[node].deciding().approve_permanently(waiting.id, target=target, lifetime=lifetime)
+        )
+        self.decide(node, waiting, broader, act, Effect.APPROVAL, Scope.PERMANENT, lifetime)
+
+    @precondition(lambda self: self.waiting)
+    @rule(node=nodes, pick=picks, broader=st.none() | some_place)
+    def deny(self, node, pick, broader):
+        """Also for more than was asked for."""
+        waiting = self.pick(self.waiting, pick)
+        act = lambda target: self.nodes[node].deciding().deny_external_access(waiting.id, target=target)
+        self.decide(node, waiting, broader, act, Effect.DENIAL, Scope.PERMANENT)
+
+    @rule(node=nodes, subject=subjects, place=some_place, effect=st.sampled_from(Effect), lifetime=lifetimes)
+    def decide_unasked(self, node, subject, place, effect, lifetime):
+        """Nobody has to ask first."""
+        place = self.world[place % len(self.world)]
+
+        def act(target):
+            administration = self.nodes[node].deciding()
+            return administration.decide_unasked(
+                subject,
+                resource_type=place.resource,
+                operation=place.operation,
+                target=target,
+                effect=effect,
+                lifetime=lifetime,
+            )
+
+        if effect is Effect.APPROVAL and self.in_the_way(subject, place):
+            with pytest.raises(DecisionConflict):
+                act(place.target)
+            return
+        made = act(place.target).decision
+        self.decided(node, made, subject, place, effect, Scope.PERMANENT, "", lifetime)
+
+    @precondition(lambda self: self.answered)
+    @rule(node=nodes, pick=picks)
+    def decide_twice(self, node, pick):
+        """A request that is not pending any more is decided by nobody."""
+        request_id = sorted(self.answered)[pick % len(self.answered)]
+        administration = self.nodes[node].deciding()
+        for act in (administration.approve_permanently, administration.deny_external_access):
+            with pytest.raises(DecisionConflict):
+                act(request_id)
+
+    @precondition(lambda self: self.standing)
+    @rule(node=nodes, pick=picks)
+    def revoke(self, node, pick):
+        """What a decision allowed or denied is undecided again."""
+        standing = self.pick(self.standing, pick)
+        self.nodes[node].deciding().revoke(standing.id)
+        self.end([standing])
+        self.audit.append(AuditAction.REVOKED)
+        self.saw(node)
+
+    @precondition(lambda self: self.ended)
+    @rule(node=nodes, pick=picks)
+    def revoke_twice(self, node, pick):
+        """What has ended cannot end again."""
+        with pytest.raises(DecisionConflict):
+            self.nodes[node].deciding().revoke(self.ended[pick % len(self.ended)])
+
+    @rule(node=nodes, session=st.sampled_from(SESSIONS[1:]))
+    def end_session(self, node, session):
+        """Its approvals end with it; what it asked for can only be approved permanently."""
+        over = [one for one in self.standing.values() if one.session == session]
+        assert self.nodes[node].administration.end_session(session) == len(over)
+        self.end(over)
+        marked = {
+            name: replace(one, session_ended=True)
+            for name, one in self.waiting.items()
+            if one.session == session and not one.session_ended
+        }
+        self.waiting |= marked
+        if over or marked:
+            self.audit.append(AuditAction.SESSION_ENDED)
+        self.saw(node)
+
+    @rule(node=nodes, patience=st.sampled_from([5, 1000]))
+    def tidy(self, node, patience):
+        """What has expired ends; what nobody answered is given up, which decides nothing."""
+        self.nodes[node].administration.tidy(pending_lifetime=timedelta(seconds=patience))
+        over = [one for one in self.standing.values() if one.expires is not None and one.expires <= self.now]
+        self.end(over)
+        self.audit += [AuditAction.EXPIRED] * len(over)
+        for name, one in list(self.waiting.items()):
+            if one.seen < self.now - timedelta(seconds=patience):
+                self.answered[one.id] = RequestState.AGED_OUT
+                del self.waiting[name]
+                self.audit.append(AuditAction.AGED_OUT)
+        if over:
+            self.saw(node)
+
+    @rule(seconds=st.sampled_from([1, 9, 100]))
+    def time_passes(self, seconds):
+        """By hand."""
+        self.now += timedelta(seconds=seconds)
+
+    @rule(node=nodes)
+    def look(self, node):
+        """A node that lagged sees everything."""
+        self.nodes[node].node.refresh()
+        self.saw(node)
+
+    @rule(node=nodes)
+    def start_anew(self, node):
+        """A node that starts reads what is in force, and comes to the same as one that followed."""
+        self.nodes[node].store.close()
+        self.nodes[node] = self.open()
+        self.saw(node)
+
+    # ---- what holds always -------------------------------------------------------------------------------------------
+
+    @invariant()
+    def the_nodes_say_what_they_have_seen(self):
+        """Exactly what was decided when a node last looked: so one that lags allows nothing that never was allowed."""
+        for node, seen in zip(self.nodes, self.seen, strict=True):
+            for subject in SUBJECTS:
+                for place in self.world:
+                    for session in SESSIONS:
+                        told = node.ask(subject, place, "eve", session, register=False)
+                        expected = answer(seen, subject, place, session, self.now) or DecisionCode.NOT_ENABLED
+                        assert told.code is expected, (subject, place, session)
+                        assert told.allowed is expected.allows
+
+    @invariant()
+    def the_store_holds_the_model(self):
+        """The same requests are pending, as often asked for, and the same decisions stand."""
+        store = self.nodes[0].store
+        pending = store.requests(RequestFilter(states=(RequestState.PENDING,)), Page(limit=1000)).items
+        origins = Counter((one.access, one.origin.user_id, one.origin.session_key) for one in pending)
+        assert set(origins.values()) <= {1}
+        stored = {one.id: (one.access.target, one.count, one.last_seen, one.session_ended) for one in pending}
+        assert stored == {
+            one.id: (one.place.target, one.count, one.seen, one.session_ended) for one in self.waiting.values()
+        }
+        assert {one.id for one in store.decisions(DecisionFilter(), Page(limit=1000)).items} == set(self.standing)
+
+    # ---- parts -------------------------------------------------------------------------------------------------------
+
+    def pick(self, some, pick):
+        values = sorted(some.values(), key=lambda one: one.id)
+        return values[pick % len(values)]
+
+    def saw(self, node):
+        self.seen[node] = tuple(self.standing.values())
+
+    def end(self, over):
+        for one in over:
+            del self.standing[one.id]
+            self.ended.append(one.id)
+
+    def in_the_way(self, subject, place):
+        """Whether a denial of something broader would leave an approval without effect."""
+        broader = [one for one in self.standing.values() if one.effect is Effect.DENIAL and one.place != place]
+        return answer(broader, subject, place, "", self.now) is not None
+
+    def decide(self, node, waiting, broader, act, effect, scope, lifetime=None):
+        """Decide about a request, for what it asks or for something else that should cover it."""
+        place = waiting.place
+        broader = None if broader is None else self.world[broader % len(self.world)]
+        if broader is not None:
+            place = Place(place.resource, place.operation, broader.target, broader.steps)
+            if broader.resource != place.resource or not place.covers(waiting.place):
+                with pytest.raises(InvalidInputError):
+                    act(broader.target)
+                return
+        if effect is Effect.APPROVAL and self.in_the_way(waiting.subject, place):
+            with pytest.raises(DecisionConflict):
+                act(broader and broader.target)
+            return
+        made = act(broader and broader.target).decision
+        session = waiting.session if scope is Scope.SESSION else ""
+        self.decided(node, made, waiting.subject, place, effect, scope, session, lifetime, waiting)
+
+    def decided(self, node, made, subject, place, effect, scope, session, lifetime, waiting=None):
+        """Enter a decision: end what it replaces, answer what it covers."""
+        same = [one for one in self.standing.values() if one.name == (subject, place)]
+        kind = (effect, scope, session)
+        self.end(
+            one for one in same if Effect.DENIAL in (effect, one.effect) or (one.effect, one.scope, one.session) == kind
+        )
+        expires = None if lifetime is None else self.now + lifetime
+        self.standing[made.id] = Standing(made.id, subject, place, *kind, expires)
+        for name, one in list(self.waiting.items()):
+            if one.subject == subject and place.covers(one.place) and session in ("", one.session):
+                del self.waiting[name]
+                self.answered[one.id] = RequestState.DENIED if effect is Effect.DENIAL else RequestState.APPROVED
+        assert waiting is None or waiting.id in self.answered
+        actions = {Effect.DENIAL: AuditAction.DENIED, Effect.APPROVAL: AuditAction.APPROVED}
+        self.audit.append(AuditAction.APPROVED_FOR_SESSION if scope is Scope.SESSION else actions[effect])
+        self.saw(node)
+
+
+TestTwoNodes = TwoNodes.TestCase
+TestTwoNodes.settings = settings(max_examples=int(60 * SCALE), stateful_step_count=40)

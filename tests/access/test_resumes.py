@@ -1,0 +1,731 @@
+"""Resumptions: each runs as its requester until it succeeds or is given up, and how it ended is on record."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from democrai_sandbox.access.keyring import Key, KeyRing
+from democrai_sandbox.access.resumes import LONGEST_ERROR, ResumeRunner, ResumeSettings
+from democrai_sandbox.access.sealing import Sealer, reseal_all
+from democrai_sandbox.access.store import open_store
+from democrai_sandbox.access.values import (
+    AccessTuple,
+    AuditAction,
+    AuditFilter,
+    Effect,
+    Listing,
+    NewDecision,
+    NewRequest,
+    Origin,
+    Page,
+    Resume,
+    ResumeState,
+    Scope,
+)
+from democrai_sandbox.errors import StoreUnavailable
+from democrai_sandbox.policy import Operation, ResourceType, Subject
+
+START = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+RING = KeyRing((Key("first", b"1" * 32),))
+UNFINISHED = {ResumeState.WAITING, ResumeState.RUNNING}
+
+
+class MemoryStore:
+    """The part of a store that resumptions need, in memory: it shows that the runner needs nothing else."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.rows, self.contexts, self.leases = {}, {}, {}
+
+    def add(self, request, now):
+        self.contexts[request.id] = request.resume_context
+        row = Resume(
+            f"resume-{request.id}", request.id, request.resume_action, request.origin, request.access.subject,
+            ResumeState.WAITING, 0, now, now,
+        )  # fmt: skip
+        self.rows[row.id] = row
+
+    def resume_context(self, request_id):
+        return self.contexts[request_id]
+
+    def claim_resume(self, *, node, lease_until, now):
+        with self.lock:
+            for row in self.rows.values():
+                waiting = row.state is ResumeState.WAITING and row.next_attempt <= now
+                if waiting or (row.state is ResumeState.RUNNING and self.leases[row.id] <= now):
+                    self.leases[row.id] = lease_until
+                    self.rows[row.id] = replace(
+                        row, state=ResumeState.RUNNING, attempts=row.attempts + 1, leased_by=node
+                    )
+                    return self.rows[row.id]
+            return None
+
+    def finish_resume(self, resume, *, node, error, retry_at, now):
+        with self.lock:
+            row = self.rows[resume.id]
+            if (row.state, row.leased_by, row.attempts) != (ResumeState.RUNNING, node, resume.attempts):
+                return False
+            if error and retry_at:
+                row = replace(row, state=ResumeState.WAITING, next_attempt=retry_at, last_error=error, leased_by="")
+            else:
+                state = ResumeState.FAILED if error else ResumeState.SUCCEEDED
+                row = replace(row, state=state, last_error=error, finished_at=now, leased_by="")
+            self.rows[row.id] = row
+            return True
+
+    def resumes(self, *, unfinished, page):
+        rows = (row for row in self.rows.values() if not unfinished or row.state in UNFINISHED)
+        return Listing(tuple(rows), "")
+
+    def close(self):
+        pass
+
+
+class Faulty:
+    """A store in front of another whose named methods cannot reach the database for a while."""
+
+    def __init__(self, store):
+        self.store, self.broken, self.calls = store, set(), Counter()
+
+    def __getattr__(self, name):
+        self.calls[name] += 1
+        if name in self.broken:
+            raise StoreUnavailable from OSError("connection refused")
+        return getattr(self.store, name)
+
+
+class World:
+    """A store with approved requests, a clock that stands still, and handlers that note how they were called."""
+
+    def __init__(self, store):
+        self.store, self.now, self.ring = store, START, RING
+        self.sealer = Sealer(lambda: self.ring)
+        self.handlers, self.runs = {}, []
+        self.count = 0
+
+    def approved(self, action="go_on", context=None):
+        """Return the id of a request that was approved, so that its action is due."""
+        self.count += 1
+        subject = Subject.parse("tool:demo.read")
+        access = AccessTuple(subject, ResourceType.NETWORK, Operation.RECEIVE, f"https://example.com/{self.count}")
+        origin = Origin("ann", "acme", "session-1", "task-1")
+        bare = NewRequest(access, access.target, (str(subject),), origin, action, f"{self.count:026}")
+        request = replace(bare, resume_context=None if context is None else self.sealer.seal(context, bare))
+        if isinstance(self.store, MemoryStore):
+            self.store.add(request, self.now)
+        else:
+            assert self.store.register(request, now=self.now).created
+            self.store.decide(
+                NewDecision(access, Effect.APPROVAL, Scope.PERMANENT, "root", request_id=request.id), now=self.now
+            )
+        return request.id
+
+    def handler(self, name="go_on", does=lambda context: None):
+        """Register a handler that notes its call and then does something with its context."""
+
+        def handle(context, *, origin, subject, request_id):
+            self.runs.append((name, context, origin, subject, request_id))
+            return does(context)
+
+        self.handlers[name] = handle
+
+    def runner(self, node="node-1", store=None, **settings):
+        return ResumeRunner(
+            store or self.store, self.sealer, self.handlers, node=node, clock=lambda: self.now,
+            settings=ResumeSettings(**settings), chance=lambda: 0.0,
+        )  # fmt: skip
+
+    def row(self, request_id):
+        rows = self.store.resumes(unfinished=False, page=Page(1000)).items
+        return next(row for row in rows if row.request_id == request_id)
+
+    def unfinished(self):
+        return len(self.store.resumes(unfinished=True, page=Page(1000)).items)
+
+    def later(self, **time):
+        self.now += timedelta(**time)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def world(request, tmp_path):
+    store = MemoryStore() if request.param == "memory" else open_store(f"sqlite:///{tmp_path / 'access.db'}")
+    yield World(store)
+    store.close()
+
+
+def raising(error):
+    def act(context):
+        raise error
+
+    return act
+
+
+def eventually(condition, seconds=20):
+    """Wait until something is so that a thread brings about."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come about in time"
+        time.sleep(0.01)
+
+
+# ---- one attempt
+
+
+def test_a_handler_goes_on_as_the_requester(world):
+    """The handler of the action gets the decrypted context, and the requester's identity, subject and request."""
+    request_id = world.approved(context={"page": [1, None]})
+    world.handler()
+    assert world.runner().run_due() == 1
+    origin, subject = Origin("ann", "acme", "session-1", "task-1"), Subject.parse("tool:demo.read")
+    assert world.runs == [("go_on", {"page": [1, None]}, origin, subject, request_id)]
+    row = world.row(request_id)
+    assert (row.state, row.attempts, row.last_error) == (ResumeState.SUCCEEDED, 1, "")
+    assert row.finished_at == world.now
+
+
+def test_a_request_without_a_context_goes_on_without_one(world):
+    """An action that needs no context gets None."""
+    world.approved()
+    world.handler()
+    world.runner().run_due()
+    assert [context for _, context, *_ in world.runs] == [None]
+
+
+def test_a_success_is_final(world):
+    """What has succeeded is never run again, however much time goes by, on no node."""
+    world.approved()
+    world.handler()
+    assert [world.runner().run_due(), world.runner().run_due()] == [1, 0]
+    world.later(days=1000)
+    assert [world.runner(node).run_due() for node in ("node-1", "node-2")] == [0, 0]
+    assert len(world.runs) == 1
+
+
+def test_everything_that_is_due_is_run(world):
+    """One round runs all, each with the handler of its own action; one that fails stops none of the others."""
+    world.handler("good")
+    world.handler("bad", raising(ValueError("no")))
+    ids = [world.approved(action) for action in ("good", "bad", "good", "bad", "good")]
+    assert world.runner().run_due() == 5
+    assert Counter(name for name, *_ in world.runs) == {"good": 3, "bad": 2}
+    assert [world.row(request_id).state.value for request_id in ids] == [
+        "succeeded", "waiting", "succeeded", "waiting", "succeeded",
+    ]  # fmt: skip
+
+
+# ---- attempts
+
+
+def test_a_failure_is_recorded_and_tried_again_later(world):
+    """An attempt that failed is on record with its error, and the next one comes when its time has come."""
+    request_id = world.approved(context=1)
+    world.handler(does=raising(ValueError("not yet")))
+    assert world.runner().run_due() == 1
+    row = world.row(request_id)
+    assert (row.state, row.attempts, row.last_error) == (ResumeState.WAITING, 1, "ValueError: not yet")
+    assert row.next_attempt == world.now + timedelta(seconds=1)
+    assert world.runner().run_due() == 0
+    world.later(seconds=1)
+    world.handler()
+    assert world.runner("node-2").run_due() == 1
+    row = world.row(request_id)
+    assert (row.state, row.attempts, row.last_error) == (ResumeState.SUCCEEDED, 2, "")
+    assert [context for _, context, *_ in world.runs] == [1, 1]
+
+
+def test_attempts_come_to_an_end(world):
+    """After the last attempt the resumption has failed for good, with its last error to be seen."""
+    request_id = world.approved()
+    world.handler(does=lambda context: 1 // 0)
+    waits = []
+    while world.unfinished():
+        assert world.runner(longest_delay=timedelta(seconds=5)).run_due() == 1
+        row = world.row(request_id)
+        if row.state is ResumeState.WAITING:
+            waits.append((row.next_attempt - world.now).total_seconds())
+            world.now = row.next_attempt
+    assert waits == [1, 2, 4, 5]
+    assert len(world.runs) == 5
+    assert (row.state, row.attempts) == (ResumeState.FAILED, 5)
+    assert row.last_error == "ZeroDivisionError: integer division or modulo by zero"
+    world.later(days=1000)
+    assert world.runner().run_due() == 0
+
+
+def test_waits_are_spread_by_chance():
+    """The wait lies between a half of its full length and the full length, however many attempts there were."""
+    for chance, factor in ((0.0, 1), (0.5, 0.75), (1.0, 0.5)):
+        runner = ResumeRunner(None, None, {}, node="n", clock=None, chance=lambda chance=chance: chance)
+        waits = [runner._delay(attempts).total_seconds() for attempts in (1, 2, 5, 9, 10, 10_000)]
+        assert waits == [wait * factor for wait in (1, 2, 16, 256, 300, 300)]
+    waits = {ResumeRunner(None, None, {}, node="n", clock=None)._delay(3) for _ in range(20)}
+    assert len(waits) > 10
+    assert all(timedelta(seconds=2) <= wait <= timedelta(seconds=4) for wait in waits)
+
+
+def test_an_unknown_action_fails_at_once(world, caplog):
+    """No handler, no further attempts: the record names the action and the nearest that there is."""
+    request_id = world.approved("downlaod")
+    world.handler("download")
+    with caplog.at_level(logging.WARNING):
+        assert world.runner().run_due() == 1
+    row = world.row(request_id)
+    assert (row.state, row.attempts) == (ResumeState.FAILED, 1)
+    assert row.last_error == ("no handler is registered for the resume action 'downlaod' (did you mean 'download'?)")
+    assert world.runs == []
+    assert f"request {request_id}, attempt 1 failed, for good" in caplog.text
+
+
+def test_an_unreadable_context_fails_at_once(world):
+    """A context whose key is gone is recorded as such, and the handler is not called with something else."""
+    request_id = world.approved(context={"token": "swordfish"})
+    world.handler()
+    world.ring = KeyRing((Key("other", b"2" * 32),))
+    assert world.runner().run_due() == 1
+    row = world.row(request_id)
+    assert row.state is ResumeState.FAILED
+    assert row.last_error == (
+        "the resume context cannot be read: it was sealed with the key 'first', which is not in the key ring"
+    )
+    assert world.runs == []
+
+
+def test_keys_that_cannot_be_had_now_are_waited_for(world):
+    """A failure to get at the keys themselves is no verdict about the context: it is tried again."""
+    request_id = world.approved(context=1)
+    world.handler()
+
+    def fail():
+        raise OSError(5, "Input/output error")
+
+    world.sealer._ring, ring = fail, world.sealer._ring
+    world.runner().run_due()
+    assert world.row(request_id).state is ResumeState.WAITING
+    assert world.row(request_id).last_error == "OSError: [Errno 5] Input/output error"
+    world.sealer._ring = ring
+    world.later(seconds=1)
+    world.runner().run_due()
+    assert world.row(request_id).state is ResumeState.SUCCEEDED
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("error", "recorded"),
+    [
+        (ValueError(), "ValueError: "),
+        (ValueError("x" * 5000), "ValueError: " + "x" * (LONGEST_ERROR - 12)),
+        (ValueError("\ud800" * 5000), ("ValueError: " + "\\ud800" * 5000)[:LONGEST_ERROR]),
+        (ValueError("a\0b\udcff\U0001f600"), "ValueError: a\\x00b\\udcff\U0001f600"),
+        (Mute(), "Mute: (its text cannot be had)"),
+        (StoreUnavailable(), "StoreUnavailable: sandbox_external_access_check_failed"),
+    ],
+)
+def test_the_text_of_an_error_is_made_fit_for_every_database(world, error, recorded):
+    """Type and text are recorded, bounded and storable; an error of the handler's own is never taken for ours."""
+    request_id = world.approved()
+    world.handler(does=raising(error))
+    world.runner().run_due()
+    assert world.row(request_id).last_error == recorded
+
+
+def test_no_traceback_and_no_context_are_recorded(world, caplog):
+    """The record of a failure has the error's own text and nothing of what the handler was working on."""
+    request_id = world.approved(context={"token": "swordfish"})
+
+    def act(context):
+        token = context["token"]
+        try:
+            raise KeyError(token)
+        except KeyError:
+            raise ValueError("no entry")
+
+    world.handler(does=act)
+    with caplog.at_level(logging.DEBUG):
+        world.runner().run_due()
+    assert world.row(request_id).last_error == "ValueError: no entry"
+    assert "swordfish" not in caplog.text
+
+
+def test_an_asynchronous_handler_is_refused(world):
+    """A coroutine that nobody would await is no success: it is recorded as failed, at once."""
+    request_id = world.approved()
+
+    async def act():
+        raise AssertionError
+
+    world.handler(does=lambda context: act())
+    world.runner().run_due()
+    assert world.row(request_id).state is ResumeState.FAILED
+    assert "the handler is asynchronous" in world.row(request_id).last_error
+
+
+# ---- attempts that are lost
+
+
+def test_an_interrupt_passes_on_and_the_attempt_is_lost(world):
+    """KeyboardInterrupt is not recorded; when the lease has run out, and not before, the next attempt is made."""
+    request_id = world.approved()
+    world.handler(does=raising(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        world.runner().run_due()
+    assert world.row(request_id).state is ResumeState.RUNNING
+    world.handler()
+    world.later(minutes=5, microseconds=-1)
+    assert world.runner("node-2").run_due() == 0
+    world.later(microseconds=1)
+    assert world.runner("node-2").run_due() == 1
+    assert (world.row(request_id).state, world.row(request_id).attempts) == (ResumeState.SUCCEEDED, 2)
+
+
+def test_an_action_that_ends_its_process_every_time_is_given_up(world):
+    """Lost attempts count: after the last one nothing is run any more, and the record says why."""
+    request_id = world.approved()
+    world.handler(does=raising(ValueError("first")))
+    world.runner().run_due()
+    world.handler(does=raising(SystemExit()))
+    for _ in range(4):
+        world.later(minutes=5)
+        with pytest.raises(SystemExit):
+            world.runner().run_due()
+    world.later(minutes=5)
+    assert world.runner().run_due() == 1
+    assert len(world.runs) == 5
+    row = world.row(request_id)
+    assert row.state is ResumeState.FAILED
+    assert row.last_error == (
+        "given up after 5 attempts, the last of which never reported back; the error before that: ValueError: first"
+    )
+
+
+def test_an_attempt_that_outlives_its_lease_changes_nothing(world, caplog):
+    """When another attempt has been made meanwhile, the outcome of the late one is left out, failure or success."""
+    request_id = world.approved()
+
+    def overtaken(context):
+        world.later(minutes=5)
+        world.handler()
+        assert world.runner("node-2").run_due() == 1
+        raise ValueError("late")
+
+    world.handler(does=overtaken)
+    with caplog.at_level(logging.WARNING):
+        assert world.runner("node-1").run_due() == 1
+    row = world.row(request_id)
+    assert (row.state, row.attempts, row.last_error) == (ResumeState.SUCCEEDED, 2, "")
+    assert "its lease had run out" in caplog.text
+
+
+def test_a_lease_of_the_same_node_is_told_apart_by_its_attempt(world):
+    """Two runners of one node do not take each other's attempts for their own."""
+    request_id = world.approved()
+
+    def overtaken(context):
+        world.later(minutes=5)
+        world.handler(does=raising(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            world.runner("node-1").run_due()
+
+    world.handler(does=overtaken)
+    world.runner("node-1").run_due()
+    assert (world.row(request_id).state, world.row(request_id).attempts) == (ResumeState.RUNNING, 2)
+
+
+# ---- the database is away
+
+
+def test_a_database_that_is_away_is_told_and_nothing_is_lost(world):
+    """Without the database nothing is claimed and nothing is run; with it again everything goes on."""
+    store = Faulty(world.store)
+    request_id = world.approved(context=1)
+    world.handler()
+    runner = world.runner(store=store)
+    store.broken = {"claim_resume"}
+    with pytest.raises(StoreUnavailable):
+        runner.run_due()
+    assert (world.runs, world.row(request_id).attempts) == ([], 0)
+    store.broken = {"resume_context"}
+    with pytest.raises(StoreUnavailable):
+        runner.run_due()
+    assert world.runs == []
+    store.broken = set()
+    world.later(minutes=5)
+    assert runner.run_due() == 1
+    assert world.row(request_id).state is ResumeState.SUCCEEDED
+
+
+@pytest.mark.parametrize("away", [timedelta(0), timedelta(hours=1)])
+def test_an_outcome_that_could_not_be_recorded_is_kept(world, away):
+    """A success that the database did not take is recorded when it is back, and its handler is not run again."""
+    store = Faulty(world.store)
+    request_id = world.approved()
+    world.handler()
+    runner = world.runner(store=store)
+    store.broken = {"finish_resume"}
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable):
+            runner.run_due()
+    assert world.row(request_id).state is ResumeState.RUNNING
+    store.broken = set()
+    world.now += away
+    assert runner.run_due() == 0
+    assert (world.row(request_id).state, world.row(request_id).attempts) == (ResumeState.SUCCEEDED, 1)
+    assert len(world.runs) == 1
+
+
+# ---- new keys
+
+
+def test_after_resealing_old_keys_can_be_retired(tmp_path):
+    """Resumptions that wait go on over a change of keys; contexts that no key opens are named and left."""
+    world = World(open_store(f"sqlite:///{tmp_path / 'access.db'}"))
+    try:
+        kept = world.approved(context="kept")
+        world.ring = KeyRing((Key("lost", b"3" * 32),))
+        lost = world.approved(context="lost")
+        world.ring = KeyRing((Key("new", b"2" * 32), *RING.keys))
+        fresh = world.approved(context="fresh")
+        assert reseal_all(world.store, world.sealer) == (1, (lost,))
+        assert reseal_all(world.store, world.sealer) == (0, (lost,))
+        world.ring = KeyRing(world.ring.keys[:1])
+        world.handler()
+        assert world.runner().run_due() == 3
+        assert {context for _, context, *_ in world.runs} == {"kept", "fresh"}
+        assert [world.row(request_id).state.value for request_id in (kept, lost, fresh)] == [
+            "succeeded", "failed", "succeeded",
+        ]  # fmt: skip
+    finally:
+        world.store.close()
+
+
+# ---- several at once
+
+
+def test_several_nodes_run_each_resumption_once(world):
+    """Nodes that look at the same time share the work; nothing is run twice and nothing is left."""
+    ids = [world.approved() for _ in range(24)]
+    world.handler(does=lambda context: time.sleep(0.002))
+    barrier, counts = threading.Barrier(4), []
+
+    def work(node):
+        barrier.wait(30)
+        counts.append(world.runner(node).run_due())
+
+    threads = [threading.Thread(target=work, args=(f"node-{number}",)) for number in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join(60) for thread in threads]
+    assert sum(counts) == 24
+    assert Counter(request_id for *_, request_id in world.runs) == dict.fromkeys(ids, 1)
+    assert world.unfinished() == 0
+
+
+class Crash(BaseException):
+    """The end of a process, as far as the runner can tell."""
+
+
+def outcome_of(word):
+    return {"fail": raising(ValueError("no")), "crash": raising(Crash())}.get(word, lambda context: None)
+
+
+words = st.sampled_from(["succeed", "fail", "crash", "unrecorded", "unrecorded crash"])
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory):
+    store = open_store(f"sqlite:///{tmp_path_factory.mktemp('lasting') / 'access.db'}")
+    yield World(store)
+    store.close()
+
+
+@settings(max_examples=60)
+@given(plan=st.lists(words, min_size=12, max_size=12))
+def test_every_resumption_comes_to_its_end(lasting, plan):
+    """Whatever happens in which attempt: it ends, no attempt follows a recorded success, and none exceeds the limit."""
+    world, store = lasting, Faulty(lasting.store)
+    world.runs.clear()
+    request_id, plan, recorded, runner = world.approved(context=1), iter(plan), [], world.runner(store=store)
+    while world.row(request_id).state in UNFINISHED:
+        word = next(plan, "succeed")
+        store.broken = {"finish_resume"} if "unrecorded" in word else set()
+        world.handler(does=outcome_of(word))
+        with suppress(Crash, StoreUnavailable):
+            runner.run_due()
+        if "crash" in word:
+            runner = world.runner(store=store)  # a new process, which knows nothing of the old one
+        recorded.append(world.row(request_id).state)
+        world.later(minutes=5)
+    row = world.row(request_id)
+    assert row.state is recorded[-1]
+    assert not set(recorded[:-1]) - UNFINISHED
+    assert len(world.runs) <= 5
+    assert row.state is ResumeState.SUCCEEDED or len(world.runs) == 5
+    store.broken = set()
+    world.later(days=1)
+    assert [runner.run_due(), world.runner("node-2").run_due()] == [0, 0]
+    assert world.row(request_id) == row
+
+
+# ---- the thread
+
+
+@pytest.fixture
+def running():
+    """Runners that are stopped at the end, whatever happens."""
+    runners = []
+    yield lambda runner: (runners.append(runner), runner.start(), runner)[2]
+    for runner in runners:
+        assert runner.stop()
+
+
+def test_the_thread_runs_what_is_due_when_it_is_poked(world, running):
+    """What was due at the start is run, and what comes later as soon as the runner is poked."""
+    world.handler()
+    world.approved()
+    store = Faulty(world.store)
+    runner = running(world.runner(store=store, interval=timedelta(hours=1)))
+    eventually(lambda: world.unfinished() == 0)
+    world.approved()
+    runner.poke()
+    eventually(lambda: world.unfinished() == 0)
+    assert len(world.runs) == 2
+    time.sleep(0.2)
+    assert store.calls["claim_resume"] <= 5  # two that found something, two or three that found nothing more
+
+
+def test_the_thread_looks_by_itself_now_and_then(world, running):
+    """Resumptions that nobody told of, of another node for example, are found; and looking is not done in a hurry."""
+    world.handler()
+    store = Faulty(world.store)
+    running(world.runner(store=store, interval=timedelta(milliseconds=100)))
+    eventually(lambda: store.calls["claim_resume"] >= 2)
+    world.approved()
+    eventually(lambda: world.unfinished() == 0)
+    before = store.calls["claim_resume"]
+    time.sleep(0.5)
+    assert store.calls["claim_resume"] - before <= 6
+
+
+def test_the_thread_outlives_a_database_that_is_away(world, running, caplog):
+    """The thread waits for the database, says so once, and goes on when it is back."""
+    world.handler()
+    world.approved()
+    store = Faulty(world.store)
+    store.broken = {"claim_resume"}
+    with caplog.at_level(logging.WARNING):
+        running(world.runner(store=store, interval=timedelta(milliseconds=20)))
+        eventually(lambda: store.calls["claim_resume"] >= 5)
+        assert world.runs == []
+        store.broken = set()
+        eventually(lambda: world.unfinished() == 0)
+    assert [record.getMessage() for record in caplog.records] == [
+        "resumptions wait for the database: connection refused"
+    ]
+
+
+def test_the_thread_outlives_a_handler_that_exits(world, running, caplog):
+    """A handler that calls sys.exit loses its own attempt and nothing else."""
+    lost = world.approved("exit")
+    world.handler("exit", raising(SystemExit(1)))
+    world.handler()
+    runner = running(world.runner(interval=timedelta(milliseconds=20)))
+    eventually(lambda: world.runs)
+    kept = world.approved()
+    runner.poke()
+    eventually(lambda: world.row(kept).state is ResumeState.SUCCEEDED)
+    assert world.row(lost).state is ResumeState.RUNNING
+    assert "a round of resumptions was broken off" in caplog.text
+
+
+def test_stopping_waits_for_the_attempt_and_starts_no_other(world):
+    """The attempt that runs is finished and recorded, what else was due stays; starting again goes on with it."""
+    entered, leave = threading.Event(), threading.Event()
+    world.handler(does=lambda context: (entered.set(), leave.wait(30)))
+    [world.approved() for _ in range(2)]
+    runner = world.runner()
+    runner.start()
+    runner.start()
+    assert entered.wait(30)
+    assert not runner.stop(timeout=0.05)
+    leave.set()
+    assert runner.stop()
+    assert runner.stop()
+    assert (len(world.runs), world.unfinished()) == (1, 1)
+    assert not any(thread.name == "democrai-access-resumes" for thread in threading.enumerate())
+    runner.start()
+    eventually(lambda: world.unfinished() == 0)
+    assert runner.stop()
+
+
+def test_a_runner_that_never_started_can_be_stopped(world):
+    """Stopping needs no start."""
+    assert world.runner().stop()
+
+
+# ---- over processes
+
+CHILD = """
+import sys, time
+from datetime import UTC, datetime, timedelta
+from democrai_sandbox.access.keyring import KeyFile
+from democrai_sandbox.access.resumes import ResumeRunner
+from democrai_sandbox.access.sealing import Sealer
+from democrai_sandbox.access.store import open_store
+
+def handle(context, *, origin, subject, request_id):
+    print("started", context["amount"], flush=True)
+    time.sleep(600)
+
+now = datetime.fromisoformat(sys.argv[3])
+store, sealer = open_store(sys.argv[1]), Sealer(KeyFile(sys.argv[2]).ring)
+ResumeRunner(store, sealer, {"go_on": handle}, node="child", clock=lambda: now).run_due()
+"""
+
+
+def test_an_attempt_whose_process_was_killed_is_made_again(tmp_path):
+    """Killed with -9 inside its handler: another process takes over when the lease has run out, and only once."""
+    from democrai_sandbox.access.keyring import KeyFile
+
+    url, keys = f"sqlite:///{tmp_path / 'access.db'}", tmp_path / "keys"
+    world = World(open_store(url))
+    try:
+        world.sealer = Sealer(KeyFile(keys).ring)
+        request_id = world.approved(context={"amount": 7})
+        command = [sys.executable, "-c", CHILD, url, str(keys), world.now.isoformat()]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+            try:
+                assert child.stdout.readline() == "started 7\n"
+            finally:
+                child.kill()
+        assert child.returncode == -signal.SIGKILL
+        world.handler()
+        assert (world.row(request_id).state, world.row(request_id).attempts) == (ResumeState.RUNNING, 1)
+        assert world.runner().run_due() == 0
+        world.later(minutes=5)
+        assert world.runner().run_due() == 1
+        assert [context for _, context, *_ in world.runs] == [{"amount": 7}]
+        world.later(days=1)
+        assert world.runner().run_due() == 0
+        assert (world.row(request_id).state, world.row(request_id).attempts) == (ResumeState.SUCCEEDED, 2)
+        wanted = AuditFilter(actions=(AuditAction.RESUME_SUCCEEDED, AuditAction.RESUME_FAILED))
+        records = world.store.audit(wanted, Page()).items
+        assert [(record.action, record.request_id) for record in records] == [
+            (AuditAction.RESUME_SUCCEEDED, request_id)
+        ]
+    finally:
+        world.store.close()

@@ -1,0 +1,325 @@
+"""Guarded code and the access-policy service together: what was approved works, in the activation that is running."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from tests.guard.harness import Case
+
+
+@pytest.fixture
+def case(tmp_path):
+    """A private world in which a body runs in a process of its own."""
+    return Case(tmp_path)
+
+
+def open_access(world, **more):
+    """Return the service as a host sets it up, with the guard asking it."""
+    from democrai_sandbox import access_changed, configure_guard
+    from democrai_sandbox.access import Access, AccessSettings
+    from democrai_sandbox.runtime.surroundings import GuardSurroundings
+
+    folder = os.path.join(world.base, "state")
+    os.makedirs(folder)
+    settings = AccessSettings(
+        database=f"sqlite:///{folder}/access.db", key_file=f"{folder}/keys", poll_seconds=0.1, **more
+    )
+    access = Access(settings, GuardSurroundings())
+    configure_guard(decider=access.service, protected_paths=[folder])
+    access.node.on_change(access_changed)
+    return access
+
+
+def as_admin(act, *args, **details):
+    """Decide as the host does for an administrator, on a thread of its own: the caller may be guarded."""
+    from democrai_sandbox.access import Caller
+    from democrai_sandbox.runtime.surroundings import serving
+
+    with serving(Caller(user_id="ada", role="super")):
+        return act(*args, **details)
+
+
+class Office:
+    """An administrator's own thread, started before any guard: it does what is left on its desk."""
+
+    def __init__(self):
+        self.jobs, self.results = [], []
+        self._wake, self._done = threading.Semaphore(0), threading.Semaphore(0)
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def _work(self):
+        while True:
+            self._wake.acquire()
+            act, args, details = self.jobs.pop(0)
+            self.results.append(as_admin(act, *args, **details))
+            self._done.release()
+
+    def have(self, act, *args, **details):
+        self.jobs.append((act, args, details))
+        self._wake.release()
+        self._done.acquire()
+        return self.results[-1]
+
+
+def outcome(action):
+    """Return what an action came to, in a word."""
+    try:
+        return action()
+    except Exception as error:  # noqa: BLE001 - the kind is what is told
+        return f"{type(error).__name__}: {error}"
+
+
+def file_story(world):
+    from democrai_sandbox import process_guard_context
+    from democrai_sandbox.guard import ask_external_access
+    from democrai_sandbox.policy import Operation, ResourceType
+
+    access = open_access(world)
+    told = {}
+
+    def read():
+        with open(world.secret) as file:
+            return file.read()
+
+    with access:
+        office, admin = Office(), access.administration
+        guard = process_guard_context(subject="demo", allowed_paths=[world.root], user_id="uma", session_key="s1")
+        with guard:
+            told["before"] = outcome(read)
+            told["probes register"] = len(office.have(admin.pending_requests).items)
+            said = ask_external_access(ResourceType.FILESYSTEM, Operation.READ, world.secret)
+            told["asked"] = [said.code, said.requires_approval, said.request_id is not None]
+            told["still"] = outcome(read)
+            told["approved"] = office.have(admin.approve_for_session, said.request_id).decision.session_key
+            told["after"] = outcome(read)
+            told["write"] = outcome(lambda: open(world.secret, "a"))
+            told["asked again"] = ask_external_access(ResourceType.FILESYSTEM, Operation.READ, world.secret).code
+        admin.end_session("s1")
+        with guard:
+            told["session ended"] = outcome(read)
+        with process_guard_context(subject="other", allowed_paths=[world.root], user_id="uma", session_key="s1"):
+            told["other subject"] = outcome(read)
+    return told
+
+
+def test_an_approved_file_opens_in_the_running_activation(case):
+    """Low-level probes put nothing down, an explicit question does; approval works at once, for that operation only."""
+    told = case.run(file_story)
+    assert told["before"].startswith("FilesystemDenied")
+    assert told["probes register"] == 0
+    assert told["asked"] == ["pending", True, True]
+    assert told["still"].startswith("FilesystemDenied")
+    assert told["approved"] == "s1"
+    assert told["after"] == "SECRET"
+    assert told["write"].startswith("FilesystemDenied")
+    assert told["asked again"] == "session_approval"
+    assert told["session ended"].startswith("FilesystemDenied")
+    assert told["other subject"].startswith("FilesystemDenied")
+
+
+def network_story(world):
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+    from urllib.request import urlopen
+
+    from democrai_sandbox import process_guard_context
+    from democrai_sandbox.errors import NetworkDenied
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"ok")
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    origin = f"http://127.0.0.1:{server.server_port}"
+    access = open_access(world)
+    told = {}
+
+    def fetch(path):
+        with urlopen(f"{origin}{path}", timeout=5) as answer:
+            return answer.read().decode()
+
+    with access:
+        office, admin = Office(), access.administration
+        guard = process_guard_context(subject="demo", allowed_paths=[world.root], user_id="uma", session_key="s1")
+        with guard:
+            try:
+                fetch("/v1/a")
+            except NetworkDenied as denial:
+                told["denied"] = [str(denial).startswith("External URL is locked."), denial.request_id is not None]
+                told["hint"] = denial.request_id in denial.hint
+                asked = denial.request_id
+            request = office.have(admin.pending_requests).items[0]
+            told["request"] = [request.id == asked, request.access.operation, request.origin.user_id, request.chain]
+            office.have(admin.approve_permanently, asked, target=f"{origin}/v1")
+            told["after"] = outcome(lambda: fetch("/v1/a"))
+            told["below"] = outcome(lambda: fetch("/v1/b/c"))
+            told["beside"] = outcome(lambda: fetch("/v2")).split(" (")[0]
+            decision = office.have(admin.approvals).items[0]
+            office.have(admin.revoke, decision.id)
+            told["revoked"] = outcome(lambda: fetch("/v1/a")).split(" (")[0]
+            waiting = [
+                found for found in office.have(admin.pending_requests).items if found.access.target.endswith("/v1/a")
+            ]
+            office.have(admin.deny_external_access, waiting[0].id)
+            told["disabled"] = outcome(lambda: fetch("/v1/a")).split(" (")[0]
+    server.shutdown()
+    return told
+
+
+def test_an_approved_url_is_fetched_in_the_running_activation(case):
+    """A network check puts a request down by itself; approving its prefix opens what is below it; revoking shuts it."""
+    told = case.run(network_story)
+    assert told["denied"] == [True, True]
+    assert told["hint"]
+    assert told["request"] == [True, "receive", "uma", ["module:demo"]]
+    assert (told["after"], told["below"]) == ("ok", "ok")
+    assert told["beside"] == "NetworkDenied: External URL is locked."
+    assert told["revoked"] == "NetworkDenied: External URL is locked."
+    assert told["disabled"] == "NetworkDenied: External resource is disabled."
+
+
+def subject_story(world):
+    from democrai_sandbox import process_guard_context
+    from democrai_sandbox.access import Caller
+    from democrai_sandbox.guard import ask_external_access
+    from democrai_sandbox.policy import Operation, ResourceType
+    from democrai_sandbox.runtime.surroundings import serving
+
+    access = open_access(world)
+    told = {}
+    with access:
+        office, admin = Office(), access.administration
+        with process_guard_context(subject="demo", allowed_paths=[world.root], user_id="uma", session_key="s1"):
+            said = ask_external_access(ResourceType.NETWORK, Operation.RECEIVE, "https://api.test/x")
+            # Pretending to serve an administrator does not help: the guard is still there.
+            with serving(Caller(user_id="ada", role="super")):
+                told["approve"] = outcome(lambda: admin.approve_permanently(said.request_id))
+                told["list"] = outcome(admin.pending_requests)
+                told["session"] = outcome(lambda: admin.end_session("s1"))
+                told["pretend"] = outcome(
+                    lambda: (
+                        access.service.check_external_access(
+                            resource_type="network", operation="receive", target="https://api.test/y"
+                        ).code
+                    )
+                )
+            told["as another"] = outcome(
+                lambda: access.service.check_external_access(
+                    resource_type="network", operation="receive", target="https://api.test/x", subject=object()
+                )
+            )
+            told["database"] = outcome(lambda: open(os.path.join(world.base, "state", "access.db"), "rb"))
+            told["keys"] = outcome(
+                lambda: (
+                    ask_external_access(
+                        ResourceType.FILESYSTEM, Operation.READ, os.path.join(world.base, "state", "keys")
+                    ).code
+                )
+            )
+        told["who"] = sorted(
+            {(found.origin.user_id, found.origin.session_key) for found in office.have(admin.pending_requests).items}
+        )
+    return told
+
+
+def test_guarded_code_neither_decides_nor_says_who_it_is(case):
+    """Identity comes from the guard's state; what the host protects cannot even be asked for."""
+    told = case.run(subject_story)
+    for act in ("approve", "list", "session"):
+        assert told[act] == "ExternalAccessAdminRequired: external_access_admin_required"
+    assert told["pretend"] == "pending"
+    assert told["as another"].startswith("InvalidInputError")
+    assert told["database"].startswith("FilesystemDenied")
+    assert told["keys"] == "not_enabled"
+    assert told["who"] == [["uma", "s1"]]
+
+
+def resume_story(world):
+    from democrai_sandbox import process_guard_context
+    from democrai_sandbox.guard import current_guard
+
+    done = threading.Event()
+    ran = []
+
+    def go_on(context, *, origin, subject, request_id):
+        ran.append([context, origin.user_id, origin.session_key, str(subject), current_guard() is None])
+        done.set()
+
+    access = open_access(world)
+    access.resumes._handlers = {"go-on": go_on}
+    told = {}
+    with access:
+        office, admin = Office(), access.administration
+        with process_guard_context(subject="demo", allowed_paths=[world.root], user_id="uma", session_key="s1"):
+            said = access.service.require_external_access(
+                resource_type="network",
+                operation="receive",
+                target="https://api.test/x",
+                resume_action="go-on",
+                resume_context={"page": 7},
+            )
+            told["bad"] = outcome(
+                lambda: access.service.require_external_access(
+                    resource_type="network",
+                    operation="receive",
+                    target="https://api.test/z",
+                    resume_action="go-on",
+                    resume_context={"page": object()},
+                )
+            ).split(":")[0]
+        told["said"] = said.code
+        with open(os.path.join(world.base, "state", "access.db"), "rb") as file:
+            told["in the clear"] = b'"page"' in file.read()
+        office.have(admin.approve_permanently, said.request_id)
+        done.wait(10)
+        told["ran"] = ran
+    return told
+
+
+def test_what_was_stopped_goes_on_after_the_approval_as_its_requester(case):
+    """With the context that guarded code gave, kept encrypted meanwhile; a context that is no JSON is refused."""
+    told = case.run(resume_story)
+    assert told["said"] == "pending"
+    assert told["in the clear"] is False
+    assert told["ran"] == [[{"page": 7}, "uma", "s1", "module:demo", True]]
+    assert told["bad"] == "InvalidInputError"
+
+
+def failing_story(world):
+    from democrai_sandbox import process_guard_context
+    from democrai_sandbox.errors import StoreUnavailable
+    from democrai_sandbox.guard import ask_external_access
+    from democrai_sandbox.policy import Operation, ResourceType
+
+    access = open_access(world)
+    told = {}
+    with access:
+        access.node.stop()
+        register = access.store.register
+
+        def away(*_, **__):
+            raise StoreUnavailable
+
+        with process_guard_context(subject="demo", allowed_paths=[world.root]):
+            access.store.register = away
+            told["explicit"] = outcome(
+                lambda: ask_external_access(ResourceType.NETWORK, Operation.SEND, "https://a.test")
+            )
+            access.store.register = register
+            told["back"] = ask_external_access(ResourceType.NETWORK, Operation.SEND, "https://a.test").code
+    return told
+
+
+def test_a_database_that_is_away_is_no_denial_to_guarded_code(case):
+    """The check failed, which is said; afterwards it goes on."""
+    told = case.run(failing_story)
+    assert told["explicit"] == "ExternalAccessCheckFailed: sandbox_external_access_check_failed"
+    assert told["back"] == "pending"
