@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
+from types import CellType, FunctionType, MethodType, ModuleType
 
 import pytest
 
@@ -323,3 +325,86 @@ def test_a_database_that_is_away_is_no_denial_to_guarded_code(case):
     told = case.run(failing_story)
     assert told["explicit"] == "ExternalAccessCheckFailed: sandbox_external_access_check_failed"
     assert told["back"] == "pending"
+
+
+# ---- what can be reached ---------------------------------------------------------------------------------------------
+
+SOUGHT = {
+    "AccessNode",
+    "SqlStore",
+    "AccessService",
+    "Administration",
+    "ResumeRunner",
+    "Registrar",
+    "KeyFile",
+    "KeyRing",
+    "Engine",
+}
+
+
+def held(thing, name):
+    """Return an attribute, or nothing where looking for it fails."""
+    try:
+        return getattr(thing, name, None)
+    except Exception:  # noqa: BLE001 - some make what is not there yet
+        return None
+
+
+def neighbours(thing):
+    """Return what an object leads to, by all that Python shows of it."""
+    if isinstance(thing, dict):
+        return [*thing.keys(), *thing.values()]
+    if isinstance(thing, list | tuple | set | frozenset):
+        return list(thing)
+    if isinstance(thing, MethodType):
+        return [thing.__self__, thing.__func__]
+    if isinstance(thing, FunctionType):
+        return [thing.__closure__, thing.__defaults__, thing.__dict__, thing.__kwdefaults__]
+    if isinstance(thing, CellType):
+        try:
+            return [thing.cell_contents]
+        except ValueError:
+            return []
+    if isinstance(thing, ModuleType):
+        return [vars(thing)] if thing.__name__.startswith(("democrai_sandbox", "threading", "sqlalchemy.pool")) else []
+    found = [getattr(thing, "__dict__", None)]
+    for kind in type(thing).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        found += [held(thing, name) for name in ((slots,) if isinstance(slots, str) else slots)]
+    if isinstance(thing, type):
+        found.append(dict(vars(thing)))
+    return found
+
+
+def walk(world):
+    from democrai_sandbox import process_guard_context
+
+    access = open_access(world)
+    told = {}
+    with access:
+        ours = [module for name, module in sys.modules.items() if name.startswith("democrai_sandbox")]
+        with process_guard_context(subject="demo", allowed_paths=[world.root]):
+            queue = [(thread, thread.name) for thread in threading.enumerate()] + [
+                (module, module.__name__) for module in ours
+            ]
+            told["threads"] = sorted(name for _, name in queue if name.startswith("access"))
+            seen, found = set(), []
+            while queue:
+                thing, way = queue.pop()
+                if id(thing) in seen or isinstance(thing, str | bytes | int | float | None.__class__):
+                    continue
+                seen.add(id(thing))
+                if type(thing).__name__ in SOUGHT:
+                    found.append(way)
+                    continue
+                queue += [(other, f"{way}.{type(thing).__name__}"[-300:]) for other in neighbours(thing)]
+            told["found"], told["many"] = found, len(seen)
+    return told
+
+
+def test_neither_threads_nor_modules_lead_to_the_decisions(case):
+    """The service's threads are listed like all others, but show nothing of what they work on."""
+    told = case.run(walk)
+    assert told["threads"] == ["access-refresh", "access-resumes"]
+    assert told["many"] > 1000
+    assert told["found"] == []

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from democrai_sandbox.errors import ResumeContextUnreadable, StoreUnavailable
 from democrai_sandbox.policy import nearest
 
+from .threads import Worker
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import datetime
@@ -82,7 +84,7 @@ class ResumeRunner:
         self._available = True
         self._wake = threading.Event()
         self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: Worker | None = None
 
     # ---- one round
 
@@ -152,7 +154,7 @@ class ResumeRunner:
         if self._thread is not None and self._thread.is_alive():
             return
         self._wake.clear()
-        self._thread = threading.Thread(target=self._loop, name="democrai-access-resumes", daemon=True)
+        self._thread = Worker("access-resumes", self._loop)
         self._thread.start()
 
     def stop(self, timeout: float | None = 10.0) -> bool:

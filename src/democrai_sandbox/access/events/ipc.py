@@ -46,7 +46,7 @@ class IpcBus(LinkedBus):
             self._hub.forget()
 
     def _listen(self) -> None:
-        with Folder(self._path) as folder:
+        with Folder.open(self._path) as folder:
             link = self._connect(folder)
         with link:
             with self._sockets:

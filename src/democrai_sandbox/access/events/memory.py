@@ -31,7 +31,7 @@ class MemoryBus:
     @property
     def connected(self) -> bool:
         """Whether it is started and not stopped."""
-        return self.node in _listening[self._channel]
+        return self.node in _listening.get(self._channel, ())
 
     def publish(self, generation: int) -> None:
         """Tell the other buses of the channel; nothing happens before the start and after the stop."""

@@ -26,15 +26,21 @@ _OPEN_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 class Folder:
     """A folder that only its owner can enter, held open: what was checked is what is used."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, number: int, owner: int) -> None:
+        self.number = number
+        self.owner = owner
+
+    @classmethod
+    def open(cls, path: Path) -> Folder:
+        """Return the folder, which is made if it is missing; raises ``PermissionError`` where others can enter it."""
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.number = os.open(path, _OPEN_FOLDER)
-        status = os.fstat(self.number)
-        self.owner = status.st_uid
+        number = os.open(path, _OPEN_FOLDER)
+        status = os.fstat(number)
         wrong = _what_is_wrong(status)
         if wrong:
-            self.close()
+            os.close(number)
             raise PermissionError(wrong)
+        return cls(number, status.st_uid)
 
     def __enter__(self) -> Self:
         return self
@@ -50,9 +56,7 @@ class Folder:
 
     def again(self) -> Folder:
         """Return the same folder, held open once more."""
-        other = object.__new__(Folder)
-        other.number, other.owner = os.dup(self.number), self.owner
-        return other
+        return Folder(os.dup(self.number), self.owner)
 
     def address(self, name: str) -> str:
         """Return the address of a socket in the folder; one that is short, however deep the folder lies."""
@@ -125,7 +129,7 @@ def checked_folder(path: object) -> Path:
         raise InvalidInputError.of(f"a folder is a path, got {shown(path)}", pointer="/folder")
     absolute = Path(path).absolute()
     try:
-        with Folder(absolute):
+        with Folder.open(absolute):
             return absolute
     except OSError as error:
         raise InvalidInputError.of(f"{shown(str(path))}: {error.strerror or error}", pointer="/folder") from error

@@ -13,7 +13,7 @@ from democrai_sandbox.access.values import AuditAction, Registered, RequestState
 from democrai_sandbox.errors import RequestUnknown
 from democrai_sandbox.policy import InvalidInputError
 
-from .columns import Moment
+from .columns import AnyText, Moment
 from .journal import SYSTEM, Entry, Ledger
 from .rows import REQUEST_COLUMNS, to_access, to_request, tuple_columns
 from .tables import decisions, is_live, is_pending, requests
@@ -177,7 +177,7 @@ _DECIDED = (
     select(decisions.c.id)
     .where(is_live, decisions.c.digest == bindparam("its_digest"))
     # A permanent decision has no session key, and one for a session never has an empty one.
-    .where(decisions.c.session_key.in_([literal_column("''"), bindparam("its_session")]))
+    .where(decisions.c.session_key.in_([literal_column("''"), bindparam("its_session", type_=AnyText())]))
     .where(decisions.c.expires_at.is_(None) | (decisions.c.expires_at > bindparam("its_time")))
     .limit(1)
 )
