@@ -229,7 +229,7 @@ class TestDecisions:
         """Written now and then, so that unused approvals can be found."""
         decision = desk.decide("approve_permanently", desk.check(URL).request_id).decision
         assert desk.check(URL).allowed
-        desk.service._write_uses()
+        desk.service._notes.write_uses()
         assert desk.store.decision(decision.id).last_used is not None
 
 

@@ -265,7 +265,7 @@ class TestAway:
         with pytest.raises(ExternalAccessCheckFailed):
             desk.check(URL)
         broken.away = False
-        desk.service._write_failures()
+        desk.service._notes.write_failures()
         latest = desk.decide("history").items[0]
         assert (latest.action, latest.after["target"]) == ("check_failed", URL)
 

@@ -7,12 +7,8 @@ time is written, once.
 from __future__ import annotations
 
 import json
-import logging
-import threading
-from collections import deque
 from contextlib import nullcontext
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import lru_cache
 from time import time_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,9 +27,10 @@ from democrai_sandbox.policy import (
 from .contexts import encode_context
 from .identity import Caller
 from .ids import new_id
+from .notes import Notes
 from .registrar import Limits, Registrar
 from .targets import Wanted, read_operation, read_wanted
-from .values import AccessTuple, AuditAction, NewRequest, Origin
+from .values import AccessTuple, NewRequest, Origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,9 +39,7 @@ if TYPE_CHECKING:
     from .interface import GuardState, Question, Surroundings
     from .node import AccessNode
 
-_log = logging.getLogger("democrai_sandbox.access")
 _LONGEST_ACTION = 200
-_FAILURES_KEPT = 100
 _HOST = Subject(SubjectKind.CORE, "host")
 _NOBODY = Caller()
 
@@ -113,11 +108,7 @@ class AccessService:
         self.surroundings: Surroundings = surroundings or Unguarded()
         self._seal = seal
         self._registrar = Registrar(node, limits or Limits())
-        self._uses: dict[str, int] = {}
-        self._failures: deque[dict[str, Any]] = deque(maxlen=_FAILURES_KEPT)
-        self._failures_lock = threading.Lock()
-        node.add_chore(self._write_uses)
-        node.add_chore(self._write_failures)
+        self._notes = Notes(node)
 
     # ---- checks ------------------------------------------------------------------------------------------------------
 
@@ -204,11 +195,11 @@ class AccessService:
         try:
             found = self.node.snapshot.find(asking.subject, wanted, asking.session_key, now)
         except ExternalAccessCheckFailed as error:
-            self._failed(asking, wanted, error)
+            self._notes.failed(asking.subject, wanted.target, error)
             raise
         if found is None:
             return None
-        self._uses[found.decision_id] = now
+        self._notes.used(found.decision_id, now)
         return _ANSWERS[found.code]
 
     def _missing(self, asking: _Asking, wanted: Wanted, wish: _Wish) -> AccessDecision:
@@ -222,7 +213,7 @@ class AccessService:
                 self.node.refresh()
                 return self._decided(asking, wanted) or _locked(wanted, DecisionCode.NOT_ENABLED, None)
         except ExternalAccessCheckFailed as error:
-            self._failed(asking, wanted, error)
+            self._notes.failed(asking.subject, wanted.target, error)
             raise
         return _locked(wanted, DecisionCode.PENDING if request_id else DecisionCode.NOT_ENABLED, request_id)
 
@@ -247,37 +238,6 @@ class AccessService:
             raise InvalidInputError.of("a resume context needs a resume action", pointer="/resume_context")
         if context is not None and self._seal is None:
             raise InvalidInputError.of("this host has no keys to keep a context with", pointer="/resume_context")
-
-    # ---- what is written later ---------------------------------------------------------------------------------------
-
-    def _failed(self, asking: _Asking, wanted: Wanted, error: BaseException) -> None:
-        """Log a failure of the check itself, and keep it for the audit until it can be written."""
-        _log.error("external access could not be checked for %s: %s", asking.subject, error.__cause__ or error)
-        what = {
-            "subject": str(asking.subject),
-            "target": wanted.target[:1000],
-            "error": str(error.__cause__ or error)[:1000],
-        }
-        with self._failures_lock:
-            self._failures.append(what)
-
-    def _write_failures(self) -> None:
-        with self._failures_lock:
-            waiting = list(self._failures)
-            self._failures.clear()
-        for index, what in enumerate(waiting):
-            try:
-                self.node.store.record(AuditAction.CHECK_FAILED, actor="system", now=self.node.clock(), after=what)
-            except ExternalAccessCheckFailed:
-                with self._failures_lock:
-                    self._failures.extendleft(reversed(waiting[index:]))
-                raise
-
-    def _write_uses(self) -> None:
-        if not self._uses:
-            return
-        uses, self._uses = self._uses, {}
-        self.node.store.note_use({key: datetime.fromtimestamp(at / 1e6, UTC) for key, at in uses.items()})
 
 
 class Unguarded:

@@ -133,7 +133,7 @@ class _Decisions:
             # Two threads may do this at once: they come to the same.
             self._tables = tables = _built({}, rows)
             self._rows = ()
-        table = tables.get((wanted.resource_type, wanted.operation))
+        table = tables.get(wanted.place)
         return None if table is None else table.find(wanted, session_key, now)
 
 
@@ -162,7 +162,7 @@ class Snapshot:
 
         ``now`` is in microseconds since the epoch.
         """
-        decisions = self._subjects.get((subject.kind, subject.name))
+        decisions = self._subjects.get((subject.kind.value, subject.name))
         return None if decisions is None else decisions.find(wanted, session_key, now)
 
 

@@ -37,6 +37,8 @@ class Wanted:
     target: str
     """Canonical, and part of the identity of a decision."""
     parsed: NetworkTarget | None = None
+    place: tuple[str, str] = ("", "")
+    """Resource type and operation as plain text, which is looked up faster than members of an enumeration."""
 
     @property
     def is_ambiguous(self) -> bool:
@@ -74,14 +76,16 @@ def read_wanted(resource_type: object, operation: object, target: object, *, res
 
     A path is followed because the guard asks about where a path leads, and an approval has to be about the same.
     """
-    kind, act = read_operation(resource_type, operation)
+    if type(resource_type) is not str or type(operation) is not str:
+        kind, act = read_operation(resource_type, operation)
+        resource_type, operation = kind.value, act.value
     if type(target) is not str:
         raise InvalidInputError.of(f"expected a text, got {type(target).__name__}", pointer="/target")
     if len(target) > LONGEST_RAW_TARGET:
         raise InvalidInputError.of(f"the target is longer than {LONGEST_RAW_TARGET} characters", pointer="/target")
-    if kind is ResourceType.FILESYSTEM and resolve:
+    if resolve and resource_type == "filesystem":
         target = _place_of(_lexical(target))
-    return _read(kind, act, target)
+    return _read(resource_type, operation, target)
 
 
 def read_declared(resource_type: object, operation: object, target: str) -> tuple[ResourceType, Operation, str]:
@@ -96,11 +100,13 @@ def _lexical(path: str) -> str:
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _read(kind: ResourceType, operation: Operation, target: str) -> Wanted:
+def _read(resource_type: str, operation: str, target: str) -> Wanted:
+    kind, act = read_operation(resource_type, operation)
+    place = (kind.value, act.value)
     if kind is not ResourceType.NETWORK:
-        return Wanted(kind, operation, normalise_target(kind, target))
+        return Wanted(kind, act, normalise_target(kind, target), place=place)
     parsed = parse_request(target)
-    return Wanted(kind, operation, parsed.normalized, parsed)
+    return Wanted(kind, act, parsed.normalized, parsed, place)
 
 
 def _place_of(path: str) -> str:

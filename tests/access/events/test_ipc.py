@@ -191,7 +191,7 @@ def test_a_lock_that_others_do_not_find_is_none(tmp_path, monkeypatch):
         os.unlink(tmp_path / "lock")
         take(number, operation)
 
-    with Folder(tmp_path) as folder:
+    with Folder.open(tmp_path) as folder:
         monkeypatch.setattr(fcntl, "flock", slow)
         assert folder.lock("lock") is None
         monkeypatch.undo()
@@ -346,8 +346,8 @@ def as_user(user, code, *arguments, **options):
 
 
 @pytest.fixture
-def open_to_all(tmp_path_factory):
-    """A folder that every user can get to; those of pytest are the owner's alone."""
+def open_to_all():
+    """A folder that every user can get to; those of pytest are the owner's alone. Asked for before the buses in it."""
     folder = f"/tmp/events-{os.getpid()}-{time.monotonic_ns()}"
     os.mkdir(folder)
     os.chmod(folder, 0o777)
@@ -356,7 +356,7 @@ def open_to_all(tmp_path_factory):
 
 
 @as_root
-def test_a_node_of_another_user_is_refused(opened, open_to_all, caplog):
+def test_a_node_of_another_user_is_refused(open_to_all, opened, caplog):
     """Also where somebody opened folder and socket to it."""
     ipc = opened("ipc", folder=f"{open_to_all}/events")
     (bus, _), (_, heard) = node_in_here(ipc), node_in_here(ipc)
@@ -372,7 +372,7 @@ def test_a_node_of_another_user_is_refused(opened, open_to_all, caplog):
 
 
 @as_root
-def test_a_hub_of_another_user_is_not_believed(opened, open_to_all):
+def test_a_hub_of_another_user_is_not_believed(open_to_all, opened):
     """A node does not join what another user listens on, even at the right place: it puts its own there."""
     ipc = opened("ipc", folder=f"{open_to_all}/events")
     os.mkdir(ipc.settings["folder"], 0o700)
@@ -395,7 +395,7 @@ def test_a_hub_of_another_user_is_not_believed(opened, open_to_all):
 
 @forks
 @as_root
-def test_root_joins_the_bus_of_a_user_but_does_not_run_it(opened, open_to_all, tmp_path):
+def test_root_joins_the_bus_of_a_user_but_does_not_run_it(open_to_all, opened):
     """Root's files would shut the user's own nodes out."""
     folder = f"{open_to_all}/events"
     os.mkdir(folder, 0o700)

@@ -83,12 +83,13 @@ def on_one_host(folder):
 
 @pytest.fixture(scope="module", params=["postgresql and redis", "sqlite and ipc"])
 def pair(request, tmp_path_factory):
-    """Two nodes that stay for all tests of a module."""
+    """Two nodes that stay for all tests of a module. They hardly ever look by themselves: what they see in time, they
+    were told by an event."""
     if request.param == "sqlite and ipc":
         settings = on_one_host(tmp_path_factory.mktemp("host"))
     else:
         settings = over_network(request.getfixturevalue("postgres"), request.getfixturevalue("redis"))
-    nodes = Nodes(**settings)
+    nodes = Nodes(**settings, poll=60)
     try:
         yield nodes.start()
     finally:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from concurrent.futures import Future
@@ -31,6 +33,7 @@ class NodeProcess:
     """One node; safe to use from several threads."""
 
     def __init__(self, settings):
+        self._temporary = tempfile.mkdtemp(prefix="node-")
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("node_program.py")), json.dumps(settings)],
             stdin=subprocess.PIPE,
@@ -39,7 +42,7 @@ class NodeProcess:
             text=True,
             cwd=_REPOSITORY,
             # Its temporary files are elsewhere, because a subject may read those.
-            env={**os.environ, "PYTHONWARNINGS": "error", "TMPDIR": "/var/tmp"},
+            env={**os.environ, "PYTHONWARNINGS": "error", "TMPDIR": self._temporary},
         )
         self.told: list[dict] = []
         self.errors = ""
@@ -104,6 +107,7 @@ class NodeProcess:
                 stream.close()
             except BrokenPipeError:
                 pass
+        shutil.rmtree(self._temporary, ignore_errors=True)
         return code
 
     def _read(self):

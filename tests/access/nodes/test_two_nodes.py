@@ -115,7 +115,7 @@ class TestTime:
         limit = SAME_HOST if "ipc" in request.node.name else ACROSS
         for index, node in enumerate(pair):
             (tmp_path / str(index)).mkdir()
-            node.do("load", name="load", folder=str(tmp_path / str(index)), seed=index)
+            node.do("load", folder=str(tmp_path / str(index)), seed=index)
         took = []
         for number in range(int(60 * SCALE)):
             one, other = pair if number % 2 else pair[::-1]

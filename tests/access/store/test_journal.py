@@ -10,6 +10,11 @@ from democrai_sandbox.access.values import AuditAction
 from democrai_sandbox.errors import InvalidInputError
 from tests.access.store.samples import NOW, about, actions, approval, at, request, sql
 
+ADDED = (
+    "INSERT INTO access_audit (sequence, at, action, actor, request_id, before, after, previous_hash, hash) "
+    "VALUES (7, 0, 'approved', 'eve', '', '{}', '{}', '', '')"
+)
+
 
 def fill(store):
     for number in range(6):
@@ -74,13 +79,7 @@ def test_rows_can_only_be_added(filled, url, statement):
         ("UPDATE access_audit SET sequence = 7 WHERE sequence = 6", 6),
         ("UPDATE access_meta SET audit_sequence = 5", 5),
         ("UPDATE access_meta SET audit_hash = ''", 6),
-        (
-            (
-                "INSERT INTO access_audit (sequence, at, action, actor, request_id, before, after, previous_hash, hash) "
-                "VALUES (7, 0, 'approved', 'eve', '', '{}', '{}', '', '')"
-            ),
-            7,
-        ),
+        (ADDED, 7),
     ],
 )
 def test_what_is_done_past_the_triggers_shows(own_store, own_url, statement, first_bad):

@@ -1,0 +1,166 @@
+"""Nodes, Redis and PostgreSQL are killed under load: nothing that was acknowledged is lost, nothing else is allowed."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections import Counter
+from contextlib import closing
+from itertools import cycle
+
+import pytest
+
+from democrai_sandbox.access.audit import verify_store
+from democrai_sandbox.access.store import open_store
+from democrai_sandbox.access.values import AuditAction, DecisionFilter, Effect, Page, RequestFilter, RequestState
+from tests.access.nodes.conftest import over_network
+from tests.access.nodes.processes import SCALE, eventually
+from tests.access.nodes.test_load import everything
+
+SECONDS = 20 * SCALE
+CONVERGED = 10.0
+"""Seconds after which all nodes know everything again; they pause up to two between attempts to reach a server."""
+
+
+class Chaos:
+    """Two nodes under load, one of which lives through everything, and the servers below them."""
+
+    def __init__(self, nodes, postgres, redis, folder, chance):
+        self._nodes = nodes
+        self._folder = folder
+        self._chance = chance
+        self.postgres = postgres
+        self.redis = redis
+        self.lives, self.dies = nodes.start()
+        self.killed = Counter()
+        for node in (self.lives, self.dies):
+            self._load(node)
+
+    def _load(self, node):
+        folder = self._folder / f"node-{len(self._nodes.all)}-{self._chance.random()}"
+        folder.mkdir()
+        node.do("load", folder=str(folder), seed=self._chance.random())
+
+    def go_on(self, seconds):
+        """Kill one or two of the three at a time, each of them in its turn, and start them again."""
+        kinds = ["node", "redis", "postgres"]
+        self._chance.shuffle(kinds)
+        turns = cycle(kinds)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline or len(self.killed) < len(kinds):
+            time.sleep(self._chance.uniform(0.3, 1.5))
+            victims = {next(turns) for _ in range(self._chance.choice([1, 1, 2]))}
+            for victim in sorted(victims):
+                self._kill(victim)
+                time.sleep(self._chance.uniform(0, 0.3))
+            time.sleep(self._chance.uniform(0, 1))
+            self._bring_back(victims)
+
+    def _kill(self, victim):
+        self.killed[victim] += 1
+        {"node": self.dies, "redis": self.redis, "postgres": self.postgres}[victim].kill()
+
+    def _bring_back(self, victims):
+        if "redis" in victims:
+            self.redis.start()
+        if "postgres" in victims:
+            self.postgres.start()
+        if "node" in victims:
+            (self.dies,) = self._nodes.start(1)
+            self._load(self.dies)
+
+    def told(self, what):
+        """All that any node said of a kind, also those that were killed."""
+        return [one for node in self._nodes.all for one in list(node.told) if what in one]
+
+
+@pytest.fixture
+def chaos(nodes_over, postgres, redis, tmp_path):
+    seed = int(os.environ.get("PROOF_SEED", random.randrange(2**32)))
+    print(f"PROOF_SEED={seed}")
+    settings = over_network(postgres, redis)
+    made = Chaos(nodes_over(settings), postgres, redis, tmp_path, random.Random(seed))
+    with closing(open_store(settings["store"])) as made.store:
+        yield made
+
+
+@pytest.mark.slow
+def test_whatever_is_killed_what_was_acknowledged_holds_and_nothing_else_does(chaos):
+    """At the end all nodes answer alike, by what the store holds, and the audit is whole."""
+    chaos.go_on(SECONDS)
+    for node in (chaos.lives, chaos.dies):
+        node.do("rest")
+    store = chaos.store
+    assert eventually(lambda: all(_is_current(node, store) for node in (chaos.lives, chaos.dies)), CONVERGED)
+
+    acknowledged = chaos.told("acknowledged")
+    allowed = {one["allowed"] for one in chaos.told("allowed")}
+    print(
+        f"killed {dict(chaos.killed)}; {Counter(one['acknowledged'] for one in acknowledged)}; {len(allowed)} allowed"
+    )
+    print(f"failed meanwhile: {Counter(one['failed'] for one in chaos.told('failed'))}")
+    assert len(acknowledged) > 5 * SECONDS and allowed
+
+    requests = {one.id: one for one in everything(lambda page: store.requests(RequestFilter(), page))}
+    decisions = {one.id: one for one in everything(lambda page: store.decisions(DecisionFilter(live=None), page))}
+    _nothing_is_lost(acknowledged, requests, decisions)
+    _nothing_is_there_twice(requests, decisions)
+
+    approved = {one.access.target for one in decisions.values() if one.effect is Effect.APPROVAL}
+    assert allowed <= approved
+
+    in_force = {one.access.target: one for one in decisions.values() if one.ended_at is None}
+    places = sorted({one.access.target for one in requests.values()})
+    expected = [_expected(in_force.get(place)) for place in places]
+    for node in (chaos.lives, chaos.dies):
+        assert node.do("answers", places=places) == expected
+
+    _the_audit_is_whole(store, requests, decisions)
+
+
+def _is_current(node, store):
+    status = node.do("status")
+    return status["store_reachable"] and status["bus_connected"] and status["generation"] == store.generation()
+
+
+def _nothing_is_lost(acknowledged, requests, decisions):
+    effects = {"approve": Effect.APPROVAL, "approve_for_session": Effect.APPROVAL, "deny": Effect.DENIAL}
+    for one in acknowledged:
+        assert requests[one["request"]].access.target == one["place"]
+        if one["acknowledged"] == "request":
+            continue
+        decision = decisions[one["decision"]]
+        assert (decision.access.target, decision.request_id) == (one["place"], one["request"])
+        if one["acknowledged"] == "revoke":
+            assert decision.ended_at is not None
+        else:
+            assert decision.effect is effects[one["acknowledged"]]
+            assert requests[one["request"]].state is not RequestState.PENDING
+
+
+def _nothing_is_there_twice(requests, decisions):
+    pending = Counter(
+        (one.access, one.origin.user_id, one.origin.session_key)
+        for one in requests.values()
+        if one.state is RequestState.PENDING
+    )
+    in_force = Counter(one.access for one in decisions.values() if one.ended_at is None)
+    assert set(pending.values()) | set(in_force.values()) == {1}
+
+
+def _expected(decision):
+    if decision is None:
+        return ["not_enabled", "denied"]
+    if decision.effect is Effect.DENIAL:
+        return ["denied", "denied"]
+    return [f"{decision.scope}_approval", "ok"]
+
+
+def _the_audit_is_whole(store, requests, decisions):
+    assert verify_store(store).ok
+    actions = Counter(record.action for record in store.audit_rows())
+    assert actions[AuditAction.REQUESTED] == len(requests)
+    decided = (AuditAction.APPROVED, AuditAction.APPROVED_FOR_SESSION, AuditAction.DENIED)
+    assert sum(actions[action] for action in decided) == len(decisions)
+    assert actions[AuditAction.REVOKED] == sum(one.ended_at is not None for one in decisions.values())

@@ -1,0 +1,117 @@
+"""Fifty who ask at once: each thing that is asked for is put down once, and every question is counted."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from contextlib import ExitStack, closing
+
+import pytest
+
+from democrai_sandbox.access.audit import verify_store
+from democrai_sandbox.access.events import open_bus
+from democrai_sandbox.access.identity import Caller
+from democrai_sandbox.access.node import AccessNode
+from democrai_sandbox.access.registrar import Limits
+from democrai_sandbox.access.service import AccessService, Unguarded
+from democrai_sandbox.access.store import open_store
+from democrai_sandbox.access.values import AuditAction, Page, RequestFilter, RequestState
+from democrai_sandbox.policy import DecisionCode, Subject
+from tests.access.nodes.processes import SCALE, eventually
+
+REQUESTERS = 50
+DISTINCT = int(2000 * SCALE)
+TIMES = 3
+LIMITS = Limits(new_requests=10**9, counting_seconds=0.5, remembered=10**6)
+
+
+class Host(Unguarded):
+    def caller(self):
+        return Caller("ann", "", "s1")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request, tmp_path):
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/load.db"
+    return request.getfixturevalue("postgres").new_database()
+
+
+@pytest.fixture
+def services(url):
+    """Two nodes over one store."""
+    with ExitStack() as stack:
+        made = []
+        for _ in range(2):
+            node = AccessNode(stack.enter_context(closing(open_store(url))), open_bus("memory"), poll_seconds=0.2)
+            made.append(AccessService(node, Host(), limits=LIMITS))
+            node.start()
+            stack.callback(node.stop)
+        yield made
+
+
+def everything(listing):
+    """Yield all items of a list, page by page."""
+    page = Page(limit=1000)
+    while True:
+        found = listing(page)
+        yield from found.items
+        if not found.next:
+            return
+        page = Page(limit=1000, after=found.next)
+
+
+def test_each_request_is_put_down_once_and_every_question_is_counted(services):
+    """The same is asked for by several at the same moment, at both nodes."""
+    wanted = [f"https://api.example.com/{number}" for number in range(DISTINCT)] * TIMES
+    # Near each other, but not in order: most are asked for by several threads at once.
+    chance = random.Random(4)
+    order = sorted(range(len(wanted)), key=lambda index: index % DISTINCT + chance.uniform(0, 2 * REQUESTERS))
+    queue = iter([wanted[index] for index in order])
+    taking = threading.Lock()
+    told: list[tuple[str, str]] = []
+    wrong: list[object] = []
+
+    def work(number):
+        service = services[number % len(services)]
+        while True:
+            with taking:
+                target = next(queue, None)
+            if target is None:
+                return
+            try:
+                answer = service.check_external_access(
+                    resource_type="network", operation="receive", target=target, subject=Subject("module", "demo")
+                )
+            except Exception as error:
+                wrong.append(error)
+                return
+            if answer.allowed or answer.code is not DecisionCode.PENDING:
+                wrong.append(answer)
+            told.append((target, answer.request_id))
+
+    begun = time.monotonic()
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(REQUESTERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    took = time.monotonic() - begun
+    print(f"{len(wanted)} questions for {DISTINCT} things took {took:.1f} s")
+
+    assert wrong == []
+    store = services[0].node.store
+
+    def counts():
+        pending = RequestFilter(states=(RequestState.PENDING,))
+        return {one.id: one.count for one in everything(lambda page: store.requests(pending, page))}
+
+    eventually(lambda: sum(counts().values()) >= len(wanted), 10)
+    assert len(counts()) == DISTINCT
+    assert Counter(counts().values()) == {TIMES: DISTINCT}
+    assert len(set(told)) == DISTINCT
+    assert {request_id for _, request_id in told} == set(counts())
+    assert Counter(record.action for record in store.audit_rows()) == {AuditAction.REQUESTED: DISTINCT}
+    assert verify_store(store).ok

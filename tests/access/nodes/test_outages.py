@@ -1,0 +1,97 @@
+"""Without Redis decisions travel by the poll; without the database what was decided goes on to be answered."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from democrai_sandbox.access.store import open_store
+from democrai_sandbox.access.values import AuditAction, AuditFilter, Page
+from tests.access.nodes.conftest import over_network
+from tests.access.nodes.processes import Failed, Gone, eventually
+
+POLLED = 2.0
+"""Seconds within which a decision arrives by the poll; a busy machine takes as long again."""
+
+DECIDED = ["permanent_approval", "denied"]
+
+
+@pytest.fixture
+def settings(postgres, redis):
+    return over_network(postgres, redis)
+
+
+@pytest.fixture
+def two(nodes_over, settings):
+    return nodes_over(settings).start()
+
+
+def test_without_redis_a_decision_is_in_force_everywhere_by_the_poll(two, redis, website):
+    """And by events again when Redis is back, without any restart."""
+    one, other = two
+    asked = [other.do("fetch", place=f"{website}/{number}")["request"] for number in range(2)]
+    redis.kill()
+    try:
+        assert eventually(lambda: not other.do("status")["bus_connected"])
+        watch = other.begin("watch", place=f"{website}/0", until="ok", wait_for=f"{website}/0")
+        begun = time.monotonic()
+        one.do("approve", request=asked[0])
+        assert one.do("fetch", place=f"{website}/0") == {"came": "ok"}
+        assert watch.result()["since"] - begun < 2 * POLLED
+    finally:
+        redis.start()
+    assert eventually(lambda: all(node.do("status")["bus_connected"] for node in two), 5)
+    one.do("approve", request=asked[1])
+    assert eventually(lambda: other.do("fetch", place=f"{website}/1") == {"came": "ok"}, POLLED)
+
+
+def test_without_the_database_what_was_decided_is_answered_and_nothing_else_is_allowed(
+    two, postgres, settings, website
+):
+    """A new question is an error that is no denial, in a call of the service and in guarded code; so is deciding."""
+    approved, denied, asked, new = (f"{website}/{name}" for name in ("approved", "denied", "asked", "new"))
+    one, other = two
+    one.do("decide_unasked", place=approved, effect="approval")
+    one.do("decide_unasked", place=denied, effect="denial")
+    pending = one.do("ask", place=asked)["request"]
+    assert eventually(lambda: [code for code, _ in other.do("answers", places=[approved, denied])] == DECIDED)
+    postgres.kill()
+    try:
+        for node in two:
+            assert eventually(lambda node=node: not node.do("status")["store_reachable"])
+            assert node.do("answers", places=[approved, denied]) == [
+                ["permanent_approval", "ok"],
+                ["denied", "denied"],
+            ]
+            assert node.do("fetch", place=new) == {"came": "ExternalAccessCheckFailed"}
+            for act in (
+                lambda node=node: node.do("ask", place=new),
+                lambda node=node: node.do("approve", request=pending),
+                lambda node=node: node.do("decide_unasked", place=new, effect="approval"),
+            ):
+                with pytest.raises(Failed, match="sandbox_external_access_check_failed"):
+                    act()
+    finally:
+        postgres.start()
+    assert eventually(lambda: all(node.do("status")["store_reachable"] for node in two), 5)
+    assert other.do("ask", place=new)["code"] == "pending"
+    other.do("approve", request=pending)
+    assert eventually(lambda: one.do("fetch", place=asked) == {"came": "ok"}, 2 * POLLED)
+    store = open_store(settings["store"])
+    try:
+        failures = AuditFilter(actions=(AuditAction.CHECK_FAILED,))
+        assert eventually(lambda: len(store.audit(failures, Page()).items) >= 4, 5)
+    finally:
+        store.close()
+
+
+def test_a_node_that_never_saw_the_decisions_does_not_start(postgres, settings, nodes_over):
+    """It would not know what is denied."""
+    nodes_over(settings).start(1)
+    postgres.kill()
+    try:
+        with pytest.raises(Gone, match="StoreUnavailable"):
+            nodes_over(settings).start(1)
+    finally:
+        postgres.start()

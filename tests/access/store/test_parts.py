@@ -1,0 +1,134 @@
+"""The small parts: texts and times that come back exactly, fair waiting, a collector that is left as it was."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from democrai_sandbox.access.store.bulk import no_collection
+from democrai_sandbox.access.store.columns import from_micros, from_stored, to_micros, to_stored
+from democrai_sandbox.access.store.turnstile import Turnstile
+
+ODD = st.text(
+    st.one_of(st.characters(), st.sampled_from("\0\x10\ud800\udfff\udc80d8"), st.sampled_from("0123456789abcdef"))
+)
+
+
+@given(ODD)
+def test_any_text_can_be_stored(text):
+    """It comes back as it was, and what is stored is UTF-8 without NUL."""
+    stored = to_stored(text)
+    assert from_stored(stored) == text
+    assert b"\0" not in stored.encode()
+
+
+@given(ODD, ODD)
+def test_two_texts_are_never_stored_alike(first, second):
+    """So that unique constraints mean what they say."""
+    assert (to_stored(first) == to_stored(second)) == (first == second)
+
+
+@given(st.datetimes(min_value=datetime(1900, 1, 1), timezones=st.sampled_from([UTC, timezone(timedelta(hours=5.5))])))
+def test_times_are_exact(moment):
+    """To the microsecond, from whichever zone, and in the order of time."""
+    assert from_micros(to_micros(moment)) == moment
+    assert from_micros(to_micros(moment)).tzinfo is UTC
+    assert to_micros(moment + timedelta(microseconds=1)) == to_micros(moment) + 1
+
+
+def test_a_time_without_a_zone_is_refused():
+    """Nobody knows when it is."""
+    with pytest.raises(TypeError):
+        to_micros(datetime(2026, 1, 1))
+
+
+def waiting(turnstile, count):
+    while len(turnstile._waiting) < count:
+        time.sleep(0.001)
+
+
+def test_who_came_first_goes_first():
+    """Also before the one who has just left and comes again."""
+    turnstile, order, threads = Turnstile(1), [], []
+
+    def enter(name):
+        with turnstile.entered(10):
+            order.append(name)
+
+    with turnstile.entered(1):
+        for name in range(5):
+            threads.append(threading.Thread(target=enter, args=(name,)))
+            threads[-1].start()
+            waiting(turnstile, name + 1)
+    enter("again")
+    for thread in threads:
+        thread.join(10)
+    assert order == [0, 1, 2, 3, 4, "again"]
+
+
+def test_there_are_never_more_inside_than_places():
+    """Whatever fails inside, places come back."""
+    turnstile, lock, inside, most = Turnstile(3), threading.Lock(), [], []
+
+    def enter():
+        for _ in range(50):
+            with pytest.raises(ZeroDivisionError), turnstile.entered(10):
+                with lock:
+                    inside.append(1)
+                    most.append(len(inside))
+                time.sleep(0)
+                with lock:
+                    inside.pop()
+                1 / 0  # noqa: B018
+
+    threads = [threading.Thread(target=enter) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert (max(most), len(most)) == (3, 400)
+    assert (turnstile._free, len(turnstile._waiting)) == (3, 0)
+
+
+def test_who_waits_too_long_goes_away():
+    """With an error, and without a place being lost."""
+    turnstile = Turnstile(1)
+    with turnstile.entered(1), pytest.raises(TimeoutError), turnstile.entered(0.01):
+        pass
+    with turnstile.entered(0.01):
+        pass
+    assert (turnstile._free, len(turnstile._waiting)) == (1, 0)
+
+
+def test_a_place_that_came_at_the_last_moment_is_handed_on():
+    """Who gives up just then does not take it along."""
+    turnstile = Turnstile(1)
+    turnstile._enter(1)
+    late = threading.Event()
+    turnstile._waiting.append(late)
+    turnstile._leave()
+    assert late.is_set()
+    turnstile._give_up(late)
+    assert turnstile._free == 1
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_is_left_as_it_was(enabled):
+    """With one inside another, and with an error."""
+    before = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        with pytest.raises(ZeroDivisionError), no_collection():
+            with no_collection():
+                assert not gc.isenabled()
+            assert not gc.isenabled()
+            1 / 0  # noqa: B018
+        assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if before else gc.disable)()
