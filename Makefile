@@ -5,10 +5,13 @@ VENV := .venv
 export VENV
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test fuzz bench lint format build lock clean
+.PHONY: help servers setup run test fuzz bench lint format build lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/make \1\t\2/' | expand -t 14
+
+servers: # what tests and benchmarks need beside it
+	@scripts/setup $(VENV) $(PYTHON) servers
 
 setup: ## create .venv and compile the extension
 	@scripts/setup $(VENV) $(PYTHON)
@@ -16,13 +19,13 @@ setup: ## create .venv and compile the extension
 run: setup ## run a small example subject under the guard
 	@$(VENV)/bin/python examples/host.py
 
-test: lint ## lint, all tests, and the guard's tests on every other supported Python found
+test: servers lint ## lint, all tests, and the guard's tests on every other supported Python found
 	@scripts/test
 
 fuzz: setup ## compare how a million odd URLs are read, by us and by others (minutes)
 	@$(VENV)/bin/python -m tests.policy.fuzz
 
-bench: setup ## print the table of what the guard costs
+bench: servers ## print the table of what the guard costs
 	@$(VENV)/bin/python -m bench
 
 lint: setup ## ruff, mypy and the import contract

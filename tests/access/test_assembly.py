@@ -57,6 +57,30 @@ def test_an_approval_goes_on_with_what_was_stopped(settings):
     assert got == [({"page": 7}, "uma", "module:demo", asked.request_id)]
 
 
+def test_what_to_go_on_with_may_come_after_the_request(settings):
+    """A check puts the request down first; the first action that is offered then is kept, later ones are not."""
+    done = threading.Event()
+    got = []
+
+    def handler(context, **_):
+        got.append(context)
+        done.set()
+
+    around = Around()
+    wanted = {"resource_type": "network", "operation": "receive", "target": "https://api.test", "subject": DEMO}
+    with Access(settings, around, {"fetch": handler}) as access:
+        asked = access.service.check_external_access(**wanted)
+        for page in (1, 2):
+            again = access.service.require_external_access(
+                **wanted, resume_action="fetch", resume_context={"page": page}
+            )
+            assert again.request_id == asked.request_id
+        with around.serving(ADMIN):
+            access.administration.approve_permanently(asked.request_id)
+        assert done.wait(10)
+    assert got == [{"page": 1}]
+
+
 def test_coroutines_ask_for_the_same_caller(settings):
     """The request context goes along to the thread that waits for the database."""
     from contextvars import ContextVar

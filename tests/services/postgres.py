@@ -18,6 +18,7 @@ import psycopg
 import pytest
 
 _PATIENCE = 30
+_ROOM = 4 << 30
 _USERS = ("postgres", "nobody")
 
 # The shell waits for its input to close, which happens however the tests end, and takes the server with it.
@@ -44,7 +45,7 @@ class PostgresServer:
 
     def __init__(self, programs: Path, *, durable: bool = False) -> None:
         self._programs = programs
-        self._folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
+        self._folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp" if durable else _quick_folder()))
         self._data = self._folder / "data"
         self._log = self._folder / "log"
         # The operating system survives what tests do to the server: without fsync nothing is lost, and all is quicker.
@@ -179,6 +180,13 @@ class PostgresServer:
         if self._process is not None:
             self.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _quick_folder() -> str:
+    """Memory instead of a disk, where there is enough of it."""
+    memory = Path("/dev/shm")
+    roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > _ROOM
+    return str(memory) if roomy else "/tmp"
 
 
 def _children(pid: int | None) -> list[int]:

@@ -68,6 +68,10 @@ class Store(Protocol):
         """Add to the count of a pending request; False when it is not pending any more."""
         ...
 
+    def attach_resume(self, request_id: str, action: str, context: bytes | None) -> bool:
+        """Give a pending request that has no resume action one; False when it has, or is not pending any more."""
+        ...
+
     def decide(self, decision: NewDecision, *, now: datetime) -> Decision:
         """Record an approval or a denial, and end what contradicts it or is the same; answer its request.
 

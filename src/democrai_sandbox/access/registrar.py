@@ -9,6 +9,10 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from democrai_sandbox.errors import ExternalAccessCheckFailed
+
+from .ids import new_id
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -37,6 +41,8 @@ class _Known:
 
     request_id: str
     written: float
+    resumes: bool
+    """Whether it has something to go on with already, as far as is known here."""
     unwritten: int = 0
 
 
@@ -54,31 +60,40 @@ class Registrar:
         self._node = node
         self._limits = limits
         self._known: OrderedDict[_Key, _Known] = OrderedDict()
+        self._orphans: list[_Known] = []
         self._allowances: OrderedDict[tuple[str, str], _Allowance] = OrderedDict()
         self._lock = threading.Lock()
         node.on_change(self._doubt)
         node.add_chore(self._write_counts)
 
-    def register(self, access: AccessTuple, origin: Origin, make: Callable[[], NewRequest]) -> str | None:
+    def register(self, access: AccessTuple, origin: Origin, make: Callable[[str], NewRequest]) -> str | None:
         """Return the id of the pending request, a new one if need be; None when the subject asks too much.
 
-        The empty text comes back when it was decided meanwhile, which this node has not seen yet.
+        The empty text comes back when it was decided meanwhile, which this node has not seen yet. ``make`` makes the
+        request for an id: what to go on with is sealed for that id, and given to a request that had nothing of it.
         """
         subject = access.subject
         key = (subject.kind, subject.name, access.operation, access.target, origin.user_id, origin.session_key)
         if known := self._counted(key):
-            return known
+            return self._attached(known, make)
         if not self._take_allowance((str(access.subject), origin.user_id)):
             return None
-        registered = self._node.store.register(make(), now=self._node.clock())
+        request = make(new_id())
+        registered = self._node.store.register(request, now=self._node.clock())
         if not registered.request_id:
             return ""
+        known = _Known(registered.request_id, monotonic(), registered.created and bool(request.resume_action))
         with self._lock:
-            self._known[key] = _Known(registered.request_id, monotonic())
+            before = self._known.get(key)
+            if before is not None and before.request_id == known.request_id:
+                known = before  # another thread was faster, and others have been counted there
+            else:
+                self._forget(key)
+                self._known[key] = known
             self._known.move_to_end(key)
             while len(self._known) > self._limits.remembered:
-                self._known.popitem(last=False)
-        return registered.request_id
+                self._forget(next(iter(self._known)))
+        return self._attached(known, make)
 
     def _doubt(self) -> None:
         """Have the next one who asks find out whether the request is pending still."""
@@ -86,7 +101,16 @@ class Registrar:
             for known in self._known.values():
                 known.written = -inf
 
-    def _counted(self, key: _Key) -> str | None:
+    def _attached(self, known: _Known, make: Callable[[str], NewRequest]) -> str:
+        """Give the request what to go on with, if it comes with something and the request has nothing yet."""
+        if not known.resumes:
+            request = make(known.request_id)
+            if request.resume_action:
+                known.resumes = True
+                self._node.store.attach_resume(request.id, request.resume_action, request.resume_context)
+        return known.request_id
+
+    def _counted(self, key: _Key) -> _Known | None:
         """Return the request if it was put down here lately; it is counted there."""
         with self._lock:
             known = self._known.get(key)
@@ -94,24 +118,42 @@ class Registrar:
                 return None
             known.unwritten += 1
             if monotonic() - known.written < self._limits.counting_seconds:
-                return known.request_id
+                return known
             times, known.unwritten, known.written = known.unwritten, 0, monotonic()
-        if self._node.store.count_again(known.request_id, times, now=self._node.clock()):
-            return known.request_id
+        if self._counted_in_store(known, times):
+            return known
         with self._lock:
             self._known.pop(key, None)
         return None
+
+    def _counted_in_store(self, known: _Known, times: int) -> bool:
+        """Write a count; one that cannot be written now is kept."""
+        try:
+            return self._node.store.count_again(known.request_id, times, now=self._node.clock())
+        except ExternalAccessCheckFailed:
+            with self._lock:
+                known.unwritten += times
+            raise
+
+    def _forget(self, key: _Key) -> None:
+        """Leave a request out of memory, but not what was not written about it yet."""
+        known = self._known.pop(key, None)
+        if known is not None and known.unwritten:
+            self._orphans.append(known)
 
     def _write_counts(self) -> None:
         """Write down what was asked again since, so that the count is right when nobody asks any more."""
         due = monotonic() - self._limits.counting_seconds
         with self._lock:
             waiting = [known for known in self._known.values() if known.unwritten and known.written < due]
-            counts = [(known.request_id, known.unwritten) for known in waiting]
-            for known in waiting:
-                known.unwritten, known.written = 0, monotonic()
-        for request_id, times in counts:
-            self._node.store.count_again(request_id, times, now=self._node.clock())
+            waiting += self._orphans
+        for known in waiting:
+            with self._lock:
+                times, known.unwritten, known.written = known.unwritten, 0, monotonic()
+            if times:
+                self._counted_in_store(known, times)
+        with self._lock:
+            self._orphans = [known for known in self._orphans if known.unwritten]
 
     def _take_allowance(self, who: tuple[str, str]) -> bool:
         now, most = monotonic(), float(self._limits.new_requests)

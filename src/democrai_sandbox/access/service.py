@@ -22,14 +22,14 @@ from democrai_sandbox.policy import (
     ResourceType,
     Subject,
     SubjectKind,
+    read_operation,
 )
 
 from .contexts import encode_context
 from .identity import Caller
-from .ids import new_id
 from .notes import Notes
 from .registrar import Limits, Registrar
-from .targets import Wanted, read_operation, read_wanted
+from .targets import Wanted, read_wanted
 from .values import AccessTuple, NewRequest, Origin
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ _MESSAGES = {
     DecisionCode.DENIED: "External resource is disabled.",
 }
 _ANSWERS = {
-    code: AccessDecision(allowed=code.allows, code=code, requires_approval=False, message=message)
+    code.value: AccessDecision(allowed=code.allows, code=code, requires_approval=False, message=message)
     for code, message in _MESSAGES.items()
 }
 _NEEDS_APPROVAL = "External resource needs approval."
@@ -147,21 +147,15 @@ class AccessService:
 
     def decide(self, question: Question) -> AccessDecision:
         """Answer the guard, which has looked at the allowlist already and leaves its guard for this call."""
-        caller = self.surroundings.caller() or _NOBODY
+        wanted = read_wanted(question.resource_type, question.operation, question.target, resolve=False)
         subject = _subject(question.subject_kind, question.subject)
-        asking = _Asking(subject, _text(question.session_key), question.subject_chain, question, caller.task_id)
-        context = None if question.resume_context is None else json.loads(question.resume_context)
-        self._check_resume(question.resume_action, context)
-        wish = _Wish(
-            question.resource_type,
-            question.operation,
-            question.target,
-            question.register_request,
-            question.resume_action,
-            context,
-        )
-        wanted = read_wanted(wish.resource_type, wish.operation, wish.target, resolve=False)
-        return self._decided(asking, wanted) or self._missing(asking, wanted, wish)
+        session_key = _text(question.session_key)
+        found = self._decided(subject, session_key, wanted)
+        if found is not None:
+            return found
+        caller = self.surroundings.caller() or _NOBODY
+        asking = _Asking(subject, session_key, question.subject_chain, question, caller.task_id)
+        return self._missing(asking, wanted, self._wish_of(question))
 
     # ---- parts of a check --------------------------------------------------------------------------------------------
 
@@ -172,9 +166,18 @@ class AccessService:
                 raise InvalidInputError.of(message, pointer="/subject")
             return self._ask_guard(wish)
         caller = self.surroundings.caller() or _NOBODY
-        asking = _Asking(subject or _HOST, caller.session_key, (), caller, caller.task_id)
+        asked = subject or _HOST
         wanted = read_wanted(wish.resource_type, wish.operation, wish.target, resolve=True)
-        return self._decided(asking, wanted) or self._missing(asking, wanted, wish)
+        found = self._decided(asked, caller.session_key, wanted)
+        if found is not None:
+            return found
+        return self._missing(_Asking(asked, caller.session_key, (), caller, caller.task_id), wanted, wish)
+
+    def _wish_of(self, question: Question) -> _Wish:
+        context = None if question.resume_context is None else json.loads(question.resume_context)
+        self._check_resume(question.resume_action, context)
+        wish = _Wish(question.resource_type, question.operation, question.target, question.register_request)
+        return wish._replace(resume_action=question.resume_action, resume_context=context)
 
     def _ask_guard(self, wish: _Wish) -> AccessDecision:
         resource_type, operation = read_operation(wish.resource_type, wish.operation)
@@ -189,18 +192,18 @@ class AccessService:
             else encode_context(wish.resume_context).decode("utf-8", "surrogatepass"),
         )
 
-    def _decided(self, asking: _Asking, wanted: Wanted) -> AccessDecision | None:
+    def _decided(self, subject: Subject, session_key: str, wanted: Wanted) -> AccessDecision | None:
         """Return what was decided before; None when nothing was."""
         now = time_ns() // 1000
         try:
-            found = self.node.snapshot.find(asking.subject, wanted, asking.session_key, now)
+            found = self.node.snapshot.find(subject, wanted, session_key, now)
         except ExternalAccessCheckFailed as error:
-            self._notes.failed(asking.subject, wanted.target, error)
+            self._notes.failed(subject, wanted.target, error)
             raise
         if found is None:
             return None
         self._notes.used(found.decision_id, now)
-        return _ANSWERS[found.code]
+        return _ANSWERS[found.code.value]
 
     def _missing(self, asking: _Asking, wanted: Wanted, wish: _Wish) -> AccessDecision:
         if wanted.is_ambiguous:
@@ -211,7 +214,8 @@ class AccessService:
             request_id = self._register(asking, wanted, wish)
             if request_id == "":
                 self.node.refresh()
-                return self._decided(asking, wanted) or _locked(wanted, DecisionCode.NOT_ENABLED, None)
+                found = self._decided(asking.subject, asking.session_key, wanted)
+                return found or _locked(wanted, DecisionCode.NOT_ENABLED, None)
         except ExternalAccessCheckFailed as error:
             self._notes.failed(asking.subject, wanted.target, error)
             raise
@@ -222,8 +226,8 @@ class AccessService:
         origin = asking.origin
         chain = asking.chain or (str(asking.subject),)
 
-        def make() -> NewRequest:
-            request = NewRequest(access, wish.target, chain, origin, wish.resume_action, new_id())
+        def make(request_id: str) -> NewRequest:
+            request = NewRequest(access, wish.target, chain, origin, wish.resume_action, request_id)
             if wish.resume_context is None or self._seal is None:
                 return request
             return replace(request, resume_context=self._seal(wish.resume_context, request))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from democrai_sandbox.policy import DecisionCode
 
+from .bulk import no_collection
 from .targets import decision_key, is_network, prefix_of
 from .values import Effect, Scope
 
@@ -54,12 +55,14 @@ class _Table:
     def changed(self, rows: Iterable[DecisionRow]) -> _Table:
         """Return the table after these rows; this one goes on to be read."""
         latest = {row.id: row for row in rows}
-        groups: dict[str, list[DecisionRow]] = {}
-        for row in latest.values():
-            groups.setdefault(_key(row), []).append(row)
+        groups = _grouped(latest.values())
         kept = dict(self._rows)
         for key, some in groups.items():
-            rest = [old for old in kept.get(key, ()) if old.id not in latest]
+            before = kept.get(key)
+            if before is None and len(some) == 1 and not some[0].ended:
+                kept[key] = (some[0],)  # nearly always, and a hundred thousand times at a cold start
+                continue
+            rest = [old for old in before or () if old.id not in latest]
             rest += [row for row in some if not row.ended]
             if rest:
                 kept[key] = tuple(rest)
@@ -104,9 +107,17 @@ class _Table:
         return (Found(DecisionCode.PERMANENT_APPROVAL, permanent) if permanent else None), until
 
 
-def _key(row: DecisionRow) -> str:
-    key = decision_key(row.resource_type, row.target)
-    return f"{key}{_OF}{row.session_key}" if row.scope == Scope.SESSION else key
+def _grouped(rows: Iterable[DecisionRow]) -> dict[str, list[DecisionRow]]:
+    groups: dict[str, list[DecisionRow]] = {}
+    for row in rows:
+        key = decision_key(row.resource_type, row.target)
+        if row.session_key:
+            key = f"{key}{_OF}{row.session_key}"
+        if key in groups:
+            groups[key].append(row)
+        else:
+            groups[key] = [row]
+    return groups
 
 
 _EMPTY = _Table({})
@@ -131,7 +142,8 @@ class _Decisions:
         rows, tables = self._rows, self._tables  # in this order, see above
         if tables is None:
             # Two threads may do this at once: they come to the same.
-            self._tables = tables = _built({}, rows)
+            with no_collection():
+                self._tables = tables = _built({}, rows)
             self._rows = ()
         table = tables.get(wanted.place)
         return None if table is None else table.find(wanted, session_key, now)

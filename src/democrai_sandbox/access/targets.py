@@ -8,16 +8,15 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.policy import (
-    VALID_OPERATIONS,
     InvalidInputError,
     NetworkTarget,
     Operation,
     ResourceType,
     covering_keys,
-    nearest,
     normalise_target,
     parse_request,
     prefixes_of,
+    read_operation,
     rule_key,
 )
 
@@ -121,25 +120,3 @@ def _place_of(path: str) -> str:
         os.close(descriptor)
     # What was deleted meanwhile, and what is no file of a mounted tree, has no such name.
     return place if place.startswith("/") and not place.endswith(" (deleted)") else os.path.realpath(path)
-
-
-_PAIRS = {(str(kind), str(act)): (kind, act) for kind, acts in VALID_OPERATIONS.items() for act in acts}
-
-
-def read_operation(resource_type: object, operation: object) -> tuple[ResourceType, Operation]:
-    """Return both as what they are, or refuse with the nearest right name."""
-    if isinstance(resource_type, str) and isinstance(operation, str):
-        found = _PAIRS.get((resource_type, operation))
-        if found is not None:
-            return found
-    kind = _one_of(resource_type, tuple(ResourceType), "resource_type")
-    return ResourceType(kind), Operation(_one_of(operation, VALID_OPERATIONS[ResourceType(kind)], "operation"))
-
-
-def _one_of(value: object, choices: tuple[str, ...], name: str) -> str:
-    if isinstance(value, str) and value in choices:
-        return str(value)
-    what = repr(value) if isinstance(value, str) else type(value).__name__
-    suggestion = nearest(value, map(str, choices)) if isinstance(value, str) else None
-    message = f"unknown {name.replace('_', ' ')} {what[:100]}; one of: {', '.join(map(str, choices))}"
-    raise InvalidInputError.of(message, pointer=f"/{name}", suggestion=suggestion)

@@ -15,6 +15,7 @@ from democrai_sandbox.policy import (
     TargetKind,
     normalise_target,
     parse_request,
+    read_operation,
 )
 
 from . import _core
@@ -34,8 +35,8 @@ _LOCKED = {
 
 
 def ask_external_access(
-    resource_type: ResourceType,
-    operation: Operation,
+    resource_type: str,
+    operation: str,
     target: str,
     *,
     register_request: bool = True,
@@ -46,17 +47,18 @@ def ask_external_access(
 
     Who asks, and for whom, comes from the guard's own state. ``resume_context`` is JSON text.
     """
-    if resource_type is ResourceType.SYSTEM_DEPENDENCY and _is_declared(operation, target):
+    resource, act = read_operation(resource_type, operation)
+    if resource is ResourceType.SYSTEM_DEPENDENCY and _is_declared(act, target):
         return _ALLOWED
-    kind, exact, port = _place(resource_type, target)
-    answer = _core.ask(kind, operation.value, exact, port, register_request, resume_action, resume_context)
+    kind, exact, port = _place(resource, target)
+    answer = _core.ask(kind, act.value, exact, port, register_request, resume_action, resume_context)
     if answer is None:
         raise InvalidInputError.of("nothing is guarded here: ask the service itself")
     if isinstance(answer, AccessDecision):
         return answer
     if answer is True:
         return _ALLOWED
-    message = _LOCKED[resource_type]
+    message = _LOCKED[resource]
     return AccessDecision(allowed=False, code=DecisionCode.NOT_ENABLED, requires_approval=False, message=message)
 
 
@@ -64,7 +66,7 @@ def _place(resource_type: ResourceType, target: str) -> tuple[str, str, int]:
     """Return the form of a target in which the core reads it."""
     if resource_type is not ResourceType.NETWORK:
         kind = "path" if resource_type is ResourceType.FILESYSTEM else "dependency"
-        return kind, normalise_target(resource_type, target), 0
+        return kind, _normal(resource_type.value, target), 0
     parsed = _parsed(target)
     if parsed.kind is TargetKind.URL:
         # As it was written: an ambiguous path has to be seen as one again.
@@ -80,6 +82,11 @@ def _is_declared(operation: Operation, target: str) -> bool:
     wanted = (ResourceType.SYSTEM_DEPENDENCY, operation, target)
     rules = () if view is None else (rule for link in view.subject_allow_chain for rule in link.rules)
     return any((rule.resource_type, rule.operation, rule.normalized_target) == wanted for rule in rules)
+
+
+@lru_cache(maxsize=1024)
+def _normal(resource_type: str, target: str) -> str:
+    return normalise_target(ResourceType(resource_type), target)
 
 
 @lru_cache(maxsize=1024)

@@ -20,6 +20,7 @@ from .operations import (
     http_operation,
     is_valid_operation,
     network_access,
+    read_operation,
 )
 from .paths import PathIndex, is_at_or_below, normalise_path, prefixes_of
 from .problems import (
@@ -102,6 +103,7 @@ __all__ = [
     "parse_unix_socket",
     "pointer_to",
     "prefixes_of",
+    "read_operation",
     "rule_key",
     "rules_for_paths",
     "rules_for_targets",

@@ -13,7 +13,6 @@ One dictionary from key to mask answers every question of a check: the first let
 from __future__ import annotations
 
 import ipaddress
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from .hosts import LOOPBACK, LOOPBACK_ADDRESSES, host_key, is_address
@@ -46,13 +45,8 @@ def rule_key(normalized: str) -> str:
     if not separator or rest.startswith("["):
         return _keys(parse_declaration(normalized))[0]
     authority, slash, path = rest.partition("/")
-    return f"{_origin_key(scheme, authority)}{slash}{path}"
-
-
-@lru_cache(maxsize=4096)
-def _origin_key(scheme: str, authority: str) -> str:
     host, _, port = authority.partition(":")
-    return f"U{scheme}|{host_key(host)}|{port or DEFAULT_PORTS[scheme]}|"
+    return f"U{scheme}|{host_key(host)}|{port or DEFAULT_PORTS[scheme]}|{slash}{path}"
 
 
 def covering_keys(target: NetworkTarget, depth: int, prefixes: Collection[tuple[int, int]] = ()) -> Iterator[str]:

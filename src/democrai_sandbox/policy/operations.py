@@ -6,6 +6,7 @@ from enum import IntFlag, StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from .problems import InvalidInputError, nearest
 from .text import exact_str
 
 if TYPE_CHECKING:
@@ -127,3 +128,25 @@ def http_operation(method: str) -> Operation:
     if text is not None and text.isascii() and text.upper() in _RECEIVING_METHODS:
         return Operation.RECEIVE
     return Operation.SEND
+
+
+_PAIRS = {(str(kind), str(act)): (kind, act) for kind, acts in VALID_OPERATIONS.items() for act in acts}
+
+
+def read_operation(resource_type: object, operation: object) -> tuple[ResourceType, Operation]:
+    """Return both as what they are, or refuse with the nearest right name."""
+    if isinstance(resource_type, str) and isinstance(operation, str):
+        found = _PAIRS.get((resource_type, operation))
+        if found is not None:
+            return found
+    kind = _one_of(resource_type, tuple(ResourceType), "resource_type")
+    return ResourceType(kind), Operation(_one_of(operation, VALID_OPERATIONS[ResourceType(kind)], "operation"))
+
+
+def _one_of(value: object, choices: tuple[str, ...], name: str) -> str:
+    if isinstance(value, str) and value in choices:
+        return str(value)
+    what = repr(value) if isinstance(value, str) else type(value).__name__
+    suggestion = nearest(value, map(str, choices)) if isinstance(value, str) else None
+    message = f"unknown {name.replace('_', ' ')} {what[:100]}; one of: {', '.join(map(str, choices))}"
+    raise InvalidInputError.of(message, pointer=f"/{name}", suggestion=suggestion)

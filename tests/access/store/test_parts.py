@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from democrai_sandbox.access.store.bulk import no_collection
+from democrai_sandbox.access.bulk import no_collection
 from democrai_sandbox.access.store.columns import from_micros, from_stored, to_micros, to_stored
 from democrai_sandbox.access.store.turnstile import Turnstile
 

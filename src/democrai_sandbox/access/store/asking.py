@@ -79,6 +79,13 @@ def count_again(connection: Connection, request_id: str, times: int, *, now: dat
     return connection.execute(counted).rowcount == 1
 
 
+def attach_resume(connection: Connection, request_id: str, action: str, context: bytes | None) -> bool:
+    """Give a pending request what to go on with; the first one counts."""
+    bare = (requests.c.id == request_id) & is_pending & (requests.c.resume_action == "")
+    given = update(requests).where(bare).values(resume_action=action, resume_context=context)
+    return connection.execute(given).rowcount == 1
+
+
 def age_out(connection: Connection, *, before: datetime, now: datetime) -> int:
     """Give up pending requests that nobody asked again for since ``before``."""
     old = is_pending & (requests.c.last_seen < before)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, and_, bindparam, insert, literal_column, or_, select, update
 
 from democrai_sandbox.access.audit import access_dict
+from democrai_sandbox.access.bulk import no_collection
 from democrai_sandbox.access.ids import new_id
 from democrai_sandbox.access.values import (
     AuditAction,
@@ -22,7 +23,6 @@ from democrai_sandbox.errors import DecisionConflict, DecisionUnknown
 from democrai_sandbox.policy import InvalidInputError
 
 from .asking import LONGEST_IDENTITY, find_request
-from .bulk import no_collection
 from .columns import MARK, from_stored
 from .journal import SYSTEM, Entry, Ledger
 from .rows import REQUEST_COLUMNS, to_decision, to_request, tuple_columns

@@ -89,6 +89,10 @@ class SqlStore:
         """Add to the count of a pending request."""
         return self._database.act(partial(asking.count_again, request_id=request_id, times=times, now=now))
 
+    def attach_resume(self, request_id: str, action: str, context: bytes | None) -> bool:
+        """Give a pending request that has no resume action one."""
+        return self._database.act(partial(asking.attach_resume, request_id=request_id, action=action, context=context))
+
     def decide(self, decision: NewDecision, *, now: datetime) -> Decision:
         """Record an approval or a denial."""
         return self._database.act(partial(deciding.decide, decision=decision, now=now))
