@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .values import AccessTuple, NewRequest, Origin
 
 _Key = tuple[str, ...]
+_PATIENCE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class Registrar:
         self._known: OrderedDict[_Key, _Known] = OrderedDict()
         self._orphans: list[_Known] = []
         self._allowances: OrderedDict[tuple[str, str], _Allowance] = OrderedDict()
+        self._flights: dict[_Key, threading.Event] = {}
         self._lock = threading.Lock()
         node.on_change(self._doubt)
         node.add_chore(self._write_counts)
@@ -72,10 +74,26 @@ class Registrar:
         The empty text comes back when it was decided meanwhile, which this node has not seen yet. ``make`` makes the
         request for an id: what to go on with is sealed for that id, and given to a request that had nothing of it.
         """
-        subject = access.subject
-        key = (subject.kind, subject.name, access.operation, access.target, origin.user_id, origin.session_key)
-        if known := self._counted(key):
-            return self._attached(known, make)
+        key, mine = _key_of(access, origin), threading.Event()
+        while True:
+            if known := self._counted(key):
+                return self._attached(known, make)
+            with self._lock:
+                flight = self._flights.get(key)
+                if flight is None:
+                    self._flights[key] = mine
+                    break
+            flight.wait(_PATIENCE)  # another thread is putting down the same: it is counted there
+        try:
+            return self._put_down(key, access, origin, make)
+        finally:
+            with self._lock:
+                del self._flights[key]
+            mine.set()
+
+    def _put_down(
+        self, key: _Key, access: AccessTuple, origin: Origin, make: Callable[[str], NewRequest]
+    ) -> str | None:
         if not self._take_allowance((str(access.subject), origin.user_id)):
             return None
         request = make(new_id())
@@ -84,13 +102,8 @@ class Registrar:
             return ""
         known = _Known(registered.request_id, monotonic(), registered.created and bool(request.resume_action))
         with self._lock:
-            before = self._known.get(key)
-            if before is not None and before.request_id == known.request_id:
-                known = before  # another thread was faster, and others have been counted there
-            else:
-                self._forget(key)
-                self._known[key] = known
-            self._known.move_to_end(key)
+            self._forget(key)
+            self._known[key] = known
             while len(self._known) > self._limits.remembered:
                 self._forget(next(iter(self._known)))
         return self._attached(known, make)
@@ -168,3 +181,8 @@ class Registrar:
                 return False
             allowance.left -= 1
             return True
+
+
+def _key_of(access: AccessTuple, origin: Origin) -> _Key:
+    who = (access.subject.kind, access.subject.name)
+    return (*who, access.resource_type, access.operation, access.target, origin.user_id, origin.session_key)

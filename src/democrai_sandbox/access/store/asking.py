@@ -111,10 +111,9 @@ def age_out(connection: Connection, *, before: datetime, now: datetime) -> int:
     return len(rows)
 
 
-def find_request(connection: Connection, request_id: str, *, lock: bool = False) -> Request:
-    """Return one request; with ``lock`` nobody else changes it until the transaction ends."""
-    query = select(*REQUEST_COLUMNS).where(requests.c.id == request_id)
-    row = connection.execute(query.with_for_update() if lock else query).one_or_none()
+def find_request(connection: Connection, request_id: str) -> Request:
+    """Return one request. Its state changes only under the ledger."""
+    row = connection.execute(select(*REQUEST_COLUMNS).where(requests.c.id == request_id)).one_or_none()
     if row is None:
         raise RequestUnknown(f"there is no request {request_id}")
     return to_request(row)

@@ -196,7 +196,7 @@ def _outcome(decision: NewDecision) -> tuple[RequestState, AuditAction]:
 
 def _pending(connection: Connection, decision: NewDecision) -> Request:
     """Return the request that is decided, which nobody decided meanwhile."""
-    found = find_request(connection, decision.request_id, lock=True)
+    found = find_request(connection, decision.request_id)
     if found.state is RequestState.AGED_OUT:
         raise DecisionConflict(f"request {found.id} was given up: nobody decided in time")
     if found.state is not RequestState.PENDING:
