@@ -16,8 +16,10 @@ servers: # what tests and benchmarks need beside it
 setup: ## create .venv and compile the extension
 	@scripts/setup $(VENV) $(PYTHON)
 
-run: setup ## run a small example subject under the guard
+run: setup ## run a small example subject under the guard, and the story of one approval
 	@$(VENV)/bin/python examples/host.py
+	@echo
+	@$(VENV)/bin/python examples/approval_story.py
 
 test: servers lint ## lint, all tests, and the guard's tests on every other supported Python found
 	@scripts/test

@@ -39,10 +39,7 @@ def main() -> int:
     if options.json is not None:
         options.json.write_text(report.as_json(rows, series, measured, settings))
     missed = [row.name for row in rows if row.misses] + [one.name for one in series if one.misses]
-    complete = {
-        "guarded",
-        *([SERVICE_MODE] if any(case.database for case in cases) else []),
-    } <= measured.versions.keys()
+    complete = all(mode in measured.versions for mode in _own_modes(cases))
     print(_conclusion(missed, complete=complete))
     return 1 if options.check and (missed or not complete) else 0
 
@@ -70,9 +67,7 @@ def _wanted(name: str, only: list[str]) -> bool:
 def _measured(cases: list[Case], settings: Settings, *, reference: bool) -> Measured:
     here = Path(sys.executable)
     databases = [case.database for case in cases if case.database]
-    pythons = dict.fromkeys(("plain", "control", "idle", "guarded"), here)
-    if databases:
-        pythons[SERVICE_MODE] = here
+    pythons = dict.fromkeys(("plain", "control", "idle", *_own_modes(cases)), here)
     absent = {}
     if reference:
         try:
@@ -88,6 +83,11 @@ def _measured(cases: list[Case], settings: Settings, *, reference: bool) -> Meas
         measured = campaign.run(pythons, ground)
     _progress("")
     return measured
+
+
+def _own_modes(cases: list[Case]) -> tuple[str, ...]:
+    """Name the modes in which our guard is measured."""
+    return ("guarded", SERVICE_MODE) if any(case.database for case in cases) else ("guarded",)
 
 
 def _progress(text: str) -> None:

@@ -72,8 +72,8 @@ class Case:
     """What is stored for the access-policy service; such a case is measured where the guard asks that service."""
     within: float | None = None
     """Seconds that the guarded turn may take, whatever it is compared with."""
-    rounds: int | None = None
-    """Rounds in each generation of workers, for what takes so long that few have to do."""
+    samples: int | None = None
+    """So many rounds in all, of one turn each, for what takes so long that few have to do."""
 
 
 CASES: dict[str, Case] = {}

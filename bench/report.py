@@ -43,7 +43,8 @@ def legend(measured: Measured) -> str:
         "interleaved rounds, ± half the interquartile range.",
         "idle: imported and used once, caller not guarded.  guarded: caller inside a guard.",
         "noise: a second process with nothing installed.",
-        "In parentheses: how many times as long the reference product takes; how long one takes here.",
+        "In parentheses: how many times as long the reference product takes; how long it takes here.",
+        "Access checks, cold starts: the guard's caller, or the host, asks the access-policy service.",
     ]
     if "reference-guarded" in versions:
         lines.append(f"reference: the reference product's guard on Python {versions['reference-guarded']}, to its own.")
@@ -132,11 +133,19 @@ def _verdict(row: Row) -> str:
     if row.unmeasured is not None:
         return f"not measured: {row.unmeasured}"
     text = "MISS: " + ", ".join(row.misses) if row.misses else "pass"
-    known = [] if row.factor is None else [f"reference/{row.factor:.0f}"]
-    known += [] if row.seconds is None else [_time(row.seconds * 1e9)]
-    figures = f"({', '.join(known)})" if known else ""
+    figures = _figures(row)
     if row.cheaper is not None and row.factor is None and not row.misses:
         return f"- {figures}".rstrip()
     if row.limit is None and row.cheaper is None and row.within is None and not row.misses:
         return figures
     return f"{text} {figures}".rstrip() if "guarded" in row.ratios or row.misses else "-"
+
+
+def _figures(row: Row) -> str:
+    """Say how many times cheaper it is than the reference product, and how long it takes."""
+    known = []
+    if row.factor is not None:
+        known.append(f"reference/{row.factor:.{1 if row.factor < 10 else 0}f}")
+    if row.seconds is not None:
+        known.append(_time(row.seconds * 1e9))
+    return f"({', '.join(known)})" if known else ""

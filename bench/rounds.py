@@ -69,14 +69,15 @@ class Campaign:
             with running(pythons, ground) as started:
                 self.measured.absent.update(started.failures)
                 self.measured.versions.update({mode: worker.python for mode, worker in started.workers.items()})
-                for number, case in enumerate(self._shuffled(self._cases), 1):
-                    self._report(f"{generation}/{self._settings.generations}: {number}/{len(self._cases)} {case.name}")
+                cases = [case for case in self._cases if case.samples is None or generation <= case.samples]
+                for number, case in enumerate(self._shuffled(cases), 1):
+                    self._report(f"{generation}/{self._settings.generations}: {number}/{len(cases)} {case.name}")
                     self._measure(case, list(started.workers.values()))
         return self.measured
 
     def _measure(self, case: Case, workers: list[WorkerProcess]) -> None:
         able = [worker for worker in workers if _is_wanted(case, worker.mode) and self._warm_up(case, worker)]
-        for _ in range(case.rounds or self._settings.rounds):
+        for _ in range(1 if case.samples else self._settings.rounds):
             times = {worker.column: self._sample(case, worker) for worker in self._shuffled(able)}
             self.measured.rounds[case.name].append({mode: time for mode, time in times.items() if time is not None})
 
@@ -93,6 +94,8 @@ class Campaign:
         return True
 
     def _calibrated(self, case: Case, worker: WorkerProcess) -> int:
+        if case.samples:
+            return 1
         # The first turns pay for caches and lazy imports.
         worker.measure(case.name, 3)
         turns = 1

@@ -1,4 +1,4 @@
-"""The example that `make run` shows."""
+"""The examples that `make run` shows."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import subprocess
 import sys
 from pathlib import Path
 
-EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "host.py"
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+
+
+def run(example, folder):
+    """Run an example in a folder, and return what it prints."""
+    return subprocess.run(
+        [sys.executable, str(EXAMPLES / example)], cwd=folder, capture_output=True, text=True, timeout=60, check=True
+    ).stdout
 
 
 def test_the_example_is_allowed_and_stopped_as_it_says(tmp_path):
     """Six attempts pass, twelve are stopped, each with its error and what to do, and nothing is left behind."""
-    ended = subprocess.run(
-        [sys.executable, str(EXAMPLE)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
-    )
-    lines = ended.stdout.splitlines()
+    printed = run("host.py", tmp_path)
+    lines = printed.splitlines()
     assert [line[9:] for line in lines if line.startswith("allowed ")] == [
         "write its report",
         "read its report again",
@@ -25,7 +30,28 @@ def test_the_example_is_allowed_and_stopped_as_it_says(tmp_path):
     ]
     assert sum(line.startswith("stopped ") for line in lines) == 12
     assert sum("sandbox_" in line for line in lines) == 12
-    assert '"operation": ["create", "modify"]' in ended.stdout
-    assert '"operation": "send"' in ended.stdout
-    assert '"target": "data.example.com:443"' in ended.stdout
+    assert '"operation": ["create", "modify"]' in printed
+    assert '"operation": "send"' in printed
+    assert '"target": "data.example.com:443"' in printed
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_story_of_an_approval_goes_as_it_says(tmp_path):
+    """Stopped, approved, allowed in that session only and until it ends; the audit holds every act of it."""
+    lines = run("approval_story.py", tmp_path).splitlines()
+    fetched = [line.partition(":")[0] for line in lines if line.startswith(("allowed", "stopped"))]
+    assert fetched == [
+        "stopped  in session monday",
+        "allowed  in session monday",
+        "stopped  in session tuesday",
+        "stopped  in session monday",
+    ]
+    assert [line.split()[1:] for line in lines if line.startswith("  ")][-5:] == [
+        ["requested", "subject:module:reports"],
+        ["approved_for_session", "ada"],
+        ["requested", "subject:module:reports"],
+        ["session_ended", "system"],
+        ["requested", "subject:module:reports"],
+    ]
+    assert lines[-1] == "5 records, the chain is whole."
     assert list(tmp_path.iterdir()) == []

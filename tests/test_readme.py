@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.services.postgres import postgres_server
+from tests.services.redis import RedisServer
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
@@ -61,3 +64,33 @@ def test_network_examples_print_what_the_page_says(example, expected, tmp_path):
     """Each example runs as it stands and prints what is shown below it, but for the port of the stand-in server."""
     printed = run(example, tmp_path)
     assert re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:8731", printed) == expected
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(("example", "expected"), examples("docs/approvals.md"), ids=itertools.count(1))
+def test_examples_of_approvals_print_what_the_page_says(example, expected, tmp_path):
+    """Each example runs as it stands and prints what is shown below it."""
+    assert run(example, tmp_path) == expected
+
+
+@pytest.fixture
+def servers(tmp_path):
+    """What stands in the place of the servers that the page names."""
+    with postgres_server() as postgres:
+        redis = RedisServer(tmp_path).start()
+        yield {
+            "postgresql://access@db.example.com/access": postgres.new_database(),
+            "redis://events.example.com:6379/0": redis.url,
+        }
+        redis.stop()
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(("example", "expected"), examples("docs/access-service.md"), ids=itertools.count(1))
+def test_examples_of_the_access_service_print_what_the_page_says(example, expected, tmp_path, request):
+    """Each example runs as it stands and prints what is shown below it, with servers of this machine."""
+    if ".example.com:" in example:
+        for named, real in request.getfixturevalue("servers").items():
+            assert named in example
+            example = example.replace(named, real)
+    assert run(example, tmp_path) == expected

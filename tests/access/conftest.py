@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from zlib import crc32
@@ -30,6 +31,9 @@ class Around:
 
     def caller(self):
         return self.present
+
+    def place_of(self, path):
+        return os.path.realpath(path)
 
     def is_guarded(self):
         return self.guarded is not None

@@ -138,6 +138,19 @@ def test_a_rewritten_tail_shows_by_the_head():
     )
 
 
+@pytest.mark.parametrize("numbers", [(2, 3, 4), (1, 2, 2), (1, 3, 4), (0, 1, 2), (1, 2, -3)])
+def test_numbers_have_no_gap(numbers):
+    """Also where every hash is right."""
+    chain, last = [], ""
+    for number, record in zip(numbers, CHAIN, strict=False):
+        record = replace(record, sequence=number, previous_hash=last)
+        last = record_hash(record)
+        chain.append(replace(record, hash=last))
+    report = verify(chain, (3, last))
+    assert not report.ok
+    assert report.first_bad == next(place for place in (1, 2, 3) if numbers[place - 1] != place)
+
+
 def test_an_export_says_everything_and_can_be_checked_by_itself():
     """Each line has its schema; the lines alone are enough to see that nothing was changed."""
     stream = io.StringIO()

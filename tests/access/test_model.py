@@ -71,6 +71,10 @@ WORLDS = (
     ),
     (_FOLDER, Place("filesystem", "read", "/not/there/a", ("/", "not", "there", "a"))),
     (_V1, _FOLDER, Place("system_dependency", "execute", "ffmpeg", ("ffmpeg",))),
+    (
+        Place("filesystem", "execute", "/not/there/x", ("/", "not", "there", "x")),
+        Place("system_dependency", "execute", "/not/there/x", ("/not/there/x",)),
+    ),
 )
 """Each run is about few places, so that what happens to one often meets what happened to another."""
 SPELLINGS = {
@@ -87,6 +91,7 @@ subjects = st.sampled_from(SUBJECTS)
 some_place = st.integers(0, 5)
 lifetimes = st.none() | st.sampled_from([1, 10, 100]).map(lambda seconds: timedelta(seconds=seconds))
 picks = st.integers(0, 1000)
+questions = st.tuples(subjects, some_place, st.sampled_from(USERS), st.sampled_from(SESSIONS))
 
 
 @dataclass(frozen=True)
@@ -236,16 +241,10 @@ class TwoNodes(RuleBasedStateMachine):
 
     # ---- what happens ------------------------------------------------------------------------------------------------
 
-    @rule(
-        node=nodes,
-        subject=subjects,
-        place=some_place,
-        user=st.sampled_from(USERS),
-        session=st.sampled_from(SESSIONS),
-        spelling=picks,
-    )
-    def ask(self, node, subject, place, user, session, spelling):
+    @rule(node=nodes, question=questions, spelling=picks)
+    def ask(self, node, question, spelling):
         """Somebody asks: one request per tuple and origin, whatever the node knows."""
+        subject, place, user, session = question
         self.asked.append((subject, self.world[place % len(self.world)], user, session))
         self.ask_again(node, len(self.asked) - 1, spelling)
 
@@ -273,32 +272,35 @@ class TwoNodes(RuleBasedStateMachine):
         self.waiting[name] = Waiting(told.request_id, subject, place, user, session, 1, self.now)
         self.audit.append(AuditAction.REQUESTED)
 
-    @precondition(lambda self: self.waiting)
-    @rule(node=nodes, pick=picks, broader=st.none() | some_place)
-    def approve_for_session(self, node, pick, broader):
+    @rule(node=nodes, pick=picks, question=questions, broader=st.none() | some_place)
+    def approve_for_session(self, node, pick, question, broader):
         """Only where there is a session; it is the request's."""
-        waiting = self.pick(self.waiting, pick)
+        waiting = self.one_that_waits(node, question, pick)
+        if waiting is None:
+            return
         act = lambda target: self.nodes[node].deciding().approve_for_session(waiting.id, target=target)
         if not waiting.session or waiting.session_ended:
             assert act(None).decision is None and act(None).skipped
             return
         self.decide(node, waiting, broader, act, Effect.APPROVAL, Scope.SESSION)
 
-    @precondition(lambda self: self.waiting)
-    @rule(node=nodes, pick=picks, broader=st.none() | some_place, lifetime=lifetimes)
-    def approve_permanently(self, node, pick, broader, lifetime):
+    @rule(node=nodes, pick=picks, question=questions, broader=st.none() | some_place, lifetime=lifetimes)
+    def approve_permanently(self, node, pick, question, broader, lifetime):
         """With a lifetime or without."""
-        waiting = self.pick(self.waiting, pick)
+        waiting = self.one_that_waits(node, question, pick)
+        if waiting is None:
+            return
         act = lambda target: (
             self.nodes[node].deciding().approve_permanently(waiting.id, target=target, lifetime=lifetime)
         )
         self.decide(node, waiting, broader, act, Effect.APPROVAL, Scope.PERMANENT, lifetime)
 
-    @precondition(lambda self: self.waiting)
-    @rule(node=nodes, pick=picks, broader=st.none() | some_place)
-    def deny(self, node, pick, broader):
+    @rule(node=nodes, pick=picks, question=questions, broader=st.none() | some_place)
+    def deny(self, node, pick, question, broader):
         """Also for more than was asked for."""
-        waiting = self.pick(self.waiting, pick)
+        waiting = self.one_that_waits(node, question, pick)
+        if waiting is None:
+            return
         act = lambda target: self.nodes[node].deciding().deny_external_access(waiting.id, target=target)
         self.decide(node, waiting, broader, act, Effect.DENIAL, Scope.PERMANENT)
 
@@ -325,16 +327,6 @@ class TwoNodes(RuleBasedStateMachine):
         made = act(place.target).decision
         self.decided(node, made, subject, place, effect, Scope.PERMANENT, "", lifetime)
 
-    @precondition(lambda self: self.answered)
-    @rule(node=nodes, pick=picks)
-    def decide_twice(self, node, pick):
-        """A request that is not pending any more is decided by nobody."""
-        request_id = sorted(self.answered)[pick % len(self.answered)]
-        administration = self.nodes[node].deciding()
-        for act in (administration.approve_permanently, administration.deny_external_access):
-            with pytest.raises(DecisionConflict):
-                act(request_id)
-
     @precondition(lambda self: self.standing)
     @rule(node=nodes, pick=picks)
     def revoke(self, node, pick):
@@ -345,12 +337,16 @@ class TwoNodes(RuleBasedStateMachine):
         self.audit.append(AuditAction.REVOKED)
         self.saw(node)
 
-    @precondition(lambda self: self.ended)
     @rule(node=nodes, pick=picks)
-    def revoke_twice(self, node, pick):
-        """What has ended cannot end again."""
-        with pytest.raises(DecisionConflict):
-            self.nodes[node].deciding().revoke(self.ended[pick % len(self.ended)])
+    def do_it_twice(self, node, pick):
+        """What is not pending any more is decided by nobody; what has ended cannot end again."""
+        administration = self.nodes[node].deciding()
+        acts = [(administration.revoke, one) for one in self.ended]
+        for act in (administration.approve_permanently, administration.deny_external_access):
+            acts += [(act, one) for one in sorted(self.answered)]
+        for act, one in acts and [acts[pick % len(acts)]]:
+            with pytest.raises(DecisionConflict):
+                act(one)
 
     @rule(node=nodes, session=st.sampled_from(SESSIONS[1:]))
     def end_session(self, node, session):
@@ -368,9 +364,12 @@ class TwoNodes(RuleBasedStateMachine):
             self.audit.append(AuditAction.SESSION_ENDED)
         self.saw(node)
 
-    @rule(node=nodes, patience=st.sampled_from([5, 1000]))
-    def tidy(self, node, patience):
-        """What has expired ends; what nobody answered is given up, which decides nothing."""
+    @rule(seconds=st.sampled_from([1, 9, 100]), node=st.none() | nodes, patience=st.sampled_from([5, 1000]))
+    def time_passes(self, seconds, node, patience):
+        """By hand; a node may tidy up then: what has expired ends, what nobody answered is given up undecided."""
+        self.now += timedelta(seconds=seconds)
+        if node is None:
+            return
         self.nodes[node].administration.tidy(pending_lifetime=timedelta(seconds=patience))
         over = [one for one in self.standing.values() if one.expires is not None and one.expires <= self.now]
         self.end(over)
@@ -383,22 +382,14 @@ class TwoNodes(RuleBasedStateMachine):
         if over:
             self.saw(node)
 
-    @rule(seconds=st.sampled_from([1, 9, 100]))
-    def time_passes(self, seconds):
-        """By hand."""
-        self.now += timedelta(seconds=seconds)
-
-    @rule(node=nodes)
-    def look(self, node):
-        """A node that lagged sees everything."""
-        self.nodes[node].node.refresh()
-        self.saw(node)
-
-    @rule(node=nodes)
-    def start_anew(self, node):
-        """A node that starts reads what is in force, and comes to the same as one that followed."""
-        self.nodes[node].store.close()
-        self.nodes[node] = self.open()
+    @rule(node=nodes, anew=st.booleans())
+    def look(self, node, *, anew=False):
+        """A node that lagged sees everything; one that starts comes to the same as one that followed."""
+        if anew:
+            self.nodes[node].store.close()
+            self.nodes[node] = self.open()
+        else:
+            self.nodes[node].node.refresh()
         self.saw(node)
 
     # ---- what holds always -------------------------------------------------------------------------------------------
@@ -433,6 +424,13 @@ class TwoNodes(RuleBasedStateMachine):
     def pick(self, some, pick):
         values = sorted(some.values(), key=lambda one: one.id)
         return values[pick % len(values)]
+
+    def one_that_waits(self, node, question, pick):
+        """Return a request that is pending, or ask first; None when what is asked for is decided."""
+        if self.waiting and pick % 2:
+            return self.pick(self.waiting, pick)
+        self.ask(node, question, pick)
+        return self.waiting.get(self.asked[-1])
 
     def saw(self, node):
         self.seen[node] = tuple(self.standing.values())

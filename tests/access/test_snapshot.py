@@ -42,7 +42,7 @@ def row(number, target="https://a.test", *, effect="approval", session="", expir
 
 def ask(snapshot, target, *, session="", now=0):
     """Return the code of the answer, or None."""
-    found = snapshot.find(DEMO, read_wanted("network", "receive", target, resolve=False), session, now)
+    found = snapshot.find(DEMO, read_wanted("network", "receive", target), session, now)
     return found and found.code
 
 

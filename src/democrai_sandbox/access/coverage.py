@@ -21,7 +21,7 @@ def covers(broad: AccessTuple, narrow: AccessTuple) -> bool:
     if broad.subject != narrow.subject or broad.resource_type != narrow.resource_type:
         return False
     try:
-        wanted = read_wanted(narrow.resource_type, narrow.operation, narrow.target, resolve=False)
+        wanted = read_wanted(narrow.resource_type, narrow.operation, narrow.target)
     except InvalidInputError:
         return False  # a pattern is covered by nothing but itself
     return Snapshot().changed(Changes(1, (_row(broad),))).find(narrow.subject, wanted, "", 0) is not None

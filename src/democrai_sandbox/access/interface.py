@@ -256,6 +256,10 @@ class Surroundings(Protocol):
         """Return whether something guards the calling code; asked before every check."""
         ...
 
+    def place_of(self, path: str) -> str:
+        """Return where an absolute path leads, all links followed; asked for code of the host only."""
+        ...
+
     def guard(self) -> GuardState | None:
         """Return what guards the calling code; None for code of the host."""
         ...

@@ -7,6 +7,7 @@ time is written, once.
 from __future__ import annotations
 
 import json
+import os
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache
@@ -147,14 +148,14 @@ class AccessService:
 
     def decide(self, question: Question) -> AccessDecision:
         """Answer the guard, which has looked at the allowlist already and leaves its guard for this call."""
-        wanted = read_wanted(question.resource_type, question.operation, question.target, resolve=False)
+        wanted = read_wanted(question.resource_type, question.operation, question.target)
         subject = _subject(question.subject_kind, question.subject)
         session_key = _text(question.session_key)
         found = self._decided(subject, session_key, wanted)
         if found is not None:
             return found
-        caller = self.surroundings.caller() or _NOBODY
-        asking = _Asking(subject, session_key, question.subject_chain, question, caller.task_id)
+        chain = question.subject_chain
+        asking = _Asking(subject, session_key, chain, question, _task_of(chain))
         return self._missing(asking, wanted, self._wish_of(question))
 
     # ---- parts of a check --------------------------------------------------------------------------------------------
@@ -167,7 +168,7 @@ class AccessService:
             return self._ask_guard(wish)
         caller = self.surroundings.caller() or _NOBODY
         asked = subject or _HOST
-        wanted = read_wanted(wish.resource_type, wish.operation, wish.target, resolve=True)
+        wanted = read_wanted(wish.resource_type, wish.operation, wish.target, self.surroundings.place_of)
         found = self._decided(asked, caller.session_key, wanted)
         if found is not None:
             return found
@@ -251,6 +252,10 @@ class Unguarded:
         """Return nobody."""
         return None
 
+    def place_of(self, path: str) -> str:
+        """Return where a path leads."""
+        return os.path.realpath(path)
+
     def is_guarded(self) -> bool:
         """Return that nothing is guarded."""
         return False
@@ -270,6 +275,15 @@ class Unguarded:
 
 def _text(value: object) -> str:
     return "" if value is None else str(value)
+
+
+def _task_of(chain: tuple[str, ...]) -> str:
+    """Return the innermost task that a subject acts in: by its chain, for the request context can be pretended."""
+    for label in reversed(chain):
+        kind, _, name = label.partition(":")
+        if kind == SubjectKind.TASK:
+            return name
+    return ""
 
 
 @lru_cache(maxsize=1024)

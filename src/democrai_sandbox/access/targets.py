@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -21,7 +20,7 @@ from democrai_sandbox.policy import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
 LONGEST_RAW_TARGET = 65536
 _REMEMBERED = 4096
@@ -70,10 +69,12 @@ def prefix_of(key: str) -> tuple[int, int]:
     return int(version), int(length)
 
 
-def read_wanted(resource_type: object, operation: object, target: object, *, resolve: bool) -> Wanted:
-    """Return what is asked for, or refuse with what is wrong. With ``resolve``, links of a path are followed.
+def read_wanted(
+    resource_type: object, operation: object, target: object, place_of: Callable[[str], str] | None = None
+) -> Wanted:
+    """Return what is asked for, or refuse with what is wrong. ``place_of`` finds out where a path leads.
 
-    A path is followed because the guard asks about where a path leads, and an approval has to be about the same.
+    The guard asks about where a path leads, and an approval has to be about the same.
     """
     if type(resource_type) is not str or type(operation) is not str:
         kind, act = read_operation(resource_type, operation)
@@ -82,8 +83,8 @@ def read_wanted(resource_type: object, operation: object, target: object, *, res
         raise InvalidInputError.of(f"expected a text, got {type(target).__name__}", pointer="/target")
     if len(target) > LONGEST_RAW_TARGET:
         raise InvalidInputError.of(f"the target is longer than {LONGEST_RAW_TARGET} characters", pointer="/target")
-    if resolve and resource_type == "filesystem":
-        target = _place_of(_lexical(target))
+    if place_of is not None and resource_type == "filesystem":
+        target = place_of(_lexical(target))
     return _read(resource_type, operation, target)
 
 
@@ -106,17 +107,3 @@ def _read(resource_type: str, operation: str, target: str) -> Wanted:
         return Wanted(kind, act, normalise_target(kind, target), place=place)
     parsed = parse_request(target)
     return Wanted(kind, act, parsed.normalized, parsed, place)
-
-
-def _place_of(path: str) -> str:
-    """Return where a path leads. The kernel says it in three calls; where nothing is there, link by link."""
-    try:
-        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    except (OSError, ValueError):
-        return os.path.realpath(path)
-    try:
-        place = os.readlink(f"/proc/self/fd/{descriptor}")
-    finally:
-        os.close(descriptor)
-    # What was deleted meanwhile, and what is no file of a mounted tree, has no such name.
-    return place if place.startswith("/") and not place.endswith(" (deleted)") else os.path.realpath(path)

@@ -16,7 +16,7 @@ from .contexts import (
 )
 from .denials import DenialRecord, recent_denials
 from .environment import child_environment, environment_of, process_guard_context_from_env
-from .external import ask_external_access
+from .external import ask_external_access, location_of
 from .interface import (
     AccessQuestion,
     AllowLink,
@@ -48,6 +48,7 @@ __all__ = [
     "exact_guard_context",
     "is_guarded",
     "live_states",
+    "location_of",
     "network_policy_context",
     "patched_entries",
     "process_guard_bypass_context",

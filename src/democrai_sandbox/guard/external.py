@@ -62,6 +62,11 @@ def ask_external_access(
     return AccessDecision(allowed=False, code=DecisionCode.NOT_ENABLED, requires_approval=False, message=message)
 
 
+def location_of(path: str) -> str:
+    """Return where an absolute path leads, in the host's own code; refused inside a guard."""
+    return _core.location(path)
+
+
 def _place(resource_type: ResourceType, target: str) -> tuple[str, str, int]:
     """Return the form of a target in which the core reads it."""
     if resource_type is not ResourceType.NETWORK:

@@ -6,7 +6,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.guard import ask_external_access, current_guard, is_guarded, process_guard_bypass_context
+from democrai_sandbox.guard import (
+    ask_external_access,
+    current_guard,
+    is_guarded,
+    location_of,
+    process_guard_bypass_context,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +45,10 @@ class GuardSurroundings:
     def is_guarded(self) -> bool:
         """Return whether something guards the calling code."""
         return is_guarded()
+
+    def place_of(self, path: str) -> str:
+        """Return where a path leads, as the guard finds it."""
+        return location_of(path)
 
     def guard(self) -> GuardView | None:
         """Return what guards the calling code; None for code of the host."""

@@ -10,11 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import insert
 
 from democrai_sandbox.access.audit import verify_store
-from democrai_sandbox.access.store import open_store
+from democrai_sandbox.access.store import asking, deciding, open_store, tables
 from democrai_sandbox.access.values import Decision, DecisionFilter, RequestFilter, RequestState
-from democrai_sandbox.errors import DecisionConflict
+from democrai_sandbox.errors import DecisionConflict, StoreUnavailable
 from tests.access.store.samples import ALL, NOW, actions, approval, at, denial, live, request, sql
 
 # As many distinct requests as the whole load test has, when there is time for it.
@@ -208,3 +209,39 @@ def test_what_a_node_reads_is_of_one_moment(store, other, since):
     finally:
         stop.set()
         thread.join(30)
+
+
+def test_all_statements_of_one_reading_see_the_same(store, other):
+    """What others commit in the middle of it belongs to the next."""
+
+    def read(connection):
+        before = deciding.generation(connection)
+        other.decide(approval(), now=NOW)
+        return before, deciding.changes(connection, 0)
+
+    before, changes = store._database.read(read)
+    assert (before, changes.generation, changes.rows) == (0, 0, ())
+    assert store.changes(0).generation == 1
+
+
+def test_work_that_lost_a_race_is_done_again(store):
+    """From its beginning, with nothing of the first try left; not without end."""
+    tries = []
+
+    def loses(connection, times):
+        tries.append("tried")
+        connection.execute(insert(tables.requests), row("kept"))
+        if len(tries) <= times:
+            connection.execute(insert(tables.requests), row("kept", target="/again"))
+
+    store._database.act(lambda connection: loses(connection, 2))
+    assert len(tries) == 3
+    assert [found.id for found in store.requests(RequestFilter(), ALL).items] == ["kept"]
+    tries.clear()
+    with pytest.raises(StoreUnavailable):
+        store._database.act(lambda connection: loses(connection, 99))
+    assert len(tries) == 4
+
+
+def row(key, target=None):
+    return asking._columns(request(target or f"/{key}"), key, NOW)

@@ -8,7 +8,7 @@ import time
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from democrai_sandbox.access.bulk import no_collection
@@ -21,6 +21,8 @@ ODD = st.text(
 
 
 @given(ODD)
+@example("\x10d800")
+@example("\x100010\x10")
 def test_any_text_can_be_stored(text):
     """It comes back as it was, and what is stored is UTF-8 without NUL."""
     stored = to_stored(text)

@@ -112,6 +112,7 @@ def test_a_node_that_lost_and_took_it_again_answers_for_the_last_attempt(store):
     store.decide(approval(request_id=asked(store)), now=NOW)
     lost, taken = claim(store, 0), claim(store, 30)
     assert finish(store, lost, 31, error="stale") is False
+    assert finish(store, taken, 31, node="n-2") is False
     assert finish(store, taken, 31) is True
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, bindparam, case, delete, literal, literal_column, select, update
+from sqlalchemy import Connection, bindparam, case, literal, literal_column, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from democrai_sandbox.access.ids import new_id
@@ -32,10 +32,14 @@ LONGEST_IDENTITY = 1000
 _AT_ONCE = 100
 
 
+class AlreadyDecided(Exception):  # noqa: N818 - it says what happened
+    """The very same was decided before this transaction had its turn."""
+
+
 def register(connection: Connection, request: NewRequest, *, now: datetime) -> Registered:
     """Add a request, or count it where the same was asked before and is pending still.
 
-    Where the very same is decided by now there is nothing to ask: nothing is written, and the id is empty.
+    Raises ``AlreadyDecided``, which takes the row back, where there is nothing to ask.
     """
     _check_identity(request)
     request_id = request.id or new_id()
@@ -49,8 +53,7 @@ def register(connection: Connection, request: NewRequest, *, now: datetime) -> R
     ledger = Ledger(connection)
     answered = {"its_digest": request.access.digest, "its_session": request.origin.session_key, "its_time": now}
     if connection.execute(_DECIDED, answered).first() is not None:
-        connection.execute(_TAKE_BACK, {"its_id": request_id})
-        return Registered("", created=False)
+        raise AlreadyDecided
     ledger.close([_requested(request, request_id)], now=now)
     return Registered(request_id, created=True)
 
@@ -178,7 +181,6 @@ def _upsert(dialect: Any) -> Any:
 # Made once: to build such a statement takes longer than to run it.
 _UPSERT = {"sqlite": _upsert(sqlite), "postgresql": _upsert(postgresql)}
 _EXISTS = select(requests.c.id).where(requests.c.id == bindparam("its_id"))
-_TAKE_BACK = delete(requests).where(requests.c.id == bindparam("its_id"))
 _DECIDED = (
     select(decisions.c.id)
     .where(is_live, decisions.c.digest == bindparam("its_digest"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from democrai_sandbox.access.values import Registered
+
 from . import asking, deciding, journal, paging, resuming
 from .journal import Entry, Ledger
 from .schema import check_schema, prepare_schema
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
         NewDecision,
         NewRequest,
         Page,
-        Registered,
         Request,
         RequestFilter,
         Resume,
@@ -82,8 +83,11 @@ class SqlStore:
     # ---- acts
 
     def register(self, request: NewRequest, *, now: datetime) -> Registered:
-        """Add a pending request, or count it where the same is pending already."""
-        return self._database.act(partial(asking.register, request=request, now=now))
+        """Add a pending request, or count it where the same is pending already; an empty id where it is decided."""
+        try:
+            return self._database.act(partial(asking.register, request=request, now=now))
+        except asking.AlreadyDecided:
+            return Registered("", created=False)
 
     def count_again(self, request_id: str, times: int, *, now: datetime) -> bool:
         """Add to the count of a pending request."""

@@ -416,6 +416,7 @@ PyObject *question_new(State *state, const Asked *asked);
 PyObject *decision_explicit(State *state, const Asked *asked);
 bool path_narrowed_away(const State *state, const char *path, unsigned bit);
 PyObject *core_ask(PyObject *module, PyObject *args);
+PyObject *core_location(PyObject *module, PyObject *path);
 int question_ready(PyObject *module);
 int asyncio_patch(PyObject *module);
 PyObject *bound_new(State *state, PyObject *function, PyObject *args, PyObject *kwargs);

@@ -1,5 +1,5 @@
-/* What guarded code asks for by itself, before it does it: the allowlist of its chain, then the decider. The question is
- * built from the guard's state like any other; only the target, and what to go on with after an approval, are the
+/* What guarded code asks for by itself, before it does it: the allowlist of its chain, then the decider. The question
+ * is built from the guard's state like any other; only the target, and what to go on with after an approval, are the
  * caller's. */
 #include "core.h"
 #include "network.h"
@@ -93,6 +93,26 @@ static PyObject *ask_path(State *state, const Asked *asked)
         Py_RETURN_FALSE; /* what the host protects is not for anybody to approve */
     }
     return put(state, asked, PyUnicode_DecodeFSDefault(place));
+}
+
+/* location(path): where a path leads, for the host's own use: what guarded code may not read it must not learn that
+ * way.
+ */
+PyObject *core_location(PyObject *module, PyObject *path)
+{
+    State *state = state_guarding();
+    if (state != NULL) {
+        return deny_text(state, DENY_TAMPER, "location");
+    }
+    PathText *text = PyMem_Malloc(sizeof *text);
+    char place[PATH_MAX];
+    if (text == NULL || path_text(path, text) < 0) {
+        PyMem_Free(text);
+        return text ? NULL : PyErr_NoMemory();
+    }
+    find_location(text, true, place);
+    PyMem_Free(text);
+    return PyUnicode_DecodeFSDefault(place);
 }
 
 /* ask(kind, operation, target, port, register, action, context) -> None outside a guard; True when the allowlist covers

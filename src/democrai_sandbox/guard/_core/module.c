@@ -231,6 +231,7 @@ static PyMethodDef methods[] = {
     {"subject_key", core_subject_key, METH_NOARGS, NULL},
     {"gate", core_gate, METH_VARARGS, NULL},
     {"ask", core_ask, METH_VARARGS, NULL},
+    {"location", core_location, METH_O, NULL},
     {"may_use", core_may_use, METH_O, NULL},
     {"deny_foreign", core_deny_foreign, METH_NOARGS, NULL},
     {"read_url", core_read_url, METH_O, NULL},

@@ -17,7 +17,8 @@ static PyStructSequence_Field fields[] = {
     {"user_id", "who the request is for"},
     {"organization_id", NULL},
     {"session_key", NULL},
-    {"resume_action", "what the subject wants to go on with after an approval; empty for what the guard asks by itself"},
+    {"resume_action",
+     "what the subject wants to go on with after an approval; empty for what the guard asks by itself"},
     {"resume_context", "JSON text for it, or None"},
     {NULL},
 };
@@ -43,10 +44,17 @@ PyObject *question_new(State *state, const Asked *asked)
 {
     const State *actor = actor_of(state);
     PyObject *values[] = {
-        Py_NewRef(actor->policy->subject), Py_NewRef(actor->policy->kind),  state_chain(state),
-        PyUnicode_FromString(asked->resource), PyUnicode_FromString(asked->operation), Py_NewRef(asked->target),
-        PyBool_FromLong(asked->registers), Py_NewRef(state->user), Py_NewRef(state->organization),
-        Py_NewRef(state->session), PyUnicode_FromString(asked->action ? asked->action : ""),
+        Py_NewRef(actor->policy->subject),
+        Py_NewRef(actor->policy->kind),
+        state_chain(state),
+        PyUnicode_FromString(asked->resource),
+        PyUnicode_FromString(asked->operation),
+        Py_NewRef(asked->target),
+        PyBool_FromLong(asked->registers),
+        Py_NewRef(state->user),
+        Py_NewRef(state->organization),
+        Py_NewRef(state->session),
+        PyUnicode_FromString(asked->action ? asked->action : ""),
         Py_NewRef(asked->context ? asked->context : Py_None),
     };
     PyObject *question = PyStructSequence_New(question_type);
