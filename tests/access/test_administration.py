@@ -201,7 +201,7 @@ class TestDecisions:
     def test_pending_requests_age_out_into_a_state_of_their_own(self, desk):
         """That is no decision: asking again makes a new request."""
         asked = desk.check(URL).request_id
-        desk.administration.tidy(pending_lifetime=timedelta(microseconds=0))
+        desk.administration.tidy(pending_lifetime=timedelta(microseconds=1))
         assert desk.store.request(asked).state is RequestState.AGED_OUT
         assert desk.store.generation() == 0
         desk.service._registrar._doubt()

@@ -159,7 +159,7 @@ class TestRegistering:
         user = Caller(user_id="uma", organization_id="org", session_key="s1", task_id="t9")
         found = desk.store.request(desk.check("https://API.test/v1?q=1", user=user).request_id)
         assert (found.access.subject, found.chain) == (DEMO, ("module:demo",))
-        assert (found.access.target, found.raw_target) == (URL, "https://API.test/v1?q=1")
+        assert (found.access.target, found.raw_target) == (URL, "https://API.test/v1?...")
         origin = found.origin
         assert (origin.user_id, origin.organization_id, origin.session_key, origin.task_id) == (
             "uma",

@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from democrai_sandbox.access.snapshot import Snapshot
-from democrai_sandbox.access.targets import read_wanted
+from democrai_sandbox.access.targets import Reader
 from democrai_sandbox.access.values import Changes, DecisionRow
-from democrai_sandbox.policy import DecisionCode, Subject, SubjectKind
+from democrai_sandbox.policy import DecisionCode
 
-DEMO = Subject(SubjectKind.MODULE, "demo")
 TARGETS = (
     "https://a.test",
     "https://a.test/v1",
@@ -42,7 +41,7 @@ def row(number, target="https://a.test", *, effect="approval", session="", expir
 
 def ask(snapshot, target, *, session="", now=0):
     """Return the code of the answer, or None."""
-    found = snapshot.find(DEMO, read_wanted("network", "receive", target), session, now)
+    found = snapshot.find(("module", "demo"), Reader().read("network", "receive", target), session, now)
     return found and found.code
 
 
@@ -84,10 +83,10 @@ def test_changes_one_by_one_come_to_the_same_as_all_at_once(rows, asked_at):
 def test_an_older_snapshot_is_not_changed_by_a_newer_one():
     """Whoever holds it goes on to get the same answers."""
     before = Snapshot().changed(Changes(1, (row(1),)))
-    assert ask(before, "https://a.test") is DecisionCode.PERMANENT_APPROVAL
+    assert ask(before, "https://a.test") == DecisionCode.PERMANENT_APPROVAL
     after = before.changed(Changes(2, (row(1, ended=True), row(2, effect="denial"))))
-    assert ask(before, "https://a.test") is DecisionCode.PERMANENT_APPROVAL
-    assert ask(after, "https://a.test") is DecisionCode.DENIED
+    assert ask(before, "https://a.test") == DecisionCode.PERMANENT_APPROVAL
+    assert ask(after, "https://a.test") == DecisionCode.DENIED
     assert (before.generation, after.generation) == (1, 2)
 
 

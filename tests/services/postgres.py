@@ -21,12 +21,15 @@ _PATIENCE = 30
 _ROOM = 4 << 30
 _USERS = ("postgres", "nobody")
 
-# The shell waits for its input to close, which happens however the tests end, and takes the server with it.
+# The shell waits for its input to close, which happens however the tests end, and takes the server with it, also when a
+# test has stopped some of its processes.
 _WATCHED = """
 folder=$1; shift
 "$@" & server=$!
 read -r word
-kill -INT "$server" 2>/dev/null; wait "$server"
+kill -INT "$server" 2>/dev/null
+kill -CONT "$server" $(cat "/proc/$server/task/$server/children") 2>/dev/null
+wait "$server"
 [ "$word" = keep ] || rm -rf "$folder"
 """
 

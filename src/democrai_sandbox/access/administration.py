@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import DecisionConflict, ExternalAccessAdminRequired
 from democrai_sandbox.policy import InvalidInputError, Subject
@@ -26,7 +26,7 @@ from .values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
     from datetime import datetime
 
     from .identity import Caller
@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from .values import Listing
 
 LONGEST_REASON = 2000
-_MOST_ANSWERED = 1000
-"""Pending requests that one decision answers beside its own."""
+_AT_ONCE = 500
+_LONGEST_ID = 100
+_LONGEST_LIFETIME = timedelta(days=36525)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,7 @@ class Administration:
     def revoke(self, decision_id: str, *, reason: str = "") -> Decision:
         """End a decision: what it allowed or denied is undecided again."""
         self._authorised(None)
+        _check_id(decision_id, "decision_id")
         with self._surroundings.outside():
             about = self._node.store.decision(decision_id).access.subject
         caller = self._authorised(about)
@@ -148,6 +150,10 @@ class Administration:
 
     def tidy(self, *, pending_lifetime: timedelta) -> None:
         """End what has expired and give up requests that nobody answered. The host calls this now and then."""
+        if self._surroundings.is_guarded():
+            raise ExternalAccessAdminRequired("guarded code does not tidy")
+        if pending_lifetime <= timedelta(0):
+            raise InvalidInputError.of("requests wait for longer than no time", pointer="/pending_lifetime")
         now = self._node.clock()
         ended = self._node.store.end_expired(now=now)
         self._node.store.age_out(before=now - pending_lifetime, now=now)
@@ -189,10 +195,10 @@ class Administration:
         """Return the caller if it may decide about a subject, as the request context says, not the call."""
         guard = self._surroundings.guard()
         if guard is not None:
-            acting = {Subject(guard.subject_kind, guard.subject), *guard.subject_chain}
-            if not acting & self._managers:
+            innermost = Subject(guard.subject_kind, guard.subject)
+            if innermost not in self._managers:  # not what a manager calls, either
                 raise ExternalAccessAdminRequired("guarded code does not decide, unless the host made it a manager")
-            if about in acting:
+            if about in (innermost, *guard.subject_chain):
                 raise ExternalAccessAdminRequired(f"{about} does not decide about itself")
         caller = self._surroundings.caller()
         if caller is None or not caller.user_id:
@@ -205,6 +211,7 @@ class Administration:
 
     def _asked(self, request_id: str) -> tuple[Request, Caller]:
         self._authorised(None)
+        _check_id(request_id, "request_id")
         with self._surroundings.outside():
             request = self._node.store.request(request_id)
         return request, self._authorised(request.access.subject)
@@ -240,20 +247,29 @@ class Administration:
 
     def _check_no_denial(self, access: AccessTuple) -> None:
         """Refuse an approval that a broader denial would keep from having any effect."""
-        with self._surroundings.outside():
-            wanted = DecisionFilter(
-                effect=Effect.DENIAL,
-                subject=access.subject,
-                resource_type=access.resource_type,
-                operation=access.operation,
-            )
-            denials = self._node.store.decisions(wanted, Page(limit=_MOST_ANSWERED)).items
+        wanted = DecisionFilter(
+            effect=Effect.DENIAL,
+            subject=access.subject,
+            resource_type=access.resource_type,
+            operation=access.operation,
+        )
         now = self._node.clock()
-        for denial in denials:
-            if denial.expires_at is not None and denial.expires_at <= now:
-                continue  # it answers nothing any more, though it has not been ended yet
-            if denial.access != access and covers(denial.access, access):
+        for denial in self._all(self._node.store.decisions, wanted):
+            over = denial.expires_at is not None and denial.expires_at <= now
+            if not over and denial.access != access and covers(denial.access, access):
                 raise DecisionConflict(f"{denial.access.target} is denied (decision {denial.id}): revoke that first")
+
+    def _all(self, listed: Callable[[Any, Page], Listing], wanted: object) -> list[Any]:
+        """Return every item of a list, read page by page."""
+        found: list[Any] = []
+        after = ""
+        with self._surroundings.outside():
+            while True:
+                listing = listed(wanted, Page(limit=_AT_ONCE, after=after))
+                found += listing.items
+                if not listing.next:
+                    return found
+                after = listing.next
 
     def _covered(self, access: AccessTuple, session: str, own: str) -> tuple[str, ...]:
         """Return the pending requests, of one session if need be, that a decision answers besides its own."""
@@ -264,13 +280,14 @@ class Administration:
             operation=access.operation,
             session_key=session,
         )
-        with self._surroundings.outside():
-            pending = self._node.store.requests(wanted, Page(limit=_MOST_ANSWERED)).items
+        pending = self._all(self._node.store.requests, wanted)
         return tuple(found.id for found in pending if found.id != own and covers(access, found.access))
 
     def _expiry(self, lifetime: timedelta | None) -> datetime | None:
         if lifetime is None:
             return None
+        if type(lifetime) is not timedelta or lifetime > _LONGEST_LIFETIME:
+            raise InvalidInputError.of("expected a time of at most a hundred years", pointer="/lifetime")
         if lifetime <= timedelta(0):
             raise InvalidInputError.of("an approval cannot expire before it is made", pointer="/lifetime")
         return self._node.clock() + lifetime
@@ -286,3 +303,8 @@ def _reason(text: str) -> str:
     if type(text) is not str or len(text) > LONGEST_REASON:
         raise InvalidInputError.of(f"expected a text of at most {LONGEST_REASON} characters", pointer="/reason")
     return text
+
+
+def _check_id(text: object, name: str) -> None:
+    if type(text) is not str or len(text) > _LONGEST_ID:
+        raise InvalidInputError.of(f"expected an id of at most {_LONGEST_ID} characters", pointer=f"/{name}")

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 class AccessSettings:
     """What a host settles about the service."""
 
-    database: str
+    database: str = field(repr=False)
     """``sqlite:///path`` or ``postgresql://...``."""
     key_file: str
     """Keys for what requests go on with; made when it is missing."""
     stream_type: str = "memory"
     """``network.stream.type``: memory, ipc or redis."""
-    stream: Mapping[str, Any] = field(default_factory=dict)
+    stream: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Further settings of ``network.stream``."""
     poll_seconds: float = 1.0
     pending_lifetime: timedelta = timedelta(days=30)

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 from democrai_sandbox.policy import InvalidInputError
 
 from .snapshot import Snapshot
-from .targets import read_wanted
+from .targets import Reader
 from .values import Changes, DecisionRow, Effect, Scope
 
 if TYPE_CHECKING:
+    from democrai_sandbox.policy import Subject
+
     from .values import AccessTuple
 
 
@@ -21,10 +23,14 @@ def covers(broad: AccessTuple, narrow: AccessTuple) -> bool:
     if broad.subject != narrow.subject or broad.resource_type != narrow.resource_type:
         return False
     try:
-        wanted = read_wanted(narrow.resource_type, narrow.operation, narrow.target)
+        wanted = Reader().read(narrow.resource_type, narrow.operation, narrow.target)
     except InvalidInputError:
         return False  # a pattern is covered by nothing but itself
-    return Snapshot().changed(Changes(1, (_row(broad),))).find(narrow.subject, wanted, "", 0) is not None
+    return Snapshot().changed(Changes(1, (_row(broad),))).find(_who(narrow.subject), wanted, "", 0) is not None
+
+
+def _who(subject: Subject) -> tuple[str, str]:
+    return str(subject.kind), subject.name
 
 
 def _row(access: AccessTuple) -> DecisionRow:

@@ -60,16 +60,24 @@ class Store(Protocol):
 
     # ---- acts
 
-    def register(self, request: NewRequest, *, now: datetime) -> Registered:
-        """Add a pending request, or count it where the same tuple and origin (user, session) is pending already."""
+    def register(self, request: NewRequest, *, now: datetime, most_pending: int = 0) -> Registered:
+        """Add a pending request, or count it where the same tuple and origin (user, session) is pending already.
+
+        No more than ``most_pending`` wait for one subject and user at a time; 0 sets no limit.
+        """
         ...
 
     def count_again(self, request_id: str, times: int, *, now: datetime) -> bool:
         """Add to the count of a pending request; False when it is not pending any more."""
         ...
 
-    def attach_resume(self, request_id: str, action: str, context: bytes | None) -> bool:
-        """Give a pending request that has no resume action one; False when it has, or is not pending any more."""
+    def attach_resume(
+        self, request_id: str, action: str, context: bytes | None, *, origin: Origin, now: datetime
+    ) -> bool:
+        """Give a pending request that has no resume action one; False when it has, or is not pending any more.
+
+        False also when the user, the organization or the session of ``origin`` is not the request's.
+        """
         ...
 
     def decide(self, decision: NewDecision, *, now: datetime) -> Decision:
@@ -85,7 +93,10 @@ class Store(Protocol):
         ...
 
     def end_session(self, session_key: str, *, actor: str, now: datetime) -> int:
-        """End the approvals of a session, mark its pending requests; return how many approvals ended."""
+        """End the approvals of a session, mark its pending requests; return how many approvals ended.
+
+        That it has ended is kept: what it asks for later is marked too, and nothing is approved for it any more.
+        """
         ...
 
     def end_expired(self, *, now: datetime) -> int:
@@ -157,12 +168,16 @@ class Store(Protocol):
         ...
 
     def claim_resume(self, *, node: str, lease_until: datetime, now: datetime) -> Resume | None:
-        """Take the next resumption that is due, or whose lease has run out; its attempts are counted with it."""
+        """Take the next resumption that is due, or whose lease has run out; its attempts are counted with it.
+
+        Those whose approval has ended meanwhile are not given out: they have failed then, for good.
+        """
         ...
 
     def finish_resume(self, resume: Resume, *, node: str, error: str, retry_at: datetime | None, now: datetime) -> bool:
         """Say how an attempt ended: no error is success, an error without a time for the next attempt is the end.
 
+        After a success the context is removed.
         False, and nothing is written, when this node's lease was given to another or the resumption is finished.
         """
         ...

@@ -6,7 +6,7 @@ import logging
 import threading
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from time import monotonic
+from time import monotonic, time_ns
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.errors import ExternalAccessCheckFailed
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger("democrai_sandbox.access")
 _LONGEST_PAUSE = 2.0
 """Between attempts to reach a store that is away: short, so that a node converges soon after it is back."""
+
+
+def _microseconds() -> int:
+    return time_ns() // 1000
 
 
 def utc_now() -> datetime:
@@ -132,10 +136,16 @@ class AccessNode:
             self._wake.set()
 
     def _follow(self) -> None:
-        pause = self._poll
+        pause, seen = self._poll, _microseconds()
         while not self._ending.is_set():
-            self._wake.wait(pause)
+            expiry = self._snapshot.next_expiry(seen) if self._snapshot else None
+            until = pause if expiry is None else min(pause, max(0.0, (expiry - _microseconds()) / 1e6))
+            self._wake.wait(until)
             self._wake.clear()
+            now = _microseconds()
+            if expiry is not None and expiry <= now:
+                self._tell_listeners()  # also while the store is away: answers that were kept elsewhere are over
+            seen = now
             pause = self._poll if self._look() else min(max(pause, 0.1) * 2, _LONGEST_PAUSE)
 
     def _look(self) -> bool:

@@ -13,8 +13,6 @@ from democrai_sandbox.errors import ExternalAccessCheckFailed
 from .values import AuditAction
 
 if TYPE_CHECKING:
-    from democrai_sandbox.policy import Subject
-
     from .node import AccessNode
 
 _log = logging.getLogger("democrai_sandbox.access")
@@ -38,12 +36,12 @@ class Notes:
         """Note that a decision answered a check, at a microsecond since the epoch."""
         self._uses[decision_id] = now
 
-    def failed(self, subject: Subject, target: str, error: BaseException) -> None:
+    def failed(self, subject: str, target: str, error: BaseException) -> None:
         """Log a failure of the check itself, and keep it for the audit until it can be written."""
         cause = str(error.__cause__ or error)
         _log.error("external access could not be checked for %s: %s", subject, cause)
         with self._lock:
-            self._failures.append({"subject": str(subject), "target": target[:_LONGEST], "error": cause[:_LONGEST]})
+            self._failures.append({"subject": subject, "target": target[:_LONGEST], "error": cause[:_LONGEST]})
 
     def write_uses(self) -> None:
         """Write when decisions were last used."""

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _Key = tuple[str, ...]
 _PATIENCE = 5.0
+_LONGEST_KEPT = 512
+"""Of targets in memory: a subject chooses them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class Limits:
     """...and how many more become possible with each second."""
     counting_seconds: float = 5.0
     """How often a repeated question is written down: those in between are added up."""
+    pending: int = 1000
+    """That may wait for one subject and user at the same time, on all nodes together."""
     remembered: int = 10_000
 
 
@@ -120,7 +124,13 @@ class Registrar:
             request = make(known.request_id)
             if request.resume_action:
                 known.resumes = True
-                self._node.store.attach_resume(request.id, request.resume_action, request.resume_context)
+                self._node.store.attach_resume(
+                    request.id,
+                    request.resume_action,
+                    request.resume_context,
+                    origin=request.origin,
+                    now=self._node.clock(),
+                )
         return known.request_id
 
     def _counted(self, key: _Key) -> _Known | None:
@@ -185,4 +195,5 @@ class Registrar:
 
 def _key_of(access: AccessTuple, origin: Origin) -> _Key:
     who = (access.subject.kind, access.subject.name)
-    return (*who, access.resource_type, access.operation, access.target, origin.user_id, origin.session_key)
+    target = access.target if len(access.target) <= _LONGEST_KEPT else access.digest
+    return (*who, access.resource_type, access.operation, target, origin.user_id, origin.session_key)

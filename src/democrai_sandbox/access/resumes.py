@@ -14,7 +14,7 @@ from datetime import timedelta
 from secrets import SystemRandom
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from democrai_sandbox.errors import ResumeContextUnreadable, StoreUnavailable
+from democrai_sandbox.errors import ResumeContextUnreadable, SandboxError, StoreUnavailable
 from democrai_sandbox.policy import nearest
 
 from .threads import Worker
@@ -195,8 +195,10 @@ class ResumeRunner:
 def _call(handler: ResumeHandler, context: Any, resume: Resume) -> _Outcome:
     try:
         result = handler(context, origin=resume.origin, subject=resume.subject, request_id=resume.request_id)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is recorded and shown
+    except SandboxError as error:
         return _Outcome(_told(error))
+    except Exception as error:  # noqa: BLE001 - whatever it is, that it happened is recorded and shown
+        return _Outcome(_withheld(error))
     if inspect.isawaitable(result):
         if inspect.iscoroutine(result):
             result.close()
@@ -225,7 +227,12 @@ def _told(error: Exception) -> str:
     return _bounded(f"{type(error).__name__}: {text}")
 
 
+def _withheld(error: Exception) -> str:
+    """Return the type of an error of somebody else's: its text often repeats what the handler was working on."""
+    return _bounded(f"{type(error).__name__} (its text is not kept: it may hold parts of the context)")
+
+
 def _bounded(text: str) -> str:
-    """Return a text that every database stores: not too long, no zero characters, no halves of surrogate pairs."""
-    plain = text[:LONGEST_ERROR].replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
-    return plain[:LONGEST_ERROR]
+    """Return a text that every database stores and every terminal shows: not too long, and nothing unprintable."""
+    shown = (sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text[:LONGEST_ERROR])
+    return "".join(shown)[:LONGEST_ERROR]

@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from time import time_ns
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.errors import ExternalAccessCheckFailed
@@ -25,12 +26,14 @@ from democrai_sandbox.policy import (
     SubjectKind,
     read_operation,
 )
+from democrai_sandbox.policy.text import invisible_character
 
 from .contexts import encode_context
-from .identity import Caller
+from .identity import Caller, identity_text
 from .notes import Notes
 from .registrar import Limits, Registrar
-from .targets import Wanted, read_wanted
+from .snapshot import DENIED, PERMANENT_APPROVAL, SESSION_APPROVAL
+from .targets import Reader, Wanted
 from .values import AccessTuple, NewRequest, Origin
 
 if TYPE_CHECKING:
@@ -44,17 +47,27 @@ _LONGEST_ACTION = 200
 _HOST = Subject(SubjectKind.CORE, "host")
 _NOBODY = Caller()
 
-_MESSAGES = {
-    DecisionCode.SANDBOX_ALLOWLIST: "Allowed by the sandbox declarations of the subject.",
-    DecisionCode.SESSION_APPROVAL: "Allowed for this session by an approval.",
-    DecisionCode.PERMANENT_APPROVAL: "Allowed permanently by an approval.",
-    DecisionCode.DENIED: "External resource is disabled.",
-}
-_ANSWERS = {
-    code.value: AccessDecision(allowed=code.allows, code=code, requires_approval=False, message=message)
-    for code, message in _MESSAGES.items()
-}
+_MESSAGES = (
+    (SESSION_APPROVAL, "Allowed for this session by an approval."),
+    (PERMANENT_APPROVAL, "Allowed permanently by an approval."),
+    (DENIED, "External resource is disabled."),
+)
+# Not a plain dictionary: guarded code can find this module, and would exchange a no for a yes in it.
+_ANSWERS = MappingProxyType(
+    {
+        text: AccessDecision(
+            allowed=DecisionCode(text).allows, code=DecisionCode(text), requires_approval=False, message=message
+        )
+        for text, message in _MESSAGES
+    }
+)
 _NEEDS_APPROVAL = "External resource needs approval."
+_UNNAMED = AccessDecision(
+    allowed=False,
+    code=DecisionCode.NOT_ENABLED,
+    requires_approval=False,
+    message="External resource cannot be named in a rule, so it cannot be approved.",
+)
 _UNREADABLE = AccessDecision(
     allowed=False,
     code=DecisionCode.NOT_ENABLED,
@@ -108,6 +121,7 @@ class AccessService:
         self.node = node
         self.surroundings: Surroundings = surroundings or Unguarded()
         self._seal = seal
+        self._reader = Reader()
         self._registrar = Registrar(node, limits or Limits())
         self._notes = Notes(node)
 
@@ -148,13 +162,16 @@ class AccessService:
 
     def decide(self, question: Question) -> AccessDecision:
         """Answer the guard, which has looked at the allowlist already and leaves its guard for this call."""
-        wanted = read_wanted(question.resource_type, question.operation, question.target)
-        subject = _subject(question.subject_kind, question.subject)
+        try:
+            wanted = self._reader.read(question.resource_type, question.operation, question.target)
+        except InvalidInputError:
+            return _UNNAMED  # what no rule could name nobody can have approved
         session_key = _text(question.session_key)
-        found = self._decided(subject, session_key, wanted)
+        found = self._decided((question.subject_kind, question.subject), session_key, wanted)
         if found is not None:
             return found
         chain = question.subject_chain
+        subject = Subject(SubjectKind(question.subject_kind), question.subject)
         asking = _Asking(subject, session_key, chain, question, _task_of(chain))
         return self._missing(asking, wanted, self._wish_of(question))
 
@@ -168,8 +185,8 @@ class AccessService:
             return self._ask_guard(wish)
         caller = self.surroundings.caller() or _NOBODY
         asked = subject or _HOST
-        wanted = read_wanted(wish.resource_type, wish.operation, wish.target, self.surroundings.place_of)
-        found = self._decided(asked, caller.session_key, wanted)
+        wanted = self._reader.read(wish.resource_type, wish.operation, wish.target, self.surroundings.place_of)
+        found = self._decided((str(asked.kind), asked.name), caller.session_key, wanted)
         if found is not None:
             return found
         return self._missing(_Asking(asked, caller.session_key, (), caller, caller.task_id), wanted, wish)
@@ -193,18 +210,18 @@ class AccessService:
             else encode_context(wish.resume_context).decode("utf-8", "surrogatepass"),
         )
 
-    def _decided(self, subject: Subject, session_key: str, wanted: Wanted) -> AccessDecision | None:
+    def _decided(self, subject: tuple[str, str], session_key: str, wanted: Wanted) -> AccessDecision | None:
         """Return what was decided before; None when nothing was."""
         now = time_ns() // 1000
         try:
             found = self.node.snapshot.find(subject, wanted, session_key, now)
         except ExternalAccessCheckFailed as error:
-            self._notes.failed(subject, wanted.target, error)
+            self._notes.failed(":".join(subject), wanted.target, error)
             raise
         if found is None:
             return None
         self._notes.used(found.decision_id, now)
-        return _ANSWERS[found.code.value]
+        return _ANSWERS[found.code]
 
     def _missing(self, asking: _Asking, wanted: Wanted, wish: _Wish) -> AccessDecision:
         if wanted.is_ambiguous:
@@ -215,10 +232,10 @@ class AccessService:
             request_id = self._register(asking, wanted, wish)
             if request_id == "":
                 self.node.refresh()
-                found = self._decided(asking.subject, asking.session_key, wanted)
+                found = self._decided((str(asking.subject.kind), asking.subject.name), asking.session_key, wanted)
                 return found or _locked(wanted, DecisionCode.NOT_ENABLED, None)
         except ExternalAccessCheckFailed as error:
-            self._notes.failed(asking.subject, wanted.target, error)
+            self._notes.failed(str(asking.subject), wanted.target, error)
             raise
         return _locked(wanted, DecisionCode.PENDING if request_id else DecisionCode.NOT_ENABLED, request_id)
 
@@ -228,7 +245,7 @@ class AccessService:
         chain = asking.chain or (str(asking.subject),)
 
         def make(request_id: str) -> NewRequest:
-            request = NewRequest(access, wish.target, chain, origin, wish.resume_action, request_id)
+            request = NewRequest(access, _shown(wish.target, wanted), chain, origin, wish.resume_action, request_id)
             if wish.resume_context is None or self._seal is None:
                 return request
             return replace(request, resume_context=self._seal(wish.resume_context, request))
@@ -239,6 +256,8 @@ class AccessService:
         if type(action) is not str or len(action) > _LONGEST_ACTION:
             message = f"expected a text of at most {_LONGEST_ACTION} characters"
             raise InvalidInputError.of(message, pointer="/resume_action")
+        if character := invisible_character(action):
+            raise InvalidInputError.of(f"the action holds the character {character}", pointer="/resume_action")
         if context is not None and not action:
             raise InvalidInputError.of("a resume context needs a resume action", pointer="/resume_context")
         if context is not None and self._seal is None:
@@ -274,7 +293,15 @@ class Unguarded:
 
 
 def _text(value: object) -> str:
-    return "" if value is None else str(value)
+    return value if type(value) is str else identity_text(value, "identity")
+
+
+def _shown(target: str, wanted: Wanted) -> str:
+    """Return a target as it was written, but for the query: tokens travel there, and no decision is about it."""
+    if wanted.resource_type is not ResourceType.NETWORK:
+        return target
+    cut = min((at for at in (target.find("?"), target.find("#")) if at >= 0), default=None)
+    return target if cut is None else f"{target[:cut]}?..."
 
 
 def _task_of(chain: tuple[str, ...]) -> str:
@@ -284,11 +311,6 @@ def _task_of(chain: tuple[str, ...]) -> str:
         if kind == SubjectKind.TASK:
             return name
     return ""
-
-
-@lru_cache(maxsize=1024)
-def _subject(kind: str, name: str) -> Subject:
-    return Subject(SubjectKind(kind), name)
 
 
 def _locked(wanted: Wanted, code: DecisionCode, request_id: str | None) -> AccessDecision:

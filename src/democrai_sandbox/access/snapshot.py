@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from democrai_sandbox.policy import DecisionCode
-
 from .bulk import no_collection
 from .targets import decision_key, is_network, prefix_of
 from .values import Effect, Scope
@@ -16,22 +14,27 @@ from .values import Effect, Scope
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from democrai_sandbox.policy import Subject
-
     from .targets import Wanted
     from .values import Changes, DecisionRow
 
 _Rows: TypeAlias = "tuple[DecisionRow, ...]"
 _ANSWERS_KEPT = 4096
+_LONGEST_KEPT = 512
 _NEVER = 1 << 63
 _OF = "\0"
 """Between a key and the session that a decision is for."""
 
 
+DENIED = "denied"
+SESSION_APPROVAL = "session_approval"
+PERMANENT_APPROVAL = "permanent_approval"
+
+
 class Found(NamedTuple):
     """The decision that answers a question."""
 
-    code: DecisionCode
+    code: str
+    """One of the three above, as plain text: a member of an enumeration can be made to say something else."""
     decision_id: str
 
 
@@ -80,7 +83,8 @@ class _Table:
         if known is not None and now < known[1]:
             return known[0]
         found, until = self._look(wanted, session_key, now)
-        if not wanted.is_ambiguous:  # its canonical text may be that of another, plain path
+        # The canonical text of an ambiguous path may be that of another; a long one is not worth the memory.
+        if not wanted.is_ambiguous and len(wanted.target) <= _LONGEST_KEPT:
             if len(self._answers) >= _ANSWERS_KEPT:
                 self._answers.clear()
             self._answers[asked] = (found, until)
@@ -97,14 +101,14 @@ class _Table:
                         continue
                     until = min(until, row.expires_at)
                 if row.effect == Effect.DENIAL:
-                    return Found(DecisionCode.DENIED, row.id), until
+                    return Found(DENIED, row.id), until
                 if row.scope == Scope.SESSION:
                     session = session or row.id
                 else:
                     permanent = permanent or row.id
         if session:
-            return Found(DecisionCode.SESSION_APPROVAL, session), until
-        return (Found(DecisionCode.PERMANENT_APPROVAL, permanent) if permanent else None), until
+            return Found(SESSION_APPROVAL, session), until
+        return (Found(PERMANENT_APPROVAL, permanent) if permanent else None), until
 
 
 def _grouped(rows: Iterable[DecisionRow]) -> dict[str, list[DecisionRow]]:
@@ -118,9 +122,6 @@ def _grouped(rows: Iterable[DecisionRow]) -> dict[str, list[DecisionRow]]:
         else:
             groups[key] = [row]
     return groups
-
-
-_EMPTY = _Table({})
 
 
 class _Decisions:
@@ -152,12 +153,22 @@ class _Decisions:
 class Snapshot:
     """The decisions in force at one generation."""
 
-    __slots__ = ("_subjects", "generation")
+    __slots__ = ("_expiries", "_subjects", "generation")
 
-    def __init__(self, generation: int = 0, subjects: Mapping[tuple[str, str], _Decisions] | None = None) -> None:
+    def __init__(
+        self,
+        generation: int = 0,
+        subjects: Mapping[tuple[str, str], _Decisions] | None = None,
+        expiries: Mapping[str, int] | None = None,
+    ) -> None:
         """Make an empty one; those with decisions in them come from ``changed``."""
         self.generation = generation
         self._subjects = subjects or {}
+        self._expiries = expiries or {}
+
+    def next_expiry(self, after: int) -> int | None:
+        """Return when the next decision ends by itself, in microseconds since the epoch."""
+        return min((at for at in self._expiries.values() if at > after), default=None)
 
     def changed(self, changes: Changes) -> Snapshot:
         """Return the snapshot after these changes. Applying the same twice changes nothing."""
@@ -166,24 +177,27 @@ class Snapshot:
             by_subject.setdefault((row.subject_kind, row.subject_name), []).append(row)
         subjects = dict(self._subjects)
         for subject, rows in by_subject.items():
-            subjects[subject] = subjects.get(subject, _NOTHING).changed(tuple(rows))
-        return Snapshot(max(self.generation, changes.generation), subjects)
+            subjects[subject] = (subjects.get(subject) or _Decisions()).changed(tuple(rows))
+        expiries = dict(self._expiries)
+        for row in changes.rows:
+            if row.expires_at is not None and not row.ended:
+                expiries[row.id] = row.expires_at
+            elif row.ended:
+                expiries.pop(row.id, None)
+        return Snapshot(max(self.generation, changes.generation), subjects, expiries)
 
-    def find(self, subject: Subject, wanted: Wanted, session_key: str, now: int) -> Found | None:
+    def find(self, subject: tuple[str, str], wanted: Wanted, session_key: str, now: int) -> Found | None:
         """Return what was decided: a denial before a session approval before a permanent one.
 
-        ``now`` is in microseconds since the epoch.
+        ``subject`` is kind and name as plain text, ``now`` is in microseconds since the epoch.
         """
-        decisions = self._subjects.get((subject.kind.value, subject.name))
+        decisions = self._subjects.get(subject)
         return None if decisions is None else decisions.find(wanted, session_key, now)
-
-
-_NOTHING = _Decisions()
 
 
 def _built(tables: dict[tuple[str, str], _Table], rows: Iterable[DecisionRow]) -> dict[tuple[str, str], _Table]:
     groups: dict[tuple[str, str], list[DecisionRow]] = {}
     for row in rows:
         groups.setdefault((row.resource_type, row.operation), []).append(row)
-    changed = {place: tables.get(place, _EMPTY).changed(some) for place, some in groups.items()}
+    changed = {place: (tables.get(place) or _Table({})).changed(some) for place, some in groups.items()}
     return {**tables, **changed}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from democrai_sandbox.policy import (
     InvalidInputError,
@@ -22,12 +21,14 @@ from democrai_sandbox.policy import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-LONGEST_RAW_TARGET = 65536
+LONGEST_RAW_TARGET = 8192
+"""No client sends longer URLs, and no path is longer."""
+_LONGEST_REMEMBERED = 512
+"""What is longer is read anew each time: a subject chooses these texts, and the host's memory holds them."""
 _REMEMBERED = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(NamedTuple):
     """A resource that somebody asks for."""
 
     resource_type: ResourceType
@@ -69,23 +70,34 @@ def prefix_of(key: str) -> tuple[int, int]:
     return int(version), int(length)
 
 
-def read_wanted(
-    resource_type: object, operation: object, target: object, place_of: Callable[[str], str] | None = None
-) -> Wanted:
-    """Return what is asked for, or refuse with what is wrong. ``place_of`` finds out where a path leads.
+class Reader:
+    """Reads what is asked for, and remembers what it has read.
 
-    The guard asks about where a path leads, and an approval has to be about the same.
+    Each service has its own: what it remembers must not be where guarded code could get at it and change it.
     """
-    if type(resource_type) is not str or type(operation) is not str:
-        kind, act = read_operation(resource_type, operation)
-        resource_type, operation = kind.value, act.value
-    if type(target) is not str:
-        raise InvalidInputError.of(f"expected a text, got {type(target).__name__}", pointer="/target")
-    if len(target) > LONGEST_RAW_TARGET:
-        raise InvalidInputError.of(f"the target is longer than {LONGEST_RAW_TARGET} characters", pointer="/target")
-    if place_of is not None and resource_type == "filesystem":
-        target = place_of(_lexical(target))
-    return _read(resource_type, operation, target)
+
+    def __init__(self) -> None:
+        """Remember nothing yet."""
+        self._lexical = lru_cache(maxsize=_REMEMBERED)(_lexical)
+        self._read = lru_cache(maxsize=_REMEMBERED)(_read)
+
+    def read(
+        self, resource_type: object, operation: object, target: object, place_of: Callable[[str], str] | None = None
+    ) -> Wanted:
+        """Return what is asked for, or refuse with what is wrong. ``place_of`` finds out where a path leads.
+
+        The guard asks about where a path leads, and an approval has to be about the same.
+        """
+        if type(resource_type) is not str or type(operation) is not str:
+            kind, act = read_operation(resource_type, operation)
+            resource_type, operation = str(kind), str(act)
+        if type(target) is not str:
+            raise InvalidInputError.of(f"expected a text, got {type(target).__name__}", pointer="/target")
+        if len(target) > LONGEST_RAW_TARGET:
+            raise InvalidInputError.of(f"the target is longer than {LONGEST_RAW_TARGET} characters", pointer="/target")
+        if place_of is not None and resource_type == "filesystem":
+            target = place_of(self._lexical(target) if len(target) <= _LONGEST_REMEMBERED else _lexical(target))
+        return (self._read if len(target) <= _LONGEST_REMEMBERED else _read)(resource_type, operation, target)
 
 
 def read_declared(resource_type: object, operation: object, target: str) -> tuple[ResourceType, Operation, str]:
@@ -94,15 +106,13 @@ def read_declared(resource_type: object, operation: object, target: str) -> tupl
     return kind, act, normalise_target(kind, target)
 
 
-@lru_cache(maxsize=_REMEMBERED)
 def _lexical(path: str) -> str:
     return normalise_target(ResourceType.FILESYSTEM, path)
 
 
-@lru_cache(maxsize=_REMEMBERED)
 def _read(resource_type: str, operation: str, target: str) -> Wanted:
     kind, act = read_operation(resource_type, operation)
-    place = (kind.value, act.value)
+    place = (str(kind), str(act))
     if kind is not ResourceType.NETWORK:
         return Wanted(kind, act, normalise_target(kind, target), place=place)
     parsed = parse_request(target)

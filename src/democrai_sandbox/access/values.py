@@ -60,6 +60,8 @@ class AuditAction(StrEnum):
     EXPIRED = "expired"
     SESSION_ENDED = "session_ended"
     AGED_OUT = "aged_out"
+    RESUME_ATTACHED = "resume_attached"
+    """A request that was put down before got an action to go on with."""
     RESUME_SUCCEEDED = "resume_succeeded"
     RESUME_FAILED = "resume_failed"
     CHECK_FAILED = "check_failed"
@@ -78,7 +80,8 @@ class AccessTuple:
     def digest(self) -> str:
         """A text of fixed length for unique constraints: targets are too long for an index of PostgreSQL."""
         parts = [self.subject.kind, self.subject.name, self.resource_type, self.operation, self.target]
-        encoded = json.dumps(parts, ensure_ascii=True).encode()
+        # Not as escapes: a surrogate pair in two halves would read like the character it stands for.
+        encoded = json.dumps(parts, ensure_ascii=False).encode("utf-8", "surrogatepass")
         return hashlib.sha256(encoded).hexdigest()
 
 
@@ -135,6 +138,8 @@ class Registered:
     """Empty when the very same was decided meanwhile: then nothing was written."""
     created: bool
     """False: the same was asked before by the same user in the same session, and is counted there."""
+    full: bool = False
+    """Nothing was written: as much as may wait for this subject and user waits already."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from .interface import (
     ObservedEndpoint,
 )
 from .probes import facade_files, install
+from .serving import serve, served
 from .settings import configure_guard, install_defaults
 from .views import current_guard, is_guarded
 
@@ -55,6 +56,8 @@ __all__ = [
     "process_guard_context",
     "process_guard_context_from_env",
     "recent_denials",
+    "serve",
+    "served",
 ]
 
 # The first finaliser of a process registers an exit function that serves all of them: it must not be a subject's.

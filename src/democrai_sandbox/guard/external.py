@@ -9,7 +9,6 @@ from democrai_sandbox.policy import (
     AccessDecision,
     DecisionCode,
     InvalidInputError,
-    NetworkTarget,
     Operation,
     ResourceType,
     TargetKind,
@@ -21,6 +20,7 @@ from democrai_sandbox.policy import (
 from . import _core
 from .views import current_guard
 
+_LONGEST_REMEMBERED = 512
 _ALLOWED = AccessDecision(
     allowed=True,
     code=DecisionCode.SANDBOX_ALLOWLIST,
@@ -50,7 +50,8 @@ def ask_external_access(
     resource, act = read_operation(resource_type, operation)
     if resource is ResourceType.SYSTEM_DEPENDENCY and _is_declared(act, target):
         return _ALLOWED
-    kind, exact, port = _place(resource, target)
+    short = len(_exact(target)) <= _LONGEST_REMEMBERED
+    kind, exact, port = (_place if short else _place.__wrapped__)(str(resource), target)
     answer = _core.ask(kind, act.value, exact, port, register_request, resume_action, resume_context)
     if answer is None:
         raise InvalidInputError.of("nothing is guarded here: ask the service itself")
@@ -67,12 +68,19 @@ def location_of(path: str) -> str:
     return _core.location(path)
 
 
-def _place(resource_type: ResourceType, target: str) -> tuple[str, str, int]:
-    """Return the form of a target in which the core reads it."""
-    if resource_type is not ResourceType.NETWORK:
-        kind = "path" if resource_type is ResourceType.FILESYSTEM else "dependency"
-        return kind, _normal(resource_type.value, target), 0
-    parsed = _parsed(target)
+def _exact(target: object) -> str:
+    if type(target) is not str:
+        raise InvalidInputError.of(f"expected a text, got {type(target).__name__}", pointer="/target")
+    return target
+
+
+@lru_cache(maxsize=1024)
+def _place(resource_type: str, target: str) -> tuple[str, str, int]:
+    """Return the form of a target in which the core reads it: plain values, which nobody can change for others."""
+    if resource_type != ResourceType.NETWORK:
+        kind = "path" if resource_type == ResourceType.FILESYSTEM else "dependency"
+        return kind, normalise_target(ResourceType(resource_type), target), 0
+    parsed = parse_request(target)
     if parsed.kind is TargetKind.URL:
         # As it was written: an ambiguous path has to be seen as one again.
         return "url", target, 0
@@ -87,13 +95,3 @@ def _is_declared(operation: Operation, target: str) -> bool:
     wanted = (ResourceType.SYSTEM_DEPENDENCY, operation, target)
     rules = () if view is None else (rule for link in view.subject_allow_chain for rule in link.rules)
     return any((rule.resource_type, rule.operation, rule.normalized_target) == wanted for rule in rules)
-
-
-@lru_cache(maxsize=1024)
-def _normal(resource_type: str, target: str) -> str:
-    return normalise_target(ResourceType(resource_type), target)
-
-
-@lru_cache(maxsize=1024)
-def _parsed(target: str) -> NetworkTarget:
-    return parse_request(target)

@@ -130,7 +130,9 @@ def http_operation(method: str) -> Operation:
     return Operation.SEND
 
 
-_PAIRS = {(str(kind), str(act)): (kind, act) for kind, acts in VALID_OPERATIONS.items() for act in acts}
+_PAIRS = MappingProxyType(
+    {(str(kind), str(act)): (kind, act) for kind, acts in VALID_OPERATIONS.items() for act in acts}
+)
 
 
 def read_operation(resource_type: object, operation: object) -> tuple[ResourceType, Operation]:

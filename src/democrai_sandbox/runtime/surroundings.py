@@ -3,36 +3,37 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from democrai_sandbox.access.identity import Caller
 from democrai_sandbox.guard import (
     ask_external_access,
     current_guard,
     is_guarded,
     location_of,
     process_guard_bypass_context,
+    serve,
+    served,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-    from democrai_sandbox.access.identity import Caller
     from democrai_sandbox.guard import GuardView
     from democrai_sandbox.policy import AccessDecision, Operation, ResourceType
-
-_caller: ContextVar[Caller | None] = ContextVar("democrai_sandbox_caller", default=None)
 
 
 @contextmanager
 def serving(caller: Caller) -> Iterator[None]:
-    """Serve a request for somebody, in this task and all that it starts."""
-    token = _caller.set(caller)
-    try:
+    """Serve a request for somebody, in this task and all that it starts. Refused inside a guard.
+
+    The core keeps it, and puts it back whenever guarded code is left: the host never acts for whom a subject put in.
+    """
+    if type(caller) is not Caller:
+        raise TypeError("a request is served for a Caller")
+    with serve(caller):
         yield
-    finally:
-        _caller.reset(token)
 
 
 class GuardSurroundings:
@@ -40,7 +41,8 @@ class GuardSurroundings:
 
     def caller(self) -> Caller | None:
         """Return the identity of the request that is being served; None outside any."""
-        return _caller.get()
+        present = served()
+        return present if type(present) is Caller else None
 
     def is_guarded(self) -> bool:
         """Return whether something guards the calling code."""

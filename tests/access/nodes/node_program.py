@@ -105,7 +105,7 @@ class Program:
                 if attempts == 1:
                     say(watching=place)
                 time.sleep(_PAUSE)
-            return {"since": None, "attempts": attempts}
+            raise TimeoutError(f"{place} did not come to {until}")
 
         return self.guarded(user, session, trying)
 

@@ -141,7 +141,7 @@ class NodeProcess:
             self.errors += line
 
 
-def eventually(true, within=PATIENCE):
+def eventually(true, within=PATIENCE, pause=0.02):
     """Whether something becomes true in time; what cannot be asked meanwhile is not true yet."""
     deadline = time.monotonic() + within
     while True:
@@ -152,7 +152,7 @@ def eventually(true, within=PATIENCE):
             pass
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.02)
+        time.sleep(pause)
 
 
 def percentile(values, part):

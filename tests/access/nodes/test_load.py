@@ -6,10 +6,12 @@ import random
 import threading
 import time
 from collections import Counter
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 
 import pytest
 
+from democrai_sandbox.access.administration import Administration
 from democrai_sandbox.access.audit import verify_store
 from democrai_sandbox.access.events import open_bus
 from democrai_sandbox.access.identity import Caller
@@ -17,7 +19,7 @@ from democrai_sandbox.access.node import AccessNode
 from democrai_sandbox.access.registrar import Limits
 from democrai_sandbox.access.service import AccessService, Unguarded
 from democrai_sandbox.access.store import open_store
-from democrai_sandbox.access.values import AuditAction, Page, RequestFilter, RequestState
+from democrai_sandbox.access.values import AuditAction, Effect, Page, RequestFilter, RequestState
 from democrai_sandbox.policy import DecisionCode, Subject
 from tests.access.nodes.processes import SCALE, eventually
 
@@ -28,8 +30,13 @@ LIMITS = Limits(new_requests=10**9, counting_seconds=0.5, remembered=10**6)
 
 
 class Host(Unguarded):
+    """Serves one person."""
+
+    def __init__(self, served=Caller("ann", "", "s1")):
+        self._served = served
+
     def caller(self):
-        return Caller("ann", "", "s1")
+        return self._served
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -39,16 +46,29 @@ def url(request, tmp_path):
     return request.getfixturevalue("postgres").new_database()
 
 
-@pytest.fixture
-def services(url):
+@contextmanager
+def two_services(url, limits):
     """Two nodes over one store."""
     with ExitStack() as stack:
         made = []
         for _ in range(2):
             node = AccessNode(stack.enter_context(closing(open_store(url))), open_bus("memory"), poll_seconds=0.2)
-            made.append(AccessService(node, Host(), limits=LIMITS))
+            made.append(AccessService(node, Host(), limits=limits))
             node.start()
             stack.callback(node.stop)
+        yield made
+
+
+@pytest.fixture
+def services(url):
+    with two_services(url, LIMITS) as made:
+        yield made
+
+
+@pytest.fixture
+def patient_services(url):
+    """Those that write counts down only when decisions changed."""
+    with two_services(url, replace(LIMITS, counting_seconds=1000)) as made:
         yield made
 
 
@@ -108,10 +128,32 @@ def test_each_request_is_put_down_once_and_every_question_is_counted(services):
         pending = RequestFilter(states=(RequestState.PENDING,))
         return {one.id: one.count for one in everything(lambda page: store.requests(pending, page))}
 
-    eventually(lambda: sum(counts().values()) >= len(wanted), 10)
+    eventually(lambda: sum(counts().values()) >= len(wanted), 60, pause=0.5)
     assert len(counts()) == DISTINCT
     assert Counter(counts().values()) == {TIMES: DISTINCT}
     assert len(set(told)) == DISTINCT
     assert {request_id for _, request_id in told} == set(counts())
     assert Counter(record.action for record in store.audit_rows()) == {AuditAction.REQUESTED: DISTINCT}
     assert verify_store(store).ok
+
+
+def test_decisions_arrive_in_time_while_many_counts_wait_to_be_written(patient_services):
+    """Whatever a node has to write down about repeated questions, it does not keep it from looking."""
+    asking, deciding = patient_services
+    administration = Administration(deciding.node, Host(Caller("root", role="super")))
+    subject, kind = Subject("module", "demo"), {"resource_type": "network", "operation": "receive"}
+    ask = lambda target, register=True: asking.check_external_access(
+        **kind, target=target, subject=subject, register_request=register
+    )
+    took = []
+    for number in range(2):
+        for repeated in [*range(1000), *range(1000)]:
+            ask(f"https://api.example.com/{repeated}")
+        # The first makes the node doubt what it knows about its requests; the second must not wait for that.
+        for target in (f"https://first.example/{number}", f"https://second.example/{number}"):
+            begun = time.monotonic()
+            administration.decide_unasked(subject, **kind, target=target, effect=Effect.APPROVAL)
+            assert eventually(lambda target=target: ask(target, register=False).allowed)
+            took.append(time.monotonic() - begun)
+    print(f"decisions arrived after {', '.join(f'{seconds:.2f}' for seconds in took)} s")
+    assert max(took) < 1

@@ -52,7 +52,7 @@ def url(kind, request, tmp_path):
         shutil.copy(request.getfixturevalue("prepared_file"), tmp_path / "access.db")
         return f"sqlite:///{tmp_path}/access.db"
     prepared = request.getfixturevalue("prepared_database")
-    tables = ", ".join(f"access_{name}" for name in ("requests", "decisions", "resumes", "audit"))
+    tables = ", ".join(f"access_{name}" for name in ("requests", "decisions", "resumes", "audit", "ended_sessions"))
     sql(
         prepared,
         "ALTER TABLE access_audit DISABLE TRIGGER USER",

@@ -124,6 +124,39 @@ def test_one_node_gets_each_resumption(store, other):
     assert {resume.attempts for resume in found} == {1}
 
 
+def test_asking_and_ending_the_session_at_once(store, other):
+    """Whichever comes first: nothing waits for an approval that the end of the session would not end."""
+    for number in range(5):
+        session = f"s-{number}"
+        works = [
+            lambda node=node, path=path, key=session: node.register(request(path, session=key), now=NOW)
+            for node in (store, other)
+            for path in ("/a", "/b", "/c")
+        ]
+        works.append(lambda key=session: other.end_session(key, actor="x", now=at(1)))
+        assert [result for result in at_once(*works) if isinstance(result, Exception)] == []
+    waiting = store.requests(RequestFilter(), ALL).items
+    assert [found.session_ended for found in waiting] == [True] * 15
+
+
+def test_revoking_and_going_on_at_once(store, other):
+    """What was taken was approved then: the record of the end of the approval never comes before."""
+    for number in range(6):
+        asked = store.register(request(f"/{number}", action="go"), now=NOW).request_id
+        made = store.decide(approval(f"/{number}", request_id=asked), now=NOW)
+        taken, _ = at_once(
+            lambda: other.claim_resume(node="n-1", lease_until=at(60), now=NOW),
+            lambda made=made: store.revoke(made.id, actor="ann", reason="", now=NOW),
+        )
+        (found,) = [one for one in store.resumes(unfinished=False, page=ALL).items if one.request_id == asked]
+        if taken is None:
+            other.claim_resume(node="n-1", lease_until=at(60), now=NOW)
+            (found,) = [one for one in store.resumes(unfinished=False, page=ALL).items if one.request_id == asked]
+            assert (found.state.value, found.attempts) == ("failed", 0)
+        else:
+            assert (found.state.value, found.attempts) == ("running", 1)
+
+
 def test_using_and_deciding_at_once(store, other):
     """What is only noted stands in nobody's way, in whatever order rows are touched."""
     ids = [store.decide(approval(f"/{number}", session="s-1"), now=NOW).id for number in range(20)]

@@ -231,6 +231,29 @@ def test_nothing_is_approved_for_a_session_that_ended(store):
     assert live(store) == [("/srv/data", "approval", "")]
 
 
+def test_a_session_that_ended_has_ended_for_good(store):
+    """Also one that nothing was known of: what it asks for later is marked, and nothing is approved for it."""
+    assert store.end_session("s-1", actor="ann", now=NOW) == 0
+    assert actions(store) == ["session_ended"]
+    late = store.register(request(session="s-1"), now=at(1)).request_id
+    other = store.register(request(session="s-2"), now=at(1)).request_id
+    assert [store.request(one).session_ended for one in (late, other)] == [True, False]
+    for request_id in (late, ""):
+        with pytest.raises(DecisionConflict, match="the session has ended"):
+            store.decide(approval(request_id=request_id, session="s-1"), now=at(2))
+    assert live(store) == []
+    store.decide(approval(request_id=other, session="s-2"), now=at(2))
+    assert store.end_session("s-1", actor="ann", now=at(3)) == 0
+    assert actions(store) == ["session_ended", "requested", "requested", "approved_for_session"]
+
+
+def test_a_session_key_that_is_too_long_is_refused(store):
+    """It could not be one that anybody asked with."""
+    with pytest.raises(InvalidInputError, match="/session_key"):
+        store.end_session("x" * 1001, actor="ann", now=NOW)
+    assert store.end_session("\0" * 1000, actor="ann", now=NOW) == 0
+
+
 def test_expiry(store):
     """Decisions whose time is over end by themselves, each with a record; others stay."""
     over = store.decide(approval("/a", expires_at=at(10)), now=NOW)

@@ -120,9 +120,32 @@ def test_a_mark_that_no_page_gave_is_refused(store):
 
 def test_pages_have_a_size(store):
     """None that is empty, none that is everything."""
-    for limit in (0, -1, 1001):
+    for limit in (0, -1, 1001, "5", None, 1.5, True):
         with pytest.raises(InvalidInputError, match="/limit"):
             store.requests(RequestFilter(), Page(limit=limit))
+
+
+def test_what_is_of_the_wrong_type_is_the_callers_mistake(store):
+    """It is not the database that failed, and nothing of the statement is told."""
+    for ask in (
+        lambda: store.requests(RequestFilter(user_id=7), Page()),
+        lambda: store.audit(AuditFilter(since=datetime(2026, 1, 1)), Page()),
+        lambda: store.audit(AuditFilter(until="yesterday"), Page()),
+        lambda: store.request(7),
+        lambda: store.revoke(b"x", actor="ann", reason="", now=NOW),
+        lambda: store.requests(RequestFilter(text="x" * 1001), Page()),
+    ):
+        with pytest.raises(InvalidInputError) as caught:
+            ask()
+        assert "SELECT" not in f"{caught.value} {caught.value.__cause__}"
+
+
+def test_states_and_actions_may_be_plain_texts(store):
+    """They are compared by their text; one that is none matches nothing."""
+    store.register(request(), now=NOW)
+    assert len(store.requests(RequestFilter(states=("pending",)), ALL).items) == 1
+    assert len(store.audit(AuditFilter(actions=("requested",)), ALL).items) == 1
+    assert store.requests(RequestFilter(states=("nonsense",)), ALL).items == ()
 
 
 def test_filters_of_requests(store):

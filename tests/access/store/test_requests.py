@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from democrai_sandbox.access.values import Registered, RequestFilter, RequestState
+from democrai_sandbox.access.values import Origin, Registered, RequestFilter, RequestState
 from democrai_sandbox.errors import InvalidInputError, RequestUnknown
 from tests.access.store.samples import ALL, NOW, about, actions, approval, at, denial, request
 
@@ -51,6 +53,74 @@ def test_another_tuple_or_origin_is_another_request(store, another):
     second = store.register(request(**another), now=NOW)
     assert second.created
     assert second.request_id != first.request_id
+
+
+def attach(store, request_id, action="go", *, now=NOW, **origin):
+    details = {"user_id": "ann", "organization_id": "acme", "session_key": "s-1", "task_id": "t-2"} | origin
+    return store.attach_resume(request_id, action, b"sealed", origin=Origin(**details), now=now)
+
+
+def test_what_to_go_on_with_may_come_later(store):
+    """With a record of who put it there and when; it goes on for the task that came with it."""
+    asked = store.register(request(), now=NOW).request_id
+    assert attach(store, asked, now=at(3)) is True
+    found = store.request(asked)
+    assert (found.resume_action, store.resume_context(asked)) == ("go", b"sealed")
+    assert (found.origin.user_id, found.origin.organization_id, found.origin.task_id) == ("ann", "acme", "t-2")
+    record = list(store.audit_rows())[-1]
+    assert (record.action.value, record.actor, record.at) == ("resume_attached", "subject:module:reports", at(3))
+    assert (record.request_id, record.access) == (asked, about())
+    assert (record.after["resume_action"], record.after["task_id"]) == ("go", "t-2")
+
+
+@pytest.mark.parametrize(
+    "another", [{"user_id": "bob"}, {"organization_id": "south"}, {"organization_id": ""}, {"session_key": "s-2"}]
+)
+def test_what_to_go_on_with_is_the_requesters_own(store, another):
+    """It would go on as the one who asked first; the organization is compared too."""
+    asked = store.register(request(), now=NOW).request_id
+    assert attach(store, asked, **another) is False
+    assert (store.request(asked).resume_action, store.resume_context(asked)) == ("", None)
+    assert actions(store) == ["requested"]
+    assert attach(store, asked) is True
+
+
+def test_the_first_action_counts(store):
+    """Neither a second one nor one that comes after the decision changes anything."""
+    asked = store.register(request(action="first"), now=NOW).request_id
+    assert attach(store, asked, "second") is False
+    late = store.register(request("/late"), now=NOW).request_id
+    store.decide(approval("/late", request_id=late), now=NOW)
+    assert attach(store, late) is False
+    assert [store.request(one).resume_action for one in (asked, late)] == ["first", ""]
+    assert actions(store) == ["requested", "requested", "approved"]
+    assert attach(store, "nothing") is False
+
+
+def test_no_more_wait_than_may(store):
+    """For one subject and user; what is asked again is counted, and others are not in each other's way."""
+    for number in range(3):
+        assert store.register(request(f"/{number}"), now=NOW, most_pending=3).created
+    head = store.audit_head()
+    refused = store.register(request("/3", session="s-2"), now=NOW, most_pending=3)
+    assert refused == Registered("", created=False, full=True)
+    assert store.audit_head() == head
+    assert store.register(request("/2"), now=at(1), most_pending=3).request_id
+    assert store.register(request("/3", user="bob"), now=NOW, most_pending=3).created
+    assert store.register(request("/3", subject="tool:reports"), now=NOW, most_pending=3).created
+    store.decide(denial("/0"), now=NOW)
+    assert store.register(request("/3"), now=NOW, most_pending=3).created
+    assert store.register(request("/4"), now=NOW).created
+
+
+def test_the_audit_keeps_a_target_once(store):
+    """As it was asked for only where that is another text, and not the whole of a very long one."""
+    plain, long = request(), request("/long")
+    store.register(replace(plain, raw_target=plain.access.target), now=NOW)
+    store.register(replace(long, raw_target="x" * 50_000), now=NOW)
+    first, second = store.audit_rows()
+    assert "raw_target" not in first.after
+    assert second.after["raw_target"] == "x" * 2000
 
 
 def test_a_repeated_registration_is_the_same(store):

@@ -132,6 +132,128 @@ def test_the_one_due_first_comes_first(store):
     assert claim(store, 10) is None
 
 
+def revoke(store, made):
+    store.revoke(made.id, actor="root", reason="", now=at(5))
+
+
+def deny(store, made):
+    store.decide(denial(), now=at(5))
+
+
+def deny_more(store, made):
+    store.decide(denial("/srv"), now=at(5))
+
+
+def end(store, made):
+    store.end_session("s-1", actor="system", now=at(5))
+
+
+def wait(store, made):
+    """Nothing is done: the approval's time is over by itself, whether anybody has ended it yet or not."""
+
+
+@pytest.mark.parametrize("undo", [revoke, deny, deny_more, end, wait])
+@pytest.mark.parametrize("tried", [False, True], ids=["waiting", "between attempts"])
+def test_nothing_goes_on_after_its_approval_has_ended(store, undo, tried):
+    """It is not given out but has failed for good, with a record; what is due after it is given out instead."""
+    request_id = asked(store)
+    made = store.decide(
+        approval(request_id=request_id, session="s-1", expires_at=at(6) if undo is wait else None), now=NOW
+    )
+    if tried:
+        assert finish(store, claim(store, 1), 2, error="no route", retry=3) is True
+    still = asked(store, "/other")
+    store.decide(approval("/other", request_id=still), now=at(4))
+    undo(store, made)
+    assert claim(store, 6).request_id == still
+    found = next(one for one in store.resumes(unfinished=False, page=ALL).items if one.request_id == request_id)
+    assert (found.state, found.last_error, found.finished_at) == (ResumeState.FAILED, "the approval has ended", at(6))
+    assert (found.attempts, found.leased_by) == (int(tried), "")
+    record = list(store.audit_rows())[-1]
+    assert (record.action.value, record.request_id, record.actor) == ("resume_failed", request_id, "system")
+    assert (record.after["error"], record.after["state"]) == ("the approval has ended", "failed")
+    assert claim(store, 10_000).request_id == still
+
+
+def test_an_attempt_that_was_lost_is_not_repeated_without_its_approval(store):
+    """A node that crashed leaves a lease: when it has run out, the approval is looked at again."""
+    made = store.decide(approval(request_id=asked(store)), now=NOW)
+    assert claim(store, 0, lease=30) is not None
+    revoke(store, made)
+    assert claim(store, 30) is None
+    assert [one.state for one in store.resumes(unfinished=False, page=ALL).items] == [ResumeState.FAILED]
+
+
+def test_an_attempt_that_runs_when_its_approval_ends_is_recorded(store):
+    """What was done cannot be taken back, and the record says how it ended."""
+    made = store.decide(approval(request_id=asked(store)), now=NOW)
+    resume = claim(store, 0)
+    revoke(store, made)
+    assert finish(store, resume, 6) is True
+
+
+@pytest.mark.parametrize(
+    "instead",
+    [
+        approval(),
+        approval(session="s-1"),
+        pytest.param(approval("/srv"), id="as broad as the first"),
+        pytest.param(approval("/srv", session="s-1"), id="as broad, for the session"),
+    ],
+)
+def test_another_approval_of_the_same_does_as_well(store, instead):
+    """The one that began it was broader than what was asked; what counts is that one of them stands."""
+    made = store.decide(approval("/srv", request_id=asked(store)), now=NOW)
+    store.decide(instead, now=at(1))
+    if store.decision(made.id).ended_at is None:
+        revoke(store, made)
+    assert claim(store, 6) is not None
+
+
+@pytest.mark.parametrize("other", [approval(session="s-2"), approval("/srv/data2"), denial("/srv/data2")])
+def test_an_approval_of_something_else_does_not(store, other):
+    """That of another session or another target; a denial of another target takes nothing away, either."""
+    made = store.decide(approval(request_id=asked(store)), now=NOW)
+    store.decide(other, now=at(1))
+    first = claim(store, 2, lease=1)
+    assert first is not None
+    revoke(store, made)
+    assert claim(store, 6) is None
+
+
+def test_all_that_a_broader_approval_answered_ends_with_it(store):
+    """Also the requests that it answered besides its own."""
+    first, second = asked(store, "/srv/a"), asked(store, "/srv/b", user="bob", session="s-2")
+    made = store.decide(approval("/srv", request_id=first, also=(second,)), now=NOW)
+    assert {claim(store, 0, lease=1).request_id, claim(store, 0, lease=1).request_id} == {first, second}
+    revoke(store, made)
+    assert claim(store, 6) is None
+    assert {one.last_error for one in store.resumes(unfinished=False, page=ALL).items} == {"the approval has ended"}
+
+
+def test_the_record_of_an_approval_names_what_it_starts(store):
+    """Each request with its action; a denial starts nothing."""
+    first = asked(store)
+    second = asked(store, user="bob")
+    store.register(request(user="cyd"), now=NOW)
+    store.decide(approval(request_id=first), now=NOW)
+    started = list(store.audit_rows())[-1].after["resumes"]
+    assert {one["request"]: one["action"] for one in started} == dict.fromkeys((first, second), "reports.load")
+    store.decide(denial("/b", request_id=asked(store, "/b")), now=NOW)
+    assert "resumes" not in list(store.audit_rows())[-1].after
+
+
+def test_a_context_is_gone_after_success(store):
+    """Nothing needs it any more; after a failure it is there for the next attempt."""
+    request_id = asked(store)
+    store.decide(approval(request_id=request_id), now=NOW)
+    finish(store, claim(store, 0), 1, error="no route", retry=2)
+    assert store.resume_context(request_id) == b"sealed"
+    assert finish(store, claim(store, 2), 3) is True
+    assert (store.resume_context(request_id), store.request(request_id).has_context) == (None, False)
+    assert store.request(request_id).resume_action == "reports.load"
+
+
 def test_contexts_are_exchanged_for_new_keys(store):
     """Only those for which there is another; each is given with its request."""
     ids = [asked(store, f"/{number}", context=b"old %d" % number) for number in range(250)]

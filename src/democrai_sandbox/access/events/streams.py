@@ -190,10 +190,10 @@ def _checked_url(url: object) -> str:
         raise InvalidInputError.of(f"a URL is text, got {shown(url)}", pointer="/url")
     try:
         _pool(url, _ANSWER_WITHIN).make_connection()
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError):
         # The URL may hold a password: it is not shown, and neither is the error's text.
         text = "not a URL of a Redis server; written redis://host:port/0, rediss://... or unix:///path"
-        raise InvalidInputError.of(text, pointer="/url") from error
+        raise InvalidInputError.of(text, pointer="/url") from None
     return url
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, bindparam, case, literal, literal_column, select, update
+from sqlalchemy import Connection, and_, bindparam, case, literal, literal_column, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from democrai_sandbox.access.ids import new_id
@@ -16,32 +16,37 @@ from democrai_sandbox.policy import InvalidInputError
 from .columns import AnyText, Moment
 from .journal import SYSTEM, Entry, Ledger
 from .rows import REQUEST_COLUMNS, to_access, to_request, tuple_columns
+from .sessions import check_identity, has_ended
 from .tables import decisions, is_live, is_pending, requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from democrai_sandbox.access.values import NewRequest, Request
+    from democrai_sandbox.access.values import NewRequest, Origin, Request
 
     from .transactions import Database
 
-LONGEST_IDENTITY = 1000
-"""Bytes of a user's id or a session key: both are parts of an index, and PostgreSQL has a limit there."""
-
 _AT_ONCE = 100
+_LONGEST_RAW = 2000
+"""Characters of a target as it was asked for that the audit keeps, from which nothing is ever removed."""
 
 
 class AlreadyDecided(Exception):  # noqa: N818 - it says what happened
     """The very same was decided before this transaction had its turn."""
 
 
-def register(connection: Connection, request: NewRequest, *, now: datetime) -> Registered:
+class TooManyWaiting(Exception):  # noqa: N818 - it says what happened
+    """As much as may wait for the subject and user waits already."""
+
+
+def register(connection: Connection, request: NewRequest, *, now: datetime, most_pending: int = 0) -> Registered:
     """Add a request, or count it where the same was asked before and is pending still.
 
-    Raises ``AlreadyDecided``, which takes the row back, where there is nothing to ask.
+    Raises ``AlreadyDecided`` or ``TooManyWaiting``, which take the row back, where there is nothing to ask.
     """
-    _check_identity(request)
+    for name in ("user_id", "session_key"):
+        check_identity(name, getattr(request.origin, name))
     request_id = request.id or new_id()
     if connection.execute(_EXISTS, {"its_id": request_id}).first() is not None:
         # The same registration again, after a commit of which the answer was lost.
@@ -54,16 +59,39 @@ def register(connection: Connection, request: NewRequest, *, now: datetime) -> R
     answered = {"its_digest": request.access.digest, "its_session": request.origin.session_key, "its_time": now}
     if connection.execute(_DECIDED, answered).first() is not None:
         raise AlreadyDecided
+    if most_pending and _is_waiting_for_more(connection, request, most_pending):
+        raise TooManyWaiting
+    if has_ended(connection, request.origin.session_key):
+        connection.execute(_MARK_ENDED, {"its_id": request_id})
     ledger.close([_requested(request, request_id)], now=now)
     return Registered(request_id, created=True)
 
 
 def _requested(request: NewRequest, request_id: str) -> Entry:
-    after: dict[str, Any] = {"raw_target": request.raw_target, "chain": list(request.chain)}
-    after |= {name: value for name, value in _origin_columns(request).items() if value}
+    after: dict[str, Any] = {"chain": list(request.chain)}
+    if request.raw_target != request.access.target:
+        after["raw_target"] = request.raw_target[:_LONGEST_RAW]
+    after |= _origin_shown(request.origin)
     after |= {"resume_action": request.resume_action} if request.resume_action else {}
     actor = f"subject:{request.access.subject}"
     return Entry(AuditAction.REQUESTED, actor, request.access, request_id, after=after)
+
+
+def _is_waiting_for_more(connection: Connection, request: NewRequest, most: int) -> bool:
+    """Tell whether more than so many requests of the subject and user are pending, this one among them."""
+    subject = request.access.subject
+    theirs = (
+        select(requests.c.id)
+        .where(is_pending, requests.c.subject_kind == subject.kind.value, requests.c.subject_name == subject.name)
+        .where(requests.c.user_id == request.origin.user_id)
+        .offset(most)
+        .limit(1)
+    )
+    return connection.execute(theirs).first() is not None
+
+
+def _origin_shown(origin: Origin) -> dict[str, str]:
+    return {name: value for name, value in _origin_columns(origin).items() if value}
 
 
 def count_again(connection: Connection, request_id: str, times: int, *, now: datetime) -> bool:
@@ -82,11 +110,28 @@ def count_again(connection: Connection, request_id: str, times: int, *, now: dat
     return connection.execute(counted).rowcount == 1
 
 
-def attach_resume(connection: Connection, request_id: str, action: str, context: bytes | None) -> bool:
-    """Give a pending request what to go on with; the first one counts."""
-    bare = (requests.c.id == request_id) & is_pending & (requests.c.resume_action == "")
-    given = update(requests).where(bare).values(resume_action=action, resume_context=context)
-    return connection.execute(given).rowcount == 1
+def attach_resume(
+    connection: Connection, request_id: str, action: str, context: bytes | None, *, origin: Origin, now: datetime
+) -> bool:
+    """Give a pending request what to go on with; the first one counts, and only one of the requester's own.
+
+    The organization is compared as well: it is no part of what makes requests the same, but it goes on as that one.
+    The task is that of whoever comes with the action from then on.
+    """
+    same = [requests.c[name] == getattr(origin, name) for name in ("user_id", "organization_id", "session_key")]
+    bare = and_(requests.c.id == request_id, is_pending, requests.c.resume_action == "", *same)
+    if connection.execute(select(requests.c.id).where(bare)).first() is None:
+        return False
+    ledger = Ledger(connection)
+    given = update(requests).where(bare).values(resume_action=action, resume_context=context, task_id=origin.task_id)
+    row = connection.execute(given.returning(*REQUEST_COLUMNS)).one_or_none()
+    if row is None:
+        return False
+    access = to_access(row)
+    after = {"resume_action": action, **_origin_shown(origin)}
+    entry = Entry(AuditAction.RESUME_ATTACHED, f"subject:{access.subject}", access, request_id, after=after)
+    ledger.close([entry], now=now)
+    return True
 
 
 def age_out(connection: Connection, *, before: datetime, now: datetime) -> int:
@@ -181,6 +226,7 @@ def _upsert(dialect: Any) -> Any:
 # Made once: to build such a statement takes longer than to run it.
 _UPSERT = {"sqlite": _upsert(sqlite), "postgresql": _upsert(postgresql)}
 _EXISTS = select(requests.c.id).where(requests.c.id == bindparam("its_id"))
+_MARK_ENDED = update(requests).where(requests.c.id == bindparam("its_id")).values(session_ended=1)
 _DECIDED = (
     select(decisions.c.id)
     .where(is_live, decisions.c.digest == bindparam("its_digest"))
@@ -195,7 +241,7 @@ def _columns(request: NewRequest, request_id: str, now: datetime) -> dict[str, A
     return {
         "id": request_id,
         **tuple_columns(request.access),
-        **_origin_columns(request),
+        **_origin_columns(request.origin),
         "raw_target": request.raw_target,
         "chain": json.dumps(request.chain),
         "resume_action": request.resume_action,
@@ -210,18 +256,10 @@ def _columns(request: NewRequest, request_id: str, now: datetime) -> dict[str, A
     }
 
 
-def _origin_columns(request: NewRequest) -> dict[str, str]:
-    origin = request.origin
+def _origin_columns(origin: Origin) -> dict[str, str]:
     return {
         "user_id": origin.user_id,
         "organization_id": origin.organization_id,
         "session_key": origin.session_key,
         "task_id": origin.task_id,
     }
-
-
-def _check_identity(request: NewRequest) -> None:
-    for name in ("user_id", "session_key"):
-        if len(getattr(request.origin, name).encode("utf-8", "surrogatepass")) > LONGEST_IDENTITY:
-            message = f"it is longer than {LONGEST_IDENTITY} bytes"
-            raise InvalidInputError.of(message, pointer=f"/{name}")

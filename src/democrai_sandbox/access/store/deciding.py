@@ -16,17 +16,18 @@ from democrai_sandbox.access.values import (
     DecisionRow,
     Effect,
     RequestState,
-    ResumeState,
     Scope,
 )
 from democrai_sandbox.errors import DecisionConflict, DecisionUnknown
 from democrai_sandbox.policy import InvalidInputError
 
-from .asking import LONGEST_IDENTITY, find_request
+from .asking import find_request
 from .columns import MARK, from_stored
 from .journal import SYSTEM, Entry, Ledger
+from .resuming import add_resumes
 from .rows import REQUEST_COLUMNS, to_decision, to_request, tuple_columns
-from .tables import decisions, is_live, is_pending, meta, requests, resumes
+from .sessions import check_identity, has_ended, remember_end
+from .tables import decisions, is_live, is_pending, meta, requests
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,18 +50,21 @@ def decide(connection: Connection, decision: NewDecision, *, now: datetime) -> D
     state, action = _outcome(decision)
     ledger = Ledger(connection)
     asked = _pending(connection, decision) if decision.request_id else None
+    if has_ended(connection, decision.session_key):
+        raise DecisionConflict("the session has ended: nothing can be approved for it any more")
     generation = ledger.next_generation()
     ended = _end(connection, _replaced_by(decision), by=decision.decided_by, now=now, generation=generation)
     made = _add(connection, decision, generation, now)
     answered = _answer(connection, decision, asked, state, now)
-    _add_resumes(connection, answered, made, now)
+    started = add_resumes(connection, answered, made, now=now) if made.effect is Effect.APPROVAL else []
     entry = Entry(
         action,
         decision.decided_by,
         decision.access,
         decision.request_id,
         before={"decisions": [_summary(row) for row in ended]} if ended else {},
-        after={"decision": _summary(made), "reason": decision.reason, "requests": [row.id for row in answered]},
+        after={"decision": _summary(made), "reason": decision.reason, "requests": [row.id for row in answered]}
+        | ({"resumes": started} if started else {}),
     )
     ledger.close([entry], now=now)
     return made
@@ -88,10 +92,12 @@ def revoke(connection: Connection, decision_id: str, *, actor: str, reason: str,
 
 
 def end_session(connection: Connection, session_key: str, *, actor: str, now: datetime) -> int:
-    """End the approvals of a session, and mark what it still waits for."""
+    """End the approvals of a session, mark what it still waits for, and remember that it has ended."""
     if not session_key:
         raise InvalidInputError.of("the session key is empty", pointer="/session_key")
+    check_identity("session_key", session_key)
     ledger = Ledger(connection)
+    first = remember_end(connection, session_key, now=now)
     live = connection.execute(select(decisions.c.id).where(is_live, decisions.c.session_key == session_key)).first()
     ended: Sequence[Decision] = ()
     if live is not None:
@@ -104,7 +110,7 @@ def end_session(connection: Connection, session_key: str, *, actor: str, now: da
         .values(session_ended=1)
         .returning(requests.c.id)
     ).all()
-    if ended or marked:
+    if first or ended or marked:
         entry = Entry(
             AuditAction.SESSION_ENDED,
             actor,
@@ -189,8 +195,7 @@ def _outcome(decision: NewDecision) -> tuple[RequestState, AuditAction]:
     if (decision.scope is Scope.SESSION) != bool(decision.session_key):
         message = "a decision has a session key exactly when it is for a session"
         raise InvalidInputError.of(message, pointer="/session_key")
-    if len(decision.session_key.encode("utf-8", "surrogatepass")) > LONGEST_IDENTITY:
-        raise InvalidInputError.of(f"it is longer than {LONGEST_IDENTITY} bytes", pointer="/session_key")
+    check_identity("session_key", decision.session_key)
     return outcome
 
 
@@ -203,11 +208,8 @@ def _pending(connection: Connection, decision: NewDecision) -> Request:
         when = "" if found.decided_at is None else f" at {_shown(found.decided_at)}"
         what = found.state.value.replace("_", " ")
         raise DecisionConflict(f"request {found.id} was {what} by {found.decided_by}{when}")
-    if decision.scope is Scope.SESSION:
-        if found.origin.session_key != decision.session_key:
-            raise InvalidInputError.of("it is not the session of the request", pointer="/session_key")
-        if found.session_ended:
-            raise DecisionConflict(f"the session of request {found.id} has ended")
+    if decision.scope is Scope.SESSION and found.origin.session_key != decision.session_key:
+        raise InvalidInputError.of("it is not the session of the request", pointer="/session_key")
     return found
 
 
@@ -269,27 +271,6 @@ def _answer(
         .returning(*REQUEST_COLUMNS)
     )
     return sorted(map(to_request, connection.execute(answered).all()), key=lambda row: row.id)
-
-
-def _add_resumes(connection: Connection, answered: Sequence[Request], made: Decision, now: datetime) -> None:
-    if made.effect is not Effect.APPROVAL:
-        return
-    rows = [
-        {
-            "id": new_id(),
-            "request_id": request.id,
-            "state": ResumeState.WAITING.value,
-            "attempts": 0,
-            "created_at": now,
-            "next_attempt": now,
-            "leased_by": "",
-            "last_error": "",
-        }
-        for request in answered
-        if request.resume_action
-    ]
-    if rows:
-        connection.execute(insert(resumes), rows)
 
 
 def _summary(decision: Decision) -> dict[str, Any]:

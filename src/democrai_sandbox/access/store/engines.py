@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.event import registry
 
 from democrai_sandbox.policy import InvalidInputError
 
@@ -30,7 +31,20 @@ _FILE_MODE = 0o600
 
 def make_engine(url: URL) -> Engine:
     """Return an engine; no connection is made yet."""
-    return _sqlite_engine(url) if url.get_backend_name() == SQLITE else _postgresql_engine(url)
+    engine = _sqlite_engine(url) if url.get_backend_name() == SQLITE else _postgresql_engine(url)
+    _unlist(engine)
+    return engine
+
+
+def _unlist(engine: Engine) -> None:
+    """Take the engine's listeners out of SQLAlchemy's own list of all listeners, which only removing one needs.
+
+    Some of them hold the engine: through a module that everybody can import, guarded code would get at connections.
+    """
+    its_own = {id(engine), id(engine.pool), id(engine.dialect)}
+    for key in [key for key in list(registry._key_to_collection) if key[0] in its_own]:  # noqa: SLF001 - no other way
+        for collection in registry._key_to_collection.pop(key, {}):  # noqa: SLF001
+            registry._collection_to_key.pop(collection, None)  # noqa: SLF001
 
 
 def writing(connection: Connection) -> Connection:

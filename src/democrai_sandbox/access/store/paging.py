@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from democrai_sandbox.policy import Subject
 
 LARGEST_PAGE = 1000
+LONGEST_TEXT = 1000
+"""Characters of a text that is looked for: SQLite takes no pattern of any length."""
 
 
 def list_requests(connection: Connection, wanted: RequestFilter, page: Page) -> Listing:
@@ -31,7 +33,7 @@ def list_requests(connection: Connection, wanted: RequestFilter, page: Page) -> 
     table = requests.c
     query = select(*REQUEST_COLUMNS).where(*_common(requests, wanted))
     if wanted.states:
-        query = query.where(table.state.in_([state.value for state in wanted.states]))
+        query = query.where(table.state.in_([str(state) for state in wanted.states]))
     for name in ("user_id", "organization_id", "session_key"):
         if value := getattr(wanted, name):
             query = query.where(table[name] == value)
@@ -55,7 +57,7 @@ def list_audit(connection: Connection, wanted: AuditFilter, page: Page) -> Listi
     table = audit.c
     query = select(audit).where(*_of_subject(audit, wanted.subject))
     if wanted.actions:
-        query = query.where(table.action.in_([action.value for action in wanted.actions]))
+        query = query.where(table.action.in_([str(action) for action in wanted.actions]))
     for name in ("actor", "request_id"):
         if value := getattr(wanted, name):
             query = query.where(table[name] == value)
@@ -85,6 +87,8 @@ def _common(table: Any, wanted: RequestFilter | DecisionFilter) -> Iterator[Colu
     for name in ("resource_type", "operation"):
         if value := getattr(wanted, name):
             yield table.c[name] == str(value)
+    if len(wanted.text) > LONGEST_TEXT:
+        raise InvalidInputError.of(f"it is longer than {LONGEST_TEXT} characters", pointer="/text")
     if wanted.text:
         yield table.c.target_folded.contains(wanted.text.casefold(), autoescape=True)
 
@@ -103,8 +107,8 @@ def _page(
     to_value: Callable[[Row[Any]], Any],
 ) -> Listing:
     """Return one page; a row more than wanted is read, to know whether there is a next one."""
-    if not 1 <= page.limit <= LARGEST_PAGE:
-        message = f"a page has 1 to {LARGEST_PAGE} items, got {page.limit}"
+    if type(page.limit) is not int or not 1 <= page.limit <= LARGEST_PAGE:
+        message = f"a page has 1 to {LARGEST_PAGE} items, got {page.limit!r}"
         raise InvalidInputError.of(message, pointer="/limit")
     place = str(order[-1])
     if page.after:

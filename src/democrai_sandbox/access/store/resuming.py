@@ -1,25 +1,54 @@
-"""Resumptions: taken under a lease by one node at a time, and finished by the node that holds it."""
+"""Resumptions: made with an approval, taken under a lease while it stands, and finished by the node that holds it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, and_, or_, select, update
+from sqlalchemy import Connection, and_, insert, or_, select, update
 
-from democrai_sandbox.access.values import AuditAction, ResumeState
+from democrai_sandbox.access.coverage import covers
+from democrai_sandbox.access.ids import new_id
+from democrai_sandbox.access.values import AuditAction, Effect, ResumeState
 
 from .asking import find_request
 from .journal import SYSTEM, Entry, Ledger
 from .paging import resume_query
-from .rows import to_resume
-from .tables import resumes
+from .rows import access_columns, to_access, to_resume
+from .tables import decisions, is_denial, is_live, requests, resumes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
-    from sqlalchemy import Select
+    from sqlalchemy import ColumnElement, Row, Select
 
-    from democrai_sandbox.access.values import Resume
+    from democrai_sandbox.access.values import AccessTuple, Decision, Request, Resume
+
+_APPROVAL_ENDED = "the approval has ended"
+
+
+def add_resumes(
+    connection: Connection, answered: Sequence[Request], approval: Decision, *, now: datetime
+) -> list[dict[str, str]]:
+    """Have what was approved go on; return what the audit keeps of that."""
+    going_on = [request for request in answered if request.resume_action]
+    rows = [
+        {
+            "id": new_id(),
+            "request_id": request.id,
+            "decision_id": approval.id,
+            "state": ResumeState.WAITING.value,
+            "attempts": 0,
+            "created_at": now,
+            "next_attempt": now,
+            "leased_by": "",
+            "last_error": "",
+        }
+        for request in going_on
+    ]
+    if rows:
+        connection.execute(insert(resumes), rows)
+    return [{"request": request.id, "action": request.resume_action} for request in going_on]
 
 
 def is_any_due(connection: Connection, *, now: datetime) -> bool:
@@ -28,10 +57,24 @@ def is_any_due(connection: Connection, *, now: datetime) -> bool:
 
 
 def claim_resume(connection: Connection, *, node: str, lease_until: datetime, now: datetime) -> Resume | None:
-    """Take the resumption that is due first; those that another node is just taking are left to it."""
-    due = _due(now).with_for_update(skip_locked=True)
-    resume_id = connection.execute(due).scalar_one_or_none()
+    """Take the resumption that is due first; None when none is, or its approval has ended and it has failed by that.
+
+    Decisions change under the ledger too: what is taken is approved at that time.
+    """
+    ledger = Ledger(connection)
+    resume_id = connection.execute(_due(now)).scalar_one_or_none()
     if resume_id is None:
+        return None
+    its_row = resume_query().where(resumes.c.id == resume_id)
+    due = connection.execute(its_row).one()
+    access = find_request(connection, due.request_id).access
+    if not _is_approved(connection, due, access, now):
+        connection.execute(
+            update(resumes)
+            .where(resumes.c.id == resume_id)
+            .values(_left(ResumeState.FAILED, _APPROVAL_ENDED) | {"finished_at": now})
+        )
+        ledger.close([_told(to_resume(due), access, node, ResumeState.FAILED, _APPROVAL_ENDED)], now=now)
         return None
     connection.execute(
         update(resumes)
@@ -43,7 +86,7 @@ def claim_resume(connection: Connection, *, node: str, lease_until: datetime, no
             lease_until=lease_until,
         )
     )
-    return to_resume(connection.execute(resume_query().where(resumes.c.id == resume_id)).one())
+    return to_resume(connection.execute(its_row).one())
 
 
 def finish_resume(
@@ -55,32 +98,54 @@ def finish_resume(
     """
     ledger = Ledger(connection)
     state = _state(error, retry_at)
-    finished = None if state is ResumeState.WAITING else now
+    when = {"next_attempt": retry_at} if state is ResumeState.WAITING else {"finished_at": now}
     done = connection.execute(
         update(resumes)
         .where(resumes.c.id == resume.id, resumes.c.state == ResumeState.RUNNING.value)
         .where(resumes.c.leased_by == node, resumes.c.attempts == resume.attempts)
-        .values(
-            state=state.value,
-            leased_by="",
-            lease_until=None,
-            last_error=error,
-            finished_at=finished,
-            next_attempt=retry_at if state is ResumeState.WAITING else resumes.c.next_attempt,
-        )
+        .values(_left(state, error) | when)
     )
     if done.rowcount != 1:
         return False
-    entry = Entry(
-        AuditAction.RESUME_FAILED if error else AuditAction.RESUME_SUCCEEDED,
-        SYSTEM,
-        find_request(connection, resume.request_id).access,
-        resume.request_id,
-        after={"resume": resume.id, "action": resume.action, "node": node, "attempt": resume.attempts, "error": error}
-        | {"state": state.value},
-    )
-    ledger.close([entry], now=now)
+    if state is ResumeState.SUCCEEDED:
+        # Nothing reads the context any more, and what is not there does not leak.
+        connection.execute(update(requests).where(requests.c.id == resume.request_id).values(resume_context=None))
+    access = find_request(connection, resume.request_id).access
+    ledger.close([_told(resume, access, node, state, error)], now=now)
     return True
+
+
+def _is_approved(connection: Connection, resume: Row[Any], access: AccessTuple, now: datetime) -> bool:
+    """Tell whether a resumption is approved still: by the decision that began it, or by one like it since."""
+    in_force = and_(is_live, or_(decisions.c.expires_at.is_(None), decisions.c.expires_at > now))
+    began = select(decisions.c.digest).where(decisions.c.id == resume.decision_id).scalar_subquery()
+    approved = (
+        select(decisions.c.id)
+        .where(in_force, decisions.c.effect == Effect.APPROVAL.value)
+        .where(or_(decisions.c.digest == access.digest, decisions.c.digest == began))
+        .where(decisions.c.session_key.in_(["", resume.session_key]))
+        .limit(1)
+    )
+    if connection.execute(approved).first() is None:
+        return False
+    denied = select(decisions).where(in_force, is_denial, *_of_same_place(access))
+    return not any(covers(to_access(row), access) for row in connection.execute(denied))
+
+
+def _of_same_place(access: AccessTuple) -> list[ColumnElement[bool]]:
+    """Return what is common to all decisions that could be about this, whatever their targets."""
+    return [decisions.c[name] == value for name, value in access_columns(access).items() if name != "target"]
+
+
+def _left(state: ResumeState, error: str) -> dict[str, Any]:
+    """Return the columns of a resumption that no node works on."""
+    return {"state": state.value, "leased_by": "", "lease_until": None, "last_error": error}
+
+
+def _told(resume: Resume, access: AccessTuple, node: str, state: ResumeState, error: str) -> Entry:
+    after = {"resume": resume.id, "action": resume.action, "node": node, "attempt": resume.attempts}
+    action = AuditAction.RESUME_FAILED if error else AuditAction.RESUME_SUCCEEDED
+    return Entry(action, SYSTEM, access, resume.request_id, after=after | {"error": error, "state": state.value})
 
 
 def _due(now: datetime) -> Select[Any]:

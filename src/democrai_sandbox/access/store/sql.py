@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Listing,
         NewDecision,
         NewRequest,
+        Origin,
         Page,
         Request,
         RequestFilter,
@@ -82,20 +83,27 @@ class SqlStore:
 
     # ---- acts
 
-    def register(self, request: NewRequest, *, now: datetime) -> Registered:
+    def register(self, request: NewRequest, *, now: datetime, most_pending: int = 0) -> Registered:
         """Add a pending request, or count it where the same is pending already; an empty id where it is decided."""
         try:
-            return self._database.act(partial(asking.register, request=request, now=now))
+            return self._database.act(partial(asking.register, request=request, now=now, most_pending=most_pending))
         except asking.AlreadyDecided:
             return Registered("", created=False)
+        except asking.TooManyWaiting:
+            return Registered("", created=False, full=True)
 
     def count_again(self, request_id: str, times: int, *, now: datetime) -> bool:
         """Add to the count of a pending request."""
         return self._database.act(partial(asking.count_again, request_id=request_id, times=times, now=now))
 
-    def attach_resume(self, request_id: str, action: str, context: bytes | None) -> bool:
-        """Give a pending request that has no resume action one."""
-        return self._database.act(partial(asking.attach_resume, request_id=request_id, action=action, context=context))
+    def attach_resume(
+        self, request_id: str, action: str, context: bytes | None, *, origin: Origin, now: datetime
+    ) -> bool:
+        """Give a pending request of this origin that has no resume action one."""
+        work: Callable[[Connection], bool] = partial(
+            asking.attach_resume, request_id=request_id, action=action, context=context, origin=origin, now=now
+        )
+        return self._database.act(work)
 
     def decide(self, decision: NewDecision, *, now: datetime) -> Decision:
         """Record an approval or a denial."""
@@ -182,10 +190,14 @@ class SqlStore:
         return asking.replace_contexts(self._database, reseal)
 
     def claim_resume(self, *, node: str, lease_until: datetime, now: datetime) -> Resume | None:
-        """Take the next resumption that is due."""
-        if not self._database.ask(partial(resuming.is_any_due, now=now)):
-            return None
-        return self._database.act(partial(resuming.claim_resume, node=node, lease_until=lease_until, now=now))
+        """Take the next resumption that is due and approved still."""
+        claim: Callable[[Connection], Resume | None] = partial(
+            resuming.claim_resume, node=node, lease_until=lease_until, now=now
+        )
+        while self._database.ask(partial(resuming.is_any_due, now=now)):
+            if (claimed := self._database.act(claim)) is not None:
+                return claimed
+        return None
 
     def finish_resume(self, resume: Resume, *, node: str, error: str, retry_at: datetime | None, now: datetime) -> bool:
         """Say how an attempt ended."""

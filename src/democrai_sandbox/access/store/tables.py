@@ -92,6 +92,14 @@ requests = Table(
     ),
     Index("ix_access_requests_seen", "state", "last_seen", "id"),
     Index(
+        "ix_access_requests_asker",
+        "user_id",
+        "subject_kind",
+        "subject_name",
+        sqlite_where=text("state = 'pending'"),
+        postgresql_where=text("state = 'pending'"),
+    ),
+    Index(
         "ix_access_requests_session",
         "session_key",
         sqlite_where=text("state = 'pending' AND session_key <> ''"),
@@ -148,6 +156,13 @@ decisions = Table(
         postgresql_where=text("ended_at IS NULL AND session_key <> ''"),
     ),
     Index(
+        "ix_access_decisions_denials",
+        "subject_kind",
+        "subject_name",
+        sqlite_where=text("ended_at IS NULL AND effect = 'denial'"),
+        postgresql_where=text("ended_at IS NULL AND effect = 'denial'"),
+    ),
+    Index(
         "ix_access_decisions_expiry",
         "expires_at",
         sqlite_where=text("ended_at IS NULL AND expires_at IS NOT NULL"),
@@ -179,6 +194,7 @@ resumes = Table(
     metadata,
     Column("id", AnyText, primary_key=True),
     Column("request_id", AnyText, ForeignKey("access_requests.id"), nullable=False, unique=True),
+    Column("decision_id", AnyText, ForeignKey("access_decisions.id"), nullable=False),
     Column("state", Text, nullable=False),
     Column("attempts", Integer, nullable=False),
     Column("created_at", Moment, nullable=False),
@@ -198,6 +214,15 @@ resumes = Table(
     sqlite_strict=True,
 )
 
+ended_sessions = Table(
+    "access_ended_sessions",
+    metadata,
+    Column("session_key", AnyText, primary_key=True),
+    Column("ended_at", Moment, nullable=False),
+    sqlite_strict=True,
+)
+
 # Written out, not bound: only then does PostgreSQL see that an index over these rows alone serves the query.
 is_pending = requests.c.state == literal_column(f"'{RequestState.PENDING.value}'")
 is_live = decisions.c.ended_at.is_(None)
+is_denial = decisions.c.effect == literal_column(f"'{Effect.DENIAL.value}'")

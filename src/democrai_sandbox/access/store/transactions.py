@@ -5,10 +5,11 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError, StatementError
 from sqlalchemy.exc import TimeoutError as SQLAlchemyTimeout
 
 from democrai_sandbox.errors import StoreUnavailable
+from democrai_sandbox.policy import InvalidInputError
 
 from .engines import CONNECTIONS, PATIENCE, make_engine, writing
 from .turnstile import Turnstile
@@ -83,11 +84,17 @@ class Database:
 
 @contextmanager
 def unavailable() -> Iterator[None]:
-    """Turn every failure of the database into the one error that says that nothing was decided."""
+    """Turn every failure of the database into the one error that says that nothing was decided.
+
+    A value that never got there, because it is of the wrong type for its column, is the caller's mistake.
+    """
     try:
         yield
     except (DBAPIError, SQLAlchemyTimeout, OSError) as error:
         raise StoreUnavailable from error
+    except StatementError as error:
+        # Its text has the statement in it, which is nobody's business.
+        raise InvalidInputError.of(f"a value is of the wrong type: {error.orig}") from None
 
 
 def _lost_race(error: DBAPIError) -> bool:

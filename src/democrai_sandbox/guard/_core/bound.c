@@ -72,9 +72,11 @@ static PyObject *bound_call(PyObject *self, PyObject *args, PyObject *kwargs)
         Py_XDECREF(carried);
         return NULL;
     }
+    PyObject *served = served_save();
     PyObject *result = bound->args ? PyObject_Call(bound->function, bound->args, bound->kwargs)
                                    : PyObject_Call(bound->function, args, kwargs);
     state_leave(&entered);
+    served_restore(served);
     ticket_restore(carried);
     return result;
 }

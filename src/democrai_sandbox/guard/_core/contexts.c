@@ -85,6 +85,7 @@ typedef struct {
     bool exact;
     State *state; /* while entered */
     Entered entered;
+    PyObject *served;
     PyFrameObject *frame;
     bool suspendable;
 } Guard;
@@ -100,6 +101,7 @@ static Guard *make_guard(Policy *policy, PyObject *identity, bool exact)
     guard->exact = exact;
     guard->state = NULL;
     guard->frame = NULL;
+    guard->served = NULL;
     guard->entered = (Entered){NULL, NULL};
     guard->suspendable = false;
     return guard;
@@ -133,6 +135,7 @@ static void guard_dealloc(PyObject *self)
     Py_XDECREF(guard->state);
     Py_XDECREF(guard->entered.previous);
     Py_XDECREF(guard->frame);
+    Py_XDECREF(guard->served);
     PyObject_Free(self);
 }
 
@@ -222,6 +225,7 @@ static int enter(Guard *guard)
         floor_set(floor);
     }
     guard->state = state;
+    guard->served = served_save();
     guard->suspendable = suspendable;
     guard->frame = (PyFrameObject *)Py_NewRef(frame);
     return 0;
@@ -243,6 +247,8 @@ static int leave(Guard *guard)
     }
     guard->state = NULL;
     state_leave(&guard->entered);
+    served_restore(guard->served);
+    guard->served = NULL;
     Py_DECREF(state);
     Py_CLEAR(guard->frame);
     return 0;
@@ -303,8 +309,10 @@ static PyObject *guard_run(PyObject *self, PyObject *const *args, Py_ssize_t nar
         result = steps_new(state, args[0]);
     }
     else if (state_enter(state, &entered) == 0) {
+        PyObject *served = served_save();
         result = PyObject_Vectorcall(args[0], args + 1, (size_t)(nargs - 1), kwnames);
         state_leave(&entered);
+        served_restore(served);
         result = wrap_result(state, result);
     }
     Py_DECREF(state);
@@ -332,5 +340,5 @@ PyTypeObject Guard_Type = {
 
 int contexts_ready(void)
 {
-    return PyType_Ready(&Guard_Type) < 0 || PyType_Ready(&Steps_Type) < 0 || PyType_Ready(&Ready_Type) < 0 ? -1 : 0;
+    return served_ready() < 0 || PyType_Ready(&Guard_Type) < 0 || PyType_Ready(&Steps_Type) < 0 || PyType_Ready(&Ready_Type) < 0 ? -1 : 0;
 }

@@ -52,6 +52,7 @@ PyTypeObject Ready_Type = {
 typedef struct {
     PyObject_HEAD PyObject *inner;
     State *state;
+    PyObject *served;
 } Steps;
 
 PyObject *steps_new(State *state, PyObject *inner)
@@ -62,6 +63,7 @@ PyObject *steps_new(State *state, PyObject *inner)
     }
     steps->inner = Py_NewRef(inner);
     steps->state = (State *)Py_NewRef(state);
+    steps->served = served_save();
     PyObject_GC_Track(steps);
     return (PyObject *)steps;
 }
@@ -76,6 +78,9 @@ static PySendResult steps_send_result(PyObject *self, PyObject *value, PyObject 
     }
     PySendResult kind = PyIter_Send(steps->inner, value, result);
     state_leave(&entered);
+    if (kind != PYGEN_NEXT) { /* in between nobody but the loop goes on in this context */
+        served_restore(Py_XNewRef(steps->served));
+    }
     return kind;
 }
 
@@ -104,6 +109,7 @@ static PyObject *steps_call(PyObject *self, const char *name, PyObject *args)
     if (method != NULL && state_enter(steps->state, &entered) == 0) {
         result = PyObject_Call(method, args, NULL);
         state_leave(&entered);
+        served_restore(Py_XNewRef(steps->served));
     }
     Py_XDECREF(method);
     return result;
@@ -147,6 +153,7 @@ static void steps_dealloc(PyObject *self)
     PyObject_GC_UnTrack(self);
     steps_clear(self);
     Py_CLEAR(((Steps *)self)->state);
+    Py_CLEAR(((Steps *)self)->served);
     PyObject_GC_Del(self);
 }
 

@@ -1,4 +1,4 @@
-"""Meta, requests, decisions, audit and resumptions."""
+"""Meta, requests, decisions, audit, resumptions and the sessions that have ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _OPERATIONS = ("connect", "receive", "send", "read", "create", "modify", "delete
 _REQUEST_STATES = ("pending", "approved_for_session", "approved", "denied", "aged_out")
 _RESUME_STATES = ("waiting", "running", "succeeded", "failed")
 _DECIDED = ("approved_for_session", "approved", "denied", "revoked", "expired", "session_ended", "aged_out")
-_ACTIONS = ("requested", *_DECIDED, "resume_succeeded", "resume_failed", "check_failed")
+_RESUMED = ("resume_attached", "resume_succeeded", "resume_failed")
+_ACTIONS = ("requested", *_DECIDED, *_RESUMED, "check_failed")
 
 
 def upgrade() -> None:
@@ -28,12 +29,13 @@ def upgrade() -> None:
     _make_decisions()
     _make_audit()
     _make_resumes()
+    _make_ended_sessions()
     _protect_audit()
 
 
 def downgrade() -> None:
     """Remove everything."""
-    for name in ("resumes", "audit", "decisions", "requests", "meta"):
+    for name in ("ended_sessions", "resumes", "audit", "decisions", "requests", "meta"):
         op.drop_table(f"access_{name}")
     if _is_postgresql():
         op.execute("DROP FUNCTION access_audit_stays()")
@@ -70,6 +72,7 @@ def _make_requests() -> None:
     pending = "state = 'pending'"
     _index("uq_access_requests_pending", "access_requests", ["digest", "user_id", "session_key"], pending, unique=True)
     _index("ix_access_requests_seen", "access_requests", ["state", "last_seen", "id"])
+    _index("ix_access_requests_asker", "access_requests", ["user_id", "subject_kind", "subject_name"], pending)
     _index("ix_access_requests_session", "access_requests", ["session_key"], f"{pending} AND session_key <> ''")
 
 
@@ -100,6 +103,8 @@ def _make_decisions() -> None:
     _index("ix_access_decisions_live", "access_decisions", ["generation"], live)
     _index("ix_access_decisions_created", "access_decisions", ["created_at", "id"])
     _index("ix_access_decisions_session", "access_decisions", ["session_key"], f"{live} AND session_key <> ''")
+    denials = f"{live} AND effect = 'denial'"
+    _index("ix_access_decisions_denials", "access_decisions", ["subject_kind", "subject_name"], denials)
     _index("ix_access_decisions_expiry", "access_decisions", ["expires_at"], f"{live} AND expires_at IS NOT NULL")
 
 
@@ -121,6 +126,7 @@ def _make_resumes() -> None:
         "access_resumes",
         sa.Column("id", sa.Text, primary_key=True),
         sa.Column("request_id", sa.Text, sa.ForeignKey("access_requests.id"), nullable=False, unique=True),
+        sa.Column("decision_id", sa.Text, sa.ForeignKey("access_decisions.id"), nullable=False),
         _text("state"),
         sa.Column("attempts", sa.Integer, nullable=False),
         *map(_number, ("created_at", "next_attempt")),
@@ -132,6 +138,10 @@ def _make_resumes() -> None:
     )
     _index("ix_access_resumes_due", "access_resumes", ["next_attempt"], "finished_at IS NULL")
     _index("ix_access_resumes_created", "access_resumes", ["created_at", "id"])
+
+
+def _make_ended_sessions() -> None:
+    _table("access_ended_sessions", sa.Column("session_key", sa.Text, primary_key=True), _number("ended_at"))
 
 
 def _protect_audit() -> None:

@@ -1,0 +1,57 @@
+/* Whom the host serves: kept in a variable of the context, so that it goes along to tasks and threads. Guarded code can
+ * find that variable and set it; what it set there is gone when it is left, so the host never acts for somebody whom a
+ * subject has put in. */
+#include "core.h"
+
+static PyObject *served = NULL;
+
+int served_ready(void)
+{
+    served = PyContextVar_New("democrai_sandbox_served", Py_None);
+    return served ? 0 : -1;
+}
+
+/* The present value, for served_restore. NULL only when there is no memory. */
+PyObject *served_save(void)
+{
+    PyObject *value = NULL;
+    if (PyContextVar_Get(served, Py_None, &value) < 0) {
+        PyErr_Clear();
+    }
+    return value;
+}
+
+/* Puts back what was there, whatever happens to be raised at the moment. `saved` is stolen. */
+void served_restore(PyObject *saved)
+{
+    PyObject *present = NULL, *type, *value, *trace;
+    if (saved == NULL) {
+        return;
+    }
+    PyErr_Fetch(&type, &value, &trace);
+    if (PyContextVar_Get(served, Py_None, &present) < 0 || present != saved) {
+        PyObject *token = PyContextVar_Set(served, saved);
+        Py_XDECREF(token);
+    }
+    Py_XDECREF(present);
+    Py_DECREF(saved);
+    PyErr_Restore(type, value, trace);
+}
+
+/* serve(value) -> token, unserve(token): for the host's own code. */
+PyObject *core_serve(PyObject *module, PyObject *value)
+{
+    State *state = state_guarding();
+    return state ? deny_text(state, DENY_TAMPER, "serving") : PyContextVar_Set(served, value);
+}
+
+PyObject *core_unserve(PyObject *module, PyObject *token)
+{
+    return PyContextVar_Reset(served, token) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+PyObject *core_served(PyObject *module, PyObject *unused)
+{
+    PyObject *value = served_save();
+    return value ? value : PyErr_NoMemory();
+}

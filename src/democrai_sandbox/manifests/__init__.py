@@ -1,0 +1,63 @@
+"""Manifests: what extensions declare, read strictly, with JSON Schemas, advice and a comparison of versions."""
+
+from __future__ import annotations
+
+from .covering import Coverage, covers
+from .differences import Change, Difference, Effect, diff
+from .lint import Finding, FindingCode, Severity, lint
+from .loading import FILE_NAME, load_manifest, make_manifest, manifest_to_dict, parse_manifest
+from .models import (
+    AgentDeclaration,
+    EngineManifest,
+    EngineRuntime,
+    ExtractorManifest,
+    Install,
+    Manifest,
+    ManifestKind,
+    McpServer,
+    McpTransport,
+    ModuleManifest,
+    PipelineDeclaration,
+    Section,
+    Source,
+    ToolDeclaration,
+)
+from .problems import ManifestError, Place, PlacedProblem
+from .schema import manifest_schema, schema_path
+
+__all__ = [
+    "FILE_NAME",
+    "AgentDeclaration",
+    "Change",
+    "Coverage",
+    "Difference",
+    "Effect",
+    "EngineManifest",
+    "EngineRuntime",
+    "ExtractorManifest",
+    "Finding",
+    "FindingCode",
+    "Install",
+    "Manifest",
+    "ManifestError",
+    "ManifestKind",
+    "McpServer",
+    "McpTransport",
+    "ModuleManifest",
+    "PipelineDeclaration",
+    "Place",
+    "PlacedProblem",
+    "Section",
+    "Severity",
+    "Source",
+    "ToolDeclaration",
+    "covers",
+    "diff",
+    "lint",
+    "load_manifest",
+    "make_manifest",
+    "manifest_schema",
+    "manifest_to_dict",
+    "parse_manifest",
+    "schema_path",
+]

@@ -1,0 +1,143 @@
+"""What power a new version of a manifest adds or drops, by what the rules cover and not by how they are written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from democrai_sandbox.policy import AccessRule, InvalidInputError, ResourceType, normalise_target, pointer_to
+
+from .covering import Coverage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from .models import Manifest, Section
+
+_LISTS = ("allowed_imports", "allowed_config_urls", "requirements")
+"""Lists of names, each of which gives something by itself."""
+
+_INHERITS = "whatever the enclosing subject may do"
+
+
+class Effect(StrEnum):
+    """What a change does to what the subject may do."""
+
+    ADDED = "added"
+    WIDENED = "widened"
+    NARROWED = "narrowed"
+    DROPPED = "dropped"
+
+    @property
+    def adds_power(self) -> bool:
+        """Whether the subject may do something that it could not do before."""
+        return self in (Effect.ADDED, Effect.WIDENED)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference between two versions."""
+
+    effect: Effect
+    pointer: str
+    """JSON pointer of the list in which the difference is."""
+    before: tuple[str, ...] = ()
+    """What the old version had: for a widened or narrowed rule, its counterparts."""
+    after: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return the change on one line."""
+        old, new = ", ".join(self.before), ", ".join(self.after)
+        return f"{self.effect} {self.pointer}: {f'{old} -> {new}' if old and new else old or new}"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """All changes from one version to another, those that add power first."""
+
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def adds_power(self) -> bool:
+        """Whether the new version may do something that the old one could not."""
+        return any(change.effect.adds_power for change in self.changes)
+
+    def __str__(self) -> str:
+        """Return one change per line."""
+        return "\n".join(map(str, self.changes))
+
+
+def diff(old: Manifest, new: Manifest) -> Difference:
+    """Return what the new version of a manifest may do that the old one may not, and the other way round.
+
+    Relative filesystem targets are compared as they are written, since two versions lie in two folders.
+    """
+    if old.kind is not new.kind:
+        raise InvalidInputError.of(f"a manifest of kind {old.kind} is not comparable with one of kind {new.kind}")
+    changes: list[Change] = []
+    for pointer in dict.fromkeys((*old.sections, *new.sections)):
+        before, after = old.sections.get(pointer), new.sections.get(pointer)
+        changes += _access_changes(before, _rebased(after, new, old), pointer_to(pointer, "access"))
+        for name in _LISTS:
+            changes += _list_changes(_names(before, name), _names(after, name), pointer_to(pointer, name))
+    return Difference(tuple(sorted(changes, key=lambda change: tuple(Effect).index(change.effect))))
+
+
+def rule_text(rule: AccessRule) -> str:
+    """Return a rule in a few words, with its target as it was written."""
+    return f"{rule.resource_type} {rule.operation} {rule.target}"
+
+
+def _access_changes(old: Section | None, new: Section | None, pointer: str) -> Iterator[Change]:
+    if old is None or new is None:
+        if old is not None:
+            yield Change(Effect.WIDENED, pointer, _texts(old.access), (_INHERITS,))
+        if new is not None:
+            yield Change(Effect.NARROWED, pointer, (_INHERITS,), _texts(new.access))
+        return
+    for rule, parts in _uncovered(new.access, old.access):
+        yield Change(Effect.WIDENED if parts else Effect.ADDED, pointer, parts, (rule_text(rule),))
+    for rule, parts in _uncovered(old.access, new.access):
+        yield Change(Effect.NARROWED if parts else Effect.DROPPED, pointer, (rule_text(rule),), parts)
+
+
+def _uncovered(
+    rules: tuple[AccessRule, ...], others: tuple[AccessRule, ...]
+) -> Iterator[tuple[AccessRule, tuple[str, ...]]]:
+    """Yield the rules that none of the others covers, each with those of the others that it covers itself."""
+    coverage, reach = Coverage(others), Coverage(rules)
+    parts: dict[int, list[AccessRule]] = {}
+    for other in others:
+        for position in reach.covering(other):
+            parts.setdefault(position, []).append(other)
+    for position, rule in enumerate(rules):
+        if not coverage.covers(rule):
+            yield rule, _texts(parts.get(position, ()))
+
+
+def _list_changes(old: tuple[str, ...], new: tuple[str, ...], pointer: str) -> Iterator[Change]:
+    yield from (Change(Effect.ADDED, pointer, after=(name,)) for name in new if name not in old)
+    yield from (Change(Effect.DROPPED, pointer, before=(name,)) for name in old if name not in new)
+
+
+def _rebased(section: Section | None, manifest: Manifest, other: Manifest) -> Section | None:
+    """Return a section with its relative targets taken from the folder of the other version."""
+    folder = other.source.folder
+    if section is None or folder is None or manifest.source.folder is None:
+        return section
+    return replace(section, access=tuple(_moved(rule, folder) for rule in section.access))
+
+
+def _moved(rule: AccessRule, folder: str) -> AccessRule:
+    if rule.resource_type is not ResourceType.FILESYSTEM or rule.target.startswith("/"):
+        return rule
+    return replace(rule, normalized_target=normalise_target(rule.resource_type, rule.target, base=folder))
+
+
+def _names(section: Section | None, name: str) -> tuple[str, ...]:
+    return getattr(section, name, ())
+
+
+def _texts(rules: Iterable[AccessRule]) -> tuple[str, ...]:
+    return tuple(map(rule_text, rules))

@@ -1,0 +1,277 @@
+"""JSON read strictly, with the position of every value.
+
+The reader of the standard library forgets where a value stood, keeps the last of two equal keys and takes ``NaN`` for
+a number. A manifest decides what code may do, so whatever two readers could understand differently is refused here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeAlias
+
+from democrai_sandbox.policy import Problem, pointer_to
+from democrai_sandbox.policy.text import shown
+
+from .problems import ManifestError, Place, PlacedProblem
+
+LARGEST_MANIFEST = 1024 * 1024
+"""The most bytes that a manifest may have."""
+
+DEEPEST_NESTING = 64
+MOST_VALUES = 20_000
+LONGEST_KEY = 256
+_LONGEST_NUMBER = 64
+
+_BOM = "\ufeff"
+_BLANKS = re.compile(r"[ \t\n\r]*")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_WORD = re.compile(r"[-+]?[A-Za-z_][A-Za-z0-9_]*")
+# Possessive, so that a text that is not closed is found out in one pass.
+_TEXT = re.compile(r'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+')
+_INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
+_LITERALS = {"true": True, "false": False, "null": None}
+_NOT_NUMBERS = frozenset({"NaN", "-NaN", "Infinity", "-Infinity"})
+# What other languages call the literals. Only ever a hint in an error, never accepted.
+_OTHER_WORDS = {"True": "true", "False": "false", "None": "null", "nil": "null", "undefined": "null"}
+
+Node: TypeAlias = "tuple[int, dict[str, Node] | list[Node]]"
+"""The offset of a value and the nodes of what it holds; a scalar holds nothing."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Document:
+    """A JSON value and where each part of it stood."""
+
+    value: Any
+    problems: tuple[PlacedProblem, ...]
+    """What was wrong but did not keep the rest from being read. A document that has any must not be used."""
+    _root: Node
+    _line_ends: list[int]
+
+    def place(self, pointer: str) -> Place:
+        """Return the position of the value at a JSON pointer, or of the nearest one around it that exists."""
+        offset, inner = self._root
+        for token in pointer.split("/")[1:]:
+            found = _child(inner, token.replace("~1", "/").replace("~0", "~"))
+            if found is None:
+                break
+            offset, inner = found
+        return _place(self._line_ends, offset)
+
+
+def read_document(data: bytes | str) -> Document:
+    """Return the document that a text denotes, or refuse it with everything that is wrong with it."""
+    text, problems = _decoded(data)
+    return _Reader(text, problems).read()
+
+
+class _NotReadableError(Exception):
+    """The text cannot be read further."""
+
+
+class _Reader:
+    """One pass over a text."""
+
+    def __init__(self, text: str, problems: list[PlacedProblem]) -> None:
+        self.text = text
+        self.problems = problems
+        self.offset = 0
+        self.values = 0
+        self.path: list[str | int] = []
+        self.line_ends = [match.start() for match in re.finditer("\n", text)]
+
+    def read(self) -> Document:
+        try:
+            self._skip_blanks()
+            value, root = self._value()
+            self._skip_blanks()
+            if self.offset < len(self.text):
+                self._stop("nothing may follow after the value", self.offset)
+        except _NotReadableError:
+            raise ManifestError(self.problems) from None
+        return Document(value, tuple(self.problems), root, self.line_ends)
+
+    def _value(self) -> tuple[Any, Node]:
+        begin = self.offset
+        self.values += 1
+        if self.values > MOST_VALUES:
+            self._stop(f"there are more than {MOST_VALUES:,} values", begin)
+        character = self.text[begin : begin + 1]
+        if character in ("{", "["):
+            if len(self.path) >= DEEPEST_NESTING:
+                self._stop(f"objects and lists are nested more than {DEEPEST_NESTING} deep", begin)
+            return self._object() if character == "{" else self._list()
+        if character == '"':
+            return self._string(), (begin, [])
+        return self._scalar(), (begin, [])
+
+    def _object(self) -> tuple[dict[str, Any], Node]:
+        begin = self.offset
+        members: dict[str, Any] = {}
+        nodes: dict[str, Node] = {}
+        more = self._opened("}")
+        while more:
+            where = self.offset
+            if self.text[where : where + 1] != '"':
+                self._stop(f"expected a key in double quotes{self._instead()}", where)
+            key = self._string()
+            if len(key) > LONGEST_KEY:
+                self._stop(f"a key is longer than {LONGEST_KEY} characters", where)
+            self.path.append(key)
+            if key in members:
+                self._note(f"the key {shown(key)} is given twice", where)
+            self._skip_blanks()
+            if self.text[self.offset : self.offset + 1] != ":":
+                self._stop(f"expected ':' after the key{self._instead()}", self.offset)
+            self.offset += 1
+            self._skip_blanks()
+            members[key], nodes[key] = self._value()
+            self.path.pop()
+            more = self._continued("}")
+        return members, (begin, nodes)
+
+    def _list(self) -> tuple[list[Any], Node]:
+        begin = self.offset
+        items: list[Any] = []
+        nodes: list[Node] = []
+        more = self._opened("]")
+        while more:
+            self.path.append(len(items))
+            item, node = self._value()
+            self.path.pop()
+            items.append(item)
+            nodes.append(node)
+            more = self._continued("]")
+        return items, (begin, nodes)
+
+    def _opened(self, closing: str) -> bool:
+        """Step over an opening bracket; tell whether something follows before the closing one."""
+        self.offset += 1
+        self._skip_blanks()
+        if self.text[self.offset : self.offset + 1] == closing:
+            self.offset += 1
+            return False
+        return True
+
+    def _continued(self, closing: str) -> bool:
+        """Step over a comma or the closing bracket; tell whether another member follows."""
+        self._skip_blanks()
+        where = self.offset
+        character = self.text[where : where + 1]
+        if character not in (",", closing):
+            self._stop(f"expected ',' or '{closing}'{self._instead()}", where)
+        self.offset += 1
+        if character == closing:
+            return False
+        self._skip_blanks()
+        if self.text[self.offset : self.offset + 1] == closing:
+            self._stop(f"nothing follows the ',' before '{closing}'", where)
+        return True
+
+    def _string(self) -> str:
+        begin = self.offset
+        match = _TEXT.match(self.text, begin)
+        end = match.end() if match else begin
+        character = self.text[end : end + 1]
+        if not character:
+            self._stop("the text that begins here is not closed", begin)
+        if character == "\\":
+            self._stop(f"{shown(self.text[end : end + 2])} is no escape of JSON", end)
+        if character != '"':
+            self._stop(f"a text holds the control character U+{ord(character):04X}; write it as an escape", end)
+        self.offset = end + 1
+        return str(json.loads(self.text[begin : self.offset]))
+
+    def _scalar(self) -> Any:
+        begin = self.offset
+        word = _WORD.match(self.text, begin)
+        if word and word.group() in _LITERALS:
+            self.offset = word.end()
+            return _LITERALS[word.group()]
+        if word and word.group() in _NOT_NUMBERS:
+            self.offset = word.end()
+            self._note(f"{word.group()} is not JSON: expected a number", begin)
+            return 0
+        if word:
+            self._stop(
+                f"expected a value{self._instead()}", begin, _OTHER_WORDS.get(word.group(), f'"{word.group()[:64]}"')
+            )
+        number = _NUMBER.match(self.text, begin)
+        if number is None:
+            self._stop(f"expected a value{self._instead()}", begin)
+        self.offset = number.end()
+        return self._number(number.group(), begin)
+
+    def _number(self, digits: str, begin: int) -> int | float:
+        if self.text[self.offset : self.offset + 1].isalnum():
+            self._stop("a number is written in decimal digits, without zeros in front", begin)
+        if len(digits) <= _LONGEST_NUMBER:
+            number = float(digits) if set(digits) & set(".eE") else int(digits)
+            if math.isfinite(number):
+                return number
+        self._note("the number is too large or too long", begin)
+        return 0
+
+    def _skip_blanks(self) -> None:
+        match = _BLANKS.match(self.text, self.offset)
+        self.offset = match.end() if match else self.offset
+
+    def _instead(self) -> str:
+        """Say what stands at the present offset where something else was expected."""
+        found = self.text[self.offset : self.offset + 1]
+        if not found:
+            return ", but the text ends here"
+        if self.text[self.offset : self.offset + 2] in ("//", "/*") or found == "#":
+            return ": JSON has no comments"
+        if found == "'":
+            return ": texts are written in double quotes"
+        word = _WORD.match(self.text, self.offset)
+        return f", got {shown(word.group() if word else found)}"
+
+    def _note(self, message: str, offset: int, suggestion: str | None = None) -> None:
+        problem = Problem(pointer_to("", *self.path) if self.path else "", message, suggestion)
+        self.problems.append(PlacedProblem.at(problem, _place(self.line_ends, offset)))
+
+    def _stop(self, message: str, offset: int, suggestion: str | None = None) -> NoReturn:
+        self._note(message, offset, suggestion)
+        raise _NotReadableError
+
+
+def _decoded(data: bytes | str) -> tuple[str, list[PlacedProblem]]:
+    """Return the text without a byte-order mark, and a problem for the mark."""
+    size = len(data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data)
+    if size > LARGEST_MANIFEST:
+        raise ManifestError([Problem("", f"the manifest is larger than {LARGEST_MANIFEST:,} bytes")])
+    text = data if isinstance(data, str) else _utf8(bytes(data))
+    if not text.startswith(_BOM):
+        return text, []
+    message = "the text begins with a byte-order mark (U+FEFF): save it as UTF-8 without one"
+    return text[1:], [PlacedProblem("", message, line=1, column=1)]
+
+
+def _utf8(data: bytes) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        begin = data.rfind(b"\n", 0, error.start) + 1
+        line = data.count(b"\n", 0, error.start) + 1
+        column = len(data[begin : error.start].decode("utf-8")) + 1
+        message = f"the text is not UTF-8 (byte 0x{data[error.start]:02x})"
+    raise ManifestError([PlacedProblem("", message, line=line, column=column)])
+
+
+def _child(inner: dict[str, Node] | list[Node], token: str) -> Node | None:
+    if isinstance(inner, dict):
+        return inner.get(token)
+    index = int(token) if _INDEX.fullmatch(token) else len(inner)
+    return inner[index] if index < len(inner) else None
+
+
+def _place(line_ends: list[int], offset: int) -> Place:
+    line = bisect_left(line_ends, offset)
+    begin = line_ends[line - 1] + 1 if line else 0
+    return Place(line + 1, offset - begin + 1)

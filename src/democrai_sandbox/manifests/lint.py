@@ -1,0 +1,258 @@
+"""What in a manifest gives more than is likely to be needed. A finding is advice: the manifest works as it is."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from democrai_sandbox.policy import (
+    AccessRule,
+    ResourceType,
+    TargetKind,
+    is_at_or_below,
+    parse_access,
+    parse_declaration,
+    pointer_to,
+    prefixes_of,
+)
+from democrai_sandbox.policy.hosts import LOOPBACK, host_key, is_address
+
+from .covering import Coverage
+from .loading import manifest_to_dict, open_at_once
+from .models import Manifest, McpServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+SENSITIVE_IMPORTS = frozenset({"ctypes", "_ctypes", "cffi", "_cffi_backend"})
+"""The import roots that a guard refuses by default; all others need no declaration."""
+
+_UNENCRYPTED = {"http": "https", "ws": "wss"}
+_MOST_FILES = 2000
+_MOST_FOLDERS = 2000
+_LARGEST_FILE = 1024 * 1024
+
+
+class Severity(StrEnum):
+    """How much a finding matters."""
+
+    WARNING = "warning"
+    """Gives away more than a reviewer would expect."""
+    NOTICE = "notice"
+    """Means nothing, or deserves a second look."""
+
+
+class FindingCode(StrEnum):
+    """What was found. Codes are stable."""
+
+    BROAD_ROOT = "broad_root"
+    CHECKOUT_ROOT = "checkout_root"
+    BARE_HOST = "bare_host"
+    WILDCARD_HOST = "wildcard_host"
+    ADDRESS_RANGE = "address_range"
+    PLAIN_HTTP = "plain_http"
+    COVERED_ENTRY = "covered_entry"
+    NEEDLESS_IMPORT = "needless_import"
+    UNUSED_IMPORT = "unused_import"
+    SENSITIVE_IMPORT = "sensitive_import"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One piece of advice about one place in a manifest."""
+
+    code: FindingCode
+    severity: Severity
+    pointer: str
+    """JSON pointer of the entry or value that it is about."""
+    message: str
+    advice: str
+    line: int = 0
+    """Zero where there is no text to point into."""
+
+    def __str__(self) -> str:
+        """Return the finding on one line."""
+        place = f"line {self.line}: " if self.line else ""
+        return f"{place}{self.pointer}: {self.severity}: {self.message} ({self.code}). {self.advice}"
+
+
+class _Declared(NamedTuple):
+    """A rule and where it is written."""
+
+    rule: AccessRule
+    entry: str
+    """JSON pointer of the entry that the rule comes from."""
+    item: int | None
+    """The place in the entry's list of operations, if it has several."""
+
+
+def lint(manifest: Manifest, *, sensitive_imports: Iterable[str] = SENSITIVE_IMPORTS) -> tuple[Finding, ...]:
+    """Return the findings about a manifest, in the order of its text.
+
+    Looks at the disk, next to the manifest and at the roots it declares, but changes nothing and imports nothing.
+    """
+    found: dict[Finding, None] = {}
+    for pointer in manifest.sections:
+        declared = list(_declared(manifest, pointer))
+        for one in declared:
+            found.update(dict.fromkeys(_target_findings(one, manifest.source.folder)))
+        found.update(dict.fromkeys(_covered_entries(declared)))
+        found.update(dict.fromkeys(_import_findings(manifest, pointer, frozenset(sensitive_imports))))
+    return tuple(sorted((_placed(finding, manifest) for finding in found), key=lambda finding: finding.line))
+
+
+def _declared(manifest: Manifest, pointer: str) -> Iterator[_Declared]:
+    """Yield the rules of a section with the entries they come from, repeated ones too."""
+    if isinstance(manifest, McpServer):
+        yield from (_Declared(rule, "/endpoint_url", None) for rule in manifest.access)
+        return
+    for position, entry in enumerate(_written(manifest, pointer).get("access") or ()):
+        place = pointer_to(pointer, "access", position)
+        rules = parse_access([entry], base=manifest.source.folder)
+        for rule in rules:
+            yield _Declared(rule, place, entry["operation"].index(rule.operation) if len(rules) > 1 else None)
+
+
+def _written(manifest: Manifest, pointer: str) -> dict[str, Any]:
+    """Return a section as it was written, or as it would be."""
+    whole = manifest_to_dict(manifest) if manifest.source.value is None else manifest.source.value
+    section = whole.get(pointer[1:], {}) if pointer else whole
+    return dict(section)
+
+
+def _target_findings(declared: _Declared, folder: str | None) -> Iterator[Finding]:
+    rule = declared.rule
+    if rule.resource_type is ResourceType.FILESYSTEM:
+        yield from _root_findings(declared, folder)
+    elif rule.resource_type is ResourceType.NETWORK:
+        yield from _network_findings(declared)
+
+
+def _root_findings(declared: _Declared, folder: str | None) -> Iterator[Finding]:
+    written = declared.rule.normalized_target
+    root = os.path.realpath(written)
+    broad = next((path for path in (written, root) if _is_broad(path)), None)
+    if broad is not None:
+        yield Finding(
+            FindingCode.BROAD_ROOT,
+            Severity.WARNING,
+            declared.entry,
+            f"{broad} holds far more than one extension needs",
+            "Name the folder that is used, or ask for approval of paths that are chosen at run time.",
+        )
+        return
+    if folder is not None and is_at_or_below(root, os.path.realpath(folder)):
+        return
+    checkout = next((place for place in prefixes_of(root) if os.path.lexists(f"{place}/.git")), None)
+    if checkout is not None:
+        yield Finding(
+            FindingCode.CHECKOUT_ROOT,
+            Severity.WARNING,
+            declared.entry,
+            f"{root} lies in the checkout {checkout}: sources, history and what is not committed",
+            "Name a folder for data outside of the checkout.",
+        )
+
+
+def _is_broad(root: str) -> bool:
+    """Tell whether a root is the whole disk, a folder at its top or somebody's home."""
+    parts = root.strip("/").split("/")
+    return len(parts) == 1 or (len(parts) == len(("home", "user")) and parts[0] == "home")
+
+
+def _network_findings(declared: _Declared) -> Iterator[Finding]:
+    target = parse_declaration(declared.rule.normalized_target)
+    place, name = declared.entry, target.normalized
+    warning = Severity.WARNING
+    if target.kind is TargetKind.HOST and target.port is None:
+        advice = f"Write https://{target.host}/path for requests, or {target.host}:port for sockets."
+        yield Finding(FindingCode.BARE_HOST, warning, place, f"{name} stands for every port and protocol", advice)
+    elif target.kind is TargetKind.WILDCARD:
+        advice = "Name the hosts that are used."
+        yield Finding(FindingCode.WILDCARD_HOST, warning, place, f"{name} stands for hosts nobody has listed", advice)
+    elif target.kind is TargetKind.NETWORK:
+        advice = "Name the addresses and ports that are used."
+        yield Finding(FindingCode.ADDRESS_RANGE, warning, place, f"{name} stands for every port of a range", advice)
+    elif target.scheme in _UNENCRYPTED and not _is_loopback(target.host):
+        secure = f"{_UNENCRYPTED[target.scheme]}://"
+        message = f"{name} is not encrypted: others on the way can read and change what passes"
+        yield Finding(FindingCode.PLAIN_HTTP, warning, place, message, f"Use {secure} if the server offers it.")
+
+
+def _is_loopback(host: str) -> bool:
+    return host_key(host) == LOOPBACK or (is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def _covered_entries(declared: list[_Declared]) -> Iterator[Finding]:
+    """Find what another entry allows already: whole entries, or some operations of an entry."""
+    coverage = Coverage(one.rule for one in declared)
+    covered: dict[str, list[tuple[_Declared, _Declared]]] = {}
+    for position, one in enumerate(declared):
+        other = next((declared[found] for found in coverage.covering(one.rule) if found != position), None)
+        if other is not None:
+            covered.setdefault(one.entry, []).append((one, other))
+    sizes = Counter(one.entry for one in declared)
+    for entry, pairs in covered.items():
+        whole = len(pairs) == sizes[entry]
+        for one, other in pairs[:1] if whole else pairs:
+            place = entry if whole or one.item is None else pointer_to(entry, "operation", one.item)
+            what = "the entry allows nothing" if whole else f"'{one.rule.operation}' allows nothing"
+            yield Finding(
+                FindingCode.COVERED_ENTRY,
+                Severity.NOTICE,
+                place,
+                f"{what} that {other.entry} ({other.rule.normalized_target}) does not allow as well",
+                "Leave out one of the two: the broad one if the narrow one is enough.",
+            )
+
+
+def _import_findings(manifest: Manifest, pointer: str, sensitive: frozenset[str]) -> Iterator[Finding]:
+    for position, root in enumerate(_written(manifest, pointer).get("allowed_imports") or ()):
+        place = pointer_to(pointer, "allowed_imports", position)
+        if root not in sensitive:
+            advice = "Leave it out: only sensitive roots are listed here, all others are imported freely."
+            yield Finding(FindingCode.NEEDLESS_IMPORT, Severity.NOTICE, place, f"{root} needs no permission", advice)
+        elif _is_unused(root, manifest.source.folder):
+            message = f"no Python file beside the manifest mentions {root}"
+            advice = "Leave it out: a library that imports it by itself needs no permission."
+            yield Finding(FindingCode.UNUSED_IMPORT, Severity.WARNING, place, message, advice)
+        else:
+            message = f"{root} can do whatever the process can"
+            advice = "Prefer a dependency that does without."
+            yield Finding(FindingCode.SENSITIVE_IMPORT, Severity.NOTICE, place, message, advice)
+
+
+def _is_unused(root: str, folder: str | None) -> bool:
+    """Tell whether the sources beside the manifest could all be read, and none of them has the word."""
+    sources = [] if folder is None else _sources(folder)
+    word = re.compile(rb"\b" + re.escape(root.encode()) + rb"\b")
+    return bool(sources) and not any(_may_hold(word, source) for source in sources)
+
+
+def _sources(folder: str) -> list[str]:
+    """Return the Python files in and below a folder; none if there are more than can be looked at."""
+    found: list[str] = []
+    for visited, (place, _, names) in enumerate(os.walk(folder)):
+        found += (f"{place}/{name}" for name in names if name.endswith(".py"))
+        if visited >= _MOST_FOLDERS or len(found) > _MOST_FILES:
+            return []
+    return found
+
+
+def _may_hold(word: re.Pattern[bytes], source: str) -> bool:
+    try:
+        with open(source, "rb", opener=open_at_once) as stream:
+            text = stream.read(_LARGEST_FILE + 1) or b""  # None from a pipe in which nothing is waiting
+    except OSError:
+        return True
+    return len(text) > _LARGEST_FILE or word.search(text) is not None
+
+
+def _placed(finding: Finding, manifest: Manifest) -> Finding:
+    place = manifest.source.place(finding.pointer)
+    return finding if place is None else replace(finding, line=place.line)

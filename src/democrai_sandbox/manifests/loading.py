@@ -1,0 +1,177 @@
+"""From a file, a text or plain data to a manifest. Either everything is right, or nothing is taken over."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar, overload
+
+from democrai_sandbox.policy import AccessRule, InvalidInputError, Problem, nearest
+from democrai_sandbox.policy.text import exact_str, shown
+
+from .document import DEEPEST_NESTING, LARGEST_MANIFEST, LONGEST_KEY, MOST_VALUES, Document, read_document
+from .models import Manifest, ManifestKind, Source
+from .problems import ManifestError, PlacedProblem
+from .shapes import Reading
+from .tables import TABLES
+
+AnyManifest = TypeVar("AnyManifest", bound=Manifest)
+Folder: TypeAlias = "str | os.PathLike[str] | None"
+
+FILE_NAME = "manifest.json"
+"""The name of the manifest of a module, an engine or an extractor."""
+
+
+@overload
+def load_manifest(path: str | os.PathLike[str], kind: type[AnyManifest]) -> AnyManifest: ...
+@overload
+def load_manifest(path: str | os.PathLike[str], kind: ManifestKind | str) -> Manifest: ...
+def load_manifest(path: str | os.PathLike[str], kind: ManifestKind | str | type[Manifest]) -> Manifest:
+    """Return the manifest in a file; relative filesystem targets are relative to the file's folder.
+
+    ``kind`` is the name of a kind, or the model that belongs to it (``ModuleManifest``). Raises ``ManifestError`` for
+    whatever is wrong with the file or with what it says.
+    """
+    wanted = _checked_kind(kind)
+    file = Path(os.path.abspath(path))  # noqa: PTH100 - resolving links would lead to another folder
+    try:
+        data = _contents(file)
+        document = read_document(data)
+        return _from_document(document, wanted, Source(str(file), str(file.parent), document.value, document))
+    except ManifestError as error:
+        raise ManifestError(error.problems, str(file)) from None
+
+
+@overload
+def parse_manifest(data: str | bytes, kind: type[AnyManifest], *, folder: Folder = None) -> AnyManifest: ...
+@overload
+def parse_manifest(data: str | bytes, kind: ManifestKind | str, *, folder: Folder = None) -> Manifest: ...
+def parse_manifest(data: str | bytes, kind: ManifestKind | str | type[Manifest], *, folder: Folder = None) -> Manifest:
+    """Return the manifest that a JSON text denotes; without a ``folder``, filesystem targets must be absolute."""
+    wanted = _checked_kind(kind)
+    base = _checked_folder(folder)
+    if not isinstance(data, str | bytes | bytearray):
+        raise ManifestError([Problem("", f"expected a JSON text, got {shown(data)}")])
+    document = read_document(data if isinstance(data, str) else bytes(data))
+    return _from_document(document, wanted, Source("", base, document.value, document))
+
+
+@overload
+def make_manifest(value: object, kind: type[AnyManifest], *, folder: Folder = None) -> AnyManifest: ...
+@overload
+def make_manifest(value: object, kind: ManifestKind | str, *, folder: Folder = None) -> Manifest: ...
+def make_manifest(value: object, kind: ManifestKind | str | type[Manifest], *, folder: Folder = None) -> Manifest:
+    """Return the manifest that plain data denotes: what a decorator was given, or a row of a registry.
+
+    ``access`` may hold ``AccessRule`` objects besides entries, and tuples stand for lists. The data is copied before it
+    is looked at, so an object that answers differently the second time gains nothing.
+    """
+    wanted = _checked_kind(kind)
+    base = _checked_folder(folder)
+    copied = _Copier().copy(value)
+    reading = Reading(base)
+    manifest: Manifest = TABLES[wanted].read(copied, "", reading)
+    if reading.problems:
+        raise ManifestError(reading.problems)
+    return replace(manifest, source=Source("", base, copied))
+
+
+def manifest_to_dict(manifest: Manifest) -> dict[str, Any]:
+    """Return a manifest as JSON data that is read back as an equal one: paths are absolute, defaults left out."""
+    return TABLES[manifest.kind].plain(manifest)
+
+
+def _from_document(document: Document, kind: ManifestKind, source: Source) -> Manifest:
+    reading = Reading(source.folder)
+    manifest: Manifest = TABLES[kind].read(document.value, "", reading)
+    known = {problem.pointer for problem in document.problems if problem.pointer}
+    further = [problem for problem in reading.problems if problem.pointer not in known]
+    problems = [PlacedProblem.at(problem, document.place(problem.pointer)) for problem in further]
+    problems += document.problems
+    if problems:
+        # In the order of the text, as it is read when it is mended.
+        problems.sort(key=lambda problem: (problem.line, problem.column))
+        raise ManifestError(problems)
+    return replace(manifest, source=source)
+
+
+def _contents(file: Path) -> bytes:
+    """Return the bytes of a regular file, one more than allowed at most."""
+    problem = Problem("", "expected a regular file, got a device, pipe or socket")
+    try:
+        with open(file, "rb", opener=open_at_once) as stream:
+            if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                return stream.read(LARGEST_MANIFEST + 1)
+    except FileNotFoundError:
+        problem = Problem("", "there is no such file")
+    except IsADirectoryError:
+        problem = Problem("", "expected a file, got a folder", str(file / FILE_NAME))
+    except OSError as error:
+        problem = Problem("", f"unreadable: {error.strerror}")
+    except ValueError as error:
+        problem = Problem("", f"not a path: {error}")
+    raise ManifestError([problem])
+
+
+def open_at_once(path: str, flags: int) -> int:
+    """Open a file without waiting: a named pipe would keep the reader until somebody writes."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def _checked_kind(kind: object) -> ManifestKind:
+    text = exact_str(getattr(kind, "kind", None) if isinstance(kind, type) else kind) or ""
+    if text in tuple(ManifestKind):
+        return ManifestKind(text)
+    message = f"expected a kind of manifest ({', '.join(ManifestKind)}), got {shown(kind)}"
+    raise InvalidInputError.of(message, pointer="/kind", suggestion=nearest(text, ManifestKind))
+
+
+def _checked_folder(folder: Folder) -> str | None:
+    if folder is None:
+        return None
+    path = os.fspath(folder)
+    if type(path) is not str or not path.startswith("/") or "\0" in path:
+        raise InvalidInputError.of(f"expected an absolute path, got {shown(path)}", pointer="/folder")
+    return path
+
+
+class _Copier:
+    """Copies data into exact dictionaries, lists and texts; what is none of these stays, to be refused by name."""
+
+    def __init__(self) -> None:
+        self.values = 0
+
+    def copy(self, value: Any, depth: int = 0) -> Any:
+        self.values += 1
+        if self.values > MOST_VALUES or depth > DEEPEST_NESTING:
+            message = f"there are more than {MOST_VALUES:,} values, or they are nested more than {DEEPEST_NESTING} deep"
+            raise ManifestError([Problem("", message)])
+        kind = type(value)
+        if kind is AccessRule:
+            # Frozen or not, whoever made the rule can still change it.
+            value = {
+                "resource_type": value.resource_type,
+                "operation": value.operation,
+                "target": value.normalized_target,
+            }
+            return self._members(value, depth)
+        if issubclass(kind, dict):
+            return self._members(value, depth)
+        if issubclass(kind, list | tuple):
+            # The type's own methods: a subclass may have others.
+            items = list.__iter__(value) if issubclass(kind, list) else tuple.__iter__(value)
+            return [self.copy(item, depth + 1) for item in items]
+        text = exact_str(value)
+        return value if text is None else text
+
+    def _members(self, value: dict[Any, Any], depth: int) -> dict[str, Any]:
+        members: dict[str, Any] = {}
+        for name, item in list(dict.items(value)):
+            key = exact_str(name)
+            if key is None or len(key) > LONGEST_KEY or key in members:
+                message = f"expected different keys of at most {LONGEST_KEY} characters, got {shown(name)}"
+                raise ManifestError([Problem("", message)])
+            members[key] = self.copy(item, depth + 1)
+        return members

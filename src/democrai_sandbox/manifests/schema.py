@@ -1,0 +1,51 @@
+"""The JSON Schemas of the manifests. They are made from the same tables as the parser, and published as files.
+
+A schema accepts every manifest that the parser accepts, so that an editor never complains about a good one. It cannot
+say everything: whether a host is canonical, a pattern too wide or a key given twice is for the parser to find out.
+
+``python -m democrai_sandbox.manifests FOLDER`` writes the files.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from .grants import access_entry_schema
+from .models import ManifestKind
+from .tables import TABLES
+
+FOLDER = Path(__file__).parent / "schemas"
+"""Where the published files are."""
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def manifest_schema(kind: ManifestKind) -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a kind of manifest."""
+    schema = {
+        "$schema": DIALECT,
+        "$id": f"urn:democrai-sandbox:manifest:{kind}:1",
+        "title": f"{kind} manifest of democrai-sandbox",
+        **TABLES[kind].schema(),
+    }
+    if "#/$defs/access_entry" in json.dumps(schema):
+        schema["$defs"] = {"access_entry": access_entry_schema()}
+    return schema
+
+
+def schema_text(kind: ManifestKind) -> str:
+    """Return the text of the published file."""
+    return json.dumps(manifest_schema(kind), indent=2) + "\n"
+
+
+def schema_path(kind: ManifestKind, folder: Path = FOLDER) -> Path:
+    """Return where the schema of a kind of manifest is published."""
+    return folder / f"{kind}.schema.json"
+
+
+def write_schemas(folder: Path) -> None:
+    """Write the schemas of all kinds."""
+    for kind in ManifestKind:
+        schema_path(kind, folder).write_text(schema_text(kind), encoding="utf-8")

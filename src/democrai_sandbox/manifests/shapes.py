@@ -1,0 +1,191 @@
+"""The shapes of values in a manifest: each reads a value, writes it back, and states itself as JSON Schema."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from democrai_sandbox.policy import Problem, nearest, pointer_to
+from democrai_sandbox.policy.text import invisible_character, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+
+@dataclass(slots=True)
+class Reading:
+    """One manifest on its way to a model: the problems found so far, and what relative paths start from."""
+
+    folder: str | None = None
+    problems: list[Problem] = field(default_factory=list)
+
+    def refuse(self, pointer: str, message: str, suggestion: str | None = None) -> None:
+        """Note that a value is wrong. What the shape returns for it is never used."""
+        self.problems.append(Problem(pointer, message, suggestion))
+
+    def take(self, problems: Iterable[Problem], pointer: str = "") -> None:
+        """Note problems that another parser found, their place relative to ``pointer``."""
+        self.problems += [problem.moved(pointer) for problem in problems]
+
+
+class Shape(Protocol):
+    """What a value of a manifest must look like."""
+
+    def read(self, value: Any, pointer: str, reading: Reading) -> Any:
+        """Return the value as the model holds it; what is wrong with it is noted in ``reading``."""
+
+    def plain(self, value: Any) -> Any:
+        """Return the value of a model as JSON data, which ``read`` turns into an equal one."""
+
+    def schema(self) -> dict[str, Any]:
+        """Return a JSON Schema that no right value fails."""
+
+
+def described(value: object) -> str:
+    """Return a value in the words of JSON, for a message about what stands where something else was expected."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, int | float):
+        return "a number"
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    return shown(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text on one line, all of which can be seen."""
+
+    what: str
+    longest: int
+    pattern: str = r"[^\u0000-\u001f\u007f]+"
+    """In the syntax that Python and JSON Schema share; the whole text has to match."""
+    mend: Callable[[str], str] | None = None
+    """Turns a text that does not match into one that was probably meant."""
+
+    def read(self, value: Any, pointer: str, reading: Reading) -> str:
+        """Return the text."""
+        if type(value) is not str:
+            reading.refuse(pointer, f"expected {self.what}, got {described(value)}")
+        elif not value:
+            reading.refuse(pointer, f"expected {self.what}, got an empty text")
+        elif len(value) > self.longest:
+            reading.refuse(pointer, f"expected {self.what} of at most {self.longest} characters, got {len(value)}")
+        elif character := invisible_character(value):
+            reading.refuse(pointer, f"expected {self.what}; it holds the character {character}, which cannot be seen")
+        elif not re.fullmatch(self.pattern, value):
+            reading.refuse(pointer, f"expected {self.what}, got {shown(value)}", self._mended(value))
+        else:
+            return value
+        return ""
+
+    def _mended(self, value: str) -> str | None:
+        mended = self.mend(value)[: self.longest] if self.mend else ""
+        return mended if re.fullmatch(self.pattern, mended) else None
+
+    def plain(self, value: str) -> str:
+        """Return the text."""
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        """Return the length and the pattern."""
+        return {"type": "string", "minLength": 1, "maxLength": self.longest, "pattern": f"^(?:{self.pattern})$"}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of a few names."""
+
+    names: type[Any]
+    """An enumeration of texts."""
+    other_names: Mapping[str, str] = field(default_factory=dict)
+    """What people write who know other systems. Only ever a hint in an error, never accepted."""
+
+    def read(self, value: Any, pointer: str, reading: Reading) -> Any:
+        """Return the member of the enumeration."""
+        names = [str(name) for name in self.names]
+        if type(value) is str and value in names:
+            return self.names(value)
+        word = value.lower() if type(value) is str else ""
+        suggestion = self.other_names.get(word) or nearest(word, names)
+        reading.refuse(pointer, f"expected one of {', '.join(names)}, got {described(value)}", suggestion)
+        return None
+
+    def plain(self, value: Any) -> str:
+        """Return the name."""
+        return str(value)
+
+    def schema(self) -> dict[str, Any]:
+        """Return the names."""
+        return {"enum": [str(name) for name in self.names]}
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """True or false."""
+
+    def read(self, value: Any, pointer: str, reading: Reading) -> bool:
+        """Return the flag; a text such as "false" would count as true and is refused."""
+        if type(value) is bool:
+            return value
+        word = value.strip().lower() if type(value) is str else ""
+        suggestion = word if word in ("true", "false") else None
+        reading.refuse(pointer, f"expected true or false, got {described(value)}", suggestion)
+        return False
+
+    def plain(self, value: bool) -> bool:  # noqa: FBT001 - the one value that a shape is about
+        """Return the flag."""
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        """Return the type."""
+        return {"type": "boolean"}
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A whole number within limits."""
+
+    least: int
+    most: int
+
+    def read(self, value: Any, pointer: str, reading: Reading) -> int:
+        """Return the number. ``30.0`` is one, as it is to JSON Schema."""
+        whole = int(value) if type(value) is float and value.is_integer() else value
+        if type(whole) is int and self.least <= whole <= self.most:
+            return whole
+        got = str(value) if type(value) in (int, float) else described(value)
+        reading.refuse(pointer, f"expected a whole number from {self.least:,} to {self.most:,}, got {got}")
+        return 0
+
+    def plain(self, value: int) -> int:
+        """Return the number."""
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        """Return the limits."""
+        return {"type": "integer", "minimum": self.least, "maximum": self.most}
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """A list of texts of one shape; the same text twice counts once."""
+
+    item: Text
+
+    def read(self, value: Any, pointer: str, reading: Reading) -> tuple[str, ...]:
+        """Return the texts in their order."""
+        if type(value) is not list:
+            reading.refuse(pointer, f"expected a list, each item {self.item.what}; got {described(value)}")
+            return ()
+        found = [self.item.read(item, pointer_to(pointer, index), reading) for index, item in enumerate(value)]
+        return tuple(dict.fromkeys(found))
+
+    def plain(self, value: tuple[str, ...]) -> list[str]:
+        """Return the list."""
+        return list(value)
+
+    def schema(self) -> dict[str, Any]:
+        """Return the shape of the items."""
+        return {"type": "array", "items": self.item.schema()}

@@ -1,0 +1,271 @@
+"""Which keys each kind of manifest has. The parser, the writer and the JSON Schemas all read these tables."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import MISSING, dataclass, fields
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.policy import nearest, pointer_to
+from democrai_sandbox.policy.text import shown
+
+from .grants import Access, Endpoint, Imports
+from .models import (
+    AgentDeclaration,
+    EngineManifest,
+    EngineRuntime,
+    ExtractorManifest,
+    Install,
+    Manifest,
+    ManifestKind,
+    McpServer,
+    McpTransport,
+    ModuleManifest,
+    PipelineDeclaration,
+    Section,
+    ToolDeclaration,
+)
+from .shapes import Choice, Flag, Number, Shape, Text, Texts, described
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .shapes import Reading
+
+SCHEMA_KEY = "$schema"
+"""Editors find the schema of a file by this key; it may stand at the top of any manifest and means nothing else."""
+
+# Powers and limits that only the host gives. Named here so that a refusal can say where they belong.
+_HOST_KEYS = frozenset(
+    {
+        *("isolation", "limits", "resources", "memory", "memory_mb", "cpu", "max_processes", "timeout"),
+        *("allow_subprocess", "subprocess", "include_runtime_paths", "trusted", "privileged", "access_manager"),
+        *("subject", "subject_kind", "user", "organization", "session", "role", "runtime_code", "protected_paths"),
+    }
+)
+# What people write who know other systems. Only ever a hint in an error, never accepted.
+_OTHER_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("allowed_paths", "allowed_targets", "permissions", "allow", "rules", "policy"), "access"),
+        **dict.fromkeys(("imports", "allow_imports"), "allowed_imports"),
+        **dict.fromkeys(("id", "title", "slug"), "name"),
+        **dict.fromkeys(("main", "entrypoint", "entry_point", "module", "script"), "entry"),
+        **dict.fromkeys(("summary", "about"), "description"),
+        **dict.fromkeys(("dependencies", "packages", "install_requires", "pip"), "requirements"),
+        **dict.fromkeys(("url", "endpoint", "uri", "address"), "endpoint_url"),
+        **dict.fromkeys(("active", "disabled"), "enabled"),
+        **dict.fromkeys(("type", "protocol"), "transport"),
+        **dict.fromkeys(("timeout", "timeout_s", "timeout_seconds"), "timeout_ms"),
+        **dict.fromkeys(("config_urls", "allowed_urls"), "allowed_config_urls"),
+    }
+)
+_OTHER_TRANSPORTS = MappingProxyType(dict.fromkeys(("http", "https", "streamable"), "streamable_http"))
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key of an object: the shape of its value, and what it is for."""
+
+    name: str
+    shape: Shape
+    about: str
+    needs: str | None = None
+    """Another key without which this one means nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """An object with fixed keys, which becomes a model with fields of the same names."""
+
+    model: type[Any]
+    about: str
+    keys: tuple[Key, ...]
+    whole: bool = False
+    """Whether this is a manifest and not a part of one."""
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """The keys that must be given: those whose field has no default."""
+        needed = {item.name for item in fields(self.model) if item.default is MISSING}
+        return tuple(key.name for key in self.keys if key.name in needed)
+
+    def read(self, value: Any, pointer: str, reading: Reading) -> Any:
+        """Return the model, or None when something in the object is wrong."""
+        if type(value) is not dict:
+            reading.refuse(pointer, f"expected an object ({self.about}), got {described(value)}")
+            return None
+        before = len(reading.problems)
+        names = [key.name for key in self.keys]
+        absent = [name for name in names if name not in value]
+        for name in value:
+            if name not in names and not (self.whole and name == SCHEMA_KEY):
+                reading.refuse(pointer_to(pointer, name), *self._unknown(name, absent))
+        for name in self.required:
+            if name in absent:
+                reading.refuse(pointer, f"the key '{name}' is missing")
+        if self.whole and type(value.get(SCHEMA_KEY, "")) is not str:
+            reading.refuse(pointer_to(pointer, SCHEMA_KEY), f"expected a text, got {described(value[SCHEMA_KEY])}")
+        found = {
+            key.name: key.shape.read(value[key.name], pointer_to(pointer, key.name), reading)
+            for key in self.keys
+            if key.name in value
+        }
+        for key in self.keys:
+            if key.name in value and key.needs in absent:
+                reading.refuse(pointer_to(pointer, key.name), f"'{key.name}' means nothing without '{key.needs}'")
+        return self.model(**found) if len(reading.problems) == before else None
+
+    def _unknown(self, name: str, absent: list[str]) -> tuple[str, str | None]:
+        """Word the refusal of a key, with the name that was probably meant."""
+        other = _OTHER_NAMES.get(name.lower())
+        meant = other if other in absent else nearest(name, absent)
+        if meant is None and name.lower() in _HOST_KEYS:
+            return f"{shown(name)} is for the host's configuration to say, not for a manifest", None
+        sections = {key.name: key.shape for key in self.keys if isinstance(key.shape, Table)}
+        below = {inner for section in sections.values() for inner in section.names}
+        inner = next((word for word in (name, other, nearest(name, below)) if word in below), None)
+        if meant is None and inner is not None:
+            inside = " or ".join(repr(word) for word, section in sections.items() if inner in section.names)
+            what = f"the key {inner!r} belongs" if inner == name else f"unknown key {shown(name)}; {inner!r} belongs"
+            return f"{what} into {inside}", None
+        return f"unknown key {shown(name)}", meant
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the keys."""
+        return frozenset(key.name for key in self.keys)
+
+    def plain(self, value: Any) -> dict[str, Any]:
+        """Return the model as JSON data; keys that have their default value are left out."""
+        defaults = {item.name: item.default for item in fields(self.model)}
+        return {
+            key.name: key.shape.plain(given)
+            for key in self.keys
+            if (given := getattr(value, key.name)) != defaults[key.name]
+        }
+
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of the object."""
+        needs = {key.name: [key.needs] for key in self.keys if key.needs}
+        return {
+            "type": "object",
+            "description": self.about,
+            **({"required": list(self.required)} if self.required else {}),
+            "additionalProperties": False,
+            "properties": {
+                **({SCHEMA_KEY: {"type": "string"}} if self.whole else {}),
+                **{key.name: {"description": key.about, **key.shape.schema()} for key in self.keys},
+            },
+            **({"dependentRequired": needs} if needs else {}),
+        }
+
+
+def _as_name(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")
+
+
+_NAME = Text(
+    "a name of letters, digits, '.', '_' and '-' that begins with a letter or digit",
+    128,
+    r"[A-Za-z0-9][A-Za-z0-9._-]*",
+    _as_name,
+)
+_VERSION = Text("a version such as 1.4.2", 64, r"[A-Za-z0-9][A-Za-z0-9.+!_-]*", str.strip)
+_DESCRIPTION = Text("a description on one line", 500)
+_ENTRY = Text(
+    "the path of a Python file below the manifest's folder, such as main.py",
+    200,
+    r"(?:[A-Za-z_][A-Za-z0-9_]*/)*[A-Za-z_][A-Za-z0-9_]*\.py",
+    lambda text: text.removeprefix("./"),
+)
+# Whatever begins with a dash would be an option to pip, such as another index.
+_REQUIREMENT = Text(
+    "a requirement such as numpy>=2, or ./folder of a package beside the manifest",
+    500,
+    r"(?:\./)?[A-Za-z0-9][ -~]*",
+)
+_CONFIG_KEY = Text("the name of a configuration key", 128, r"[A-Za-z_][A-Za-z0-9_.-]*")
+
+_NAMED = Key("name", _NAME, "The name of the subject, in checks, requests and the audit log.")
+_ABOUT = Key("description", _DESCRIPTION, "What it does, in one line.")
+_ACCESS = Key("access", Access(), "What it may use. An empty or missing list means nothing.")
+_IMPORTS = Key("allowed_imports", Imports(), "Sensitive import roots (ctypes, cffi) that it may use. Needed rarely.")
+_REQUIRED = Key("requirements", Texts(_REQUIREMENT), "What pip installs into its own environment.")
+_EXTENSION = (
+    _NAMED,
+    Key("version", _VERSION, "The version of the extension."),
+    _ABOUT,
+    Key("entry", _ENTRY, "The file that is imported, relative to the manifest's folder."),
+)
+
+_ENGINE_RUNTIME = Table(
+    EngineRuntime,
+    "what holds while it serves",
+    (
+        _ACCESS,
+        _IMPORTS,
+        Key(
+            "allowed_config_urls",
+            Texts(_CONFIG_KEY),
+            "Keys of the engine's stored configuration whose values are URLs that it may use.",
+        ),
+    ),
+)
+_RUNTIME = Table(Section, "what holds while it runs", (_ACCESS, _IMPORTS))
+_INSTALL = Table(Install, "what holds while it is installed", (_ACCESS, _IMPORTS, _REQUIRED))
+
+
+def _declaration(model: type[Manifest], word: str) -> Table:
+    access = Key(
+        "access",
+        Access(),
+        "What it may use, and nothing else; without this key it runs under what encloses it.",
+    )
+    imports = Key("allowed_imports", Imports(), _IMPORTS.about, needs="access")
+    return Table(model, f"the declaration of {word}", (_NAMED, _ABOUT, access, imports), whole=True)
+
+
+TABLES: Mapping[ManifestKind, Table] = MappingProxyType(
+    {
+        ManifestKind.MODULE: Table(
+            ModuleManifest, "the manifest of a module", (*_EXTENSION, _ACCESS, _IMPORTS), whole=True
+        ),
+        ManifestKind.ENGINE: Table(
+            EngineManifest,
+            "the manifest of an engine",
+            (
+                *_EXTENSION,
+                Key("runtime", _ENGINE_RUNTIME, "What holds while it serves."),
+                Key("install", _INSTALL, "What holds while it is installed."),
+            ),
+            whole=True,
+        ),
+        ManifestKind.EXTRACTOR: Table(
+            ExtractorManifest,
+            "the manifest of an extractor",
+            (
+                *_EXTENSION,
+                Key("runtime", _RUNTIME, "What holds while it runs."),
+                Key("install", _INSTALL, "What holds while it is installed."),
+            ),
+            whole=True,
+        ),
+        ManifestKind.MCP: Table(
+            McpServer,
+            "the registry entry of an MCP server",
+            (
+                _NAMED,
+                Key("transport", Choice(McpTransport, _OTHER_TRANSPORTS), "How the server is spoken to."),
+                Key("endpoint_url", Endpoint(), "The one URL that may be used."),
+                Key("enabled", Flag(), "Whether the server may be used at all."),
+                Key("timeout_ms", Number(1, 3_600_000), "How long one call may take, in milliseconds."),
+            ),
+            whole=True,
+        ),
+        ManifestKind.TOOL: _declaration(ToolDeclaration, "a tool"),
+        ManifestKind.AGENT: _declaration(AgentDeclaration, "an agent"),
+        ManifestKind.PIPELINE: _declaration(PipelineDeclaration, "a pipeline"),
+    }
+)
+"""What each kind of manifest looks like."""
