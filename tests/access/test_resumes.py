@@ -35,12 +35,21 @@ from democrai_sandbox.access.values import (
     ResumeState,
     Scope,
 )
-from democrai_sandbox.errors import StoreUnavailable
+from democrai_sandbox.errors import SandboxError, StoreUnavailable
 from democrai_sandbox.policy import Operation, ResourceType, Subject
 
 START = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 RING = KeyRing((Key("first", b"1" * 32),))
 UNFINISHED = {ResumeState.WAITING, ResumeState.RUNNING}
+
+
+def withheld(name):
+    """What is recorded of an error that is none of ours."""
+    return f"{name} (its text is not kept: it may hold parts of the context)"
+
+
+class Told(SandboxError):
+    """An error whose text a handler wants to be recorded."""
 
 
 class MemoryStore:
@@ -232,10 +241,10 @@ def test_everything_that_is_due_is_run(world):
 def test_a_failure_is_recorded_and_tried_again_later(world):
     """An attempt that failed is on record with its error, and the next one comes when its time has come."""
     request_id = world.approved(context=1)
-    world.handler(does=raising(ValueError("not yet")))
+    world.handler(does=raising(Told("not yet")))
     assert world.runner().run_due() == 1
     row = world.row(request_id)
-    assert (row.state, row.attempts, row.last_error) == (ResumeState.WAITING, 1, "ValueError: not yet")
+    assert (row.state, row.attempts, row.last_error) == (ResumeState.WAITING, 1, "Told: not yet")
     assert row.next_attempt == world.now + timedelta(seconds=1)
     assert world.runner().run_due() == 0
     world.later(seconds=1)
@@ -260,7 +269,7 @@ def test_attempts_come_to_an_end(world):
     assert waits == [1, 2, 4, 5]
     assert len(world.runs) == 5
     assert (row.state, row.attempts) == (ResumeState.FAILED, 5)
-    assert row.last_error == "ZeroDivisionError: integer division or modulo by zero"
+    assert row.last_error == withheld("ZeroDivisionError")
     world.later(days=1000)
     assert world.runner().run_due() == 0
 
@@ -321,7 +330,7 @@ def test_keys_that_cannot_be_had_now_are_waited_for(world):
     assert world.row(request_id).state is ResumeState.SUCCEEDED
 
 
-class Mute(Exception):
+class Mute(SandboxError):
     def __str__(self):
         raise RuntimeError
 
@@ -329,16 +338,18 @@ class Mute(Exception):
 @pytest.mark.parametrize(
     ("error", "recorded"),
     [
-        (ValueError(), "ValueError: "),
-        (ValueError("x" * 5000), "ValueError: " + "x" * (LONGEST_ERROR - 12)),
-        (ValueError("\ud800" * 5000), ("ValueError: " + "\\ud800" * 5000)[:LONGEST_ERROR]),
-        (ValueError("a\0b\udcff\U0001f600"), "ValueError: a\\x00b\\udcff\U0001f600"),
+        (Told(), "Told: "),
+        (Told("x" * 5000), "Told: " + "x" * (LONGEST_ERROR - 6)),
+        (Told("\ud800" * 5000), ("Told: " + "\\ud800" * 5000)[:LONGEST_ERROR]),
+        (Told("a\0b\udcff\U0001f600"), "Told: a\\x00b\\udcff\U0001f600"),
+        (Told("a\nb\x1b[31m\u202e"), "Told: a\\nb\\x1b[31m\\u202e"),
+        (type("N" * 5000, (ValueError,), {})(), "N" * LONGEST_ERROR),
         (Mute(), "Mute: (its text cannot be had)"),
         (StoreUnavailable(), "StoreUnavailable: sandbox_external_access_check_failed"),
     ],
 )
 def test_the_text_of_an_error_is_made_fit_for_every_database(world, error, recorded):
-    """Type and text are recorded, bounded and storable; an error of the handler's own is never taken for ours."""
+    """Type and text are recorded: bounded, storable, on one line; the handler's own is never taken for ours."""
     request_id = world.approved()
     world.handler(does=raising(error))
     world.runner().run_due()
@@ -346,7 +357,7 @@ def test_the_text_of_an_error_is_made_fit_for_every_database(world, error, recor
 
 
 def test_no_traceback_and_no_context_are_recorded(world, caplog):
-    """The record of a failure has the error's own text and nothing of what the handler was working on."""
+    """The record of a failure has the error's type, and nothing of what the handler was working on."""
     request_id = world.approved(context={"token": "swordfish"})
 
     def act(context):
@@ -354,12 +365,12 @@ def test_no_traceback_and_no_context_are_recorded(world, caplog):
         try:
             raise KeyError(token)
         except KeyError:
-            raise ValueError("no entry")
+            raise ValueError(f"no entry {token}")
 
     world.handler(does=act)
     with caplog.at_level(logging.DEBUG):
         world.runner().run_due()
-    assert world.row(request_id).last_error == "ValueError: no entry"
+    assert world.row(request_id).last_error == withheld("ValueError")
     assert "swordfish" not in caplog.text
 
 
@@ -397,7 +408,7 @@ def test_an_interrupt_passes_on_and_the_attempt_is_lost(world):
 def test_an_action_that_ends_its_process_every_time_is_given_up(world):
     """Lost attempts count: after the last one nothing is run any more, and the record says why."""
     request_id = world.approved()
-    world.handler(does=raising(ValueError("first")))
+    world.handler(does=raising(Told("first")))
     world.runner().run_due()
     world.handler(does=raising(SystemExit()))
     for _ in range(4):
@@ -410,7 +421,7 @@ def test_an_action_that_ends_its_process_every_time_is_given_up(world):
     row = world.row(request_id)
     assert row.state is ResumeState.FAILED
     assert row.last_error == (
-        "given up after 5 attempts, the last of which never reported back; the error before that: ValueError: first"
+        "given up after 5 attempts, the last of which never reported back; the error before that: Told: first"
     )
 
 

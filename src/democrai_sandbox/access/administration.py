@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import DecisionConflict, ExternalAccessAdminRequired
-from democrai_sandbox.policy import InvalidInputError, Subject
+from democrai_sandbox.policy import InvalidInputError, ResourceType, Subject
 
 from .coverage import covers
 from .targets import read_declared
@@ -110,7 +110,7 @@ class Administration:
         caller = self._authorised(subject)
         if effect not in tuple(Effect):
             raise InvalidInputError.of(f"unknown effect {effect!r}; one of: approval, denial", pointer="/effect")
-        access = AccessTuple(subject, *read_declared(resource_type, operation, target))
+        access = self._declared(subject, resource_type, operation, target)
         if effect == Effect.APPROVAL:
             self._check_no_denial(access)
         new = NewDecision(
@@ -219,7 +219,7 @@ class Administration:
     def _answer(self, request: Request, caller: Caller, verdict: _Verdict) -> Outcome:
         access = request.access
         if verdict.target is not None:
-            access = AccessTuple(access.subject, *read_declared(access.resource_type, access.operation, verdict.target))
+            access = self._declared(access.subject, access.resource_type, access.operation, verdict.target)
             if not covers(access, request.access):
                 message = f"{access.target} does not cover {request.access.target}, which was asked for"
                 raise InvalidInputError.of(message, pointer="/target")
@@ -238,6 +238,14 @@ class Administration:
             self._covered(access, session, request.id),
         )
         return self._store(new)
+
+    def _declared(self, subject: Subject, resource_type: str, operation: str, target: str) -> AccessTuple:
+        """Return what somebody decides about. A path is the place where it leads, as it is for every check."""
+        kind, act, normal = read_declared(resource_type, operation, target)
+        if kind is ResourceType.FILESYSTEM:
+            with self._surroundings.outside():
+                normal = self._surroundings.place_of(normal)
+        return AccessTuple(subject, kind, act, normal)
 
     def _store(self, new: NewDecision) -> Outcome:
         with self._surroundings.outside():

@@ -6,6 +6,7 @@ import logging
 import threading
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from os import getpid
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,7 @@ class AccessNode:
         self.clock = clock
         self._poll = poll_seconds
         self._snapshot: Snapshot | None = None
+        self._process = getpid()
         self._refreshed = monotonic()
         self._reachable = False
         self._refreshing = threading.Lock()
@@ -69,7 +71,8 @@ class AccessNode:
     def snapshot(self) -> Snapshot:
         """The decisions as far as they are known here; never waits for anything."""
         snapshot = self._snapshot
-        if snapshot is None:
+        if snapshot is None or getpid() != self._process:
+            # A forked process has no thread that follows: it would never hear of a revocation.
             raise ExternalAccessCheckFailed
         return snapshot
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
-from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
 _Key = tuple[str, ...]
 _PATIENCE = 5.0
+_WRITTEN_AT_ONCE = 100
 _LONGEST_KEPT = 512
 """Of targets in memory: a subject chooses them."""
 
@@ -49,6 +49,8 @@ class _Known:
     resumes: bool
     """Whether it has something to go on with already, as far as is known here."""
     unwritten: int = 0
+    doubted: bool = False
+    """Decisions have changed since: it may not be pending any more."""
 
 
 @dataclass(slots=True)
@@ -101,7 +103,9 @@ class Registrar:
         if not self._take_allowance((str(access.subject), origin.user_id)):
             return None
         request = make(new_id())
-        registered = self._node.store.register(request, now=self._node.clock())
+        registered = self._node.store.register(request, now=self._node.clock(), most_pending=self._limits.pending)
+        if registered.full:
+            return None
         if not registered.request_id:
             return ""
         known = _Known(registered.request_id, monotonic(), registered.created and bool(request.resume_action))
@@ -116,7 +120,7 @@ class Registrar:
         """Have the next one who asks find out whether the request is pending still."""
         with self._lock:
             for known in self._known.values():
-                known.written = -inf
+                known.doubted = True
 
     def _attached(self, known: _Known, make: Callable[[str], NewRequest]) -> str:
         """Give the request what to go on with, if it comes with something and the request has nothing yet."""
@@ -140,8 +144,9 @@ class Registrar:
             if known is None:
                 return None
             known.unwritten += 1
-            if monotonic() - known.written < self._limits.counting_seconds:
+            if not known.doubted and monotonic() - known.written < self._limits.counting_seconds:
                 return known
+            known.doubted = False
             times, known.unwritten, known.written = known.unwritten, 0, monotonic()
         if self._counted_in_store(known, times):
             return known
@@ -169,7 +174,7 @@ class Registrar:
         due = monotonic() - self._limits.counting_seconds
         with self._lock:
             waiting = [known for known in self._known.values() if known.unwritten and known.written < due]
-            waiting += self._orphans
+            waiting = (self._orphans + waiting)[:_WRITTEN_AT_ONCE]  # in between the node looks for decisions
         for known in waiting:
             with self._lock:
                 times, known.unwritten, known.written = known.unwritten, 0, monotonic()
@@ -196,4 +201,12 @@ class Registrar:
 def _key_of(access: AccessTuple, origin: Origin) -> _Key:
     who = (access.subject.kind, access.subject.name)
     target = access.target if len(access.target) <= _LONGEST_KEPT else access.digest
-    return (*who, access.resource_type, access.operation, target, origin.user_id, origin.session_key)
+    return (
+        *who,
+        access.resource_type,
+        access.operation,
+        target,
+        origin.user_id,
+        origin.session_key,
+        origin.organization_id,
+    )

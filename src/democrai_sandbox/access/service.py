@@ -172,6 +172,8 @@ class AccessService:
             return found
         chain = question.subject_chain
         subject = Subject(SubjectKind(question.subject_kind), question.subject)
+        if str.__ne__(subject.kind, question.subject_kind):
+            raise InvalidInputError.of("the kinds of subjects were tampered with")
         asking = _Asking(subject, session_key, chain, question, _task_of(chain))
         return self._missing(asking, wanted, self._wish_of(question))
 

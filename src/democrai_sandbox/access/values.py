@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .targets import decision_key
+
 if TYPE_CHECKING:
     from datetime import datetime
 
@@ -79,7 +81,8 @@ class AccessTuple:
     @property
     def digest(self) -> str:
         """A text of fixed length for unique constraints: targets are too long for an index of PostgreSQL."""
-        parts = [self.subject.kind, self.subject.name, self.resource_type, self.operation, self.target]
+        key = decision_key(self.resource_type, self.target)  # one for all spellings that are equivalent
+        parts = [self.subject.kind, self.subject.name, self.resource_type, self.operation, key]
         # Not as escapes: a surrogate pair in two halves would read like the character it stands for.
         encoded = json.dumps(parts, ensure_ascii=False).encode("utf-8", "surrogatepass")
         return hashlib.sha256(encoded).hexdigest()

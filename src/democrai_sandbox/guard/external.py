@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
 
 from democrai_sandbox.policy import (
@@ -21,6 +22,7 @@ from . import _core
 from .views import current_guard
 
 _LONGEST_REMEMBERED = 512
+_LONGEST_CONTEXT = 65536
 _ALLOWED = AccessDecision(
     allowed=True,
     code=DecisionCode.SANDBOX_ALLOWLIST,
@@ -48,6 +50,7 @@ def ask_external_access(
     Who asks, and for whom, comes from the guard's own state. ``resume_context`` is JSON text.
     """
     resource, act = read_operation(resource_type, operation)
+    _check_context(resume_context)
     if resource is ResourceType.SYSTEM_DEPENDENCY and _is_declared(act, target):
         return _ALLOWED
     short = len(_exact(target)) <= _LONGEST_REMEMBERED
@@ -66,6 +69,18 @@ def ask_external_access(
 def location_of(path: str) -> str:
     """Return where an absolute path leads, in the host's own code; refused inside a guard."""
     return _core.location(path)
+
+
+def _check_context(text: object) -> None:
+    """Refuse what is no JSON before the guard is left: the decider would only be able to say that the check failed."""
+    if text is None:
+        return
+    if type(text) is not str or len(text) > _LONGEST_CONTEXT:
+        raise InvalidInputError.of(f"expected JSON of at most {_LONGEST_CONTEXT} characters", pointer="/resume_context")
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError.of(f"not JSON: {error}", pointer="/resume_context") from None
 
 
 def _exact(target: object) -> str:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from sqlalchemy.event import registry
 
 from democrai_sandbox.access.store import open_store
 from democrai_sandbox.access.store.urls import parse_url, shown_url
@@ -110,6 +111,17 @@ def test_postgresql_is_told_how_long_to_wait(postgres):
 
     assert store._database.ask(settings) == ["5s", "5s", "5s"]
     store.close()
+
+
+def test_no_module_leads_to_the_connections(store):
+    """SQLAlchemy lists all listeners, and some hold their engine: guarded code can import that list."""
+    store.decide(approval(), now=NOW)
+    engine = store._database._engine
+    listed = [key[0] for key in registry._key_to_collection]
+    assert {id(engine), id(engine.pool), id(engine.dialect)}.isdisjoint(listed)
+    collections = [reference() for reference in registry._collection_to_key]
+    assert collections
+    assert not {id(one) for one in collections} & {id(engine.pool.dispatch.connect), id(engine.dispatch.begin)}
 
 
 def test_what_was_stored_is_there_after_opening_again(store, url):

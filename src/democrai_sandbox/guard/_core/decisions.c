@@ -7,6 +7,8 @@ PyObject *decider = NULL;
 PyObject *check_failed = NULL;  /* the class of "no decision could be had" */
 PyObject *decision_type = NULL; /* democrai_sandbox.policy.AccessDecision: an answer with its reasons */
 
+enum { MOST_DECISIONS = 4096 };
+
 static uint64_t generation = 0; /* moves when the host says that approvals have changed */
 
 /* Raises a new exception of this class with the present one as its cause. */
@@ -15,8 +17,11 @@ void raise_check_failed(void)
     PyObject *type, *cause, *trace;
     PyErr_Fetch(&type, &cause, &trace);
     PyErr_NormalizeException(&type, &cause, &trace);
-    if (cause != NULL && trace != NULL) {
-        PyException_SetTraceback(cause, trace);
+    /* The cause goes to guarded code: without its frames, from which a subject would walk into the service. */
+    if (cause != NULL) {
+        PyException_SetTraceback(cause, Py_None);
+        PyException_SetContext(cause, NULL);
+        PyException_SetCause(cause, NULL);
     }
     PyObject *class = check_failed;
     PyObject *error = class && PyObject_IsSubclass(cause ? (PyObject *)Py_TYPE(cause) : class, PyExc_Exception) == 1
@@ -111,6 +116,9 @@ int approved(State *state, const char *resource, const char *operation, PyObject
     if (key != NULL && said == NULL && !PyErr_Occurred()) {
         said = ask(answering(state), &(Asked){resource, operation, target, registers, NULL, NULL});
         /* an approval that came while the decider was thinking is asked for again next time */
+        if (PyDict_GET_SIZE(decisions) >= MOST_DECISIONS) {
+            PyDict_Clear(decisions); /* a subject chooses what it asks for */
+        }
         if (said != NULL && asked == generation && PyDict_SetItem(decisions, key, said) < 0) {
             Py_CLEAR(said);
         }
