@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import pytest
 
 from democrai_sandbox.policy import EXTERNAL_URL_LOCKED, AccessDecision, DecisionCode

@@ -36,7 +36,7 @@ class Limits:
     counting_seconds: float = 5.0
     """How often a repeated question is written down: those in between are added up."""
     pending: int = 1000
-    """That may wait for one subject and user at the same time, on all nodes together."""
+    """That may wait for one subject and user at the same time, on all nodes together; 0 for any number."""
     remembered: int = 10_000
 
 

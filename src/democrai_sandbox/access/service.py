@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from .node import AccessNode
 
 _LONGEST_ACTION = 200
+_LONGEST_MESSAGE = 500
 _HOST = Subject(SubjectKind.CORE, "host")
 _NOBODY = Caller()
 
@@ -175,7 +176,14 @@ class AccessService:
         if str.__ne__(subject.kind, question.subject_kind):
             raise InvalidInputError.of("the kinds of subjects were tampered with")
         asking = _Asking(subject, session_key, chain, question, _task_of(chain))
-        return self._missing(asking, wanted, self._wish_of(question))
+        try:
+            return self._missing(asking, wanted, self._wish_of(question))
+        except InvalidInputError as error:
+            # Raised here it would only say that the check failed.
+            message = f"{EXTERNAL_URL_LOCKED if wanted.parsed else _NEEDS_APPROVAL} {error}"[:_LONGEST_MESSAGE]
+            return AccessDecision(
+                allowed=False, code=DecisionCode.NOT_ENABLED, requires_approval=False, message=message
+            )
 
     # ---- parts of a check --------------------------------------------------------------------------------------------
 

@@ -96,7 +96,9 @@ class Reader:
         if len(target) > LONGEST_RAW_TARGET:
             raise InvalidInputError.of(f"the target is longer than {LONGEST_RAW_TARGET} characters", pointer="/target")
         if place_of is not None and resource_type == "filesystem":
-            target = place_of(self._lexical(target) if len(target) <= _LONGEST_REMEMBERED else _lexical(target))
+            target = _followed(
+                place_of, self._lexical(target) if len(target) <= _LONGEST_REMEMBERED else _lexical(target)
+            )
         return (self._read if len(target) <= _LONGEST_REMEMBERED else _read)(resource_type, operation, target)
 
 
@@ -104,6 +106,13 @@ def read_declared(resource_type: object, operation: object, target: str) -> tupl
     """Return what a decision is made about, in any form that a rule may have; refuse what no rule could be."""
     kind, act = read_operation(resource_type, operation)
     return kind, act, normalise_target(kind, target)
+
+
+def _followed(place_of: Callable[[str], str], path: str) -> str:
+    try:
+        return place_of(path)
+    except UnicodeEncodeError:
+        raise InvalidInputError.of("no file can have this name", pointer="/target") from None
 
 
 def _lexical(path: str) -> str:

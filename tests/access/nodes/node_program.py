@@ -71,7 +71,9 @@ class Program:
         bus = open_bus(settings["bus"], **settings["bus_settings"])
         self.node = AccessNode(self.store, bus, poll_seconds=settings.get("poll", 1.0))
         surroundings = GuardSurroundings()
-        self.service = AccessService(self.node, surroundings, limits=Limits(new_requests=10**9, counting_seconds=0.5))
+        self.service = AccessService(
+            self.node, surroundings, limits=Limits(new_requests=10**9, pending=0, counting_seconds=0.5)
+        )
         self.administration = Administration(self.node, surroundings)
         self.node.on_change(access_changed)
         configure_guard(decider=self.service, runtime_code=[GuardSurroundings.ask, GuardSurroundings.outside])

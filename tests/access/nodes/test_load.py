@@ -26,7 +26,7 @@ from tests.access.nodes.processes import SCALE, eventually
 REQUESTERS = 50
 DISTINCT = int(2000 * SCALE)
 TIMES = 2
-LIMITS = Limits(new_requests=10**9, counting_seconds=0.5, remembered=10**6)
+LIMITS = Limits(new_requests=10**9, pending=0, counting_seconds=0.5, remembered=10**6)
 
 
 class Host(Unguarded):

@@ -89,6 +89,28 @@ def test_the_files_of_sqlite_are_the_owners(tmp_path):
     assert modes == {"access.db": 0o600, "access.db-wal": 0o600, "access.db-shm": 0o600}
 
 
+def test_opening_a_database_twice_leaves_its_locks(tmp_path):
+    """A second store in the process takes nothing from the first: another process that leaves is not the last one."""
+    url = f"sqlite:///{tmp_path}/access.db"
+    first, leaves = open_store(url), "from democrai_sandbox.access.store import open_store; import sys"
+    first.decide(approval("/a"), now=NOW)
+    second = open_store(url)
+    subprocess.run([sys.executable, "-c", f"{leaves}; open_store(sys.argv[1]).close()", url], check=True, timeout=60)
+    assert (tmp_path / "access.db-wal").exists()
+    second.decide(approval("/b"), now=NOW)
+    assert [row[0] for row in live(first)] == ["/a", "/b"]
+    for store in (first, second):
+        store.close()
+
+
+def test_what_is_no_file_is_left_as_it_is(tmp_path):
+    """A folder with the name of the database keeps its mode."""
+    (tmp_path / "access.db").mkdir(mode=0o755)
+    with pytest.raises(StoreUnavailable):
+        open_store(f"sqlite:///{tmp_path}/access.db")
+    assert stat.S_IMODE((tmp_path / "access.db").stat().st_mode) == 0o755
+
+
 def test_sqlite_is_told_to_keep_what_was_acknowledged(tmp_path):
     """Write-ahead log, full synchronisation, foreign keys: on every connection."""
     store = open_store(f"sqlite:///{tmp_path}/access.db")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from contextlib import contextmanager
+import stat
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Engine, create_engine, event
@@ -70,12 +73,7 @@ def unhurried(connection: Connection) -> Iterator[None]:
 
 def _sqlite_engine(url: URL) -> Engine:
     path = str(url.database)
-    # SQLite gives its side files the mode of the database.
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
-    try:
-        os.fchmod(descriptor, _FILE_MODE)
-    finally:
-        os.close(descriptor)
+    _keep_private(path)
     engine = create_engine(
         url,
         hide_parameters=True,
@@ -87,6 +85,19 @@ def _sqlite_engine(url: URL) -> Engine:
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def _keep_private(path: str) -> None:
+    """Make the file, or take it from all but its owner; SQLite gives its side files the same mode.
+
+    It is not opened for that: closing it again would take away the locks that other connections of this process have
+    on it, and another process, alone as it seems, would remove the log from under them.
+    """
+    with suppress(FileExistsError):
+        os.mknod(path, stat.S_IFREG | _FILE_MODE)
+    if not Path(path).is_file():
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+    Path(path).chmod(_FILE_MODE)
 
 
 def _prepare_sqlite(connection: Any, _record: ConnectionPoolEntry) -> None:

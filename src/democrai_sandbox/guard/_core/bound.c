@@ -7,7 +7,59 @@ typedef struct {
     PyObject *only;                                   /* the one argument with which it may be called as its owner */
     State *state;                                     /* NULL: handed over by unguarded code */
     PyObject *ticket;                                 /* of the request under way when it was handed over */
+    bool handles_signals;
 } Bound;
+
+/* A signal comes whenever it likes, also while the host's own code works for a subject outside its guard. The subject's
+ * handler must not see those frames: it is put off until that is over, and gets no frame to begin with. */
+static _Thread_local int outside_calls = 0;
+static PyObject *put_off = NULL; /* [(handler, number)]; handlers run in the main thread only */
+
+void bound_for_signals(PyObject *bound)
+{
+    if (bound != NULL && Py_IS_TYPE(bound, &Bound_Type)) {
+        ((Bound *)bound)->handles_signals = true;
+    }
+}
+
+void outside_begin(void)
+{
+    outside_calls++;
+}
+
+/* -1 when a handler that was put off has raised something. */
+int outside_end(void)
+{
+    if (--outside_calls > 0 || put_off == NULL || PyList_GET_SIZE(put_off) == 0) {
+        return 0;
+    }
+    PyObject *waiting = put_off;
+    int result = 0;
+    put_off = NULL;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(waiting) && result == 0; i++) {
+        PyObject *pair = PyList_GET_ITEM(waiting, i);
+        PyObject *said =
+            PyObject_CallFunctionObjArgs(PyTuple_GET_ITEM(pair, 0), PyTuple_GET_ITEM(pair, 1), Py_None, NULL);
+        result = said ? 0 : -1;
+        Py_XDECREF(said);
+    }
+    Py_DECREF(waiting);
+    return result;
+}
+
+static PyObject *put_off_signal(PyObject *bound, PyObject *args)
+{
+    put_off = put_off ? put_off : PyList_New(0);
+    PyObject *pair = put_off ? PyTuple_Pack(2, bound, PyTuple_GET_ITEM(args, 0)) : NULL;
+    int result = pair ? PyList_Append(put_off, pair) : -1;
+    Py_XDECREF(pair);
+    return result < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *call_handler(Bound *bound, PyObject *args)
+{
+    return PyObject_CallFunctionObjArgs(bound->function, PyTuple_GET_ITEM(args, 0), Py_None, NULL);
+}
 
 PyObject *bound_new(State *state, PyObject *function, PyObject *args, PyObject *kwargs)
 {
@@ -19,6 +71,7 @@ PyObject *bound_new(State *state, PyObject *function, PyObject *args, PyObject *
     bound->args = Py_XNewRef(args);
     bound->kwargs = Py_XNewRef(kwargs);
     bound->only = NULL;
+    bound->handles_signals = false;
     bound->state = (State *)Py_XNewRef(state);
     bound->ticket = state ? ticket_carried() : NULL;
     PyObject_GC_Track(bound);
@@ -67,14 +120,19 @@ static PyObject *bound_call(PyObject *self, PyObject *args, PyObject *kwargs)
     if (misused) {
         return PyObject_Call(bound->function, args, kwargs);
     }
+    bool signal = bound->handles_signals && PyTuple_GET_SIZE(args) == 2;
+    if (signal && outside_calls > 0) {
+        return put_off_signal(self, args);
+    }
     PyObject *carried = bound->ticket ? ticket_carry(bound->ticket) : NULL;
     if ((bound->ticket != NULL && carried == NULL) || state_enter(bound->state, &entered) < 0) {
         Py_XDECREF(carried);
         return NULL;
     }
     PyObject *served = served_save();
-    PyObject *result = bound->args ? PyObject_Call(bound->function, bound->args, bound->kwargs)
-                                   : PyObject_Call(bound->function, args, kwargs);
+    PyObject *result = signal        ? call_handler(bound, args)
+                       : bound->args ? PyObject_Call(bound->function, bound->args, bound->kwargs)
+                                     : PyObject_Call(bound->function, args, kwargs);
     state_leave(&entered);
     served_restore(served);
     ticket_restore(carried);

@@ -7,7 +7,7 @@ PyObject *decider = NULL;
 PyObject *check_failed = NULL;  /* the class of "no decision could be had" */
 PyObject *decision_type = NULL; /* democrai_sandbox.policy.AccessDecision: an answer with its reasons */
 
-enum { MOST_DECISIONS = 4096 };
+enum { MOST_DECISIONS = 1024 };
 
 static uint64_t generation = 0; /* moves when the host says that approvals have changed */
 
@@ -28,7 +28,8 @@ void raise_check_failed(void)
                           ? PyObject_CallNoArgs(class)
                           : NULL;
     if (error == NULL) {
-        PyErr_Restore(type, cause, trace); /* KeyboardInterrupt and the like are nobody's answer */
+        Py_XDECREF(trace);
+        PyErr_Restore(type, cause, NULL); /* KeyboardInterrupt and the like are nobody's answer */
         return;
     }
     PyException_SetCause(error, cause);

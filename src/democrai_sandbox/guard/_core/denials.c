@@ -152,8 +152,20 @@ PyObject *call_outside(State *state, PyObject *function, PyObject *args)
     PyObject *result = NULL;
     Entered entered;
     if (outside != NULL && state_enter(outside, &entered) == 0) {
+        outside_begin();
         result = PyObject_Call(function, args, NULL);
         state_leave(&entered);
+        PyObject *type, *value, *trace;
+        PyErr_Fetch(&type, &value, &trace);
+        if (outside_end() < 0) {
+            Py_CLEAR(result);
+            Py_XDECREF(type);
+            Py_XDECREF(value);
+            Py_XDECREF(trace);
+        }
+        else {
+            PyErr_Restore(type, value, trace);
+        }
     }
     Py_XDECREF(outside);
     return result;

@@ -142,10 +142,10 @@ PyObject *core_ask(PyObject *module, PyObject *args)
     asked.context = context;
     Py_INCREF(state);
     PyObject *answer = !exact || !context ? NULL
-                       : kind[0] == 'u' ? (kind[1] == 'r' ? ask_url(state, &asked) : ask_socket(state, &asked))
-                       : kind[0] == 'h' ? ask_host(state, &asked, port)
-                       : kind[0] == 'p' ? ask_path(state, &asked)
-                                        : put(state, &asked, Py_NewRef(exact));
+                       : kind[0] == 'u'   ? (kind[1] == 'r' ? ask_url(state, &asked) : ask_socket(state, &asked))
+                       : kind[0] == 'h'   ? ask_host(state, &asked, port)
+                       : kind[0] == 'p'   ? ask_path(state, &asked)
+                                          : put(state, &asked, Py_NewRef(exact));
     Py_DECREF(state);
     Py_XDECREF(exact);
     Py_XDECREF(context);

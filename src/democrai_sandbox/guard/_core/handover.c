@@ -37,6 +37,7 @@ PyObject *on_signal(State *unused, Call *call)
         return call_original(call);
     }
     PyObject *bound = bind_to(state, call->args[at]);
+    bound_for_signals(bound);
     PyObject *result = bound ? call_with(call, at, bound) : NULL;
     Py_XDECREF(bound);
     if (result != NULL && host_handlers[number] == NULL && !Py_IS_TYPE(result, &Bound_Type)) {

@@ -1,0 +1,113 @@
+"""Where secrets come to lie in the clear: targets, settings, errors, logs."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from contextlib import suppress
+
+import pytest
+
+from democrai_sandbox.access.assembly import AccessSettings
+from democrai_sandbox.access.events import open_bus
+from democrai_sandbox.access.keyring import Key, KeyFile, KeyRing
+from democrai_sandbox.access.store import open_store
+from democrai_sandbox.errors import StoreUnavailable
+from democrai_sandbox.policy import InvalidInputError, SandboxError
+
+SECRET = "hunter2-of-uma"
+
+
+@pytest.mark.parametrize("target", [
+    f"https://api.test/v1?token={SECRET}",
+    f"https://api.test/v1?a=1&key={SECRET}#x",
+    f"https://api.test/v1#{SECRET}",
+])  # fmt: skip
+def test_a_query_is_neither_stored_nor_in_the_audit(desk, tmp_path, target):
+    """Keys and tokens travel in queries; a decision is not about them, and the audit keeps what it has for ever."""
+    try:
+        asked = desk.check(target)
+    except InvalidInputError as error:
+        assert SECRET not in str(error)
+        return
+    assert asked.request_id
+    desk.close()
+    kept = b"".join(file.read_bytes() for file in tmp_path.iterdir() if file.is_file())
+    assert SECRET.encode() not in kept
+
+
+def test_settings_do_not_show_passwords():
+    """They are what a host prints when it starts."""
+    settings = AccessSettings(
+        database=f"postgresql://app:{SECRET}@db.test/access",
+        key_file="/keys",
+        stream_type="redis",
+        stream={"url": f"redis://:{SECRET}@redis.test/0"},
+    )
+    assert SECRET not in repr(settings)
+
+
+@pytest.mark.parametrize("url", [
+    f"redis://:{SECRET}/x@redis.test:6379/0",
+    f"redis://user:{SECRET}",
+    f"redis://redis.test:{SECRET}/0",
+    f"http://:{SECRET}@redis.test",
+])  # fmt: skip
+def test_a_bad_url_of_redis_is_refused_without_its_password(url):
+    """Also in the traceback: what was the cause is printed with it."""
+    with pytest.raises(InvalidInputError) as caught:
+        open_bus("redis", url=url)
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("url", [
+    f"postgresql://app:{SECRET}@127.0.0.1:1/access",
+    f"postgresql://app:{SECRET}/x@127.0.0.1:1/access",
+    f"postgresql://app:pw@127.0.0.1:{SECRET}/access",
+    f"postgresql://app@127.0.0.1:1/access?password={SECRET}",
+    f"postgresql://app@127.0.0.1:1/access?sslpassword={SECRET}&connect_timeout=1",
+    f"mysql://app:{SECRET}@127.0.0.1/access",
+    f"sqlite://:{SECRET}@host/file",
+])  # fmt: skip
+def test_a_database_that_cannot_be_reached_does_not_tell_its_password(url):
+    """Neither the error nor its causes."""
+    with pytest.raises(SandboxError) as caught:
+        open_store(url).close()
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+def test_keys_do_not_show_themselves(tmp_path):
+    """In a representation, or in the refusal of a file that is wrong."""
+    secret = b"0123456789abcdef0123456789abcdef"
+    ring = KeyRing((Key("k", secret),))
+    assert "0123456789abcdef" not in repr(ring)
+    place = tmp_path / "keys"
+    place.write_text(f"k:{SECRET}\n")
+    place.chmod(0o600)
+    with pytest.raises(InvalidInputError) as caught:
+        KeyFile(place)
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_database_that_is_away_does_not_fill_the_log(desk, caplog, monkeypatch):
+    """A subject that goes on asking writes no more lines than it has questions in its allowance."""
+
+    def away(*_, **__):
+        raise StoreUnavailable
+
+    monkeypatch.setattr(desk.store, "register", away)
+    with caplog.at_level(logging.ERROR):
+        for number in range(600):
+            with suppress(StoreUnavailable):
+                desk.check(f"https://api.test/{number}")
+    assert len(caplog.records) <= 220
+
+
+@pytest.mark.parametrize("action", ["go\x1b[2K", "go\nline", "\u202egnp", "go\0", "\ud800"])
+def test_the_name_of_an_action_is_plain_text(make_desk, action):
+    """It stands in the list that an administrator reads before approving: nothing in it may move the cursor."""
+    desk = make_desk(seal=lambda *_: b"")
+    with pytest.raises(InvalidInputError):
+        desk.service.require_external_access(
+            resource_type="network", operation="receive", target="https://api.test", resume_action=action
+        )

@@ -1,0 +1,155 @@
+"""What a new version of a manifest adds and drops."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from democrai_sandbox.manifests import Effect, diff, make_manifest
+from democrai_sandbox.policy import InvalidInputError
+from tests.manifests.corpus import MCP
+
+
+def module(*access, imports=(), folder=None):
+    entries = [
+        {"resource_type": "filesystem" if target[:1] in "/." else "network", "operation": operation, "target": target}
+        for operation, target in access
+    ]
+    return make_manifest({"name": "demo", "access": entries, "allowed_imports": imports}, "module", folder=folder)
+
+
+def changes(old, new):
+    return [(str(change.effect), change.before, change.after) for change in diff(old, new).changes]
+
+
+def test_the_same_in_other_words_is_no_difference():
+    """Spelling, order and entries that others cover make no difference."""
+    old = module(("receive", "https://api.example.com/v1"), (["read", "create"], "/srv/a"), imports=["ctypes", "cffi"])
+    new = module(
+        ("create", "/srv/x/../a/"),
+        ("read", "/srv/a/b"),
+        ("read", "/srv/a"),
+        ("receive", "HTTPS://API.example.com:443/v1/"),
+        imports=["cffi", "ctypes"],
+    )
+    assert diff(old, new).changes == diff(new, old).changes == ()
+    assert not diff(old, new).adds_power
+    assert str(diff(old, new)) == ""
+
+
+def test_each_effect_is_told():
+    """What is new, gone, wider and narrower is told as such, what adds power first."""
+    old = module(
+        ("read", "/srv/a"),
+        ("read", "/srv/b/c"),
+        ("read", "/srv/b/d"),
+        ("send", "https://x.example"),
+        ("connect", "*.example.com"),
+        imports=["cffi"],
+    )
+    new = module(
+        ("delete", "/srv/a"),
+        ("read", "/srv/b"),
+        ("send", "https://x.example/v1"),
+        ("connect", "a.example.com:443"),
+        imports=["ctypes"],
+    )
+    difference = diff(old, new)
+    assert difference.adds_power
+    assert [str(change) for change in difference.changes] == [
+        "added /access: filesystem delete /srv/a",
+        "added /allowed_imports: ctypes",
+        "widened /access: filesystem read /srv/b/c, filesystem read /srv/b/d -> filesystem read /srv/b",
+        "narrowed /access: network send https://x.example -> network send https://x.example/v1",
+        "narrowed /access: network connect *.example.com -> network connect a.example.com:443",
+        "dropped /access: filesystem read /srv/a",
+        "dropped /allowed_imports: cffi",
+    ]
+    assert not diff(module(("read", "/srv")), module(("read", "/srv/a"))).adds_power
+
+
+def test_two_versions_in_two_folders_are_compared_as_written():
+    """A relative target means the same in the folder of each version."""
+    old = module(("read", "./data"), folder="/ext/demo-1")
+    assert changes(old, module(("read", "./data/.."), folder="/ext/demo-2")) == [
+        ("widened", ("filesystem read ./data",), ("filesystem read ./data/..",))
+    ]
+    assert changes(old, module(("read", "./data/"), folder="/ext/demo-2")) == []
+    assert changes(old, module(("read", "/ext/demo-1/data"), folder="/ext/demo-2")) == []
+    assert changes(old, module(("read", "/ext/demo-2/data"), folder="/ext/demo-2"))[0][0] == "added"
+
+
+def test_phases_are_compared_apart():
+    """What moves from one phase to the other is added there and dropped here; requirements and keys count too."""
+    entry = {"resource_type": "network", "operation": "receive", "target": "https://x.example"}
+    old = make_manifest(
+        {
+            "name": "e",
+            "runtime": {"access": [entry], "allowed_config_urls": ["a"]},
+            "install": {"requirements": ["numpy"]},
+        },
+        "engine",
+    )
+    new = make_manifest({"name": "e", "install": {"access": [entry], "requirements": ["numpy>=2"]}}, "engine")
+    assert [(str(change.effect), change.pointer) for change in diff(old, new).changes] == [
+        ("added", "/install/access"),
+        ("added", "/install/requirements"),
+        ("dropped", "/runtime/access"),
+        ("dropped", "/runtime/allowed_config_urls"),
+        ("dropped", "/install/requirements"),
+    ]
+
+
+def test_declaring_at_all_narrows_a_tool():
+    """A tool that declares nothing runs under what encloses it, which is not known here."""
+    bare, empty = make_manifest({"name": "t"}, "tool"), make_manifest({"name": "t", "access": []}, "tool")
+    assert [change.effect for change in diff(bare, empty).changes] == [Effect.NARROWED]
+    assert [change.effect for change in diff(empty, bare).changes] == [Effect.WIDENED]
+    assert diff(bare, bare).changes == ()
+
+
+def test_the_endpoint_of_an_mcp_server_is_its_power():
+    """Another endpoint and a server that is switched on are told; a longer timeout is no power."""
+    old = make_manifest({**MCP, "enabled": False}, "mcp")
+    new = make_manifest(MCP, "mcp")
+    assert {change.effect for change in diff(old, new).changes} == {Effect.ADDED}
+    assert diff(new, make_manifest({**MCP, "timeout_ms": 5}, "mcp")).changes == ()
+    wider = make_manifest({**MCP, "endpoint_url": "https://mcp.example.com/"}, "mcp")
+    assert {change.effect for change in diff(new, wider).changes} == {Effect.WIDENED}
+
+
+def test_kinds_are_not_compared():
+    """A module is no version of an engine."""
+    with pytest.raises(InvalidInputError, match="not comparable"):
+        diff(module(), make_manifest({"name": "e"}, "engine"))
+
+
+ACCESS = st.lists(
+    st.tuples(
+        st.sampled_from(["read", "create"]),
+        st.lists(st.sampled_from("ab"), max_size=3).map(lambda parts: "/" + "/".join(parts)),
+    ),
+    max_size=4,
+)
+
+
+@given(ACCESS, ACCESS)
+def test_back_and_forth_are_opposites(old, new):
+    """What one direction adds the other drops; nothing is told exactly when both allow the same."""
+    there, back = diff(module(*old), module(*new)), diff(module(*new), module(*old))
+    opposite = {"added": "dropped", "dropped": "added", "widened": "narrowed", "narrowed": "widened"}
+    told = {(opposite[change.effect], change.after, change.before) for change in there.changes}
+    assert told == {(str(change.effect), change.before, change.after) for change in back.changes}
+    assert there.adds_power is any(not change.effect.adds_power for change in back.changes)
+
+
+def test_many_entries_are_compared_quickly():
+    """The cost grows with the number of entries, not with its square."""
+    old = module(*(("receive", f"https://a.example/{number}") for number in range(3_000)))
+    new = module(*(("receive", f"https://b.example/{number}") for number in range(3_000)))
+    begin = time.process_time()
+    assert len(diff(old, new).changes) == 6_000
+    assert time.process_time() - begin < 5

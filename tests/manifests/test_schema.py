@@ -1,0 +1,81 @@
+"""The published JSON Schemas: current, and of one mind with the parser."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import resources
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from democrai_sandbox.manifests import ManifestError, ManifestKind, make_manifest, manifest_schema, schema_path
+from democrai_sandbox.manifests.schema import schema_text
+from tests.manifests.corpus import BEYOND_THE_SCHEMA, RIGHT, WRONG
+from tests.manifests.schema_reader import accepts
+
+SCHEMAS = {str(kind): manifest_schema(kind) for kind in ManifestKind}
+# Values that are nearly right somewhere.
+SCRAPS = st.sampled_from(
+    [
+        *(None, True, 0, 1.0, "", "x", "ctypes", "a b", "network", "read", "connect", [], {}, ["read"], ["x"]),
+        *("https://a.example/x", "sse", "main.py", "/srv", "~", [{}], {"access": []}, {"requirements": ["a"]}),
+        [{"resource_type": "network", "operation": "send", "target": "a.example"}],
+        [{"resource_type": "filesystem", "operation": "send", "target": "a.example"}],
+    ]
+)
+NAMES = sorted({name for schema in SCHEMAS.values() for name in schema["properties"]} | {"isolation"})
+
+
+@pytest.mark.parametrize("kind", ManifestKind)
+def test_the_published_file_is_current(kind):
+    """The file in the package is what the tables say today; run the command in docs/manifests.md if not."""
+    assert schema_path(kind).read_text(encoding="utf-8") == schema_text(kind)
+    assert resources.files("democrai_sandbox.manifests").joinpath(f"schemas/{kind}.schema.json").is_file()
+
+
+def test_nothing_else_is_published():
+    """There is one file for each kind and no other."""
+    files = {path.name for path in schema_path(ManifestKind.MODULE).parent.iterdir()}
+    assert files == {f"{kind}.schema.json" for kind in ManifestKind}
+
+
+def test_the_command_writes_the_same_files(tmp_path):
+    """Whoever has the package can have the schemas written into a folder of theirs."""
+    subprocess.run([sys.executable, "-m", "democrai_sandbox.manifests", str(tmp_path)], check=True, timeout=60)
+    for kind in ManifestKind:
+        assert json.loads((tmp_path / f"{kind}.schema.json").read_text()) == SCHEMAS[kind]
+    command = [sys.executable, "-m", "democrai_sandbox.manifests", str(tmp_path / "none")]
+    refused = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "not a folder" in refused.stderr
+
+
+@pytest.mark.parametrize(("kind", "value"), RIGHT)
+def test_the_schema_accepts_what_is_right(kind, value):
+    """An editor has nothing to say about a good manifest."""
+    assert accepts(SCHEMAS[kind], value)
+
+
+@pytest.mark.parametrize(("kind", "value", "pointer"), WRONG)
+def test_the_schema_refuses_what_is_wrong(kind, value, pointer):
+    """An editor marks what the parser refuses."""
+    assert not accepts(SCHEMAS[kind], value)
+
+
+@pytest.mark.parametrize(("kind", "value", "pointer"), BEYOND_THE_SCHEMA)
+def test_some_faults_are_beyond_a_schema(kind, value, pointer):
+    """These are listed as such because the schema really lets them pass."""
+    assert accepts(SCHEMAS[kind], value)
+
+
+@given(st.sampled_from(list(ManifestKind)), st.dictionaries(st.sampled_from(NAMES), SCRAPS, max_size=5))
+def test_the_schema_never_refuses_what_the_parser_takes(kind, value):
+    """Whatever the parser accepts is valid against the schema."""
+    try:
+        make_manifest({"name": "x", **value}, kind, folder="/srv")
+    except ManifestError:
+        return
+    assert accepts(SCHEMAS[kind], {"name": "x", **value})
