@@ -67,7 +67,7 @@ WORLDS = (
     (_V1, Place("network", "send", f"{_URL}/v1", (_URL, "v1")), Place("network", "send", _URL, (_URL,))),
     (
         Place("network", "receive", "http://localhost:8080/a", ("here", "a")),
-        Place("network", "receive", "http://127.0.0.1:8080/a", ("here", "a")),
+        Place("network", "receive", "http://localhost:8080/a/b", ("here", "a", "b")),
     ),
     (_FOLDER, Place("filesystem", "read", "/not/there/a", ("/", "not", "there", "a"))),
     (_V1, _FOLDER, Place("system_dependency", "execute", "ffmpeg", ("ffmpeg",))),

@@ -85,7 +85,14 @@ def pools(world):
         seen["submitted from a worker"] = inner[0]
         with concurrent.futures.ThreadPoolExecutor(1) as own:
             seen["own pool"] = own.submit(look, world).result()
-        host_pool.submit(look, world).add_done_callback(lambda future: seen.setdefault("callback", look(world)))
+        called = threading.Event()
+
+        def callback(_):
+            seen["callback"] = look(world)
+            called.set()
+
+        host_pool.submit(look, world).add_done_callback(callback)
+        called.wait(10)  # the result is there before the callbacks have run
         fresh.submit(look, world).result()
 
     fresh = concurrent.futures.ThreadPoolExecutor(1)  # its only worker will be started by the subject
