@@ -23,7 +23,7 @@ def pytest_addoption(parser):
         "--share",
         metavar="K/N",
         default="0/1",
-        help="of what is marked `shared`, run the K-th of N parts: N further interpreters run all of it between them",
+        help="on a further interpreter, run the K-th of N parts: N of them run all between them",
     )
 
 
@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(config, items):
 
     def is_left_out(item):
         others = crc32(item.nodeid.encode()) % parts != part
-        return item.get_closest_marker("once") or (others and item.get_closest_marker("shared"))
+        return item.get_closest_marker("once") or (others and not item.get_closest_marker("every"))
 
     left_out = [item for item in items if is_left_out(item)]
     config.hook.pytest_deselected(items=left_out)

@@ -171,8 +171,9 @@ READ_BY_THE_CORE = (
 def as_parameter(entry: Attack) -> ParameterSet:
     """An attack, marked when one interpreter is enough for it."""
     version_matters = entry.since > (3, 11) or not entry.file.startswith(READ_BY_THE_CORE)
-    marks = pytest.mark.shared if version_matters else pytest.mark.once
-    return pytest.param(entry, id=entry.id, marks=() if entry.since > (3, 11) else marks)
+    if entry.since > (3, 11):
+        return pytest.param(entry, id=entry.id, marks=pytest.mark.every)
+    return pytest.param(entry, id=entry.id, marks=() if version_matters else pytest.mark.once)
 
 
 @pytest.mark.parametrize("entry", [as_parameter(entry) for entry in ATTACKS])
