@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from datetime import datetime
 
-    from democrai_sandbox.policy import AccessDecision, Operation, ResourceType, Subject, SubjectChain, SubjectKind
+    from democrai_sandbox.policy import AccessDecision, Subject, SubjectChain, SubjectKind
 
     from .identity import Caller
     from .values import (
@@ -281,8 +281,8 @@ class Surroundings(Protocol):
 
     def ask(
         self,
-        resource_type: ResourceType,
-        operation: Operation,
+        resource_type: str,
+        operation: str,
         target: str,
         *,
         register_request: bool,

@@ -24,7 +24,6 @@ from democrai_sandbox.policy import (
     ResourceType,
     Subject,
     SubjectKind,
-    read_operation,
 )
 from democrai_sandbox.policy.text import invisible_character
 
@@ -208,10 +207,9 @@ class AccessService:
         return wish._replace(resume_action=question.resume_action, resume_context=context)
 
     def _ask_guard(self, wish: _Wish) -> AccessDecision:
-        resource_type, operation = read_operation(wish.resource_type, wish.operation)
         return self.surroundings.ask(
-            resource_type,
-            operation,
+            wish.resource_type,
+            wish.operation,
             wish.target,
             register_request=wish.register,
             resume_action=wish.resume_action,

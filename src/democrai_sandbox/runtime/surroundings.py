@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from democrai_sandbox.guard import GuardView
-    from democrai_sandbox.policy import AccessDecision, Operation, ResourceType
+    from democrai_sandbox.policy import AccessDecision
 
 
 @contextmanager
@@ -58,8 +58,8 @@ class GuardSurroundings:
 
     def ask(
         self,
-        resource_type: ResourceType,
-        operation: Operation,
+        resource_type: str,
+        operation: str,
         target: str,
         *,
         register_request: bool,

@@ -21,6 +21,7 @@ _HTTPS_PORT = 443
 _HTTP_PORT = 80
 _SECURE = frozenset({"https", "wss"})
 _SCHEMES = frozenset({"http", "https", "ws", "wss"})
+_USUAL = ("http://", "https://")
 _LONGEST_CHAIN = 64
 _UPGRADE_LENGTH = 7
 
@@ -60,7 +61,9 @@ def checked_websocket(url: str) -> AbstractContextManager[Any]:
 
 def is_web(url: object) -> bool:
     """Tell whether a URL is one of HTTP or of a websocket; clients let others be added, which go their own ways."""
-    return isinstance(url, str) and url.partition(":")[0].lower() in _SCHEMES
+    if not isinstance(url, str):
+        return False
+    return url.startswith(_USUAL) or url.partition(":")[0].lower() in _SCHEMES
 
 
 def asks_for_websocket(url: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> bool:

@@ -33,9 +33,10 @@ def _address(url: Any) -> str:
 
 def _ticket(request: Any) -> Any:
     address = _address(request.url)
+    method = request.method
     if asks_for_websocket(address, request.headers):
         return _core.websocket(address) or UNGUARDED
-    return _core.request(_text(request.method), address) or UNGUARDED
+    return _core.request(method.decode("latin-1") if type(method) is bytes else method, address) or UNGUARDED
 
 
 class _Pools(Apart[Any]):

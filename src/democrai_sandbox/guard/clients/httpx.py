@@ -30,7 +30,8 @@ def _checks_below(client: Any, own: Any, url: Any) -> bool:
 
     What does not get there, a user and a fragment, is checked as it is written.
     """
-    if url.userinfo or url.fragment or type(client._transport) is not own:  # noqa: SLF001 - no other way to know
+    parts = getattr(url, "_uri_reference", url)  # there the two are plain texts, on the way of every request
+    if parts.userinfo or parts.fragment or type(client._transport) is not own:  # noqa: SLF001 - no other way to know
         return False
     return not client._mounts or set(map(type, client._mounts.values())) <= {own, type(None)}  # noqa: SLF001
 

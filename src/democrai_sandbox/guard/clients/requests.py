@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .checks import checked, is_web, raise_denial
-from .patching import adapter
+from .patching import adapter as adapts
 
 if TYPE_CHECKING:
     from .patching import Method
@@ -16,7 +16,12 @@ def _checks_below(session: Any, own: Any, url: str) -> bool:
 
     What does not get there, a user and a fragment, is checked as it is written.
     """
-    return "@" not in url and "#" not in url and set(map(type, session.adapters.values())) <= {own}
+    if "@" in url or "#" in url:
+        return False
+    for adapter in session.adapters.values():  # noqa: SIM110 - on the way of every request; all() takes twice as long
+        if type(adapter) is not own:
+            return False
+    return True
 
 
 def _send(original: Method) -> Method:
@@ -36,4 +41,4 @@ def _send(original: Method) -> Method:
     return send
 
 
-install = adapter(("Session", "send", _send))
+install = adapts(("Session", "send", _send))

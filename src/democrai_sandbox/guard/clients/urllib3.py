@@ -22,7 +22,12 @@ _ERROR = 3
 
 def _urlopen(original: Method) -> Method:
     def urlopen(self: Any, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
-        ticket = _core.request(method, request_url(self.scheme, self.host, self.port, url)) or UNGUARDED
+        host, port = self.host, self.port
+        if url[:1] == "/" and port is not None and ":" not in host:
+            address = f"{self.scheme}://{host}:{port}{url}"  # the usual case, in one go
+        else:
+            address = request_url(self.scheme, host, port, url)
+        ticket = _core.request(method, address) or UNGUARDED
         try:
             with ticket:
                 return original(self, method, url, *args, **kwargs)
