@@ -11,9 +11,11 @@ from .canaries import check
 from .contexts import (
     exact_guard_context,
     network_policy_context,
+    policy_of,
     process_guard_bypass_context,
     process_guard_context,
 )
+from .crossing import Door, Entrance, door, entrance, own_code, plain
 from .denials import DenialRecord, recent_denials
 from .environment import child_environment, environment_of, process_guard_context_from_env
 from .external import ask_external_access, location_of
@@ -37,7 +39,9 @@ __all__ = [
     "Decider",
     "DenialRecord",
     "DenialRecorder",
+    "Door",
     "EndpointObserver",
+    "Entrance",
     "Guard",
     "GuardView",
     "ObservedEndpoint",
@@ -46,12 +50,17 @@ __all__ = [
     "child_environment",
     "configure_guard",
     "current_guard",
+    "door",
+    "entrance",
     "exact_guard_context",
     "is_guarded",
     "live_states",
     "location_of",
     "network_policy_context",
+    "own_code",
     "patched_entries",
+    "plain",
+    "policy_of",
     "process_guard_bypass_context",
     "process_guard_context",
     "process_guard_context_from_env",

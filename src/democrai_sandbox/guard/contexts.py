@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from democrai_sandbox.policy import (
     AccessRule,
     CompiledPolicy,
+    FileAccess,
     InvalidInputError,
     Problem,
     Subject,
@@ -20,13 +21,16 @@ from democrai_sandbox.policy import (
 )
 
 from . import _core
+from .runtime_paths import OWNED, entry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from ._core import Guard, Policy
 
 _PATH_MAX = 4096
+_READ = FileAccess.READ
+_WRITE = FileAccess.READ | FileAccess.CREATE | FileAccess.MODIFY | FileAccess.DELETE
 
 
 def process_guard_context(
@@ -132,13 +136,22 @@ def make_guard(
     **declarations: Any,
 ) -> Guard:
     """Return a guard from declarations; the compiled policy is kept for the next activation."""
+    return _core.guard(policy_of(**declarations), user_id, organization_id, session_key, exact)
+
+
+def policy_of(**declarations: Any) -> Policy:
+    """Return the compiled policy of declarations; the same ones are compiled once.
+
+    Besides those of ``process_guard_context``: ``ancestors``, the chain this subject continues, and ``own_read`` and
+    ``own_write``, the places that the runtime gives to this subject below what it protects from all others.
+    """
     key = _key(declarations)
     policy = None if key is None else _core.recall(key)
     if policy is None:
         policy = _compile(**declarations)
         if key is not None:
             _core.remember(key, policy)
-    return _core.guard(policy, user_id, organization_id, session_key, exact)
+    return policy
 
 
 def _key(declarations: dict[str, Any]) -> tuple[object, ...] | None:
@@ -186,6 +199,8 @@ def _compile(
     include_runtime_paths: bool = True,
     network_only: bool = False,
     ancestors: SubjectChain = (),
+    own_read: Iterable[str | os.PathLike[str]] = (),
+    own_write: Iterable[str | os.PathLike[str]] = (),
 ) -> Policy:
     problems = _flag_problems(include_runtime_paths)
     rules: list[AccessRule] = []
@@ -194,7 +209,13 @@ def _compile(
         actor = Subject(subject_kind, subject)  # type: ignore[arg-type] # text is taken and checked
     except InvalidInputError as error:
         problems += error.problems
-    for name, value in (("paths", allowed_paths), ("targets", allowed_targets), ("access", access)):
+    for name, value in (
+        ("paths", allowed_paths),
+        ("targets", allowed_targets),
+        ("access", access),
+        ("own_read", own_read),
+        ("own_write", own_write),
+    ):
         try:
             rules += _parse(name, value)
         except InvalidInputError as error:
@@ -205,8 +226,17 @@ def _compile(
         subject=actor, rules=rules, allowed_imports=allowed_imports, allow_subprocess=allow_subprocess
     )
     return _native(
-        compiled, include_runtime_paths=include_runtime_paths, network_only=network_only, ancestors=ancestors
+        compiled,
+        owned=(*_owned(own_read, _READ), *_owned(own_write, _WRITE)),
+        include_runtime_paths=include_runtime_paths,
+        network_only=network_only,
+        ancestors=ancestors,
     )
+
+
+def _owned(paths: Iterable[str | os.PathLike[str]], mask: FileAccess) -> Iterator[tuple[bytes, int]]:
+    for path in paths:
+        yield entry(os.fspath(path), int(mask) | OWNED)
 
 
 def _flag_problems(flag: object) -> list[Problem]:
@@ -221,6 +251,10 @@ def _parse(name: str, value: object) -> tuple[AccessRule, ...]:
         return rules_for_paths(_sequence(value, "/allowed_paths"))
     if name == "targets":
         return rules_for_targets(_sequence(value, "/allowed_targets"))
+    if name == "own_write":
+        return rules_for_paths(_sequence(value, "/own_write"))
+    if name == "own_read":
+        return tuple(rule for rule in rules_for_paths(_sequence(value, "/own_read")) if rule.operation == "read")
     return parse_access(_sequence(value, "/access"), base=None)
 
 
@@ -232,7 +266,12 @@ def _sequence(value: object, pointer: str) -> list[Any]:
 
 
 def _native(
-    compiled: CompiledPolicy, *, include_runtime_paths: bool, network_only: bool, ancestors: SubjectChain
+    compiled: CompiledPolicy,
+    *,
+    owned: tuple[tuple[bytes, int], ...],
+    include_runtime_paths: bool,
+    network_only: bool,
+    ancestors: SubjectChain,
 ) -> Policy:
     """Hand the policy to the core, which resolves the roots: one that is a link works."""
     roots = [(path.encode("utf-8", "surrogateescape"), mask) for path, mask in compiled.file_entries]
@@ -243,7 +282,7 @@ def _native(
     return _core.policy(
         subject=compiled.subject.name,
         kind=compiled.subject.kind.value,
-        entries=(*roots, *_core.protected_entries()),
+        entries=(*roots, *owned, *_core.protected_entries()),
         imports=compiled.allowed_imports,
         allow_subprocess=compiled.allow_subprocess,
         include_runtime=include_runtime_paths,

@@ -37,7 +37,7 @@ def make_denial(
     kind: str, view: tuple[Any, ...], operation: str, target: str, *, decision: AccessDecision | None = None
 ) -> SandboxDenied:
     """Return the exception for a refusal of the core, with what the decider said if it was asked."""
-    links, labels, _, _, _, installing, _ = view
+    links, labels, _, _, _, installing, *_ = view
     subject_kind, subject, _, _ = links[-1]
     denial = _CLASSES[kind](
         target,

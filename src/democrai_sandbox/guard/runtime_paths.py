@@ -78,6 +78,11 @@ def runtime_entries() -> Iterator[Entry]:
     yield entry(tempfile.gettempdir(), _SCRATCH)
 
 
+def library_entries(paths: Iterable[str]) -> tuple[Entry, ...]:
+    """Return entries for further read-only code, which may lie below what is protected: an engine's environment."""
+    return tuple(entry(path, _READ | CODE | OWNED) for path in paths)
+
+
 def protected_entries(paths: Iterable[str]) -> tuple[Entry, ...]:
     """Return the entries that shut out what the host names, whatever root it lies under."""
     return tuple(entry(path, PROTECTED) for path in paths)

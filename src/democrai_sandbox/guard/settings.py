@@ -22,7 +22,7 @@ from .clients import ADAPTERS, DIVERTED
 from .denials import make_denial
 from .handles import handle_code
 from .interface import Decider, DenialRecorder, EndpointObserver
-from .runtime_paths import Entry, code_entries, protected_entries, runtime_entries
+from .runtime_paths import Entry, code_entries, library_entries, protected_entries, runtime_entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,12 +36,14 @@ def configure_guard(
     recorder: DenialRecorder | None = None,
     observer: EndpointObserver | None = None,
     protected_paths: Iterable[str | os.PathLike[str]] = (),
+    code_paths: Iterable[str | os.PathLike[str]] = (),
     sensitive_imports: Iterable[str] = (),
     runtime_code: Iterable[Callable[..., Any] | CodeType] = (),
 ) -> None:
     """Settle the guard for this process; calls before the first guard add up.
 
     ``protected_paths`` (configuration, approval database, helper socket, ...) are outside every subject's roots.
+    ``code_paths`` are further places of libraries, which every subject may read and load native modules from.
     ``sensitive_imports`` are added to the four default roots. ``runtime_code`` are the functions of the host's runtime
     that may merge contexts or step out of the guard while guarded code is running.
     """
@@ -54,6 +56,7 @@ def configure_guard(
     if observer is not None and not isinstance(observer, EndpointObserver):
         raise InvalidInputError.of(f"not an EndpointObserver: {type(observer).__name__}", pointer="/observer")
     shut = protected_entries(_checked_path(path) for path in protected_paths)
+    libraries = library_entries(_checked_path(path, "/code_paths") for path in code_paths)
     roots = _checked_roots(sensitive_imports)
     codes = [_code_of(function) for function in runtime_code]
     if decider is not None:
@@ -64,6 +67,7 @@ def configure_guard(
         _core.setup(observer=observer.observe)
     _core.setup(runtime_code=codes, sensitive_roots=_core.sensitive_roots() | roots)
     _core.setup(protected=(*_core.protected_entries(), *shut))
+    _core.setup(libraries=(*_core.library_entries(), *libraries))
     install_runtime_paths()
 
 
@@ -78,6 +82,7 @@ def install_defaults(child_environment: Callable[[tuple[Any, ...]], dict[str, st
         facade_files=facade,
         sensitive_roots=SENSITIVE_ROOTS,
         protected=(),
+        libraries=(),
         invalid_target=_invalid_target,
         decision_type=AccessDecision,
         default_ports=dict(DEFAULT_PORTS),
@@ -91,9 +96,10 @@ def install_defaults(child_environment: Callable[[tuple[Any, ...]], dict[str, st
 
 def install_runtime_paths() -> None:
     """Compute the runtime paths; again when the protected paths change, never per activation."""
+    further = (*_core.library_entries(), *_core.protected_entries())
     _core.setup(
-        code_policy=bare_policy("runtime", (*code_entries(), *_core.protected_entries())),
-        runtime_policy=bare_policy("runtime", (*runtime_entries(), *_core.protected_entries())),
+        code_policy=bare_policy("runtime", (*code_entries(), *further)),
+        runtime_policy=bare_policy("runtime", (*runtime_entries(), *further)),
     )
 
 
@@ -114,9 +120,9 @@ def bare_policy(subject: str, entries: tuple[Entry, ...]) -> _core.Policy:
     )
 
 
-def _invalid_target(why: str) -> Exception:
-    """Return the refusal of a target that the core could not read; without a reason it is missing altogether."""
-    return InvalidInputError.of(why) if why else NetworkTargetMissingError()
+def _invalid_target(why: str, pointer: str = "") -> Exception:
+    """Return the refusal of what the core could not read; without a reason a target is missing altogether."""
+    return InvalidInputError.of(why, pointer=pointer) if why else NetworkTargetMissingError()
 
 
 def _ascii_url(text: str) -> str:
@@ -136,11 +142,11 @@ def _checked_roots(names: Iterable[str]) -> frozenset[str]:
     return frozenset(names)
 
 
-def _checked_path(path: str | os.PathLike[str]) -> str:
+def _checked_path(path: str | os.PathLike[str], pointer: str = "/protected_paths") -> str:
     try:
         return normalise_path(os.fspath(path))
     except TypeError:
-        raise InvalidInputError.of(f"not a path: {type(path).__name__}", pointer="/protected_paths") from None
+        raise InvalidInputError.of(f"not a path: {type(path).__name__}", pointer=pointer) from None
 
 
 def _code_of(function: Callable[..., Any] | CodeType) -> CodeType:

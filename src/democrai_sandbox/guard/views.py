@@ -22,6 +22,8 @@ class RawView(NamedTuple):
     session_key: Any
     allow_subprocess: bool
     allowed_imports: frozenset[str]
+    narrowed: bool = False
+    """Whether guarded code gave up some of its declarations in a context of its own; the links do not say which."""
 
     @property
     def chain(self) -> SubjectChain:
@@ -56,9 +58,11 @@ def is_guarded() -> bool:
 def current_guard() -> GuardView | None:
     """Return who is guarded here and by what; None when nothing restricts the caller."""
     raw = current_view()
-    if raw is None:
-        return None
-    view = RawView(*raw)
+    return None if raw is None else view_of(RawView(*raw))
+
+
+def view_of(view: RawView) -> GuardView:
+    """Return the values of a view of the core."""
     kind, name = view.actor
     return GuardView(
         subject=name,

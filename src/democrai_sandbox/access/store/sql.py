@@ -63,6 +63,11 @@ class SqlStore:
         """Take a database whose schema is the present one."""
         self._database = database
 
+    @property
+    def database(self) -> Database:
+        """The connections, for those who keep other records in the same database."""
+        return self._database
+
     def check_schema(self) -> None:
         """Return when the schema is the one this code needs."""
         check_schema(self._database)

@@ -141,7 +141,7 @@ static void guard_dealloc(PyObject *self)
 
 /* The first guard seals the settings. Only then is the audit hook added: any hook at all makes every event of the
  * interpreter dearer, and an application that never guards should not pay for it. */
-static int prepare(void)
+int guard_prepare(void)
 {
     if (!sealed && audit_ready() < 0) {
         return -1;
@@ -156,7 +156,7 @@ static State *activate(Guard *guard)
     State *outer = state_current();
     bool guarded = outer != NULL && outer->mode != MODE_BYPASS;
     bool trusted = !guarded || called_by_runtime();
-    if (UNLIKELY(!sealed || modules_changed()) && prepare() < 0) {
+    if (UNLIKELY(!sealed || modules_changed()) && guard_prepare() < 0) {
         return NULL;
     }
     if (guard->policy == NULL) {
@@ -276,7 +276,8 @@ static PyObject *guard_aexit(PyObject *self, PyObject *const *args, Py_ssize_t n
 
 /* ---- run ---------------------------------------------------------------------------------------- */
 
-static PyObject *wrap_result(State *state, PyObject *result)
+/* A coroutine or generator that came out of guarded code, guarded step by step. `result` is stolen. */
+PyObject *guarded_result(State *state, PyObject *result)
 {
     if (result == NULL || !(PyCoro_CheckExact(result) || PyGen_CheckExact(result) || PyAsyncGen_CheckExact(result))) {
         return result;
@@ -313,7 +314,7 @@ static PyObject *guard_run(PyObject *self, PyObject *const *args, Py_ssize_t nar
         result = PyObject_Vectorcall(args[0], args + 1, (size_t)(nargs - 1), kwnames);
         state_leave(&entered);
         served_restore(served);
-        result = wrap_result(state, result);
+        result = guarded_result(state, result);
     }
     Py_DECREF(state);
     return result;
@@ -340,5 +341,8 @@ PyTypeObject Guard_Type = {
 
 int contexts_ready(void)
 {
-    return served_ready() < 0 || PyType_Ready(&Guard_Type) < 0 || PyType_Ready(&Steps_Type) < 0 || PyType_Ready(&Ready_Type) < 0 ? -1 : 0;
+    return served_ready() < 0 || PyType_Ready(&Guard_Type) < 0 || PyType_Ready(&Steps_Type) < 0 ||
+                   PyType_Ready(&Ready_Type) < 0 || doors_ready() < 0
+               ? -1
+               : 0;
 }

@@ -417,6 +417,16 @@ PyObject *decision_explicit(State *state, const Asked *asked);
 bool path_narrowed_away(const State *state, const char *path, unsigned bit);
 PyObject *core_ask(PyObject *module, PyObject *args);
 int served_ready(void);
+/* plain.c, doors.c */
+PyObject *plain_copy(PyObject *value, bool lists);
+PyObject *core_plain(PyObject *module, PyObject *args);
+PyObject *core_door(PyObject *module, PyObject *function);
+PyObject *core_entrance(PyObject *module, PyObject *args);
+extern PyTypeObject Door_Type, Entrance_Type;
+int doors_ready(void);
+int guard_prepare(void);
+PyObject *guarded_result(State *state, PyObject *result);
+
 PyObject *served_save(void);
 void served_restore(PyObject *saved);
 PyObject *core_serve(PyObject *module, PyObject *value);

@@ -80,7 +80,9 @@ int import_native_check(State *state, PyObject *path)
     find_location(&text, FOLLOW, location);
     unsigned mask = location_mask(state, location);
     int result = 0;
-    if (!(mask & FLAG_CODE) || (mask & (OP_CREATE | OP_MODIFY | OP_DELETE))) {
+    bool readonly_code = (mask & FLAG_CODE) && !(mask & (OP_CREATE | OP_MODIFY | OP_DELETE));
+    /* who may start programs gains nothing by loading one: build tools come with native modules in a scratch folder */
+    if (!readonly_code && !(state->allow_subprocess && (mask & OP_READ))) {
         deny_path(state, location, OP_EXECUTE, false);
         result = -1;
     }

@@ -6,6 +6,7 @@
 
 PyObject *child_environment = NULL;
 
+static PyObject *libraries = NULL; /* entries of further read-only code */
 static PyObject *protected = NULL; /* entries of what the host protects, for every policy made from now on */
 static PyObject *policies = NULL;  /* compiled policies by their declarations; out of reach of guarded code */
 enum { POLICIES_KEPT = 1024 };
@@ -33,18 +34,19 @@ static PyObject *setup(PyObject *module, PyObject *args, PyObject *kwargs)
                             "decision_type",     "default_ports",
                             "parse_url",         "normalise_host",
                             "observer",          "adapters",
-                            "diverted",          NULL};
+                            "diverted",          "libraries",
+                            NULL};
     PyObject *factory = NULL, *usage = NULL, *environment = NULL, *ask = NULL, *record = NULL, *facade = NULL,
              *roots = NULL;
     PyObject *shut = NULL, *runtime = NULL, *code = NULL, *codes = NULL, *failed = NULL, *handle = NULL;
     PyObject *invalid = NULL, *decision = NULL, *ports = NULL, *parse = NULL, *normalise = NULL, *watch = NULL,
-             *clients = NULL, *exchanged = NULL;
+             *clients = NULL, *exchanged = NULL, *further = NULL;
     if (refuse_when_sealed() < 0 ||
-        !PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOOOO!O!O!O!O!OOO!OOO!OOOO!O!", names, &factory, &usage,
+        !PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOOOO!O!O!O!O!OOO!OOO!OOOO!O!O!", names, &factory, &usage,
                                      &environment, &ask, &record, &PyFrozenSet_Type, &facade, &PyFrozenSet_Type, &roots,
                                      &PyTuple_Type, &shut, &Policy_Type, &runtime, &Policy_Type, &code, &codes, &failed,
                                      &PyCode_Type, &handle, &invalid, &decision, &PyDict_Type, &ports, &parse,
-                                     &normalise, &watch, &PyDict_Type, &clients, &PyTuple_Type, &exchanged)) {
+                                     &normalise, &watch, &PyDict_Type, &clients, &PyTuple_Type, &exchanged, &PyTuple_Type, &further)) {
         return NULL;
     }
     struct {
@@ -57,6 +59,7 @@ static PyObject *setup(PyObject *module, PyObject *args, PyObject *kwargs)
                  {&facade_files, facade},
                  {&sensitive_roots, roots},
                  {&protected, shut},
+                 {&libraries, further},
                  {&check_failed, failed},
                  {&handle_code, handle},
                  {&invalid_target, invalid},
@@ -95,6 +98,11 @@ static PyObject *setup(PyObject *module, PyObject *args, PyObject *kwargs)
 static PyObject *protected_entries(PyObject *module, PyObject *unused)
 {
     return protected ? Py_NewRef(protected) : PyTuple_New(0);
+}
+
+static PyObject *library_entries(PyObject *module, PyObject *unused)
+{
+    return libraries ? Py_NewRef(libraries) : PyTuple_New(0);
 }
 
 static PyObject *get_sensitive_roots(PyObject *module, PyObject *unused)
@@ -213,6 +221,7 @@ static PyMethodDef methods[] = {
     {"recall", recall, METH_O, NULL},
     {"remember", remember, METH_VARARGS, NULL},
     {"protected_entries", protected_entries, METH_NOARGS, NULL},
+    {"library_entries", library_entries, METH_NOARGS, NULL},
     {"sensitive_roots", get_sensitive_roots, METH_NOARGS, NULL},
     {"recent", recent_for_host, METH_NOARGS, NULL},
     {"current_view", current_view, METH_NOARGS, NULL},
@@ -232,6 +241,9 @@ static PyMethodDef methods[] = {
     {"gate", core_gate, METH_VARARGS, NULL},
     {"ask", core_ask, METH_VARARGS, NULL},
     {"location", core_location, METH_O, NULL},
+    {"plain", core_plain, METH_VARARGS, NULL},
+    {"door", core_door, METH_O, NULL},
+    {"entrance", core_entrance, METH_VARARGS, NULL},
     {"serve", core_serve, METH_O, NULL},
     {"unserve", core_unserve, METH_O, NULL},
     {"served", core_served, METH_NOARGS, NULL},
@@ -301,6 +313,8 @@ PyMODINIT_FUNC PyInit__core(void)
     policies = PyDict_New();
     only = policies ? PyModule_Create(&definition) : NULL;
     if (only == NULL || PyModule_AddObjectRef(only, "Guard", (PyObject *)&Guard_Type) < 0 ||
+        PyModule_AddObjectRef(only, "Door", (PyObject *)&Door_Type) < 0 ||
+        PyModule_AddObjectRef(only, "Entrance", (PyObject *)&Entrance_Type) < 0 ||
         PyModule_AddObjectRef(only, "Policy", (PyObject *)&Policy_Type) < 0 || question_ready(only) < 0 ||
         PyModule_AddObjectRef(only, "Ticket", (PyObject *)&Ticket_Type) < 0 || endpoints_ready(only) < 0) {
         return NULL;

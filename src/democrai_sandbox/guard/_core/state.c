@@ -355,6 +355,17 @@ static PyObject *view_links(const State *state)
     return tuple;
 }
 
+/* Whether guarded code has opened a context by itself, which gives it less than its declarations. */
+static bool is_narrowed(const State *state)
+{
+    for (; state != NULL && state->mode != MODE_BYPASS; state = state->parent) {
+        if (state->mode == MODE_NARROW) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* What the Python face gets to see: values that cannot be changed, made once per state. */
 PyObject *state_view(State *state)
 {
@@ -362,8 +373,9 @@ PyObject *state_view(State *state)
         PyObject *links = view_links(state), *chain = links ? state_chain(state) : NULL;
         PyObject *imports = state->policy ? state->policy->imports : Py_None;
         if (chain != NULL) {
-            state->view = Py_BuildValue("(OOOOOOO)", links, chain, state->user, state->organization, state->session,
-                                        state->allow_subprocess ? Py_True : Py_False, imports);
+            state->view = Py_BuildValue("(OOOOOOOO)", links, chain, state->user, state->organization, state->session,
+                                        state->allow_subprocess ? Py_True : Py_False, imports,
+                                        is_narrowed(state) ? Py_True : Py_False);
         }
         Py_XDECREF(links);
         Py_XDECREF(chain);

@@ -53,6 +53,8 @@ typedef struct {
     PyObject_HEAD PyObject *inner;
     State *state;
     PyObject *served;
+    PyObject *context; /* of its own, if the host asked for one: what it sets there is not set for the host */
+    bool abandoned; /* by the host: it goes no further, whatever it makes of its cancellation */
 } Steps;
 
 PyObject *steps_new(State *state, PyObject *inner)
@@ -64,8 +66,57 @@ PyObject *steps_new(State *state, PyObject *inner)
     steps->inner = Py_NewRef(inner);
     steps->state = (State *)Py_NewRef(state);
     steps->served = served_save();
+    steps->abandoned = false;
+    steps->context = NULL;
     PyObject_GC_Track(steps);
     return (PyObject *)steps;
+}
+
+static int begin_step(Steps *steps, Entered *entered)
+{
+    if (steps->context != NULL && PyContext_Enter(steps->context) < 0) {
+        return -1;
+    }
+    int result = state_enter(steps->state, entered);
+    if (result < 0 && steps->context != NULL) {
+        PyContext_Exit(steps->context);
+    }
+    return result;
+}
+
+/* Whatever is being raised goes on being raised. */
+static void end_step(Steps *steps, Entered *entered)
+{
+    PyObject *type, *value, *trace;
+    state_leave(entered);
+    if (steps->context != NULL) {
+        PyErr_Fetch(&type, &value, &trace);
+        if (PyContext_Exit(steps->context) < 0) {
+            PyErr_WriteUnraisable(NULL);
+        }
+        PyErr_Restore(type, value, trace);
+    }
+}
+
+static PyObject *steps_call(PyObject *self, const char *name, PyObject *args);
+
+/* Ends what was abandoned and tells whoever awaits it that it was cancelled. */
+static PyObject *end_abandoned(Steps *steps)
+{
+    PyObject *none = PyTuple_New(0);
+    steps->abandoned = false;
+    PyObject *closed = none ? steps_call((PyObject *)steps, "close", none) : NULL;
+    Py_XDECREF(none);
+    Py_XDECREF(closed);
+    PyErr_Clear(); /* it did not want to end: it is not stepped any more all the same */
+    PyObject *module = PyImport_ImportModule("asyncio.exceptions");
+    PyObject *type = module ? PyObject_GetAttrString(module, "CancelledError") : NULL;
+    if (type != NULL) {
+        PyErr_SetNone(type);
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(module);
+    return NULL;
 }
 
 static PySendResult steps_send_result(PyObject *self, PyObject *value, PyObject **result)
@@ -73,11 +124,15 @@ static PySendResult steps_send_result(PyObject *self, PyObject *value, PyObject 
     Steps *steps = (Steps *)self;
     Entered entered;
     *result = NULL;
-    if (state_enter(steps->state, &entered) < 0) {
+    if (UNLIKELY(steps->abandoned)) {
+        end_abandoned(steps);
+        return PYGEN_ERROR;
+    }
+    if (begin_step(steps, &entered) < 0) {
         return PYGEN_ERROR;
     }
     PySendResult kind = PyIter_Send(steps->inner, value, result);
-    state_leave(&entered);
+    end_step(steps, &entered);
     if (kind != PYGEN_NEXT) { /* in between nobody but the loop goes on in this context */
         served_restore(Py_XNewRef(steps->served));
     }
@@ -106,9 +161,9 @@ static PyObject *steps_call(PyObject *self, const char *name, PyObject *args)
     Steps *steps = (Steps *)self;
     PyObject *method = PyObject_GetAttrString(steps->inner, name), *result = NULL;
     Entered entered;
-    if (method != NULL && state_enter(steps->state, &entered) == 0) {
+    if (method != NULL && begin_step(steps, &entered) == 0) {
         result = PyObject_Call(method, args, NULL);
-        state_leave(&entered);
+        end_step(steps, &entered);
         served_restore(Py_XNewRef(steps->served));
     }
     Py_XDECREF(method);
@@ -117,7 +172,7 @@ static PyObject *steps_call(PyObject *self, const char *name, PyObject *args)
 
 static PyObject *steps_throw(PyObject *self, PyObject *args)
 {
-    return steps_call(self, "throw", args);
+    return ((Steps *)self)->abandoned ? end_abandoned((Steps *)self) : steps_call(self, "throw", args);
 }
 
 static PyObject *steps_close(PyObject *self, PyObject *unused)
@@ -139,12 +194,12 @@ static int steps_clear(PyObject *self)
 {
     Steps *steps = (Steps *)self;
     Entered entered;
-    if (steps->inner == NULL || state_enter(steps->state, &entered) < 0) {
+    if (steps->inner == NULL || begin_step(steps, &entered) < 0) {
         PyErr_Clear();
         return 0;
     }
     Py_CLEAR(steps->inner);
-    state_leave(&entered);
+    end_step(steps, &entered);
     return 0;
 }
 
@@ -154,10 +209,39 @@ static void steps_dealloc(PyObject *self)
     steps_clear(self);
     Py_CLEAR(((Steps *)self)->state);
     Py_CLEAR(((Steps *)self)->served);
+    Py_CLEAR(((Steps *)self)->context);
     PyObject_GC_Del(self);
 }
 
+/* isolated() -> itself, with a context of its own, as a task has. For the host's own code. */
+static PyObject *steps_isolated(PyObject *self, PyObject *unused)
+{
+    Steps *steps = (Steps *)self;
+    State *state = state_guarding();
+    if (state != NULL) {
+        return deny_text(state, DENY_TAMPER, "isolated");
+    }
+    PyObject *context = PyContext_CopyCurrent();
+    if (context == NULL) {
+        return NULL;
+    }
+    Py_XSETREF(steps->context, context);
+    return Py_NewRef(self);
+}
+
+static PyObject *steps_abandon(PyObject *self, PyObject *unused)
+{
+    State *state = state_guarding();
+    if (state != NULL) {
+        return deny_text(state, DENY_TAMPER, "abandon");
+    }
+    ((Steps *)self)->abandoned = true;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef steps_methods[] = {
+    {"isolated", steps_isolated, METH_NOARGS, "Step it in a context of its own. For the host's own code."},
+    {"abandon", steps_abandon, METH_NOARGS, "End it at its next step, whatever it does. For the host's own code."},
     {"send", steps_send, METH_O, NULL},
     {"throw", steps_throw, METH_VARARGS, NULL},
     {"close", steps_close, METH_NOARGS, NULL},

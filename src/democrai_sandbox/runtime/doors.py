@@ -1,0 +1,65 @@
+"""The services of the runtime that extension code can reach, by name. The SDK is a thin face over ``call``.
+
+Each is a door of the guard: made by the host before the first guard, called with plain data, told by the core who is
+asking. In a worker process the same doors lead over the channel to the host.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.errors import NoRuntime, RuntimeServiceFailed
+from democrai_sandbox.guard import Door, door
+from democrai_sandbox.guard.views import RawView
+from democrai_sandbox.policy import SandboxError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_log = logging.getLogger(__name__)
+
+_installed: Mapping[str, Door] = MappingProxyType({})
+
+
+def call(name: str, *args: Any) -> Any:
+    """Ask the runtime for something; plain data in, plain data or a future of it out."""
+    try:
+        found = _installed[name]
+    except KeyError:
+        raise NoRuntime(f"no runtime serves {name} in this process") from None
+    return found(*args)
+
+
+def is_served(name: str) -> bool:
+    """Tell whether this process has such a service."""
+    return name in _installed
+
+
+def install(services: Mapping[str, Callable[..., Any]]) -> None:
+    """Add services, each as ``function(view, *args)`` with the caller's ``RawView`` or None. Refused inside a guard."""
+    global _installed  # noqa: PLW0603 - one table for the process, replaced as a whole
+    made = {name: door(_served(name, function)) for name, function in services.items()}
+    _installed = MappingProxyType({**_installed, **made})
+
+
+def _served(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep what the host works with out of what a caller gets to see when a service fails."""
+
+    @functools.wraps(function)
+    def serve(view: tuple[Any, ...] | None, *args: Any) -> Any:
+        try:
+            return function(None if view is None else RawView(*view), *args)
+        except SandboxError:
+            raise
+        except TypeError as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is None:
+                raise RuntimeServiceFailed(f"{name} was called with other arguments than it takes") from None
+            _log.exception("service %s failed", name)
+        except Exception:
+            _log.exception("service %s failed", name)
+        raise RuntimeServiceFailed(f"{name} failed in the runtime")
+
+    return serve

@@ -1,0 +1,260 @@
+"""Engines and extractors: installed once into an environment of their own, then called in a worker process on it.
+
+One class serves both kinds. The two phases share nothing but the environment, which the install phase writes and the
+runtime phase reads: rules, imports, variables and the permission to start programs are those of the phase.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .installs.installer import Installer
+from .installs.plan import Use
+from .installs.serving import worker_spec
+from .worker.interface import Identity
+from .worker.pool import Worker
+from .worker.process import PlainStarter
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+
+    from democrai_sandbox.guard import Decider
+    from democrai_sandbox.manifests import ManifestKind
+
+    from .extensions import Extension, Registry
+    from .installs.interface import InstallStatus, Progress, Reporter
+    from .installs.plan import Installed
+    from .settings import RuntimeSettings
+    from .worker.interface import Host, Starter
+
+METHOD = "method"
+_NOBODY = Identity()
+_NO_CONFIGURATION: Mapping[str, Any] = {}
+_DRAIN_PAUSE = 0.05
+
+
+class _Running(NamedTuple):
+    """A worker, and what it was started for."""
+
+    worker: Worker
+    use: Use
+    environment: str
+    configuration: Mapping[str, Any]
+
+
+class InstalledRuntime:
+    """All engines, or all extractors. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        kind: ManifestKind,
+        settings: RuntimeSettings,
+        registry: Registry,
+        host: Host,
+        *,
+        configuration: Callable[[str, str], Mapping[str, Any]] | None = None,
+        decider: Decider | None = None,
+        starter: Starter | None = None,
+        protected: tuple[str, ...] = (),
+        sensitive_imports: tuple[str, ...] = (),
+        look_seconds: float = 2.0,
+    ) -> None:
+        """Take what was found. ``configuration(kind, name)`` reads what is stored for one, and may block.
+
+        ``look_seconds`` is how old a reading of the configuration may be before a call looks again.
+        """
+        self.kind = kind
+        self._settings = settings
+        self._registry = registry
+        self._host = host
+        self._configuration = configuration or (lambda *_: _NO_CONFIGURATION)
+        self._decider = decider
+        self._starter: Starter = starter or PlainStarter()
+        self._protected = (*settings.protected, *protected)
+        self._sensitive = sensitive_imports
+        self._look_seconds = look_seconds
+        self._installers: dict[str, Installer] = {}
+        self._installing: dict[str, asyncio.Task[Installed]] = {}
+        self._running: dict[str, _Running] = {}
+        self._looked: dict[str, float] = {}
+        self._turns: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._retiring: set[asyncio.Task[None]] = set()
+
+    # ---- install phase -----------------------------------------------------------------------------------------------
+
+    async def recover(self) -> dict[str, list[str]]:
+        """Take away what interrupted installations left, at the start of the host; returns what that was."""
+        names = [name for name, extension in self._found().items() if not extension.is_broken]
+        swept = {name: await self._installer(name).recover() for name in names}
+        return {name: folders for name, folders in swept.items() if folders}
+
+    async def install(
+        self, name: str, report: Reporter | None = None, *, caller: tuple[str, ...] = _NOBODY, again: bool = False
+    ) -> Installed:
+        """Install what an extension needs. Whoever asks while it is going on waits for the same installation.
+
+        Calls go on on the environment before it, if there is one; the first after it goes to a new worker.
+        """
+        installer = self._installer(name)
+        task = self._installing.get(name)
+        if task is None:
+            work = installer.install(report, caller=Identity(*caller), again=again)
+            task = self._installing[name] = asyncio.create_task(work)
+            task.add_done_callback(lambda _: self._installing.pop(name, None))
+        try:
+            installed = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait([task])
+            raise
+        self._looked.pop(name, None)
+        return installed
+
+    def status(self, name: str) -> InstallStatus:
+        """Return whether an extension is installed, and how far its installation is."""
+        return self._installer(name).status()
+
+    def progress(self, name: str) -> Progress | None:
+        """Return the last step of the present or latest installation."""
+        return self._installer(name).progress
+
+    # ---- runtime phase -----------------------------------------------------------------------------------------------
+
+    async def call(
+        self,
+        name: str,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        caller: tuple[str, ...] = _NOBODY,
+        *,
+        ancestors: tuple[str, ...] = (),
+        timeout: float | None = None,  # noqa: ASYNC109 - the worker is ended for it
+        progress: Callable[..., Any] | None = None,
+    ) -> Any:
+        """Call a method for somebody; ``ancestors`` is the chain of subjects that led here."""
+        worker = await self._worker(name)
+        return await worker.call(
+            METHOD, method, params, caller=tuple(caller), ancestors=ancestors, timeout=timeout, progress=progress
+        )
+
+    async def stream(
+        self,
+        name: str,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        caller: tuple[str, ...] = _NOBODY,
+        *,
+        ancestors: tuple[str, ...] = (),
+        timeout: float | None = None,  # noqa: ASYNC109 - likewise
+        progress: Callable[..., Any] | None = None,
+    ) -> AsyncIterator[Any]:
+        """Yield what a method yields, as it comes."""
+        worker = await self._worker(name)
+        items = worker.stream(
+            METHOD, method, params, caller=tuple(caller), ancestors=ancestors, timeout=timeout, progress=progress
+        )
+        try:
+            async for item in items:
+                yield item
+        finally:
+            await items.aclose()  # type: ignore[attr-defined] # a generator
+
+    def configuration(self, name: str) -> Mapping[str, Any]:
+        """Return the stored configuration that the running worker was started with."""
+        running = self._running.get(name)
+        return _NO_CONFIGURATION if running is None else running.configuration
+
+    async def start(self, name: str) -> None:
+        """Start the worker before it is needed."""
+        await (await self._worker(name)).start()
+
+    def access_changed(self) -> None:
+        """Have the guards in all workers ask again. From any thread."""
+        for running in tuple(self._running.values()):
+            running.worker.access_changed()
+
+    async def stop(self) -> None:
+        """End all workers and installations."""
+        installing = tuple(self._installing.values())
+        for task in installing:
+            task.cancel()
+        if installing:
+            await asyncio.wait(installing)
+        for running in tuple(self._running.values()):
+            await _end(running)
+        self._running.clear()
+        if self._retiring:
+            for retiring in self._retiring:
+                retiring.cancel()
+            await asyncio.wait(self._retiring)
+
+    # ---- workers -----------------------------------------------------------------------------------------------------
+
+    async def _worker(self, name: str) -> Worker:
+        """Return the worker for an extension, on its present environment and with its present configuration."""
+        now = asyncio.get_running_loop().time()
+        running = self._running.get(name)
+        if running is not None and now < self._looked.get(name, 0.0) + self._look_seconds:
+            return running.worker
+        installer = self._installer(name)
+        async with self._turns[name]:
+            configuration = await asyncio.to_thread(self._configuration, self.kind.value, name)
+            running = self._running.get(name)
+            installed = installer.place.installed()
+            same = running is not None and installed is not None and running.environment == installed.folder
+            if running is None or not same or running.configuration != configuration:
+                running = await self._replace(name, running, configuration)
+            self._looked[name] = now
+            return running.worker
+
+    async def _replace(self, name: str, old: _Running | None, configuration: Mapping[str, Any]) -> _Running:
+        installer = self._installer(name)
+        installed = await asyncio.to_thread(installer.require)
+        use = await asyncio.to_thread(Use, installed.folder)
+        try:
+            spec = worker_spec(installer.extension, installed, configuration, self._settings)
+        except BaseException:
+            use.end()
+            raise
+        spec = spec._replace(protected=self._protected, sensitive_imports=self._sensitive)
+        worker = Worker(spec, self._host, starter=self._starter)
+        running = self._running[name] = _Running(worker, use, installed.folder, configuration)
+        if old is not None:
+            task = asyncio.create_task(_retire(old, self._settings.call_timeout))
+            self._retiring.add(task)
+            task.add_done_callback(self._retiring.discard)
+        return running
+
+    def _found(self) -> Mapping[str, Extension]:
+        return {extension.name: extension for extension in self._registry if extension.kind is self.kind}
+
+    def _installer(self, name: str) -> Installer:
+        extension = self._registry.get(self.kind, name)
+        extension.require_sound()
+        known = self._installers.get(name)
+        if known is None:
+            known = self._installers[name] = Installer(
+                extension, self._settings, self._starter, decider=self._decider, protected=self._protected
+            )
+        return known
+
+
+async def _retire(running: _Running, seconds: float) -> None:
+    """Let a worker finish what it has, for as long as a call may take, and end it."""
+    try:
+        async with asyncio.timeout(seconds):
+            while running.worker.in_flight:  # noqa: ASYNC110 - a worker does not tell when it has nothing to do
+                await asyncio.sleep(_DRAIN_PAUSE)
+    except TimeoutError:
+        pass
+    finally:
+        await _end(running)
+
+
+async def _end(running: _Running) -> None:
+    try:
+        await running.worker.stop()
+    finally:
+        running.use.end()

@@ -1,0 +1,164 @@
+"""Importing extension code, always under the extension's own guard, and collecting what it declares.
+
+An extension is a package of its own, ``democrai_extensions.<kind>.<name>``, whose files are the files of its folder:
+relative imports work, two extensions with a file of the same name do not meet. Nothing is read from or written to a
+bytecode cache: what lies there could have been put there by somebody else than the compiler.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import importlib.util
+import inspect
+import os
+import re
+import sys
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from democrai_sandbox.guard import own_code
+from democrai_sandbox.policy import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from democrai_sandbox.guard.views import RawView
+
+PACKAGE = "democrai_extensions"
+SURFACES = ("render", "action", "command", "task", "method", "tool", "agent", "pipeline", "step")
+_MOST_SURFACES = 1000
+_LONGEST_NAME = 128
+
+
+class Surface(NamedTuple):
+    """A function that an extension offers to be called."""
+
+    kind: str
+    name: str
+    options: dict[str, Any]
+    function: FunctionType
+
+    @property
+    def is_async(self) -> bool:
+        """Whether calling it makes a coroutine."""
+        return bool(self.function.__code__.co_flags & inspect.CO_COROUTINE)
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it yields its results one by one."""
+        return bool(self.function.__code__.co_flags & (inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR))
+
+
+class Declarations:
+    """Takes down what extensions declare while they are imported, each for itself and at no other time."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self._open: dict[str, dict[tuple[str, str], Surface]] = {}
+
+    def begin(self, label: str) -> None:
+        """Listen to a subject, which is about to be imported."""
+        self._open[label] = {}
+
+    def end(self, label: str) -> tuple[Surface, ...]:
+        """Return what the subject has declared, and listen no longer."""
+        return tuple(self._open.pop(label, {}).values())
+
+    def declare(self, view: RawView | None, kind: str, name: str, options: dict[str, Any], function: Any) -> None:
+        """Take one declaration down: the service behind the decorators of the SDK."""
+        if view is None:
+            return  # an extension's file that somebody imports as it is, to test its functions
+        taken = self._open.get(view.labels[-1])
+        if taken is None:
+            raise InvalidInputError.of(f"a {kind} is declared while its file is imported, not later", pointer=f"/{kind}")
+        if kind not in SURFACES:
+            raise InvalidInputError.of(f"unknown kind {kind!r}; one of: {', '.join(SURFACES)}", pointer="/kind")
+        if type(name) is not str or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
+            raise InvalidInputError.of(f"expected a name of at most {_LONGEST_NAME} characters", pointer=f"/{kind}")
+        if type(function) is not FunctionType:
+            raise InvalidInputError.of(f"expected a function, got {type(function).__name__}", pointer=f"/{kind}/{name}")
+        if (kind, name) in taken:
+            raise InvalidInputError.of(f"{kind} {name!r} is declared twice", pointer=f"/{kind}/{name}")
+        if len(taken) >= _MOST_SURFACES:
+            raise InvalidInputError.of(f"more than {_MOST_SURFACES} declarations", pointer=f"/{kind}/{name}")
+        taken[kind, name] = Surface(kind, name, options, function)
+
+
+def package_name(kind: str, name: str) -> str:
+    """Return the package in which the code of an extension is imported."""
+    safe = re.sub(r"[^A-Za-z0-9]", lambda match: f"_{ord(match[0]):x}_", name)
+    return f"{PACKAGE}.{kind}.x_{safe}"
+
+
+def prepare(kind: str, name: str, folder: str) -> str:
+    """Make the package of an extension known to the import system, and return its name. Done by the host."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+    package = package_name(kind, name)
+    parent, _, _ = package.rpartition(".")
+    for outer in (PACKAGE, parent):
+        sys.modules.setdefault(outer, _bare_package(outer, ()))
+    forget(package)
+    sys.modules[package] = _bare_package(package, (folder,))
+    return package
+
+
+def forget(package: str) -> None:
+    """Drop the modules of an extension, before it is loaded again."""
+    for name in [name for name in sys.modules if name == package or name.startswith(package + ".")]:
+        del sys.modules[name]
+
+
+def preload() -> None:
+    """Import what extensions import of ours, before the first guard: inside one it would be imported as theirs.
+
+    By name, because the SDK stands above the runtime.
+    """
+    importlib.import_module("democrai_sandbox.sdk")
+
+
+def import_entry(package: str, entry: str) -> None:
+    """Import the file of an extension that declares its surfaces. Runs under its guard."""
+    stem, _ = os.path.splitext(entry)  # noqa: PTH122 - no pathlib inside a guard that may deny it
+    importlib.import_module(f"{package}.{stem.replace('/', '.')}")
+
+
+def _bare_package(name: str, path: Iterable[str]) -> ModuleType:
+    module = ModuleType(name)
+    module.__path__ = list(path)
+    module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
+    module.__package__ = name
+    return module
+
+
+class _Finder:
+    """Finds the files of extensions, below their packages only."""
+
+    @staticmethod
+    def find_spec(
+        name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return how a module of an extension is loaded; None for all others."""
+        del target
+        if not name.startswith(PACKAGE + ".") or path is None:
+            return None
+        tail = name.rpartition(".")[2]
+        for folder in path:
+            for file, places in ((f"{folder}/{tail}/__init__.py", [f"{folder}/{tail}"]), (f"{folder}/{tail}.py", None)):
+                if os.path.isfile(file):  # noqa: PTH113 - pathlib would do more than ask
+                    return importlib.util.spec_from_file_location(
+                        name, file, loader=_Loader(name, file), submodule_search_locations=places
+                    )
+        return None
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Compiles the source each time and tells the guard whose code it is."""
+
+    def get_code(self, fullname: str) -> Any:
+        """Return the code of a file, marked as the subject's."""
+        path = self.get_filename(fullname)
+        code = compile(self.get_data(path), path, "exec", dont_inherit=True)
+        own_code(code)
+        return code

@@ -1,0 +1,138 @@
+"""What a call into an extension came to, as plain data: the one form in which it leaves a guard or a process.
+
+``capture`` runs inside the guard, next to the extension's objects; ``release`` runs in the host and never touches one
+of them. An exception is told in texts, because its methods are code of whoever raised it; the errors of the sandbox
+itself are rebuilt, so that the host and the other side of a process see the same denial.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox import errors
+from democrai_sandbox.guard import plain
+from democrai_sandbox.policy import AccessDecision, DecisionCode, InvalidInputError, Problem, SandboxError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+VALUE = "value"
+DENIED = "denied"
+INVALID = "invalid"
+REFUSED = "refused"
+FAILED = "failed"
+
+_LONGEST_TEXT = 20_000
+_CLASSES: dict[str, type[Any]] = {
+    name: kind for name in errors.__all__ if isinstance(kind := getattr(errors, name), type)
+}
+_DENIALS = {name: kind for name, kind in _CLASSES.items() if issubclass(kind, errors.SandboxDenied)}
+_INVALID = {name: kind for name, kind in _CLASSES.items() if issubclass(kind, InvalidInputError)}
+
+Outcome = tuple[Any, ...]
+
+
+def capture(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Outcome:
+    """Return what a call comes to. Whatever it raises is an outcome too, an exit of the interpreter included."""
+    try:
+        return (VALUE, plain(function(*args, **kwargs), lists=True))
+    except BaseException as error:  # noqa: BLE001 - an extension must not end its host
+        return describe(error)
+
+
+async def capture_async(function: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Outcome:
+    """Return what a coroutine comes to. Its cancellation is the caller's, and goes on to it."""
+    try:
+        return (VALUE, plain(await function(*args, **kwargs), lists=True))
+    except (asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:  # noqa: BLE001 - likewise
+        return describe(error)
+
+
+def describe(error: BaseException) -> Outcome:
+    """Return an exception as plain data."""
+    name = type(error).__name__
+    if _DENIALS.get(name) is type(error) and isinstance(error, errors.SandboxDenied):
+        return (DENIED, name, _denial_facts(error))
+    if _INVALID.get(name) is type(error) and isinstance(error, InvalidInputError):
+        return (INVALID, name, [[item.pointer, item.message, item.suggestion] for item in error.problems])
+    if type(error) is not errors.ExtensionFailed and type(error) in _ours(name):
+        return (REFUSED, name, _text(error))
+    lines = traceback.format_exception(error, limit=-20)
+    return (FAILED, name, _text(error), "".join(lines)[-_LONGEST_TEXT:])
+
+
+def release(outcome: Any) -> Any:
+    """Return the value of an outcome, or raise what it says. The outcome is copied first: an extension made it."""
+    kind, *facts = plain(outcome)
+    if kind == VALUE:
+        return facts[0]
+    if kind == DENIED:
+        raise _denial(*facts)
+    if kind == INVALID:
+        name, problems = facts
+        raise _INVALID[name](Problem(*problem) for problem in problems)
+    if kind == REFUSED:
+        raise _refusal(*facts)
+    name, message, trace = facts
+    raise errors.ExtensionFailed(message, kind=name, traceback=trace)
+
+
+def _denial_facts(error: errors.SandboxDenied) -> dict[str, Any]:
+    decision = getattr(error, "decision", None)
+    return {
+        "target": error.target,
+        "subject": error.subject,
+        "subject_kind": error.subject_kind,
+        "chain": list(map(str, error.subject_chain)),
+        "operations": list(error.operations),
+        "installing": error.installing,
+        "decision": [str(decision.code), decision.requires_approval, decision.message, decision.request_id]
+        if isinstance(decision, AccessDecision)
+        else None,
+    }
+
+
+def _denial(name: str, facts: dict[str, Any]) -> errors.SandboxDenied:
+    decision = facts.pop("decision")
+    for key in ("chain", "operations"):
+        facts[key] = tuple(facts[key])
+    denial = _DENIALS[name](**facts)
+    if decision is not None and isinstance(denial, errors.NetworkDenied):
+        code, *rest = decision
+        denial.decision = AccessDecision(DecisionCode(code).allows, DecisionCode(code), *rest)
+    return denial
+
+
+def _refusal(name: str, message: str) -> SandboxError:
+    """Return another error of the sandbox; one that cannot be made of its text alone is told by its name."""
+    for kind in _ours(name):
+        try:
+            return kind(message)
+        except TypeError:
+            continue
+    return errors.ExtensionFailed(message, kind=name)
+
+
+def _ours(name: str) -> list[type[SandboxError]]:
+    """Return the errors of this distribution with a name; a class that somebody else made up is not among them."""
+    found, waiting = [], [SandboxError]
+    while waiting:
+        kind = waiting.pop()
+        waiting += kind.__subclasses__()
+        place = sys.modules.get(kind.__module__) if kind.__module__.startswith("democrai_sandbox.") else None
+        if kind.__name__ == name and getattr(place, name, None) is kind:
+            found.append(kind)
+    return found
+
+
+def _text(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - __str__ is the extension's
+        return "(its text cannot be had)"
+    return str.encode(text, "utf-8", "backslashreplace").decode()[:_LONGEST_TEXT]

@@ -1,0 +1,96 @@
+"""What a host settles about its extensions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from democrai_sandbox.policy import InvalidInputError, Problem, Subject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+class Isolation(StrEnum):
+    """Where the code of a subject runs."""
+
+    IN_PROCESS = "in_process"
+    """In the host's own process, under its guard: the default for modules."""
+    PROCESS = "process"
+    """In a worker process of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeSettings:
+    """Where extensions are, where they keep their data, and how long they may take."""
+
+    data_dir: str
+    """Each subject has a folder of its own in it, such as ``modules/reports``; no subject reads another's."""
+    modules_path: str | None = None
+    engines_path: str | None = None
+    extractors_path: str | None = None
+    extra_module_dirs: tuple[str, ...] = ()
+    extra_engine_dirs: tuple[str, ...] = ()
+    extra_extractor_dirs: tuple[str, ...] = ()
+    isolation: Mapping[str, str] = field(default_factory=dict)
+    """Subjects, such as ``module:reports``, and how they are isolated: ``process`` or ``in_process``."""
+    call_timeout: float = 30.0
+    """Seconds for a render, an action or a command."""
+    load_timeout: float = 30.0
+    """Seconds for importing an extension."""
+    threads_per_subject: int = 8
+    """How many calls of functions that are not async one subject has under way; further ones wait."""
+    capture_output: bool = True
+    """Keep what extensions print for the host to read, instead of letting it through to its own output."""
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense, all at once."""
+        problems = [*self._path_problems(), *self._isolation_problems()]
+        for name in ("call_timeout", "load_timeout"):
+            if not 0 < getattr(self, name) < float("inf"):
+                problems.append(Problem(f"/{name}", "expected a positive number of seconds"))
+        if problems:
+            raise InvalidInputError(problems)
+
+    def folders(self, kind: str) -> tuple[str, ...]:
+        """Return the folders in which extensions of a kind are looked for, the main one first."""
+        main = {"module": self.modules_path, "engine": self.engines_path, "extractor": self.extractors_path}[kind]
+        extra = {
+            "module": self.extra_module_dirs,
+            "engine": self.extra_engine_dirs,
+            "extractor": self.extra_extractor_dirs,
+        }[kind]
+        return (*((main,) if main else ()), *extra)
+
+    def data_of(self, subject: Subject) -> str:
+        """Return the folder of a subject's own data."""
+        return str(Path(self.data_dir, f"{subject.kind}s", subject.name))
+
+    def isolation_of(self, subject: Subject) -> Isolation:
+        """Return where the code of a subject runs."""
+        return Isolation(self.isolation.get(str(subject), Isolation.IN_PROCESS))
+
+    @property
+    def protected(self) -> tuple[str, ...]:
+        """What no subject reaches unless it is its own: data and code of all the others."""
+        kinds = ("module", "engine", "extractor")
+        return (self.data_dir, *(folder for kind in kinds for folder in self.folders(kind)))
+
+    def _path_problems(self) -> Iterator[Problem]:
+        if not Path(self.data_dir).is_absolute():
+            yield Problem("/data_dir", f"expected an absolute path, got {self.data_dir!r}")
+        for kind in ("module", "engine", "extractor"):
+            for folder in self.folders(kind):
+                if not Path(folder).is_absolute():
+                    yield Problem(f"/{kind}s_path", f"expected an absolute path, got {folder!r}")
+
+    def _isolation_problems(self) -> Iterator[Problem]:
+        for label, how in self.isolation.items():
+            try:
+                Subject.parse(label)
+            except InvalidInputError as error:
+                yield from (Problem(f"/isolation/{label}", item.message) for item in error.problems)
+            if how not in tuple(Isolation):
+                yield Problem(f"/isolation/{label}", f"expected one of {', '.join(Isolation)}, got {how!r}")

@@ -1,0 +1,74 @@
+"""Threads for functions that are not async: each subject has its own, so one that never returns holds up only itself.
+
+The threads are the host's and unguarded; each job brings its guard. They are daemons: the executor of the standard
+library would wait at the end of the process for a call that never comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_Job = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", "Callable[..., Any]", tuple[Any, ...]]
+
+
+class Threads:
+    """A few threads that take jobs from one queue, started when they are needed."""
+
+    def __init__(self, most: int, name: str) -> None:
+        """Settle how many there may be."""
+        self._most = most
+        self._name = name
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._started = 0
+        self._idle = 0
+
+    def submit(self, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        """Run a function in a thread and return its future on the running loop. It may be abandoned, not stopped."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        with self._lock:
+            if self._idle <= 0 and self._started < self._most:
+                self._started += 1
+                threading.Thread(target=self._work, name=f"{self._name}-{self._started}", daemon=True).start()
+            else:
+                self._idle -= 1
+        self._jobs.put((loop, future, function, args))
+        return future
+
+    def stop(self) -> None:
+        """Let idle threads end; one that is busy ends after its job."""
+        with self._lock:
+            for _ in range(self._started):
+                self._jobs.put(None)
+            self._started = self._most
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            loop, future, function, args = job
+            try:
+                outcome, error = function(*args), None
+            except BaseException as raised:  # noqa: BLE001 - whoever waits gets it
+                outcome, error = None, raised
+            with self._lock:
+                self._idle += 1
+            try:
+                loop.call_soon_threadsafe(_settle, future, outcome, error)
+            except RuntimeError:  # the loop is closed, nobody waits any more
+                pass
+            del job, future, function, args, outcome, error
+
+
+def _settle(future: asyncio.Future[Any], outcome: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(outcome)
+    else:
+        future.set_exception(error)

@@ -1,0 +1,28 @@
+"""What extension code imports: ``from democrai_sandbox import sdk``. It needs nothing but the standard library."""
+
+from __future__ import annotations
+
+from . import access, ai, engines, media, tasks
+from .ai import agent, pipeline, tool
+from .declaring import action, command, method, render, task
+from .requesting import Request, data_dir, extension_dir, request
+
+__all__ = [
+    "Request",
+    "access",
+    "action",
+    "agent",
+    "ai",
+    "command",
+    "data_dir",
+    "engines",
+    "extension_dir",
+    "media",
+    "method",
+    "pipeline",
+    "render",
+    "request",
+    "task",
+    "tasks",
+    "tool",
+]

@@ -1,0 +1,70 @@
+"""Asking for access that is not declared: the approval flow for what only turns up while the application runs."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.guard import ask_external_access
+from democrai_sandbox.runtime import doors
+
+if TYPE_CHECKING:
+    from democrai_sandbox.policy import AccessDecision
+
+EXTERNAL_RESOURCE_NETWORK = "network"
+EXTERNAL_RESOURCE_FILESYSTEM = "filesystem"
+EXTERNAL_RESOURCE_SYSTEM_DEPENDENCY = "system_dependency"
+
+
+def check_external_access(
+    *, resource_type: str, operation: str, target: str, register_request: bool = True
+) -> AccessDecision:
+    """Return whether this subject may do something: declared, approved, denied, or now waiting for an administrator.
+
+    Who asks is what the guard says. With ``register_request``, what nobody has decided becomes a pending request.
+    """
+    return ask_external_access(resource_type, operation, target, register_request=register_request)
+
+
+def require_external_access(
+    *, resource_type: str, operation: str, target: str, resume_action: str, resume_context: Any = None
+) -> AccessDecision:
+    """Ask, and leave word how to go on: after an approval the action runs as whoever made this request.
+
+    ``resume_context`` is JSON data, kept encrypted. The decision is returned, not raised.
+    """
+    context = None if resume_context is None else json.dumps(resume_context)
+    return ask_external_access(
+        resource_type, operation, target, register_request=True, resume_action=resume_action, resume_context=context
+    )
+
+
+def pending_requests() -> list[dict[str, Any]]:
+    """Return what waits for a decision. Only for modules that the host has made access managers."""
+    listed: list[dict[str, Any]] = doors.call("access.manage", "pending", {})
+    return listed
+
+
+def approve_for_session(request_id: str, *, reason: str = "") -> dict[str, Any]:
+    """Approve a request until its session ends; skipped, and told so, when it has none. For access managers."""
+    return _manage("approve_for_session", request_id, reason)
+
+
+def approve_permanently(request_id: str, *, reason: str = "") -> dict[str, Any]:
+    """Approve a request from now on. For access managers, and never about themselves."""
+    return _manage("approve_permanently", request_id, reason)
+
+
+def deny_external_access(request_id: str, *, reason: str = "") -> dict[str, Any]:
+    """Deny a request from now on. For access managers."""
+    return _manage("deny_external_access", request_id, reason)
+
+
+def revoke(decision_id: str, *, reason: str = "") -> dict[str, Any]:
+    """End an approval or a denial. For access managers."""
+    return _manage("revoke", decision_id, reason)
+
+
+def _manage(act: str, identifier: str, reason: str) -> dict[str, Any]:
+    done: dict[str, Any] = doors.call("access.manage", act, {"id": identifier, "reason": reason})
+    return done
