@@ -200,7 +200,7 @@ class EnvironmentDenied(SandboxDenied):
     def hint(self) -> str:
         """Say that no declaration opens this."""
         if not self.target.startswith("DEMOCRAI_"):
-            return f"{self.target} would change how names are looked up for the whole process."
+            return f"{self.target} would make programs, or the process itself, use other code or names than their own."
         return "DEMOCRAI_* belongs to the runtime, which sets it for children by itself; use another name."
 
 

@@ -2,39 +2,62 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.access.identity import Caller
 from democrai_sandbox.guard import access_changed, configure_guard, served
+from democrai_sandbox.manifests import ManifestKind, ModuleManifest
+from democrai_sandbox.policy import InvalidInputError, rules_for_paths
 
 from . import doors
+from .ai.running import AiRuntime
+from .children import Children, Rights
+from .engines import InstalledRuntime
 from .extensions import discover
-from .loading import Declarations, preload
+from .hosting import WorkerHost
+from .installs.doors import EngineDoors
+from .isolation import Workers
+from .loading import Declarations, Surface, preload
 from .managing import Managing
+from .mcp import McpRuntime
+from .mcp.services import services as mcp_services
+from .media.service import Media
+from .media.doors import MediaDoors
 from .modules import ModuleRuntime
 from .output import Output, divert_output
+from .store import RuntimeStore
+from .tasks import TaskRuntime, TaskService
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from typing import Self
 
     from democrai_sandbox.access import Access
     from democrai_sandbox.guard import DenialRecorder, EndpointObserver
     from democrai_sandbox.guard.views import RawView
+    from democrai_sandbox.policy import Subject
 
+    from .ai.interface import Model
+    from .extensions import Extension
+    from .modules import LoadedModule
     from .settings import RuntimeSettings
 
 NOBODY = Caller()
 
 
 class Runtime:
-    """Everything that runs extensions in this process. One per process; make it before the first guard."""
+    """Everything that runs extensions in this process. One per process; make it before the first guard.
+
+    ``async with`` starts and stops it on the host's loop, on which all its parts answer.
+    """
 
     def __init__(
         self,
         settings: RuntimeSettings,
         access: Access,
         *,
+        models: Mapping[str, Model] | None = None,
         protected_paths: Iterable[str] = (),
         recorder: DenialRecorder | None = None,
         observer: EndpointObserver | None = None,
@@ -44,56 +67,135 @@ class Runtime:
         ``protected_paths`` are the host's own files, such as its configuration and the database of the access service.
         """
         preload()
+        shut = (*settings.protected, *protected_paths)
+        configure_guard(decider=access.service, recorder=recorder, observer=observer, protected_paths=shut)
         self.settings = settings
         self.access = access
         self.registry = discover(settings)
-        self._registered = {
+        self.store = RuntimeStore(access.store.database)
+        self.output = Output()
+        self._declarations = Declarations()
+        self._workers = WorkerHost(access.service, self.output, recorder)
+        self._isolated = Workers(settings, self._workers, protected=shut)
+        self.modules = ModuleRuntime(settings, self.registry, self._declarations)
+        self.tasks = TaskRuntime(self.store, self.modules.call, node=access.bus.node)
+        self.children = Children(Rights(access.service, owned=self._own_places), home_of=settings.data_of)
+        self.engines = self._installed(ManifestKind.ENGINE, tuple(protected_paths))
+        self.extractors = self._installed(ManifestKind.EXTRACTOR, tuple(protected_paths))
+        self.ai = AiRuntime(models, activate=lambda name, caller: self.modules.loaded(name).activation.guard(caller))
+        self.mcp = McpRuntime(self.store, access.service)
+        self.media = Media(access.service, data_dir=settings.data_dir)
+        self._open_doors()
+
+    async def start(self) -> None:
+        """Import the modules, each under its guard, and begin to serve. A broken one is listed, the others run."""
+        if self.settings.capture_output:
+            divert_output()
+        self.children.open()
+        await self.engines.recover()
+        await self.extractors.recover()
+        await asyncio.to_thread(self.modules.load_all, NOBODY)
+        await self.modules.start_isolated(self._isolated)
+        for module in self.modules.all_loaded():
+            self._take_over(module)
+        for name, problems in self.ai.link().items():
+            if name:
+                self.modules.break_module(name, problems)
+        await self.tasks.start()
+        self.access.node.on_change(self._changed)
+
+    async def stop(self) -> None:
+        """End what runs, and wait for it."""
+        await self.tasks.stop()
+        await self.engines.stop()
+        await self.extractors.stop()
+        await self._isolated.stop()
+        await asyncio.to_thread(self.children.close)
+        self.media.close()
+        self.modules.stop()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    @property
+    def extensions(self) -> tuple[Extension, ...]:
+        """All extensions, with what is wrong with those that are broken."""
+        return (*self.modules.extensions.values(), *self.registry.engines.values(), *self.registry.extractors.values())
+
+    # ---- putting together --------------------------------------------------------------------------------------------
+
+    def _installed(self, kind: ManifestKind, protected: tuple[str, ...]) -> InstalledRuntime:
+        return InstalledRuntime(
+            kind,
+            self.settings,
+            self.registry,
+            self._workers,
+            configuration=self.store.settings,
+            decider=self.access.service,
+            protected=protected,
+        )
+
+    def _open_doors(self) -> None:
+        everywhere: dict[str, Any] = {
+            **TaskService(self.tasks).services(),
+            **EngineDoors(self.engines, self.extractors).services(),
+            **MediaDoors(self.media).services(),
+            **mcp_services(self.mcp),
+            **self.children.services(),
+            "access.manage": Managing(self.access, self.access.settings.managers).manage,
+        }
+        self._workers.serve({**everywhere, "children.start": self.children.start_apart})
+        here: dict[str, Any] = {
+            "declare": self._declarations.declare,
+            "request": _request,
+            "places": self._places,
+            "output.write": self.output.write,
+            "ai.entrance": self.ai.entrance,
+        }
+        doors.install({**everywhere, **here})
+
+    def _take_over(self, module: LoadedModule) -> None:
+        """Make the tasks, tools, agents and pipelines of a module known; what is wrong with one breaks the module."""
+        name, manifest = module.extension.name, module.extension.manifest
+        if not isinstance(manifest, ModuleManifest):
+            return
+        own = rules_for_paths(self._own_places(module.extension.subject))
+        try:
+            for surface in module.surfaces.values():
+                if surface.kind == "task":
+                    self.tasks.declare(name, surface.name, **surface.options)
+            self.ai.declare(manifest, [item for item in module.surfaces.values() if isinstance(item, Surface)], own)
+        except InvalidInputError as error:
+            self.modules.break_module(name, error.problems)
+
+    def _changed(self) -> None:
+        """Have everybody ask again, here and in the workers: something was decided."""
+        access_changed()
+        self.engines.access_changed()
+        self.extractors.access_changed()
+        self._isolated.access_changed()
+
+    def _found(self, label: str) -> Extension | None:
+        kind, _, name = label.partition(":")
+        by_kind = {
             "module": self.registry.modules,
             "engine": self.registry.engines,
             "extractor": self.registry.extractors,
         }
-        self.output = Output()
-        self.declarations = Declarations()
-        self.modules = ModuleRuntime(settings, self.registry, self.declarations)
-        configure_guard(
-            decider=access.service,
-            recorder=recorder,
-            observer=observer,
-            protected_paths=[*settings.protected, *protected_paths],
-        )
-        access.node.on_change(access_changed)
-        doors.install(
-            {
-                "declare": self.declarations.declare,
-                "request": _request,
-                "places": self._places,
-                "output.write": self.output.write,
-                "access.manage": Managing(access, access.settings.managers).manage,
-            }
-        )
+        return by_kind.get(kind, {}).get(name)
 
-    def start(self) -> None:
-        """Import the modules, each under its guard. A broken one is listed, the others run."""
-        if self.settings.capture_output:
-            divert_output()
-        self.modules.load_all(NOBODY)
-
-    def stop(self) -> None:
-        """End what runs."""
-        self.modules.stop()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+    def _own_places(self, subject: Subject) -> tuple[str, ...]:
+        found = self._found(str(subject))
+        return () if found is None else (found.folder, self.settings.data_of(subject))
 
     def _places(self, view: RawView | None) -> tuple[str, str]:
         """Return the data folder and the own folder of the extension that asks."""
         for label in reversed(view.labels if view else ()):
-            kind, _, name = label.partition(":")
-            found = self._registered.get(kind, {}).get(name)
+            found = self._found(label)
             if found is not None:
                 return self.settings.data_of(found.subject), found.folder
         return "", ""

@@ -113,9 +113,10 @@ def forget(package: str) -> None:
 def preload() -> None:
     """Import what extensions import of ours, before the first guard: inside one it would be imported as theirs.
 
-    By name, because the SDK stands above the runtime.
+    By name, because the SDK stands above the runtime. The libraries are those that ours first need inside a guard.
     """
-    importlib.import_module("democrai_sandbox.sdk")
+    for name in ("democrai_sandbox.sdk", "asyncio", "http.client", "json", "ssl", "traceback"):
+        importlib.import_module(name)
 
 
 def import_entry(package: str, entry: str) -> None:

@@ -15,6 +15,7 @@ from .activation import Activation
 from .calls import check_params, run_surface
 from .loading import Surface, import_entry, prepare
 from .outcomes import capture, release
+from .settings import Isolation
 from .threads import Threads
 
 if TYPE_CHECKING:
@@ -24,8 +25,11 @@ if TYPE_CHECKING:
     from democrai_sandbox.policy import SubjectChain
 
     from .extensions import Extension, Registry
+    from .isolation import Workers
     from .loading import Declarations
     from .settings import RuntimeSettings
+    from .worker.interface import SurfaceInfo
+    from .worker.pool import Worker
 
 RENDER = "render"
 ACTION = "action"
@@ -33,14 +37,15 @@ COMMAND = "command"
 
 
 class LoadedModule(NamedTuple):
-    """A module whose code is in memory."""
+    """A module whose code is in memory, here or in a worker."""
 
     extension: Extension
     activation: Activation
-    surfaces: Mapping[tuple[str, str], Surface]
+    surfaces: Mapping[tuple[str, str], Surface | SurfaceInfo]
     threads: Threads
+    worker: Worker | None = None
 
-    def surface(self, kind: str, name: str) -> Surface:
+    def surface(self, kind: str, name: str) -> Surface | SurfaceInfo:
         """Return one of its functions; one that is not there is an error that names the nearest."""
         found = self.surfaces.get((kind, name))
         if found is not None:
@@ -66,10 +71,26 @@ class ModuleRuntime:
         return dict(self._found)
 
     def load_all(self, nobody: Caller) -> None:
-        """Import every module that is not broken, each under its guard."""
+        """Import every module that is not broken, each under its guard, but for those that are isolated."""
         for name, extension in list(self._found.items()):
-            if not extension.is_broken:
+            if not extension.is_broken and not self._is_isolated(extension):
                 self._load(name, extension, nobody)
+
+    async def start_isolated(self, workers: Workers) -> None:
+        """Start the workers of the modules that are isolated; they import their module there."""
+        for name, extension in list(self._found.items()):
+            manifest = extension.manifest
+            if extension.is_broken or not self._is_isolated(extension) or not isinstance(manifest, ModuleManifest):
+                continue
+            worker = workers.of_module(extension, manifest)
+            try:
+                surfaces = await worker.start()
+                self._accept(extension, module_activation(extension, self._settings), surfaces, worker)
+            except SandboxError as error:
+                self._found[name] = extension.broken(Problem("", error.diagnostics()))
+
+    def _is_isolated(self, extension: Extension) -> bool:
+        return self._settings.isolation_of(extension.subject) is Isolation.PROCESS
 
     def loaded(self, name: str) -> LoadedModule:
         """Return a module that can be called; raise what is wrong with it, or that there is none."""
@@ -118,14 +139,13 @@ class ModuleRuntime:
         """Call a function of a module for somebody, within its time. Plain data goes in and comes out."""
         module = self.loaded(name)
         surface = module.surface(kind, operation)
+        given = check_params(params)
+        limit = self._settings.call_timeout if seconds is None else seconds
+        if not isinstance(surface, Surface) or module.worker is not None:
+            return await _in_worker(module, kind, operation, given, caller, limit, ancestors)
         activation = module.activation.below(ancestors) if ancestors else module.activation
         return await run_surface(
-            surface,
-            check_params(params),
-            guard=activation.guard(caller),
-            caller=caller,
-            threads=module.threads,
-            seconds=self._settings.call_timeout if seconds is None else seconds,
+            surface, given, guard=activation.guard(caller), caller=caller, threads=module.threads, seconds=limit
         )
 
     def stop(self) -> None:
@@ -140,14 +160,23 @@ class ModuleRuntime:
         except SandboxError as error:
             self._found[name] = extension.broken(Problem("", error.diagnostics()))
             return
-        streams = [surface for surface in surfaces if surface.is_stream]
-        if streams:
-            what = f"{streams[0].kind} {streams[0].name!r} yields; a module's functions return"
-            self._found[name] = extension.broken(Problem("", what))
-            return
+        self._accept(extension, activation, {(surface.kind, surface.name): surface for surface in surfaces})
+
+    def _accept(
+        self,
+        extension: Extension,
+        activation: Activation,
+        surfaces: Mapping[tuple[str, str], Surface | SurfaceInfo],
+        worker: Worker | None = None,
+    ) -> None:
+        name = extension.name
+        for surface in surfaces.values():
+            if surface.is_stream:
+                what = f"{surface.kind} {surface.name!r} yields; a module's functions return"
+                self._found[name] = extension.broken(Problem("", what))
+                return
         threads = Threads(self._settings.threads_per_subject, f"module-{name}")
-        by_name = {(surface.kind, surface.name): surface for surface in surfaces}
-        self._loaded[name] = LoadedModule(extension, activation, by_name, threads)
+        self._loaded[name] = LoadedModule(extension, activation, surfaces, threads, worker)
 
     def _import(self, extension: Extension, activation: Activation, nobody: Caller) -> tuple[Surface, ...]:
         """Import under the guard, in a thread of its own that can be given up."""
@@ -168,6 +197,21 @@ class ModuleRuntime:
             raise CallTimeout(f"its import did not end within {self._settings.load_timeout:g} s")
         release(outcome[0])
         return surfaces
+
+
+async def _in_worker(
+    module: LoadedModule,
+    kind: str,
+    operation: str,
+    params: dict[str, Any],
+    caller: Caller,
+    seconds: float,
+    ancestors: SubjectChain,
+) -> Any:
+    if module.worker is None:
+        raise ExtensionUnknown(f"module {module.extension.name!r} has no worker")
+    chain = tuple(map(str, ancestors))
+    return await module.worker.call(kind, operation, params, caller=caller, ancestors=chain, timeout=seconds)
 
 
 def module_activation(extension: Extension, settings: RuntimeSettings) -> Activation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import access, ai, engines, media, tasks
+from . import access, ai, engines, mcp, media, tasks
 from .ai import agent, pipeline, tool
 from .declaring import action, command, method, render, task
 from .requesting import Request, data_dir, extension_dir, request
@@ -17,6 +17,7 @@ __all__ = [
     "data_dir",
     "engines",
     "extension_dir",
+    "mcp",
     "media",
     "method",
     "pipeline",

@@ -425,6 +425,7 @@ PyObject *core_entrance(PyObject *module, PyObject *args);
 extern PyTypeObject Door_Type, Entrance_Type;
 int doors_ready(void);
 int guard_prepare(void);
+int steps_isolate(PyObject *result);
 PyObject *guarded_result(State *state, PyObject *result);
 
 PyObject *served_save(void);

@@ -126,6 +126,9 @@ static PyObject *entrance_call(PyObject *self, PyObject *const *args, size_t nar
         state_leave(&entered);
         served_restore(served);
         result = guarded_result(state, result);
+        if (steps_isolate(result) < 0) {
+            Py_CLEAR(result);
+        }
     }
     Py_XDECREF(state);
     return result;

@@ -213,20 +213,27 @@ static void steps_dealloc(PyObject *self)
     PyObject_GC_Del(self);
 }
 
-/* isolated() -> itself, with a context of its own, as a task has. For the host's own code. */
+/* Gives steps a context of their own, as a task has; anything else is left as it is. NULL passes. */
+int steps_isolate(PyObject *result)
+{
+    if (result == NULL || !Py_IS_TYPE(result, &Steps_Type)) {
+        return 0;
+    }
+    PyObject *context = PyContext_CopyCurrent();
+    if (context != NULL) {
+        Py_XSETREF(((Steps *)result)->context, context);
+    }
+    return context ? 0 : -1;
+}
+
+/* isolated() -> itself, with a context of its own. For the host's own code. */
 static PyObject *steps_isolated(PyObject *self, PyObject *unused)
 {
-    Steps *steps = (Steps *)self;
     State *state = state_guarding();
     if (state != NULL) {
         return deny_text(state, DENY_TAMPER, "isolated");
     }
-    PyObject *context = PyContext_CopyCurrent();
-    if (context == NULL) {
-        return NULL;
-    }
-    Py_XSETREF(steps->context, context);
-    return Py_NewRef(self);
+    return steps_isolate(self) < 0 ? NULL : Py_NewRef(self);
 }
 
 static PyObject *steps_abandon(PyObject *self, PyObject *unused)

@@ -1,0 +1,71 @@
+"""Subjects that the host's configuration puts into a worker process of their own: ``isolation: process``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from democrai_sandbox.policy import rules_to_json
+
+from .worker.interface import WorkerSpec
+from .worker.pool import Worker
+
+if TYPE_CHECKING:
+    from democrai_sandbox.manifests import ModuleManifest
+
+    from .extensions import Extension
+    from .settings import RuntimeSettings
+    from .worker.interface import Host, Starter
+
+
+class Workers:
+    """The workers of subjects that are isolated; engines and extractors have theirs by nature, and apart."""
+
+    def __init__(
+        self, settings: RuntimeSettings, host: Host, *, protected: tuple[str, ...], starter: Starter | None = None
+    ) -> None:
+        """Take what no subject may reach, as this process's own guard was told."""
+        self._settings = settings
+        self._host = host
+        self._protected = protected
+        self._starter = starter
+        self._workers: dict[str, Worker] = {}
+
+    def of_module(self, extension: Extension, manifest: ModuleManifest) -> Worker:
+        """Return the worker of a module, which is started by its first use."""
+        data = self._settings.data_of(extension.subject)
+        Path(data).mkdir(mode=0o700, parents=True, exist_ok=True)
+        spec = WorkerSpec(
+            kind=extension.kind.value,
+            name=extension.name,
+            folder=extension.folder,
+            interpreter=sys.executable,
+            entry=manifest.entry,
+            data_dir=data,
+            access=rules_to_json(manifest.access),
+            allowed_imports=manifest.allowed_imports,
+            own_read=(extension.folder,),
+            own_write=(data,),
+            protected=self._protected,
+            threads=self._settings.threads_per_subject,
+            start_timeout=self._settings.load_timeout,
+            call_timeout=self._settings.call_timeout,
+        )
+        return self.add(spec)
+
+    def add(self, spec: WorkerSpec) -> Worker:
+        """Return the worker for a specification."""
+        worker = self._workers[spec.label] = Worker(spec, self._host, starter=self._starter)
+        return worker
+
+    def access_changed(self) -> None:
+        """Have the guards in the workers ask again. From any thread."""
+        for worker in tuple(self._workers.values()):
+            worker.access_changed()
+
+    async def stop(self) -> None:
+        """End all of them."""
+        workers, self._workers = self._workers, {}
+        for worker in workers.values():
+            await worker.stop()
