@@ -133,6 +133,6 @@ def _ours(name: str) -> list[type[SandboxError]]:
 def _text(error: BaseException) -> str:
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001 - __str__ is the extension's
+    except BaseException:  # noqa: BLE001 - __str__ is the extension's, and may want to end the interpreter
         return "(its text cannot be had)"
     return str.encode(text, "utf-8", "backslashreplace").decode()[:_LONGEST_TEXT]

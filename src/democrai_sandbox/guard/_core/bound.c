@@ -116,6 +116,10 @@ static PyObject *bound_call(PyObject *self, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     /* a callback of somebody else's, called with another object than it was registered for, gives its caller nothing */
+    /* what the host's code handed over while it worked outside a guard, found and called by guarded code: stays in */
+    if (bound->state != NULL && bound->state->mode == MODE_BYPASS && state_guarding() != NULL) {
+        return PyObject_Call(bound->function, bound->args ? bound->args : args, bound->args ? bound->kwargs : kwargs);
+    }
     bool misused = bound->only != NULL && (PyTuple_GET_SIZE(args) != 1 || PyTuple_GET_ITEM(args, 0) != bound->only);
     if (misused) {
         return PyObject_Call(bound->function, args, kwargs);

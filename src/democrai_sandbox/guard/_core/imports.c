@@ -1,7 +1,11 @@
 /* Sensitive imports: refused when the subject's own code asks, and refused at use whoever imported them. */
 #include "core.h"
 
+#include <stdio.h>
+
 #include <string.h>
+
+#define EXTENSIONS "democrai_extensions."
 
 PyObject *sensitive_roots = NULL; /* frozenset of str */
 
@@ -47,12 +51,49 @@ static int refuse(State *state, PyObject *root)
     return -1;
 }
 
+/* "democrai_extensions.module.x_demo" for module:demo, as runtime/loading.py names packages. */
+static int package_of(const State *state, char *out, size_t room)
+{
+    const char *kind = PyUnicode_AsUTF8(state->policy->kind);
+    Py_ssize_t length = PyUnicode_GET_LENGTH(state->policy->subject);
+    int used = kind ? snprintf(out, room, EXTENSIONS "%s.x_", kind) : -1;
+    for (Py_ssize_t i = 0; i < length && used > 0 && (size_t)used < room; i++) {
+        Py_UCS4 c = PyUnicode_READ_CHAR(state->policy->subject, i);
+        bool plain = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
+        used += snprintf(out + used, room - (size_t)used, plain ? "%c" : "_%x_", (unsigned)c);
+    }
+    return used > 0 && (size_t)used < room ? used : -1;
+}
+
+/* Extensions share a process, not their modules: one that held another's could put functions into it. */
+static bool is_of_others(const State *state, PyObject *name)
+{
+    const char *text = PyUnicode_AsUTF8(name);
+    if (text == NULL || strncmp(text, EXTENSIONS, strlen(EXTENSIONS)) != 0 ||
+        strchr(text + strlen(EXTENSIONS), '.') == NULL) {
+        PyErr_Clear();
+        return false;
+    }
+    for (; state != NULL && state->mode != MODE_BYPASS; state = state->parent) {
+        char own[4096];
+        int length = package_of(state, own, sizeof own);
+        if (length > 0 && strncmp(text, own, (size_t)length) == 0 && strchr(".", text[length]) != NULL) {
+            return false;
+        }
+    }
+    PyErr_Clear();
+    return true;
+}
+
 /* -1 with an exception when the module is sensitive and the subject's own code asks for it. A library below the
  * read-only code roots may import it (numpy does); what it then calls is refused at the call. */
 int import_check(State *state, PyObject *name, bool ask_frame)
 {
     if (!PyUnicode_Check(name) || sensitive_roots == NULL) {
         return 0;
+    }
+    if (UNLIKELY(is_of_others(state, name))) {
+        return refuse(state, name);
     }
     PyObject *root = root_of(name);
     if (root == NULL) {
