@@ -16,10 +16,12 @@ servers: # what tests and benchmarks need beside it
 setup: ## create .venv and compile the extension
 	@scripts/setup $(VENV) $(PYTHON)
 
-run: setup ## run a small example subject under the guard, and the story of one approval
+run: setup ## run a small example subject under the guard, the story of one approval, and the example extensions
 	@$(VENV)/bin/python examples/host.py
 	@echo
 	@$(VENV)/bin/python examples/approval_story.py
+	@echo
+	@$(VENV)/bin/python examples/runtime_story.py
 
 test: servers lint ## lint, all tests, and the guard's tests on every other supported Python found
 	@scripts/test

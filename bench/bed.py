@@ -24,6 +24,7 @@ class Bed:
     def __init__(self, ground: Ground, mode: Mode) -> None:
         self.ground = ground
         self.guarded = mode.guarded
+        self.is_reference = getattr(mode, "is_reference", False)
         self._mode = mode
         self._compiled: dict[tuple[int, Access], AbstractContextManager[Any]] = {}
         self._root = [str(ground.work)]

@@ -122,6 +122,7 @@ class Reference:
     """The reference product, with the caller inside its guard."""
 
     guarded = True
+    is_reference = True
 
     def __init__(self) -> None:
         manifest = importlib.import_module("democrai.core.application.access_policy.manifest")

@@ -55,3 +55,29 @@ def test_the_story_of_an_approval_goes_as_it_says(tmp_path):
     ]
     assert lines[-1] == "5 records, the chain is whole."
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_tour_of_the_extensions_goes_as_it_says(tmp_path):
+    """Every surface does what it may, nothing that an extension tries beyond that works, and the broken one is told."""
+    printed = run("runtime_story.py", tmp_path)
+    lines = printed.splitlines()
+    assert [line.partition(" ->")[0][9:] for line in lines if line.startswith("allowed ")] == [
+        "reports: action write",
+        "reports: render",
+        "reports: command read",
+        "digest: task collect",
+        "converter: a program of the system",
+        "converter: a program of its own",
+        "gallery: a declared picture",
+        "gallery: now that it is approved",
+        "assistant: pipeline, agent, tools",
+        "plaintext: a document",
+        "calculator: tool add",
+    ]
+    assert "(it worked)" not in printed
+    assert lines[-1] == "11 allowed, 37 stopped."
+    assert [line for line in lines if line.startswith("broken")] == [
+        "broken   module:broken line 1, column 29: /acess: unknown key 'acess' (did you mean 'access'?)"
+    ]
+    assert 'in the "runtime" section of manifest.json of extractor plaintext' in printed
+    assert list(tmp_path.iterdir()) == []

@@ -28,11 +28,27 @@ def examples(page):
     return list(zip(blocks(page, "python"), blocks(page, "text"), strict=True))
 
 
-def run(example, folder):
-    """Run an example in a folder of its own, and return what it prints."""
+def programs(page):
+    """Each Python block of a page that is followed by its output, with that: other blocks may stand before it."""
+    text, inside = (REPOSITORY / page).read_text(), r"((?:(?!^```).)*)"
+    form = rf"^```python\n{inside}^```\n(?:(?!^```).)*^```text\n{inside}^```$"
+    return re.findall(form, text, re.DOTALL | re.MULTILINE)
+
+
+def files(page):
+    """The blocks of a page that are files: the line before each begins with its path."""
+    text = (REPOSITORY / page).read_text()
+    return dict(re.findall(r"^`([\w./-]+)`[^\n]*:\n\n```\w+\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
+
+
+def run(example, folder, given=None):
+    """Run an example in a folder of its own, with the given files in it, and return what it prints."""
     home, temporary = folder / "home", folder / "tmp"
     home.mkdir()
     temporary.mkdir()
+    for path, text in (given or {}).items():
+        (home / path).parent.mkdir(parents=True, exist_ok=True)
+        (home / path).write_text(text)
     (home / "first.py").write_text(example)
     finished = subprocess.run(
         [sys.executable, "first.py"],
@@ -48,9 +64,23 @@ def run(example, folder):
     return finished.stdout
 
 
+@pytest.mark.once
+def test_first_module_prints_what_the_readme_says(tmp_path):
+    """The three files work as they stand, and with the entry that is printed the third call is allowed too."""
+    (example, expected), _ = programs("README.md")
+    given = files("README.md")
+    assert sorted(given) == ["host.py", "modules/hello/manifest.json", "modules/hello/module.py"]
+    (tmp_path / "1").mkdir()
+    assert run(example, tmp_path / "1", given) == expected
+    entry = expected.splitlines()[4].strip()
+    given["modules/hello/manifest.json"] = given["modules/hello/manifest.json"].replace("\n  ]", f",\n    {entry}\n  ]")
+    (tmp_path / "2").mkdir()
+    assert run(example, tmp_path / "2", given).splitlines()[1:] == ["True", "True"]
+
+
 def test_first_example_prints_what_the_readme_says(tmp_path):
     """The example runs as it stands, prints the lines shown below it, and then a hint with the missing entry."""
-    ((example, expected),) = examples("README.md")
+    _, (example, expected) = programs("README.md")
     printed = run(example, tmp_path)
     assert printed.startswith(expected)
     hint = printed.removeprefix(expected)

@@ -18,6 +18,9 @@ from bench.cases import rules
 
 # isort: split
 from bench.cases import access
+
+# isort: split
+from bench.cases import extensions, nesting, workers
 from bench.registry import CASES
 
 __all__ = [
@@ -25,11 +28,14 @@ __all__ = [
     "access",
     "clients",
     "concurrency",
+    "extensions",
     "files",
     "guards",
     "imports",
     "interpreter",
+    "nesting",
     "rules",
     "sockets",
     "sweeps",
+    "workers",
 ]

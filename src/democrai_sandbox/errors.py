@@ -118,7 +118,7 @@ class SandboxDenied(SandboxError, PermissionError):  # noqa: N818 - it says what
         if kind in {"tool", "agent", "pipeline", "skill"}:
             return f'"{key}" of the declaration of {kind} {name} (or of manifest.json of the module around it)'
         if kind == "mcp":
-            return f'"{key}" of the registry entry of MCP server {name}'
+            return f"the endpoint_url in the registry entry of MCP server {name}"
         return f'"{key}" in manifest.json of module {name}'
 
 

@@ -21,7 +21,7 @@ def plain_values(world):
     from democrai_sandbox.guard import plain
 
     class Text(str):
-        pass
+        __slots__ = ()
 
     class Number(int):
         pass
@@ -93,6 +93,7 @@ def through_a_door(world):
     class Evil:
         def __len__(self):
             os._exit(9)
+            return 0
 
     def subject():
         found = [knock([1, 2])]

@@ -275,7 +275,9 @@ def guards_left(world):
             await asyncio.sleep(0.001)
             late.cancel()
             await asyncio.gather(late, return_exceptions=True)
-            await stage.told(stage.runtime.modules.call("demo", "action", "nap", {"seconds": 0.2}, stage.uma(), seconds=0.01))
+            await stage.told(
+                stage.runtime.modules.call("demo", "action", "nap", {"seconds": 0.2}, stage.uma(), seconds=0.01)
+            )
         await asyncio.sleep(0.3)
         gc.collect()
         return [is_guarded(), live_states(), len(asyncio.all_tasks())]
@@ -327,7 +329,9 @@ def test_nothing_is_declared_after_the_import_and_no_code_of_others_is_imported(
 def sessions(world):
     from democrai_sandbox.runtime.surroundings import serving
 
-    code = "@sdk.action('read')\ndef read(path): return open(path).read()\n" + (
+    code = (
+        "@sdk.action('read')\n"
+        "def read(path): return open(path).read()\n"
         "@sdk.action('ask')\n"
         "def ask(path):\n"
         "    return list(map(str, sdk.access.check_external_access(resource_type='filesystem', operation='read', "

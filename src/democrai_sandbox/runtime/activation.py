@@ -25,33 +25,33 @@ class Activation:
         own_write: tuple[str, ...] = (),
         allow_subprocess: bool = False,
         exact: bool = False,
-        **further: Any,
+        ancestors: SubjectChain = (),
     ) -> None:
-        """Take the declarations of a phase, and the places that the runtime gives to this subject."""
+        """Take the declarations of a phase, and the places that the runtime gives to this subject.
+
+        ``ancestors`` is the chain that it continues: a task, a call from another process.
+        """
         self.subject = subject
-        self._exact = exact
-        self._declarations = {
-            "subject": subject.name,
-            "subject_kind": subject.kind.value,
-            "access": section.access,
-            "allowed_imports": section.allowed_imports,
+        self._section = section
+        self._given: dict[str, Any] = {
             "own_read": own_read,
             "own_write": own_write,
             "allow_subprocess": allow_subprocess,
-            **further,
         }
-        self._policy = policy_of(**self._declarations)
+        self._exact = exact
+        self._policy = policy_of(
+            subject=subject.name,
+            subject_kind=subject.kind.value,
+            access=section.access,
+            allowed_imports=section.allowed_imports,
+            ancestors=ancestors,
+            **self._given,
+        )
 
     def below(self, ancestors: SubjectChain) -> Activation:
-        """Return the same subject as it continues a chain: a task, a call from another process."""
-        other = Activation.__new__(Activation)
-        other.subject, other._exact = self.subject, self._exact
-        other._declarations = {**self._declarations, "ancestors": ancestors}
-        other._policy = policy_of(**other._declarations)
-        return other
+        """Return the same subject as it continues a chain."""
+        return Activation(self.subject, self._section, exact=self._exact, ancestors=ancestors, **self._given)
 
     def guard(self, caller: Caller) -> Guard:
         """Return a guard for one call on behalf of somebody."""
-        return _core.guard(
-            self._policy, caller[0] or None, caller[1] or None, caller[2] or None, self._exact
-        )
+        return _core.guard(self._policy, caller[0] or None, caller[1] or None, caller[2] or None, self._exact)

@@ -22,8 +22,8 @@ from .loading import Declarations, Surface, preload
 from .managing import Managing
 from .mcp import McpRuntime
 from .mcp.services import services as mcp_services
-from .media.service import Media
 from .media.doors import MediaDoors
+from .media.service import Media
 from .modules import ModuleRuntime
 from .output import Output, divert_output
 from .store import RuntimeStore
@@ -70,6 +70,7 @@ class Runtime:
         shut = (*settings.protected, *protected_paths)
         configure_guard(decider=access.service, recorder=recorder, observer=observer, protected_paths=shut)
         self.settings = settings
+        self._recorder = recorder
         self.access = access
         self.registry = discover(settings)
         self.store = RuntimeStore(access.store.database)
@@ -92,6 +93,8 @@ class Runtime:
         if self.settings.capture_output:
             divert_output()
         self.children.open()
+        self.mcp.open()
+        self.ai.elsewhere.promises.open()
         await self.engines.recover()
         await self.extractors.recover()
         await asyncio.to_thread(self.modules.load_all, NOBODY)
@@ -148,7 +151,8 @@ class Runtime:
             **self.children.services(),
             "access.manage": Managing(self.access, self.access.settings.managers).manage,
         }
-        self._workers.serve({**everywhere, "children.start": self.children.start_apart})
+        apart: dict[str, Any] = {"ai.complete": self.ai.elsewhere.complete, "children.start": self.children.start_apart}
+        self._workers.serve({**everywhere, **apart})
         here: dict[str, Any] = {
             "declare": self._declarations.declare,
             "request": _request,
@@ -156,7 +160,7 @@ class Runtime:
             "output.write": self.output.write,
             "ai.entrance": self.ai.entrance,
         }
-        doors.install({**everywhere, **here})
+        doors.install({**everywhere, **here}, recorder=self._recorder)
 
     def _take_over(self, module: LoadedModule) -> None:
         """Make the tasks, tools, agents and pipelines of a module known; what is wrong with one breaks the module."""
@@ -165,6 +169,8 @@ class Runtime:
             return
         own = rules_for_paths(self._own_places(module.extension.subject))
         try:
+            if module.worker is not None:
+                self.ai.elsewhere.declare(name, module.surfaces.values(), module.worker)
             for surface in module.surfaces.values():
                 if surface.kind == "task":
                     self.tasks.declare(name, surface.name, **surface.options)

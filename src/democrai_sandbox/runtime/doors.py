@@ -11,13 +11,15 @@ import logging
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.errors import NoRuntime, RuntimeServiceFailed
+from democrai_sandbox.errors import NoRuntime, RuntimeServiceFailed, SandboxDenied
 from democrai_sandbox.guard import Door, door
 from democrai_sandbox.guard.views import RawView
 from democrai_sandbox.policy import SandboxError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from democrai_sandbox.guard import DenialRecorder
 
 _log = logging.getLogger(__name__)
 
@@ -38,28 +40,42 @@ def is_served(name: str) -> bool:
     return name in _installed
 
 
-def install(services: Mapping[str, Callable[..., Any]]) -> None:
-    """Add services, each as ``function(view, *args)`` with the caller's ``RawView`` or None. Refused inside a guard."""
+def install(services: Mapping[str, Callable[..., Any]], recorder: DenialRecorder | None = None) -> None:
+    """Add services, each as ``function(view, *args)`` with the caller's ``RawView`` or None. Refused inside a guard.
+
+    What they deny is told to the recorder, like what the guard itself denies.
+    """
     global _installed  # noqa: PLW0603 - one table for the process, replaced as a whole
-    made = {name: door(_served(name, function)) for name, function in services.items()}
+    made = {name: door(_served(name, function, recorder)) for name, function in services.items()}
     _installed = MappingProxyType({**_installed, **made})
 
 
-def _served(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _served(name: str, function: Callable[..., Any], recorder: DenialRecorder | None) -> Callable[..., Any]:
     """Keep what the host works with out of what a caller gets to see when a service fails."""
 
     @functools.wraps(function)
     def serve(view: tuple[Any, ...] | None, *args: Any) -> Any:
         try:
             return function(None if view is None else RawView(*view), *args)
+        except SandboxDenied as denial:
+            _record(recorder, denial)
+            raise
         except SandboxError:
             raise
         except TypeError as error:
             if error.__traceback__ is not None and error.__traceback__.tb_next is None:
                 raise RuntimeServiceFailed(f"{name} was called with other arguments than it takes") from None
             _log.exception("service %s failed", name)
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever it is, it is the host's, and stays in its log
             _log.exception("service %s failed", name)
         raise RuntimeServiceFailed(f"{name} failed in the runtime")
 
     return serve
+
+
+def _record(recorder: DenialRecorder | None, denial: SandboxDenied) -> None:
+    if recorder is not None:
+        try:
+            recorder.record(denial)
+        except Exception:  # noqa: BLE001 - a recorder that fails changes nothing about the denial
+            _log.exception("the recorder of denials failed")

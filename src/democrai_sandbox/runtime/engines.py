@@ -7,12 +7,16 @@ runtime phase reads: rules, imports, variables and the permission to start progr
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from democrai_sandbox.errors import NotInstalled
 
 from .installs.installer import Installer
 from .installs.plan import Use
 from .installs.serving import worker_spec
+from .promises import Promises
 from .worker.interface import Identity
 from .worker.pool import Worker
 from .worker.process import PlainStarter
@@ -20,6 +24,7 @@ from .worker.process import PlainStarter
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
+    from democrai_sandbox.access.identity import Caller
     from democrai_sandbox.guard import Decider
     from democrai_sandbox.manifests import ManifestKind
 
@@ -33,6 +38,10 @@ METHOD = "method"
 _NOBODY = Identity()
 _NO_CONFIGURATION: Mapping[str, Any] = {}
 _DRAIN_PAUSE = 0.05
+_ATTEMPTS = 3
+_PATIENCE = 3600.0
+"""Longest wait of code that is not async; the call itself has a time of its own."""
+_log = logging.getLogger(__name__)
 
 
 class _Running(NamedTuple):
@@ -81,17 +90,30 @@ class InstalledRuntime:
         self._looked: dict[str, float] = {}
         self._turns: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._retiring: set[asyncio.Task[None]] = set()
+        self.promises = Promises(f"{kind.value}s", patience=_PATIENCE)
+        """How the doors have work done on this runtime's loop."""
 
     # ---- install phase -----------------------------------------------------------------------------------------------
 
     async def recover(self) -> dict[str, list[str]]:
-        """Take away what interrupted installations left, at the start of the host; returns what that was."""
+        """Take away what interrupted installations left, at the start of the host; returns what that was.
+
+        From here on this runtime belongs to the loop that runs.
+        """
+        self.promises.open()
         names = [name for name, extension in self._found().items() if not extension.is_broken]
-        swept = {name: await self._installer(name).recover() for name in names}
+        swept = {name: await self._recover(name) for name in names}
         return {name: folders for name, folders in swept.items() if folders}
 
+    async def _recover(self, name: str) -> list[str]:
+        try:
+            return await self._installer(name).recover()
+        except Exception:  # noqa: BLE001 - what one of them left behind keeps none of the others from starting
+            _log.exception("what an installation of %s %s left could not be removed", self.kind, name)
+            return []
+
     async def install(
-        self, name: str, report: Reporter | None = None, *, caller: tuple[str, ...] = _NOBODY, again: bool = False
+        self, name: str, report: Reporter | None = None, *, caller: Identity | Caller = _NOBODY, again: bool = False
     ) -> Installed:
         """Install what an extension needs. Whoever asks while it is going on waits for the same installation.
 
@@ -127,7 +149,7 @@ class InstalledRuntime:
         name: str,
         method: str,
         params: Mapping[str, Any] | None = None,
-        caller: tuple[str, ...] = _NOBODY,
+        caller: Identity | Caller = _NOBODY,
         *,
         ancestors: tuple[str, ...] = (),
         timeout: float | None = None,  # noqa: ASYNC109 - the worker is ended for it
@@ -136,7 +158,7 @@ class InstalledRuntime:
         """Call a method for somebody; ``ancestors`` is the chain of subjects that led here."""
         worker = await self._worker(name)
         return await worker.call(
-            METHOD, method, params, caller=tuple(caller), ancestors=ancestors, timeout=timeout, progress=progress
+            METHOD, method, params, caller=caller, ancestors=ancestors, timeout=timeout, progress=progress
         )
 
     async def stream(
@@ -144,7 +166,7 @@ class InstalledRuntime:
         name: str,
         method: str,
         params: Mapping[str, Any] | None = None,
-        caller: tuple[str, ...] = _NOBODY,
+        caller: Identity | Caller = _NOBODY,
         *,
         ancestors: tuple[str, ...] = (),
         timeout: float | None = None,  # noqa: ASYNC109 - likewise
@@ -153,7 +175,7 @@ class InstalledRuntime:
         """Yield what a method yields, as it comes."""
         worker = await self._worker(name)
         items = worker.stream(
-            METHOD, method, params, caller=tuple(caller), ancestors=ancestors, timeout=timeout, progress=progress
+            METHOD, method, params, caller=caller, ancestors=ancestors, timeout=timeout, progress=progress
         )
         try:
             async for item in items:
@@ -211,8 +233,7 @@ class InstalledRuntime:
 
     async def _replace(self, name: str, old: _Running | None, configuration: Mapping[str, Any]) -> _Running:
         installer = self._installer(name)
-        installed = await asyncio.to_thread(installer.require)
-        use = await asyncio.to_thread(Use, installed.folder)
+        installed, use = await asyncio.to_thread(_take_share, installer)
         try:
             spec = worker_spec(installer.extension, installed, configuration, self._settings)
         except BaseException:
@@ -239,6 +260,20 @@ class InstalledRuntime:
                 extension, self._settings, self._starter, decider=self._decider, protected=self._protected
             )
         return known
+
+
+def _take_share(installer: Installer) -> tuple[Installed, Use]:
+    """Return the environment that counts, held: another process may replace it between one step and the next."""
+    for _ in range(_ATTEMPTS):
+        installed = installer.require()
+        try:
+            use = Use(installed.folder)
+        except (FileNotFoundError, BlockingIOError):
+            continue
+        if installer.place.installed() == installed:
+            return installed, use
+        use.end()
+    raise NotInstalled(f"{installer.extension.subject} is being installed again; try once more")
 
 
 async def _retire(running: _Running, seconds: float) -> None:

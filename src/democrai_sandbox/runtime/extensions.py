@@ -136,6 +136,8 @@ def _named(candidates: Iterator[Extension]) -> dict[str, Extension]:
         if other is None:
             found[extension.name] = extension
             continue
-        problem = Problem("/name", f"two {extension.kind}s are named {extension.name!r}: {other.folder}, {extension.folder}")
+        problem = Problem(
+            "/name", f"two {extension.kind}s are named {extension.name!r}: {other.folder}, {extension.folder}"
+        )
         found[extension.name] = other.broken(problem)
     return found

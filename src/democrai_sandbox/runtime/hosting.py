@@ -61,5 +61,5 @@ class WorkerHost:
         if self._recorder is not None:
             try:
                 self._recorder.record(denial)
-            except Exception:
+            except Exception:  # noqa: BLE001 - a recorder that fails changes nothing about the denial
                 _log.exception("the recorder of denials failed")

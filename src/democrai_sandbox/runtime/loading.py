@@ -71,7 +71,9 @@ class Declarations:
             return  # an extension's file that somebody imports as it is, to test its functions
         taken = self._open.get(view.labels[-1])
         if taken is None:
-            raise InvalidInputError.of(f"a {kind} is declared while its file is imported, not later", pointer=f"/{kind}")
+            raise InvalidInputError.of(
+                f"a {kind} is declared while its file is imported, not later", pointer=f"/{kind}"
+            )
         if kind not in SURFACES:
             raise InvalidInputError.of(f"unknown kind {kind!r}; one of: {', '.join(SURFACES)}", pointer="/kind")
         if type(name) is not str or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():

@@ -142,7 +142,9 @@ class ModuleRuntime:
         given = check_params(params)
         limit = self._settings.call_timeout if seconds is None else seconds
         if not isinstance(surface, Surface) or module.worker is not None:
-            return await _in_worker(module, kind, operation, given, caller, limit, ancestors)
+            return await _worker_of(module).call(
+                kind, operation, given, caller=caller, ancestors=tuple(map(str, ancestors)), timeout=limit
+            )
         activation = module.activation.below(ancestors) if ancestors else module.activation
         return await run_surface(
             surface, given, guard=activation.guard(caller), caller=caller, threads=module.threads, seconds=limit
@@ -199,19 +201,10 @@ class ModuleRuntime:
         return surfaces
 
 
-async def _in_worker(
-    module: LoadedModule,
-    kind: str,
-    operation: str,
-    params: dict[str, Any],
-    caller: Caller,
-    seconds: float,
-    ancestors: SubjectChain,
-) -> Any:
+def _worker_of(module: LoadedModule) -> Worker:
     if module.worker is None:
         raise ExtensionUnknown(f"module {module.extension.name!r} has no worker")
-    chain = tuple(map(str, ancestors))
-    return await module.worker.call(kind, operation, params, caller=caller, ancestors=chain, timeout=seconds)
+    return module.worker
 
 
 def module_activation(extension: Extension, settings: RuntimeSettings) -> Activation:

@@ -48,9 +48,11 @@ class RuntimeSettings:
     def __post_init__(self) -> None:
         """Refuse what makes no sense, all at once."""
         problems = [*self._path_problems(), *self._isolation_problems()]
-        for name in ("call_timeout", "load_timeout"):
-            if not 0 < getattr(self, name) < float("inf"):
-                problems.append(Problem(f"/{name}", "expected a positive number of seconds"))
+        problems += [
+            Problem(f"/{name}", "expected a positive number of seconds")
+            for name in ("call_timeout", "load_timeout")
+            if not 0 < getattr(self, name) < float("inf")
+        ]
         if problems:
             raise InvalidInputError(problems)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -58,10 +59,8 @@ class Threads:
                 outcome, error = None, raised
             with self._lock:
                 self._idle += 1
-            try:
+            with suppress(RuntimeError):  # the loop is closed, nobody waits any more
                 loop.call_soon_threadsafe(_settle, future, outcome, error)
-            except RuntimeError:  # the loop is closed, nobody waits any more
-                pass
             del job, future, function, args, outcome, error
 
 

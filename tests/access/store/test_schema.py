@@ -15,6 +15,7 @@ from democrai_sandbox.access.audit import verify_store
 from democrai_sandbox.access.store import migrating, open_store, schema, tables
 from democrai_sandbox.access.store.urls import parse_url
 from democrai_sandbox.errors import InvalidInputError, SchemaOutdated
+from democrai_sandbox.runtime.store import tables as runtime_tables
 from tests.access.store.samples import NOW, approval, live, request, sql
 
 
@@ -26,9 +27,9 @@ def described(url):
         rows = sql(
             url,
             "SELECT table_name, column_name, data_type || is_nullable FROM information_schema.columns "
-            "WHERE table_name LIKE 'access%%' AND table_name <> 'access_schema' "
-            "UNION SELECT 'index', indexname, indexdef FROM pg_indexes WHERE tablename LIKE 'access%%' "
-            "AND tablename <> 'access_schema' "
+            "WHERE (table_name LIKE 'access%%' OR table_name LIKE 'runtime%%') AND table_name <> 'access_schema' "
+            "UNION SELECT 'index', indexname, indexdef FROM pg_indexes WHERE "
+            "(tablename LIKE 'access%%' OR tablename LIKE 'runtime%%') AND tablename <> 'access_schema' "
             "UNION SELECT 'check', conrelid::regclass::text || conname, pg_get_constraintdef(oid) FROM pg_constraint "
             "WHERE conname LIKE 'ck_%%' UNION SELECT 'trigger', tgname, '' FROM pg_trigger WHERE NOT tgisinternal "
             "UNION SELECT 'function', proname, '' FROM pg_proc WHERE proname LIKE 'access%%' ORDER BY 1, 2",
@@ -66,19 +67,32 @@ def test_the_migrations_make_the_tables_that_the_code_uses(url):
     try:
         with engine.connect() as connection:
             context = MigrationContext.configure(connection, opts={"compare_type": True})
-            ours = set(tables.metadata.tables)
-            found = list(compare_metadata(context, tables.metadata))
+            made = {**tables.metadata.tables, **runtime_tables.metadata.tables}
+            found = list(compare_metadata(context, [tables.metadata, runtime_tables.metadata]))
             found = [difference for difference in found if getattr(difference[1], "name", None) != "access_schema"]
-            checks = {name: sqlalchemy.inspect(connection).get_check_constraints(name) for name in ours}
+            checks = {name: sqlalchemy.inspect(connection).get_check_constraints(name) for name in made}
     finally:
         engine.dispose()
     assert found == []
     for name, constraints in checks.items():
-        made = [made for made in tables.metadata.tables[name].constraints if str(made.name).startswith("ck_")]
-        assert {constraint["name"] for constraint in constraints} == {made.name for made in made}, name
+        wanted = [constraint for constraint in made[name].constraints if str(constraint.name).startswith("ck_")]
+        assert {constraint["name"] for constraint in constraints} == {constraint.name for constraint in wanted}, name
         if url.startswith("sqlite"):  # PostgreSQL words them anew
-            assert {constraint["sqltext"] for constraint in constraints} == {str(made.sqltext) for made in made}
+            assert {constraint["sqltext"] for constraint in constraints} == {str(one.sqltext) for one in wanted}
     assert migrating.known_versions()[0] == schema.HEAD
+
+
+def test_a_database_of_the_first_version_is_upgraded_with_all_that_is_in_it(empty_url):
+    """It is refused until an operator says so; then decisions are as they were, and runtimes have their tables."""
+    open_store(empty_url).close()
+    migrate(empty_url, lambda connection: migrating.downgrade(connection, "0001"))
+    with pytest.raises(SchemaOutdated, match="has the schema 0001"):
+        open_store(empty_url)
+    sql(empty_url, "INSERT INTO access_ended_sessions VALUES ('s-9', 7)")
+    assert schema.upgrade_schema(empty_url) == "0001"
+    open_store(empty_url).close()
+    assert sql(empty_url, "SELECT session_key FROM access_ended_sessions") == [("s-9",)]
+    assert sql(empty_url, "SELECT count(*) FROM runtime_tasks") == [(0,)]
 
 
 def test_an_empty_database_is_prepared_once_by_many(empty_url):
@@ -101,11 +115,12 @@ def test_tables_of_others_are_left_alone(empty_url):
 
 def test_a_schema_that_is_behind_is_refused_with_the_command(url, monkeypatch):
     """The text has the command as it is typed; after it the store opens."""
-    monkeypatch.setattr(schema, "HEAD", "0002")
-    monkeypatch.setattr(migrating, "known_versions", lambda: ["0002", "0001"])
+    present = schema.HEAD
+    monkeypatch.setattr(schema, "HEAD", "9998")
+    monkeypatch.setattr(migrating, "known_versions", lambda: ["9998", present])
     with pytest.raises(SchemaOutdated) as caught:
         open_store(url)
-    assert "has the schema 0001, and 0002 is needed" in str(caught.value)
+    assert f"has the schema {present}, and 9998 is needed" in str(caught.value)
     command = str(caught.value).partition("upgrade it with: ")[2]
     assert command.startswith("python -m democrai_sandbox.access upgrade ")
     assert url.partition("?")[0] in command
@@ -153,9 +168,9 @@ def test_an_upgrade_that_fails_leaves_everything_as_it_was(own_url, monkeypatch)
         connection.execute(sqlalchemy.text("DROP TABLE access_resumes"))
         connection.execute(sqlalchemy.text("SELECT nonsense FROM nowhere"))
 
-    monkeypatch.setattr(schema, "HEAD", "0002")
+    monkeypatch.setattr(migrating, "known_versions", lambda present=schema.HEAD: ["9998", present])
+    monkeypatch.setattr(schema, "HEAD", "9998")
     monkeypatch.setattr(schema, "_upgrade", broken)
-    monkeypatch.setattr(migrating, "known_versions", lambda: ["0002", "0001"])
     before = described(own_url)
     with pytest.raises(Exception, match="sandbox_external_access_check_failed"):
         schema.upgrade_schema(own_url)

@@ -50,10 +50,14 @@ class Fruitless:
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """The attack succeeds today. `why` it does, and what `closes` it."""
+    """The attack succeeds today. `why` it does, and what `closes` it.
+
+    `loaded` is what comes of it where the subject's code was loaded as the subject's: then its code objects are known.
+    """
 
     why: str
     closes: str
+    loaded: Denied | None = None
 
 
 @dataclass(frozen=True, slots=True)

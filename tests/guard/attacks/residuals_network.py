@@ -9,7 +9,7 @@ from tests.guard.attacks.peer_http import Reading
 
 PROTOCOL = Residual(
     why="the host's loop calls a protocol that the subject has put in the place of the host's",
-    closes="code provenance",
+    closes="code provenance bounds what the protocol does with it; what it is given, it is given",
 )
 SERVER = Residual(
     why="the server does not read the body that it was promised, and takes it for the next request",

@@ -1,6 +1,6 @@
 """Play one attack in a process of its own and print its verdict as one line of JSON.
 
-    python -P runner.py <attack file> <attack name> --guard on|off --base <empty directory>
+    python -P runner.py <attack file> <attack name> --guard on|off|loaded --base <empty directory>
     python -P runner.py --serve [network]
 
 The process is the host: it builds the ground, prepares what the attack wants the host to have prepared, enters the
@@ -62,6 +62,13 @@ class NoGuard:
 
     def run(self, function, *arguments):
         return function(*arguments)
+
+
+def own(attack, guard) -> None:
+    """Do as a loader does: the code of the attack is the subject's, wherever it runs."""
+    from democrai_sandbox.guard import own_code
+
+    guard().run(own_code, attack.act.__code__)
 
 
 def begin(attack, ground):
@@ -165,7 +172,7 @@ def report(out: int, verdict: str, proof: str, error) -> None:
     os.write(out, json.dumps(line).encode("ascii", "backslashreplace") + b"\n")
 
 
-def run(file: str, name: str, *, guarded: bool, base: str) -> None:
+def run(file: str, name: str, *, guarded: str, base: str) -> None:
     """Play one attack; ends the process unless the attack is about its end."""
     kit, attack = load(file, name)
     out = os.dup(1)
@@ -175,7 +182,9 @@ def run(file: str, name: str, *, guarded: bool, base: str) -> None:
     sys.path.append(ground.site)
     if attack.early is not None:
         attack.early(ground)
-    guard = make_guard(attack, ground) if guarded else None
+    guard = make_guard(attack, ground) if guarded != "off" else None
+    if guarded == "loaded":
+        own(attack, guard)
     ground.held.make = guard or NoGuard
     sys.dont_write_bytecode, sys.pycache_prefix = True, None
     if attack.act.__code__.co_flags & 0x80:  # a coroutine function
@@ -216,7 +225,7 @@ def play_in_fork(order: dict[str, str]) -> int | None:
             os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.environ |= {"TMPDIR": f"{base}/tmp", "HOME": f"{base}/outside"}
-        run(order["file"], order["name"], guarded=order["guard"] == "on", base=base)
+        run(order["file"], order["name"], guarded=order["guard"], base=base)
         sys.exit(0)
     handle = os.pidfd_open(pid)
     waiting = select.poll()
@@ -250,4 +259,4 @@ def serve(kind: str) -> None:
 if sys.argv[1] == "--serve":
     serve("".join(sys.argv[2:]))
 else:
-    run(sys.argv[1], sys.argv[2], guarded=sys.argv[4] == "on", base=sys.argv[6])
+    run(sys.argv[1], sys.argv[2], guarded=sys.argv[4], base=sys.argv[6])

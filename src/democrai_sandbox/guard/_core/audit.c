@@ -81,6 +81,9 @@ PyObject *on_code_replace(State *state, Call *call)
     harmless_code = harmless;
     PyObject *result = call_original(call);
     harmless_code = false;
+    if (result != NULL && resident_inherit(call->self, result) < 0) {
+        Py_CLEAR(result);
+    }
     return result;
 }
 
@@ -191,6 +194,8 @@ static int on_event(State *state, const char *event, PyObject *args)
             return on_open_event(state, args);
         }
         return is(event, "object.__setattr__") ? on_setattr_event(state, args) : 0;
+    case 'e':
+        return is(event, "exec") ? resident_exec(state, item(args, 0)) : 0;
     case 'i':
         return is(event, "import") ? on_import_event(state, args) : 0;
     case 's':
@@ -232,7 +237,7 @@ static int on_event(State *state, const char *event, PyObject *args)
 
 static int hook(const char *event, PyObject *args, void *unused)
 {
-    if (LIKELY(live_states == 0) || strchr("oiscfmgpr", event[0]) == NULL) {
+    if (LIKELY(live_states == 0) || strchr("oeiscfmgpr", event[0]) == NULL) {
         return 0;
     }
     if (begins(event, "socket.") && event[7] != 's') {

@@ -102,7 +102,7 @@ static Guard *make_guard(Policy *policy, PyObject *identity, bool exact)
     guard->state = NULL;
     guard->frame = NULL;
     guard->served = NULL;
-    guard->entered = (Entered){NULL, NULL};
+    guard->entered = (Entered){NULL, NULL, NULL};
     guard->suspendable = false;
     return guard;
 }
@@ -132,6 +132,9 @@ static void guard_dealloc(PyObject *self)
     Guard *guard = (Guard *)self;
     Py_XDECREF(guard->policy);
     Py_XDECREF(guard->identity);
+    if (guard->state != NULL) {
+        guard->state->entering = NULL;
+    }
     Py_XDECREF(guard->state);
     Py_XDECREF(guard->entered.previous);
     Py_XDECREF(guard->frame);
@@ -223,7 +226,9 @@ static int enter(Guard *guard)
         /* other tasks run on this thread while the coroutine waits: here only the ContextVar carries the state */
         Py_DECREF(floor_get());
         floor_set(floor);
+        boundary_set(guard->entered.boundary);
     }
+    state->entering = frame;
     guard->state = state;
     guard->served = served_save();
     guard->suspendable = suspendable;
@@ -242,10 +247,12 @@ static int leave(Guard *guard)
     if (guard->suspendable) {
         State *floor = floor_get();
         guard->entered.floor = floor == state ? state->parent : floor; /* this step began inside the guard */
+        guard->entered.boundary = boundary_get();
         Py_INCREF(state);
         floor_set(state);
     }
     guard->state = NULL;
+    state->entering = NULL;
     state_leave(&guard->entered);
     served_restore(guard->served);
     guard->served = NULL;

@@ -16,6 +16,7 @@
  *   hooklist.c  the hook is in only while needed       module.c    the module, settings, trying the patches
  *   decisions.c what the decider said                  late.c      modules that are loaded later
  *   diverted.c  methods of native types, exchanged for guarded code
+ *   residents.c whose code it is, wherever it runs
  * The network half is listed in network.h.
  */
 #ifndef DEMOCRAI_CORE_H
@@ -111,6 +112,7 @@ typedef struct {
     bool allow_subprocess;
     bool include_runtime;
     bool network_only; /* says nothing about files, imports and processes */
+    struct State *resident; /* as which code runs that is marked as this subject's; not owned, NULL without any */
 } Policy;
 
 extern PyTypeObject Policy_Type;
@@ -138,6 +140,7 @@ typedef struct State {
     PyObject *view;      /* tuple for the Python face, made on first use */
     PyObject *dialled;   /* (address, port) that rules permitted last: most connections go where others went before */
     int dialled_family;
+    PyFrameObject *entering; /* of a with statement that entered a bypass; not owned, gone when it is left */
 } State;
 
 extern PyTypeObject State_Type;
@@ -147,6 +150,7 @@ extern Policy *runtime_policy, *code_policy;
 
 typedef struct {
     State *floor;
+    void *boundary;
     PyObject *previous;
 } Entered;
 
@@ -162,12 +166,28 @@ bool context_is_clean(void);
 void context_found_clean(void);
 State *floor_get(void);
 void floor_set(State *state);
+void *boundary_get(void); /* the frame from which the floor was entered */
+void boundary_set(void *frame);
 unsigned state_mask(const State *state, const PathKey *key);
 PyObject *state_view(State *state);
 bool state_allows_import(const State *state, PyObject *root);
 bool state_has_policy(const State *state, uint64_t policy_id);
+bool state_has_subject(const State *state, const Policy *policy);
+int frameviews_ready(void);
 unsigned state_declared_mask(const State *state, const PathKey *key);
 bool state_guards_network_only(const State *state);
+
+/* ---- residents.c --------------------------------------------------------------------------- */
+extern Py_ssize_t residents; /* policies that have marked code */
+int residents_ready(void);
+const Policy *resident_owner(PyCodeObject *code);
+void *frame_here(void);
+State *resident_running(const State *state, const void *boundary);
+void resident_gone(State *state);
+int resident_claim(State *state, PyObject *made);
+int resident_exec(State *state, PyObject *code);
+int resident_inherit(PyObject *code, PyObject *copy);
+PyObject *core_own_code(PyObject *module, PyObject *code);
 
 /* ---- paths.c ------------------------------------------------------------------------------- */
 typedef struct {
@@ -353,6 +373,8 @@ PyObject *on_wakeup_number(State *state, Call *call);
 int refuse_internet_socket(State *state, PyObject *number);
 PyObject *on_umask(State *state, Call *call);
 PyObject *on_code_replace(State *state, Call *call);
+PyObject *on_frame_clear(State *state, Call *call);
+PyObject *on_made_code(State *state, Call *call);
 int listings_ready(void);
 PyObject *on_fault_file(State *state, Call *call);
 PyObject *on_named_by_environment(State *state, Call *call);
@@ -445,6 +467,7 @@ extern PyObject *usage_error, *child_environment;
 int contexts_ready(void);
 bool is_runtime_code(PyObject *code);
 bool called_by_library_import(void);
+bool is_library_code(PyObject *code);
 int register_runtime_code(PyObject *codes);
 PyObject *guard_new(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *bypass_new(PyObject *module, PyObject *unused);

@@ -1,22 +1,21 @@
 /* A gate in the place of a client's method: to the method itself where nothing is guarded, else to the adapter's
  * wrapper. Passing through it costs a look at one number; a Python function there would cost a call, and take all
- * keyword arguments apart and together again. */
+ * keyword arguments apart and together again. The usual request gets through without the wrapper, too: usual.c. */
 #include "core.h"
+#include "network.h"
 
 #include <stddef.h>
 #include <structmember.h>
 
 typedef struct {
     PyObject_HEAD vectorcallfunc call;
-    PyObject *original, *wrapper, *attributes, *past;
+    PyObject *original, *wrapper, *attributes, *past, *given;
+    Usual usual; /* its objects are kept by `given` */
 } Gate;
 
 /* An object that bears the attribute `past` was looked at before. Whoever sets it by hand forgoes an early refusal. */
 static bool goes_past(const Gate *gate, PyObject *const *args, size_t nargs)
 {
-    if (state_guarding() == NULL) {
-        return true;
-    }
     if (gate->past == Py_None || PyVectorcall_NARGS(nargs) == 0) {
         return false;
     }
@@ -29,6 +28,15 @@ static bool goes_past(const Gate *gate, PyObject *const *args, size_t nargs)
 static PyObject *gate_call(PyObject *self, PyObject *const *args, size_t nargs, PyObject *names)
 {
     Gate *gate = (Gate *)self;
+    if (state_guarding() == NULL && !gate->usual.everyone) {
+        return PyObject_Vectorcall(gate->original, args, nargs, names);
+    }
+    if (gate->usual.way != NULL) {
+        PyObject *result = gate->usual.way(&gate->usual, args, nargs, names);
+        if (LIKELY(result != NULL) || PyErr_Occurred()) {
+            return result;
+        }
+    }
     return PyObject_Vectorcall(goes_past(gate, args, nargs) ? gate->original : gate->wrapper, args, nargs, names);
 }
 
@@ -43,6 +51,7 @@ static int gate_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(((Gate *)self)->wrapper);
     Py_VISIT(((Gate *)self)->attributes);
     Py_VISIT(((Gate *)self)->past);
+    Py_VISIT(((Gate *)self)->given);
     return 0;
 }
 
@@ -53,6 +62,7 @@ static void gate_dealloc(PyObject *self)
     Py_XDECREF(((Gate *)self)->wrapper);
     Py_XDECREF(((Gate *)self)->attributes);
     Py_XDECREF(((Gate *)self)->past);
+    Py_XDECREF(((Gate *)self)->given);
     PyObject_GC_Del(self);
 }
 
@@ -70,12 +80,13 @@ PyTypeObject Gate_Type = {
                 Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
 };
 
-/* gate(original, wrapper, attributes, past) */
+/* gate(original, wrapper, attributes, past, usual) */
 PyObject *core_gate(PyObject *module, PyObject *args)
 {
-    PyObject *original, *wrapper, *attributes, *past;
-    if (!PyArg_ParseTuple(args, "OOO!O", &original, &wrapper, &PyDict_Type, &attributes, &past) ||
-        PyType_Ready(&Gate_Type) < 0) {
+    PyObject *original, *wrapper, *attributes, *past, *given;
+    Usual usual;
+    if (!PyArg_ParseTuple(args, "OOO!OO", &original, &wrapper, &PyDict_Type, &attributes, &past, &given) ||
+        usual_read(given, original, &usual) < 0 || PyType_Ready(&Gate_Type) < 0) {
         return NULL;
     }
     Gate *gate = PyObject_GC_New(Gate, &Gate_Type);
@@ -87,6 +98,8 @@ PyObject *core_gate(PyObject *module, PyObject *args)
     gate->wrapper = Py_NewRef(wrapper);
     gate->attributes = PyDict_Copy(attributes);
     gate->past = Py_NewRef(past);
+    gate->given = Py_NewRef(given);
+    gate->usual = usual;
     PyObject_GC_Track((PyObject *)gate);
     return (PyObject *)gate;
 }

@@ -122,7 +122,7 @@ static int adapt(const char *name, PyObject *module)
 {
     PyObject *function = adapters ? PyDict_GetItemString(adapters, name) : NULL;
     PyObject *known = function ? PyDict_GetItemString(adapted, name) : NULL;
-    if (function == NULL || known == module || known == Py_None) {
+    if (function == NULL || known == module || known == Py_None || module == Py_None) { /* None: "not to be imported" */
         return 1;
     }
     if (PyDict_SetItemString(adapted, name, Py_None) < 0) {

@@ -147,7 +147,12 @@ static PyObject *recent_for_host(PyObject *module, PyObject *unused)
 
 static PyObject *count_states(PyObject *module, PyObject *unused)
 {
-    return PyLong_FromSsize_t(live_states);
+    return PyLong_FromSsize_t(live_states - residents); /* those of marked code are not entered */
+}
+
+static PyObject *count_residents(PyObject *module, PyObject *unused)
+{
+    return PyLong_FromSsize_t(residents);
 }
 
 static PyObject *is_sealed(PyObject *module, PyObject *unused)
@@ -226,6 +231,7 @@ static PyMethodDef methods[] = {
     {"recent", recent_for_host, METH_NOARGS, NULL},
     {"current_view", current_view, METH_NOARGS, NULL},
     {"live_states", count_states, METH_NOARGS, "Count the guard states that are alive in this process."},
+    {"residents", count_residents, METH_NOARGS, "Count the policies that have code of their own in this process."},
     {"is_sealed", is_sealed, METH_NOARGS, NULL},
     {"patched_entries", patched_entries, METH_NOARGS,
      "List every builtin of the patch table: module, type, name, and whether this interpreter has it patched."},
@@ -244,6 +250,7 @@ static PyMethodDef methods[] = {
     {"plain", core_plain, METH_VARARGS, NULL},
     {"door", core_door, METH_O, NULL},
     {"entrance", core_entrance, METH_VARARGS, NULL},
+    {"own_code", core_own_code, METH_O, NULL},
     {"serve", core_serve, METH_O, NULL},
     {"unserve", core_unserve, METH_O, NULL},
     {"served", core_served, METH_NOARGS, NULL},
@@ -304,7 +311,7 @@ PyMODINIT_FUNC PyInit__core(void)
     if (only != NULL) {
         return Py_NewRef(only); /* a second import after del sys.modules[...] finds the one that is installed */
     }
-    if (check_system() < 0 || state_ready() < 0 || tickets_ready() < 0 || PyType_Ready(&Diverted_Type) < 0 ||
+    if (check_system() < 0 || state_ready() < 0 || residents_ready() < 0 || frameviews_ready() < 0 || tickets_ready() < 0 || PyType_Ready(&Diverted_Type) < 0 ||
         resolver_ready() < 0 || contexts_ready() < 0 || import_first() < 0 || handover_ready() < 0 ||
         names_ready() < 0 || finalisers_ready() < 0 || keepers_ready() < 0 || listings_ready() < 0 ||
         opens_ready() < 0 || imports_ready() < 0 || patch_loaded_modules() < 0 || all_required_patched() < 0) {

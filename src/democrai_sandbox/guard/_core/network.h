@@ -1,7 +1,7 @@
 /* What the network half of the core shares:
  *   hosts.c     names and addresses, canonical       urls.c      URLs, read strictly
  *   targets.c   matching against the rules           asking.c    from a target to a verdict
- *   gates.c     the way past the clients' adapters for all that nothing guards
+ *   gates.c     the way past the clients' adapters   usual.c     the usual request, without their wrappers
  *   resolver.c  name lookups and what they led to    tickets.c   permitted requests and the connections they need
  *   sockets.c   connecting, receiving                endpoints.c which addresses may be dialled
  *   sending.c   sending                              binding.c   binding, listening, making sockets
@@ -190,12 +190,25 @@ PyObject *core_origin(PyObject *module, PyObject *args);
 PyObject *core_websocket(PyObject *module, PyObject *url);
 PyObject *core_websocket_use(PyObject *module, PyObject *args);
 PyObject *core_subject_key(PyObject *module, PyObject *unused);
-PyObject *core_gate(PyObject *module, PyObject *args);
+int ticket_begin(PyObject *ticket); /* as its `with` does; nothing to do for None */
+int ticket_end(PyObject *ticket);   /* whatever is raised stays so */
 PyObject *core_may_use(PyObject *module, PyObject *socket);
 PyObject *core_read_url(PyObject *module, PyObject *text);
 PyObject *core_url_mask(PyObject *module, PyObject *args);
 PyObject *core_socket_mask(PyObject *module, PyObject *args);
 PyObject *core_name_mask(PyObject *module, PyObject *args);
+
+/* ---- gates.c, usual.c ------------------------------------------------------------------------------ */
+typedef struct Usual Usual;
+/* NULL without an exception: not the usual case, the wrapper has to see to it. */
+typedef PyObject *(*UsualWay)(const Usual *usual, PyObject *const *args, size_t nargs, PyObject *names);
+struct Usual {
+    UsualWay way;
+    PyObject *original, *objects[2]; /* objects: what raises a denial inside an error; the client's own transport */
+    bool everyone;                   /* there is something to do for unguarded callers, too */
+};
+int usual_read(PyObject *given, PyObject *original, Usual *out);
+PyObject *core_gate(PyObject *module, PyObject *args);
 
 /* ---- sockets.c, binding.c, unix.c, tls.c ---------------------------------------------------------- */
 typedef struct {

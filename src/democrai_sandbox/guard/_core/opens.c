@@ -342,11 +342,23 @@ static int init_descriptor(State *state, PyObject *self, PyObject *file, const c
     return result;
 }
 
+/* Where marked code is about, finding out that nothing restricts an open is worth doing once: its event comes next,
+ * unless the arguments run code of somebody's first. */
+static int init_unguarded(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    checked_open = residents > 0 && kwargs == NULL && PyTuple_GET_SIZE(args) == 4 &&
+                   PyUnicode_CheckExact(PyTuple_GET_ITEM(args, 0)) && PyUnicode_CheckExact(PyTuple_GET_ITEM(args, 1)) &&
+                   PyBool_Check(PyTuple_GET_ITEM(args, 2));
+    int result = fileio_original(self, args, kwargs);
+    checked_open = false;
+    return result;
+}
+
 static int fileio_init(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     State *state = state_guarding();
     if (LIKELY(state == NULL)) {
-        return fileio_original(self, args, kwargs);
+        return LIKELY(live_states == 0) ? fileio_original(self, args, kwargs) : init_unguarded(self, args, kwargs);
     }
     static char *names[] = {"file", "mode", "closefd", "opener", NULL};
     PyObject *file, *opener = Py_None;

@@ -95,7 +95,20 @@ static bool equals(PyObject *found, PyObject *code)
     return same;
 }
 
-static bool is_genuine(PyCodeObject *code)
+/* A code root; or, for `importable`, also another folder that the host imports from and that the subject was not given
+ * itself: its own files may lie below one. */
+static bool is_library_place(const PathKey *key, bool importable)
+{
+    State *state = state_guarding();
+    unsigned mask = state ? state_mask(state, key) : 0;
+    if (mask & (OP_CREATE | OP_MODIFY | OP_DELETE)) {
+        return false;
+    }
+    bool open_to_all = importable && code_policy != NULL && (policy_mask(code_policy, key) & OP_READ);
+    return mask & FLAG_CODE || (open_to_all && (mask & OP_READ) && !(state_declared_mask(state, key) & OP_ALL));
+}
+
+static bool is_genuine(PyCodeObject *code, bool importable)
 {
     char path[PATH_MAX];
     PathKey key;
@@ -105,9 +118,7 @@ static bool is_genuine(PyCodeObject *code)
         return false;
     }
     path_key(&key, path);
-    State *state = state_guarding();
-    unsigned mask = state ? state_mask(state, &key) : 0;
-    if (!(mask & FLAG_CODE) || (mask & (OP_CREATE | OP_MODIFY | OP_DELETE))) {
+    if (!is_library_place(&key, importable)) {
         return false;
     }
     return equals(cached_code(path), (PyObject *)code) || equals(compiled_code(file), (PyObject *)code);
@@ -137,6 +148,12 @@ static PyFrameObject *acting_frame(void)
     return frame;
 }
 
+/* Whether it is what a file of read-only code holds, of the host's own or a library's. */
+bool is_library_code(PyObject *code)
+{
+    return is_known(code) || is_genuine((PyCodeObject *)code, true);
+}
+
 bool called_by_library_import(void)
 {
     PyFrameObject *frame = acting_frame();
@@ -144,7 +161,7 @@ bool called_by_library_import(void)
     bool is = false;
     if (code != NULL && PyUnicode_CompareWithASCIIString(code->co_name, "<module>") == 0) {
         is = is_known((PyObject *)code);
-        if (!is && is_genuine(code)) {
+        if (!is && is_genuine(code, false)) {
             remember_code((PyObject *)code);
             is = true;
         }

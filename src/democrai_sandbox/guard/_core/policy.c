@@ -211,6 +211,7 @@ PyObject *policy_new(PyObject *module, PyObject *args, PyObject *kwargs)
     policy->table = NULL;
     policy->arena = NULL;
     policy->slots = 0;
+    policy->resident = NULL;
     policy->id = next_policy_id++;
     policy->subject = Py_NewRef(subject);
     policy->kind = Py_NewRef(kind);

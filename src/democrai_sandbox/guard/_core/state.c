@@ -11,6 +11,7 @@ PyObject *state_variable = NULL;
 Policy *runtime_policy = NULL, *code_policy = NULL;
 
 static FAST_THREAD_LOCAL State *thread_floor = NULL;
+static FAST_THREAD_LOCAL void *thread_boundary = NULL; /* the frame from which the floor was entered */
 static PyObject *clean_context; /* below */
 
 State *floor_get(void)
@@ -21,6 +22,16 @@ State *floor_get(void)
 void floor_set(State *state)
 {
     thread_floor = state;
+}
+
+void *boundary_get(void)
+{
+    return thread_boundary;
+}
+
+void boundary_set(void *frame)
+{
+    thread_boundary = frame;
 }
 
 State *state_new(State *parent, Policy *policy, Mode mode, bool allow_subprocess, PyObject *identity)
@@ -46,6 +57,7 @@ State *state_new(State *parent, Policy *policy, Mode mode, bool allow_subprocess
     state->allow_subprocess = allow_subprocess;
     static uint64_t serials = 0;
     state->view = state->dialled = NULL;
+    state->entering = NULL;
     state->generation = 0;
     state->serial = ++serials;
     state->decisions = PyDict_New();
@@ -60,6 +72,7 @@ State *state_new(State *parent, Policy *policy, Mode mode, bool allow_subprocess
 static void state_dealloc(PyObject *self)
 {
     State *state = (State *)self;
+    resident_gone(state);
     live_states--;
     hooklist_follow(live_states > 0);
     if (live_states == 0) {
@@ -104,17 +117,29 @@ static State *carried(void)
     return value != NULL && Py_IS_TYPE(value, &State_Type) ? (State *)value : NULL;
 }
 
-State *state_current(void)
+/* What was entered or carried here, whoever's code is running. */
+static State *entered_state(void)
 {
-    if (LIKELY(live_states == 0)) {
-        return NULL;
-    }
     State *floor = thread_floor;
     State *state = carried();
     if (floor == NULL || state == floor) {
         return state;
     }
     return state != NULL && state_descends(state, floor) ? state : floor;
+}
+
+State *state_current(void)
+{
+    if (LIKELY(live_states == 0)) {
+        return NULL;
+    }
+    State *state = entered_state();
+    bool restricted = state != NULL && state->mode != MODE_BYPASS && !state_guards_network_only(state);
+    if (residents == 0 || restricted) {
+        return state;
+    }
+    State *resident = resident_running(state, thread_boundary);
+    return resident ? resident : state;
 }
 
 State *state_guarding(void)
@@ -182,6 +207,7 @@ static int carry(PyObject *value)
 int state_enter(State *state, Entered *entered)
 {
     entered->floor = thread_floor;
+    entered->boundary = thread_boundary;
     entered->previous = NULL;
     if (PyContextVar_Get(state_variable, Py_None, &entered->previous) < 0) {
         return -1;
@@ -192,6 +218,7 @@ int state_enter(State *state, Entered *entered)
     }
     Py_XINCREF(state);
     thread_floor = state;
+    thread_boundary = frame_here();
     return 0;
 }
 
@@ -199,6 +226,7 @@ void state_leave(Entered *entered)
 {
     State *left = thread_floor;
     thread_floor = entered->floor;
+    thread_boundary = entered->boundary;
     if (carry(entered->previous) < 0) {
         PyErr_WriteUnraisable(NULL); /* out of memory: the variable keeps the narrower state */
     }
@@ -283,6 +311,19 @@ bool state_has_policy(const State *state, uint64_t policy_id)
         }
         if (state->mode == MODE_EXACT) {
             return false;
+        }
+    }
+    return false;
+}
+
+/* Whether a subject is among those in force here, whatever its phase or activation. */
+bool state_has_subject(const State *state, const Policy *policy)
+{
+    for (; state != NULL && state->mode != MODE_BYPASS; state = state->parent) {
+        const Policy *own = state->policy;
+        if (own == policy || (PyUnicode_Compare(own->subject, policy->subject) == 0 &&
+                              PyUnicode_Compare(own->kind, policy->kind) == 0)) {
+            return true;
         }
     }
     return false;

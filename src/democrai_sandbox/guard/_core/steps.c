@@ -54,7 +54,7 @@ typedef struct {
     State *state;
     PyObject *served;
     PyObject *context; /* of its own, if the host asked for one: what it sets there is not set for the host */
-    bool abandoned; /* by the host: it goes no further, whatever it makes of its cancellation */
+    bool abandoned;    /* by the host: it goes no further, whatever it makes of its cancellation */
 } Steps;
 
 PyObject *steps_new(State *state, PyObject *inner)

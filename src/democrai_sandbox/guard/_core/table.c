@@ -167,7 +167,12 @@
     X(_contextvars, Context, run, on_context_run, 0, 0, NULL, 0, 0, 1)                                                 \
     X(_contextvars, ContextVar, set, on_context_variable, 0, 0, NULL, 0, 0, 0)                                         \
     X(_contextvars, ContextVar, reset, on_context_variable, 0, 0, NULL, 0, 0, 0)                                       \
-    X(types, CodeType, replace, on_code_replace, 0, 0, NULL, 0, 0, 0)                                                  \
+    X(types, FrameType, clear, on_frame_clear, 0, 0, NULL, 0, 0, 0)                                                    \
+    X(types, CodeType, replace, on_code_replace, 0, 0, NULL, 0, 0, 1)                                                  \
+    /* what a subject compiles is the subject's */                                                                     \
+    X(builtins, _, compile, on_made_code, 0, 0, NULL, 0, 0, 0)                                                         \
+    X(marshal, _, load, on_made_code, 0, 0, NULL, 0, 0, 0)                                                             \
+    X(marshal, _, loads, on_made_code, 0, 0, NULL, 0, 0, 0)                                                            \
     X(sys, _, activate_stack_trampoline, on_tamper, 0, 0, NULL, 0, 1, 0)                                               \
     /* interpreters of their own would not carry the ContextVar */                                                     \
     X(_xxsubinterpreters, _, create, on_tamper, 0, 0, NULL, 0, 1, 0)                                                   \

@@ -106,6 +106,32 @@ static PyObject *ticket_exit(PyObject *self, PyObject *args)
     Py_RETURN_FALSE;
 }
 
+int ticket_begin(PyObject *ticket)
+{
+    PyObject *entered = ticket == Py_None ? Py_NewRef(ticket) : ticket_enter(ticket, NULL);
+    Py_XDECREF(entered);
+    return entered ? 0 : -1;
+}
+
+int ticket_end(PyObject *ticket)
+{
+    PyObject *type, *value, *trace;
+    if (ticket == Py_None) {
+        return 0;
+    }
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *left = ticket_exit(ticket, NULL);
+    if (left == NULL) {
+        Py_XDECREF(type);
+        Py_XDECREF(value);
+        Py_XDECREF(trace);
+        return -1;
+    }
+    Py_DECREF(left);
+    PyErr_Restore(type, value, trace);
+    return 0;
+}
+
 static void ticket_dealloc(PyObject *self)
 {
     ticket_close((Ticket *)self);

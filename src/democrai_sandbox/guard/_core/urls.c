@@ -15,11 +15,14 @@ static struct {
     int port;
 } default_ports[64];
 
+static void forget_latest(void);
+
 /* From the one table there is, democrai_sandbox.policy.DEFAULT_PORTS. */
 int default_ports_set(PyObject *ports)
 {
     PyObject *scheme, *port;
     int count = 0;
+    forget_latest();
     for (Py_ssize_t at = 0; PyDict_Next(ports, &at, &scheme, &port); count++) {
         const char *text = PyUnicode_Check(scheme) ? PyUnicode_AsUTF8(scheme) : NULL;
         if (text == NULL || strlen(text) >= sizeof default_ports->scheme || !PyLong_Check(port) ||
@@ -262,8 +265,7 @@ static size_t scheme_length(const char *text, size_t length)
     return n + 3 <= length && memcmp(text + n, "://", 3) == 0 ? n : 0;
 }
 
-/* `text` is ASCII. 0, or -1 with an exception that says why it is refused. */
-int url_read(const char *text, size_t length, Url *out)
+static int parse(const char *text, size_t length, Url *out)
 {
     memset(out, 0, sizeof *out);
     if (length == 0 || length > MAX_TARGET) {
@@ -307,6 +309,68 @@ int url_read(const char *text, size_t length, Url *out)
         return -1;
     }
     return 0;
+}
+
+/* The latest texts, and what they were read as: a request is read where it is made and again on the wire, and the next
+ * one is often the same. What a text means depends on nothing but the table of ports, so it is the same for everybody.
+ */
+enum { LATEST = 4, LONGEST_KEPT = 256 };
+static struct {
+    char text[LONGEST_KEPT];
+    size_t length; /* 0: nothing yet */
+    Url url;
+} latest[LATEST];
+static unsigned next_kept = 0;
+
+static void forget_latest(void)
+{
+    for (int i = 0; i < LATEST; i++) {
+        url_clear(&latest[i].url);
+        latest[i].length = 0;
+    }
+}
+
+static int copy(const Url *from, Url *out)
+{
+    size_t scheme = strlen(from->scheme) + 1;
+    *out = *from;
+    out->key = PyMem_Malloc(from->length + 1);
+    out->memory = PyMem_Malloc(scheme);
+    if (out->key == NULL || out->memory == NULL) {
+        url_clear(out);
+        PyErr_NoMemory();
+        return -1;
+    }
+    memcpy(out->key, from->key, from->length + 1);
+    memcpy(out->memory, from->scheme, scheme);
+    out->scheme = out->memory;
+    return 0;
+}
+
+static void keep(const char *text, size_t length, const Url *url)
+{
+    unsigned at = next_kept++ % LATEST;
+    if (latest[at].length > 0) {
+        url_clear(&latest[at].url);
+    }
+    latest[at].length = copy(url, &latest[at].url) < 0 ? 0 : length;
+    PyErr_Clear();
+    memcpy(latest[at].text, text, length);
+}
+
+/* `text` is ASCII. 0, or -1 with an exception that says why it is refused. */
+int url_read(const char *text, size_t length, Url *out)
+{
+    for (int i = 0; length > 0 && i < LATEST; i++) {
+        if (latest[i].length == length && memcmp(latest[i].text, text, length) == 0) {
+            return copy(&latest[i].url, out);
+        }
+    }
+    int result = parse(text, length, out);
+    if (result == 0 && length <= LONGEST_KEPT) {
+        keep(text, length, out);
+    }
+    return result;
 }
 
 /* The same URL under another scheme: an upgrade to a websocket is asked for as ws:// or wss://. */

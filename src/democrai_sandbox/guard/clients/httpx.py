@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.guard import _core
 
-from .checks import asks_for_websocket, checked, checked_websocket, is_web
-from .patching import adapter
+from .checks import asks_for_websocket, checked, checked_websocket, is_web, raise_denial
+from .patching import adapter, usual
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -45,7 +45,7 @@ def _send(original: Method) -> Method:
         with _permitted(request, url):
             return original(self, request)
 
-    return _send_single_request
+    return usual("httpx.send_single", _send_single_request, raise_denial, own)
 
 
 def _send_async(original: Method) -> Method:
@@ -57,7 +57,7 @@ def _send_async(original: Method) -> Method:
         with _permitted(request, url):
             return await original(self, request)
 
-    return _send_single_request
+    return usual("httpx.send_single", _send_single_request, raise_denial, own)
 
 
 install = adapter(

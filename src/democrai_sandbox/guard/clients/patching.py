@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _MARK = "_democrai_sandbox_adapter"
 _EVERYONE = "for_everyone"
 _PAST = "past"
+_USUAL = "usual"
 _LOOKS = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__")
 _CALLING = ("__code__", "__defaults__", "__kwdefaults__", "__wrapped__")
 _told: set[str] = set()
@@ -53,8 +54,9 @@ def replace(module: ModuleType, path: str, name: str, make: Callable[[Method], M
         unexpected(f"{module.__name__}.{path}.{name}")
     elif not getattr(original, _MARK, False):
         wrapper = _like(original, make(original))
-        if not hasattr(make, _EVERYONE):
-            wrapper = _core.gate(original, wrapper, _attributes(wrapper), getattr(make, _PAST, None))
+        way = getattr(wrapper, _USUAL, None)
+        if way is not None or not hasattr(make, _EVERYONE):
+            wrapper = _core.gate(original, wrapper, _attributes(wrapper), getattr(make, _PAST, None), way)
         setattr(owner, name, wrapper)
 
 
@@ -72,6 +74,12 @@ def past(attribute: str) -> Callable[[Callable[[Method], Method]], Callable[[Met
         return make
 
     return mark
+
+
+def usual(way: str, wrapper: Method, *objects: object) -> Method:
+    """Have the core do by itself, in this way, what the wrapper does in the usual case; others stay the wrapper's."""
+    setattr(wrapper, _USUAL, (way, *objects))
+    return wrapper
 
 
 def _attributes(wrapper: Any) -> dict[str, Any]:

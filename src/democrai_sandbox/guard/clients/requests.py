@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from .checks import checked, is_web, raise_denial
 from .patching import adapter as adapts
+from .patching import usual
 
 if TYPE_CHECKING:
     from .patching import Method
@@ -38,7 +39,7 @@ def _send(original: Method) -> Method:
             raise_denial(error)
             raise
 
-    return send
+    return usual("requests.send", send, raise_denial, own)
 
 
 install = adapts(("Session", "send", _send))

@@ -10,7 +10,7 @@ from democrai_sandbox.guard import _core
 
 from .checks import UNGUARDED, raise_denial, request_url
 from .http_client import CHECKED, take_pending
-from .patching import adapter, for_everyone
+from .patching import adapter, for_everyone, usual
 from .pools import Apart, apart, drained
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def _urlopen(original: Method) -> Method:
             raise_denial(error)
             raise
 
-    return urlopen
+    return usual("urllib3.urlopen", urlopen, raise_denial)
 
 
 def _connect(original: Method) -> Method:
@@ -103,7 +103,7 @@ def _get_conn(original: Method) -> Method:
         setattr(connection, CHECKED, subject)
         return connection
 
-    return _get_conn
+    return usual("urllib3.get_conn", _get_conn)
 
 
 @for_everyone
@@ -120,7 +120,7 @@ def _put_conn(original: Method) -> Method:
             conn.close()
         return None
 
-    return _put_conn
+    return usual("urllib3.put_conn", _put_conn)
 
 
 @for_everyone

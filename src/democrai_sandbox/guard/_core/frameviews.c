@@ -1,0 +1,95 @@
+/* What guarded code sees of frames: its own, and those of libraries that work for it; not those of the host.
+ *
+ * Every frame leads to the one that called it, every task to its coroutine, and the local variables in them to whatever
+ * their code works with: the runtime, its service, what others declared. Names, lines and files of foreign frames stay
+ * readable, since tracebacks and log records are made of them; their variables do not. */
+#define _GNU_SOURCE
+#include "core.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+static char package[PATH_MAX] = ""; /* ".../democrai_sandbox/" */
+static getter locals_original = NULL;
+
+static void find_package(void)
+{
+    Dl_info info;
+    if (dladdr((void *)&find_package, &info) == 0 || info.dli_fname == NULL || strlen(info.dli_fname) >= PATH_MAX) {
+        return;
+    }
+    strcpy(package, info.dli_fname);
+    for (int i = 0; i < 2 && package[0] != '\0'; i++) { /* the file, and the folder of the guard */
+        char *cut = strrchr(package, '/');
+        *(cut ? cut : package) = '\0';
+    }
+    strcat(package, "/");
+}
+
+static bool is_library_file(State *state, const char *file)
+{
+    char path[PATH_MAX];
+    if (file[0] == '<') {
+        return true; /* frozen modules, and code that a library made of a text */
+    }
+    if (file[0] != '/' || strlen(file) >= PATH_MAX || path_normalise(file, path) < 0) {
+        return false;
+    }
+    return location_mask(state, path) & FLAG_CODE;
+}
+
+/* Whether the variables of code that runs somewhere are not for this subject to see. */
+static bool is_hidden(State *state, PyCodeObject *code)
+{
+    const Policy *owner = resident_owner(code);
+    if (owner != NULL) {
+        return !state_has_subject(state, owner);
+    }
+    const char *file = PyUnicode_AsUTF8(code->co_filename);
+    if (file == NULL) {
+        PyErr_Clear();
+        return true;
+    }
+    if (package[0] != '\0' && strncmp(file, package, strlen(package)) == 0) {
+        return true;
+    }
+    /* without code that is known to be a subject's, the rest may be the subject's as well as the host's */
+    return residents > 0 && !is_library_file(state, file);
+}
+
+static bool frame_is_hidden(State *state, PyObject *frame)
+{
+    PyCodeObject *code = PyFrame_GetCode((PyFrameObject *)frame);
+    bool hidden = is_hidden(state, code);
+    Py_DECREF(code);
+    return hidden;
+}
+
+static PyObject *frame_locals(PyObject *frame, void *closure)
+{
+    State *state = state_guarding();
+    if (state != NULL && frame_is_hidden(state, frame)) {
+        return deny_text(state, DENY_TAMPER, "f_locals");
+    }
+    return locals_original(frame, closure);
+}
+
+/* frame.clear(): a coroutine of the host's that waits would lose its variables. */
+PyObject *on_frame_clear(State *state, Call *call)
+{
+    return frame_is_hidden(state, call->self) ? deny_text(state, DENY_TAMPER, "frame.clear") : call_original(call);
+}
+
+int frameviews_ready(void)
+{
+    find_package();
+    for (PyGetSetDef *entry = PyFrame_Type.tp_getset; entry != NULL && entry->name != NULL; entry++) {
+        if (strcmp(entry->name, "f_locals") == 0) {
+            locals_original = entry->get;
+            entry->get = frame_locals;
+            return 0;
+        }
+    }
+    PyErr_SetString(PyExc_ImportError, "frame.f_locals was not found: the guard does not fit this interpreter");
+    return -1;
+}

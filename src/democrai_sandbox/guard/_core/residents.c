@@ -1,0 +1,308 @@
+/* Whose code it is: code objects that belong to a subject are guarded wherever they run.
+ *
+ * A subject leaves functions behind that the host calls by itself: a hook, a log handler, a method, one put in place of
+ * a library's. No guard is in force then, or a bypass in which the host works for some subject. So code that was loaded
+ * for a subject carries a mark, and where nothing else restricts an operation, the Python frames that led to it are
+ * looked through: the innermost marked one decides as whom it runs. Only frames count that came after the state in
+ * force was entered: those below it have called for it, and it stands for them.
+ *
+ * The mark is a state of that subject's policy, kept in the code object's extra slot: out of reach of Python, not copied
+ * with the code, and gone when the code is. While there is no marked code, nobody looks. */
+#define Py_BUILD_CORE 1
+#include "core.h"
+
+#include <internal/pycore_frame.h>
+#include <string.h>
+
+#if PY_VERSION_HEX < 0x030C0000
+#define REQUEST_EXTRA _PyEval_RequestCodeExtraIndex
+#define GET_EXTRA _PyCode_GetExtra
+#define SET_EXTRA _PyCode_SetExtra
+#else
+#define REQUEST_EXTRA PyUnstable_Eval_RequestCodeExtraIndex
+#define GET_EXTRA PyUnstable_Code_GetExtra
+#define SET_EXTRA PyUnstable_Code_SetExtra
+#endif
+
+typedef struct _PyInterpreterFrame Frame;
+
+Py_ssize_t residents = 0;
+static Py_ssize_t extra = -1;                    /* our place among the extras of a code object */
+static PyInterpreterState *interpreter = NULL; /* in which it is ours; another one numbers its own */
+
+/* ---- frames ------------------------------------------------------------------------------------ */
+
+/* No frame objects are made: this is walked for every file operation of the host. */
+static inline Frame *innermost(const PyThreadState *thread)
+{
+#if PY_VERSION_HEX < 0x030D0000
+    return thread->cframe->current_frame;
+#else
+    return thread->current_frame;
+#endif
+}
+
+/* NULL for a frame that only marks where C code has called into the interpreter. */
+static inline PyCodeObject *code_of(const Frame *frame)
+{
+#if PY_VERSION_HEX < 0x030C0000
+    return frame->f_code;
+#elif PY_VERSION_HEX < 0x030D0000
+    return frame->owner == FRAME_OWNED_BY_CSTACK ? NULL : frame->f_code;
+#else
+    return frame->owner == FRAME_OWNED_BY_CSTACK ? NULL : (PyCodeObject *)frame->f_executable;
+#endif
+}
+
+void *frame_here(void)
+{
+    return innermost(PyThreadState_Get());
+}
+
+/* Whether the frames lie in memory as this was compiled for: each one of the public list is found, in its order. */
+static bool frames_fit(void)
+{
+    const Frame *inner = innermost(PyThreadState_Get());
+    PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
+    bool fit = true;
+    while (frame != NULL && fit) {
+        PyCodeObject *code = PyFrame_GetCode(frame);
+        while (inner != NULL && (code_of(inner) == NULL || inner->frame_obj != frame)) {
+            inner = inner->previous;
+        }
+        fit = inner != NULL && code_of(inner) == code && frame->f_frame == inner;
+        Py_DECREF(code);
+        PyFrameObject *back = PyFrame_GetBack(frame);
+        Py_DECREF(frame);
+        frame = back;
+    }
+    Py_XDECREF(frame);
+    return fit;
+}
+
+/* ---- marks ------------------------------------------------------------------------------------- */
+
+static void drop_mark(void *mark)
+{
+    Py_XDECREF((PyObject *)mark);
+}
+
+static inline State *mark_of(PyCodeObject *code)
+{
+    void *mark = NULL;
+    if (LIKELY(code->co_extra == NULL)) {
+        return NULL;
+    }
+    return GET_EXTRA((PyObject *)code, extra, &mark) < 0 ? NULL : (State *)mark;
+}
+
+static int mark(PyObject *object, State *resident);
+
+static int mark_items(PyObject *items, State *resident)
+{
+    PyObject *iterator = PyObject_GetIter(items), *item;
+    int result = iterator ? 0 : -1;
+    while (result == 0 && (item = PyIter_Next(iterator)) != NULL) {
+        result = mark(item, resident);
+        Py_DECREF(item);
+    }
+    Py_XDECREF(iterator);
+    return result < 0 || PyErr_Occurred() ? -1 : 0;
+}
+
+static int mark_code(PyCodeObject *code, State *resident)
+{
+    if (mark_of(code) != NULL) {
+        return 0; /* the first owner stays: nobody takes over what another one left */
+    }
+    if (SET_EXTRA((PyObject *)code, extra, Py_NewRef(resident)) < 0) {
+        Py_DECREF(resident);
+        return -1;
+    }
+    return mark_items(code->co_consts, resident);
+}
+
+/* Code, and all code in it. marshal brings it in containers too. */
+static int mark(PyObject *object, State *resident)
+{
+    int result = 0;
+    if (Py_EnterRecursiveCall(" in marking code")) {
+        return -1;
+    }
+    if (PyCode_Check(object)) {
+        result = mark_code((PyCodeObject *)object, resident);
+    }
+    else if (PyTuple_CheckExact(object) || PyList_CheckExact(object) || PyAnySet_CheckExact(object)) {
+        result = mark_items(object, resident);
+    }
+    else if (PyDict_CheckExact(object)) {
+        PyObject *values = PyDict_Values(object);
+        result = values && mark_items(object, resident) == 0 ? mark_items(values, resident) : -1;
+        Py_XDECREF(values);
+    }
+    Py_LeaveRecursiveCall();
+    return result;
+}
+
+/* The state as which marked code runs: the subject's declarations alone, on behalf of nobody. One for each policy. */
+static State *resident_of(Policy *policy)
+{
+    if (policy->resident != NULL) {
+        return (State *)Py_NewRef(policy->resident);
+    }
+    State *resident = state_new(NULL, policy, MODE_EXACT, policy->allow_subprocess, NULL);
+    if (resident != NULL) {
+        policy->resident = resident;
+        residents++;
+    }
+    return resident;
+}
+
+/* Called when a state goes. */
+void resident_gone(State *state)
+{
+    if (state->policy != NULL && state->policy->resident == state) {
+        state->policy->resident = NULL;
+        residents--;
+    }
+}
+
+/* A context that code opened for itself, or one for the network only, is no subject. */
+static Policy *subject_policy(const State *state)
+{
+    while (state->parent != NULL && state->parent->mode != MODE_BYPASS &&
+           (state->mode == MODE_NARROW || (state->mode == MODE_MERGE && state->policy->network_only))) {
+        state = state->parent;
+    }
+    return state->policy;
+}
+
+static int mark_for(State *state, PyObject *object)
+{
+    State *resident = resident_of(subject_policy(state));
+    int result = resident ? mark(object, resident) : -1;
+    Py_XDECREF(resident);
+    return result;
+}
+
+/* ---- code that is made under a guard ------------------------------------------------------------ */
+
+/* Whether text was compiled for a library that is being imported: dataclasses and the like do so for whoever uses them.
+ * Its module is the innermost frame that says anything; it bears no mark, or it would not be a library's. */
+static bool compiled_for_library(void)
+{
+    const void *boundary = boundary_get();
+    const Frame *frame = innermost(PyThreadState_Get());
+    for (; frame != NULL && frame != boundary; frame = frame->previous) {
+        PyCodeObject *code = code_of(frame);
+        if (code == NULL) {
+            continue;
+        }
+        if (mark_of(code) != NULL) {
+            return false;
+        }
+        if (PyUnicode_CompareWithASCIIString(code->co_name, "<module>") == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Library modules that are first imported under a guard serve the host afterwards. What claims to come from a file must
+ * be what the file holds. */
+static bool is_library(PyObject *object)
+{
+    if (!PyCode_Check(object)) {
+        return false;
+    }
+    Py_ssize_t length;
+    const char *file = PyUnicode_AsUTF8AndSize(((PyCodeObject *)object)->co_filename, &length);
+    if (file == NULL) {
+        PyErr_Clear();
+        return false;
+    }
+    bool from_text = length > 1 && file[0] == '<' && file[length - 1] == '>';
+    return from_text ? compiled_for_library() : is_library_code(object);
+}
+
+/* What guarded code has compiled or unmarshalled is the subject's. Only where subjects are loaded as such: elsewhere
+ * nobody was promised anything, and nobody pays. A guard for the network alone is the host's, around its own code. */
+int resident_claim(State *state, PyObject *made)
+{
+    return residents == 0 || state_guards_network_only(state) || is_library(made) ? 0 : mark_for(state, made);
+}
+
+/* compile, marshal.load, marshal.loads */
+PyObject *on_made_code(State *state, Call *call)
+{
+    PyObject *made = call_original(call);
+    if (made != NULL && resident_claim(state, made) < 0) {
+        Py_CLEAR(made);
+    }
+    return made;
+}
+
+/* "exec" of a text: the code was made for this one call. Other code is marked by now, or is the host's: marking that
+ * would restrict the host. */
+int resident_exec(State *state, PyObject *code)
+{
+    bool fresh = PyCode_Check(code) && Py_REFCNT(code) <= 2;
+    return fresh ? resident_claim(state, code) : 0;
+}
+
+/* A renamed copy of code belongs to whom the code belongs to. */
+int resident_inherit(PyObject *code, PyObject *copy)
+{
+    State *resident = residents > 0 ? mark_of((PyCodeObject *)code) : NULL;
+    return resident && copy && PyCode_Check(copy) ? mark(copy, resident) : 0;
+}
+
+/* own_code(code): a loader, under the guard of the subject whose code it is about to run. */
+PyObject *core_own_code(PyObject *module, PyObject *code)
+{
+    if (!PyCode_Check(code)) {
+        PyErr_Format(PyExc_TypeError, "expected a code object, got %s", Py_TYPE(code)->tp_name);
+        return NULL;
+    }
+    State *state = state_guarding();
+    return state != NULL && mark_for(state, code) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+/* ---- code that runs ----------------------------------------------------------------------------- */
+
+/* The subject whose code has led here since the state in force was entered; borrowed, NULL when there is none. */
+State *resident_running(const State *state, const void *boundary)
+{
+    const PyThreadState *thread = PyThreadState_Get();
+    if (thread->interp != interpreter) {
+        return NULL;
+    }
+    const Frame *entering = state && state->entering ? state->entering->f_frame : NULL;
+    const Frame *frame = innermost(thread);
+    for (; frame != NULL && frame != boundary && frame != entering; frame = frame->previous) {
+        PyCodeObject *code = code_of(frame);
+        State *found = code ? mark_of(code) : NULL;
+        if (UNLIKELY(found != NULL)) {
+            return state != NULL && state_has_policy(state, found->policy->id) ? NULL : found;
+        }
+    }
+    return NULL;
+}
+
+int residents_ready(void)
+{
+    interpreter = PyInterpreterState_Get();
+    extra = REQUEST_EXTRA(drop_mark);
+    if (extra < 0 || !frames_fit()) {
+        PyErr_SetString(PyExc_ImportError, "code objects cannot be marked: the guard does not fit this interpreter");
+        return -1;
+    }
+    return 0;
+}
+
+/* The policy of the subject that code belongs to; NULL for code of nobody in particular. Borrowed. */
+const Policy *resident_owner(PyCodeObject *code)
+{
+    State *mark = extra < 0 ? NULL : mark_of(code);
+    return mark ? mark->policy : NULL;
+}

@@ -1,0 +1,211 @@
+"""The agent's loop: ask the model, call the tools it wants, tell it what came of them, until it has an answer.
+
+It runs inside the agent's guard, and each tool inside its own on top of that. What the model says is only ever a wish.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from democrai_sandbox.errors import ExtensionFailed, SandboxDenied
+from democrai_sandbox.guard._core import current_view
+from democrai_sandbox.policy import InvalidInputError, SandboxError, nearest
+from democrai_sandbox.policy.text import shown
+from democrai_sandbox.runtime.outcomes import INVALID, VALUE, Outcome
+
+from .calling import Called, caller, is_value, settled
+from .errors import STOPPING, ModelFailed, RunStopped
+from .interface import Limits, Message, Model, ToolCall, ToolOffer
+from .patience import Patience
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from democrai_sandbox.guard import Entrance
+
+LONGEST_RESULT = 100_000
+"""Characters of a tool's result that a model gets to see."""
+_ROLES = ("system", "user", "assistant")
+
+
+class ToolLink(NamedTuple):
+    """A tool of an agent."""
+
+    label: str
+    """The subject that it runs as: ``tool:demo.peek``."""
+    entrance: Entrance
+
+
+class AgentPlan(NamedTuple):
+    """An agent, ready to run."""
+
+    name: str
+    prompt: Called
+    instructions: str
+    model: Model
+    offers: tuple[ToolOffer, ...]
+    tools: Mapping[str, ToolLink]
+    """By the name that the model is told."""
+    limits: Limits
+
+
+def agent_body(plan: AgentPlan) -> Callable[[dict[str, Any]], Awaitable[Outcome]]:
+    """Return what runs inside the agent's guard: its outcome is the text, the turns, the calls and the denials."""
+    prompt = caller(plan.prompt)
+
+    async def run(given: dict[str, Any]) -> Outcome:
+        patience = Patience(plan.limits.seconds, plan.limits.tool_seconds)
+        try:
+            async with patience:
+                outcome = await prompt(given)
+                if not is_value(outcome):
+                    return outcome
+                return (VALUE, await _Conversation(plan, patience, opening(plan, outcome[1], given)).run())
+        except TimeoutError:
+            raise RunStopped(f"agent {plan.name} had no answer after {plan.limits.seconds:g} s") from None
+
+    return run
+
+
+def opening(plan: AgentPlan, prompt: Any, given: dict[str, Any]) -> list[Message]:
+    """Return the first messages: the instructions, and what the agent's function made of its arguments."""
+    messages = [Message("system", plan.instructions)] if plan.instructions else []
+    if prompt is None:
+        prompt = json.dumps(given, ensure_ascii=False)
+    if type(prompt) is str:
+        return [*messages, Message("user", prompt)]
+    if type(prompt) is list and prompt and all(map(_is_message, prompt)):
+        return [*messages, *(Message(item["role"], item["text"]) for item in prompt)]
+    expected = f"a text, nothing, or messages with a role ({', '.join(_ROLES)}) and a text"
+    raise InvalidInputError.of(f"the function of agent {plan.name} returns its prompt: {expected}")
+
+
+def _is_message(item: Any) -> bool:
+    return (
+        type(item) is dict and item.keys() == {"role", "text"} and item["role"] in _ROLES and type(item["text"]) is str
+    )
+
+
+def _is_reply(reply: Any) -> bool:
+    return (
+        type(reply) is Message
+        and type(reply.text) is str
+        and all(type(call) is ToolCall and all(type(part) is str for part in call) for call in reply.tool_calls)
+    )
+
+
+class _Conversation:
+    """One run of an agent."""
+
+    def __init__(self, plan: AgentPlan, patience: Patience, messages: list[Message]) -> None:
+        self._plan = plan
+        self._patience = patience
+        self._messages = messages
+        self._calls = 0
+        self._denials: list[dict[str, Any]] = []
+
+    async def run(self) -> list[Any]:
+        limits = self._plan.limits
+        for turn in range(1, limits.turns + 1):
+            reply = await self._reply()
+            self._messages.append(reply)
+            if not reply.tool_calls:
+                return [reply.text, turn, self._calls, self._denials]
+            for call in reply.tool_calls:
+                self._calls += 1
+                if self._calls > limits.tool_calls:
+                    raise RunStopped(f"agent {self._plan.name} wanted more than {limits.tool_calls} calls of tools")
+                self._messages.append(Message("tool", await self._answer(call), (), call.id))
+        raise RunStopped(f"agent {self._plan.name} had no answer after asking its model {limits.turns} times")
+
+    async def _reply(self) -> Message:
+        try:
+            reply = await self._plan.model.complete(tuple(self._messages), self._plan.offers)
+        except SandboxError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a model raises
+            # Only the name: the text may hold what the model was set up with.
+            raise ModelFailed(f"the model of agent {self._plan.name} raised {type(error).__name__}") from None
+        if not _is_reply(reply):
+            raise ModelFailed(f"the model of agent {self._plan.name} did not answer with a Message")
+        return reply
+
+    async def _answer(self, call: ToolCall) -> str:
+        """Return what the model is told about a call of a tool."""
+        tool = self._plan.tools.get(call.name)
+        if tool is None:
+            close = nearest(call.name, self._plan.tools)
+            hint = f"; did you mean {close!r}?" if close else ""
+            return _error("unknown_tool", f"there is no tool {shown(call.name)}{hint}")
+        try:
+            arguments = json.loads(call.arguments or "{}")
+        except (ValueError, RecursionError) as error:
+            return _error("invalid_arguments", f"the arguments are no JSON: {error}")
+        outcome = await self._called(tool.entrance, arguments)
+        return outcome if isinstance(outcome, str) else self._told(tool.label, outcome)
+
+    async def _called(self, entrance: Entrance, arguments: Any) -> Outcome | str:
+        self._patience.begin()
+        try:
+            outcome: Outcome = await entrance(arguments)
+        except asyncio.CancelledError:
+            if self._patience.part_is_over_time():
+                return _error("tool_timeout", f"the tool took longer than {self._plan.limits.tool_seconds:g} s")
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return _error("tool_failed", "the tool gave up")  # it raised that itself: nobody cancelled anything
+        finally:
+            self._patience.end()
+        self._patience.check()
+        return outcome
+
+    def _told(self, label: str, outcome: Outcome) -> str:
+        """Return an outcome as the model is told of it; what no model can help ends the run."""
+        try:
+            return _result(settled(outcome))
+        except SandboxDenied as denial:
+            self._denials.append(denial_facts(label, denial))
+            return _error(denial.code, str(denial))
+        except InvalidInputError as error:
+            return _error("invalid_result" if outcome[0] == INVALID else "invalid_arguments", str(error))
+        except ExtensionFailed as error:
+            return _error("tool_failed", str(error))
+        except tuple(STOPPING.values()) as error:
+            return _error(getattr(error, "code", "tool_failed"), str(error))
+
+
+def denial_facts(label: str, denial: SandboxDenied) -> dict[str, Any]:
+    """Return a denial of a tool as plain data, for the report of a run.
+
+    Code of the tool could have raised it: it is believed about whom it is about only as far as that is below the tool.
+    """
+    view = current_view()
+    known = [*(view[1] if view else ()), label]
+    told = list(map(str, denial.subject_chain))
+    return {
+        "tool": label,
+        "code": denial.code,
+        "message": str(denial),
+        "subject_chain": told if told[: len(known)] == known else known,
+        "operation": denial.operation,
+        "target": denial.target,
+        "request_id": getattr(denial, "request_id", None),
+        "hint": denial.hint,
+    }
+
+
+def _result(value: Any) -> str:
+    try:
+        text = value if type(value) is str else json.dumps(value, ensure_ascii=False)
+    except TypeError:
+        return _error("invalid_result", "the result holds bytes, which cannot be shown")
+    if len(text) <= LONGEST_RESULT:
+        return text
+    return f"{text[:LONGEST_RESULT]}\n[{len(text) - LONGEST_RESULT} more characters are left out]"
+
+
+def _error(code: str, message: str) -> str:
+    return json.dumps({"error": {"code": code, "message": message[:2000]}}, ensure_ascii=False)

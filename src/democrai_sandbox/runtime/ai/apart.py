@@ -1,0 +1,89 @@
+"""In the worker process of a module: its tools, agents and pipelines run there, the models stay with the host.
+
+Needs nothing but the standard library, as all that a worker imports.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from democrai_sandbox.manifests import ModuleManifest, Source
+from democrai_sandbox.policy import InvalidInputError, rules_for_paths, rules_from_json
+from democrai_sandbox.runtime import doors
+
+from .errors import ModelFailed
+from .interface import KINDS, Message, ToolCall, ToolOffer
+from .running import AiRuntime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import FunctionType
+
+    from democrai_sandbox.guard import Entrance
+    from democrai_sandbox.runtime.loading import Surface
+
+
+class Whose(NamedTuple):
+    """The module of a worker, as its specification has it."""
+
+    name: str
+    folder: str
+    access: str
+    """The rules of its manifest, as JSON."""
+    allowed_imports: tuple[str, ...]
+    own_read: tuple[str, ...]
+    own_write: tuple[str, ...]
+
+
+def open_apart(whose: Whose, surfaces: Iterable[Surface]) -> tuple[Surface, ...]:
+    """Make what a module declared usable in this process; return the surfaces as the host may call them.
+
+    Done outside every guard, after the module was imported. A declaration that is wrong is refused as the host would.
+    """
+    taken = tuple(surfaces)
+    wanted = {surface.options.get("model") for surface in taken if surface.kind == "agent"}
+    runtime = AiRuntime({name: RemoteModel(name) for name in wanted if type(name) is str})
+    manifest = ModuleManifest(
+        name=whose.name,
+        access=rules_from_json(whose.access),
+        allowed_imports=whose.allowed_imports,
+        source=Source(folder=whose.folder),
+    )
+    read = (rule for rule in rules_for_paths(whose.own_read) if rule.operation == "read")
+    runtime.declare(manifest, taken, (*read, *rules_for_paths(whose.own_write)))
+    problems = runtime.link().get(whose.name, ())
+    if problems:
+        raise InvalidInputError(problems)
+    doors.install({"ai.entrance": runtime.entrance})
+    return tuple(_callable(surface, whose.name, runtime) if surface.kind in KINDS else surface for surface in taken)
+
+
+def _callable(surface: Surface, module: str, runtime: AiRuntime) -> Surface:
+    """Return a surface that leads through the entrance: called as the module, it becomes the subject it is."""
+    entrance = runtime.entrance(None, surface.kind, f"{module}.{surface.name}")
+    return surface._replace(function=cast("FunctionType", _through(entrance)))
+
+
+def _through(entrance: Entrance) -> Callable[..., Any]:
+    async def run(**arguments: Any) -> Any:
+        return await entrance(arguments)
+
+    return run
+
+
+class RemoteModel:
+    """A model of the host's. The host asks it as the agent that is asking here, and under what that may use."""
+
+    def __init__(self, name: str) -> None:
+        """Take the name by which the host has it."""
+        self._name = name
+
+    async def complete(self, messages: tuple[Message, ...], tools: tuple[ToolOffer, ...]) -> Message:
+        """Have the host ask for the next message."""
+        said = [[role, text, [list(call) for call in calls], to] for role, text, calls, to in messages]
+        offers = [[name, about, dict(parameters)] for name, about, parameters in tools]
+        answer = await doors.call("ai.complete", self._name, said, offers)
+        if answer[0] != "said":
+            raise ModelFailed(answer[1])
+        _, text, calls = answer
+        return Message("assistant", text, tuple(ToolCall(*call) for call in calls))

@@ -1,0 +1,105 @@
+"""The registry of tools, agents and pipelines, by kind and name."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from democrai_sandbox.policy import InvalidInputError, Problem, nearest
+
+from .errors import AssetUnknown
+from .interface import AssetKind, Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from democrai_sandbox.manifests import AgentDeclaration, PipelineDeclaration, ToolDeclaration
+
+    Declared = ToolDeclaration | AgentDeclaration | PipelineDeclaration
+
+
+class Asset(NamedTuple):
+    """A tool, an agent or a pipeline as it was declared."""
+
+    kind: AssetKind
+    name: str
+    """``<module>.<name>`` when a module declares it; as it was given when the host does."""
+    module: str | None
+    function: Callable[..., Any]
+    """Belongs to the module: called inside a guard of its own only."""
+    schema: Mapping[str, Any]
+    declaration: Declared
+    shared: bool = False
+    """Whether other modules may use it as well. What the host registers is there for all."""
+    tools: tuple[str, ...] = ()
+    model: str = ""
+    instructions: str = ""
+    limits: Limits = Limits()
+    steps: tuple[str | Callable[..., Any], ...] = ()
+    seconds: float | None = None
+    """How long a pipeline may take."""
+    places: tuple[str, ...] = ()
+    """The folders that the runtime gave to the module: shut to all others, whatever they declare."""
+
+    @property
+    def label(self) -> str:
+        """The subject that it runs as: ``tool:demo.collect``."""
+        return f"{self.kind.value}:{self.name}"
+
+    @property
+    def short(self) -> str:
+        """Its name without that of its module."""
+        return self.name if self.module is None else self.name.removeprefix(f"{self.module}.")
+
+    def is_open_to(self, module: str | None) -> bool:
+        """Tell whether a module may use it."""
+        return self.shared or self.module is None or self.module == module
+
+
+class Assets:
+    """What is registered. A name stands for one asset of its kind."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self._found: Mapping[str, Asset] = MappingProxyType({})
+
+    def __iter__(self) -> Iterator[Asset]:
+        """Yield all assets in the order in which they were added."""
+        return iter(self._found.values())
+
+    def add(self, assets: Iterable[Asset]) -> None:
+        """Add all of them, or none when a name is taken."""
+        added = dict(self._found)
+        problems = []
+        for asset in assets:
+            other = added.setdefault(asset.label, asset)
+            if other is not asset:
+                by = "the host" if other.module is None else f"module {other.module}"
+                message = f"the name {asset.name!r} is taken: {by} has a {asset.kind} of that name"
+                problems.append(Problem(f"/{asset.kind}/{asset.short}", message))
+        if problems:
+            raise InvalidInputError(problems)
+        self._found = MappingProxyType(added)
+
+    def forget(self, module: str) -> None:
+        """Drop what a module declared."""
+        kept = {key: asset for key, asset in self._found.items() if asset.module != module}
+        self._found = MappingProxyType(kept)
+
+    def get(self, kind: AssetKind, name: str) -> Asset | None:
+        """Return the asset of exactly this name."""
+        return self._found.get(f"{kind.value}:{name}")
+
+    def resolve(self, kind: AssetKind, name: str, module: str | None) -> Asset:
+        """Return the asset that a module means: one of its own before one of another's.
+
+        What is there but not open to the module is answered like what is not there.
+        """
+        own = None if module is None else self.get(kind, f"{module}.{name}")
+        found = own or self.get(kind, name)
+        if found is not None and found.is_open_to(module):
+            return found
+        names = {asset.name for asset in self if asset.kind is kind and asset.is_open_to(module)}
+        names |= {asset.short for asset in self if asset.kind is kind and asset.module == module}
+        close = nearest(name, sorted(names))
+        raise AssetUnknown(f"there is no {kind} {name!r}" + (f"; did you mean {close!r}?" if close else ""))

@@ -1,0 +1,235 @@
+"""From what a module, or the host, declares to assets; everything that is wrong with it is said at once."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, cast
+
+from democrai_sandbox.manifests import Coverage, make_manifest
+from democrai_sandbox.policy import InvalidInputError, Problem, nearest, pointer_to
+from democrai_sandbox.policy.text import shown
+from democrai_sandbox.runtime.loading import Surface
+
+from .assets import Asset
+from .calling import flags_of
+from .checking import check_schema
+from .interface import AssetKind, Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from democrai_sandbox.manifests import ModuleManifest
+    from democrai_sandbox.policy import AccessRule
+
+    from .assets import Declared
+
+STEP = "step"
+"""The kind under which a pipeline's own functions are declared; their name is ``<pipeline>/<index>``."""
+_OWN_STEP = re.compile(r"step:[0-9]{1,3}")
+_GENERATOR = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+_MOST_ITEMS = 100
+_LONGEST_TEXT = 50_000
+
+
+def module_assets(
+    manifest: ModuleManifest, surfaces: Iterable[Surface], own: Iterable[AccessRule] = ()
+) -> tuple[Asset, ...]:
+    """Return the assets among the surfaces of a module, or refuse the module.
+
+    ``own`` are the rules for what the runtime gives to the module besides its manifest: its folder and its data.
+    """
+    taken = list(surfaces)
+    functions = {surface.name: surface.function for surface in taken if surface.kind == STEP}
+    given = tuple(own)
+    places = tuple(dict.fromkeys(rule.normalized_target for rule in given))
+    covered = Coverage((*manifest.access, *given))
+    assets, problems = [], []
+    for surface in taken:
+        if surface.kind not in tuple(AssetKind):
+            continue
+        reading = _Reading(surface, manifest, functions)
+        asset = reading.asset()
+        problems += reading.problems
+        if asset is not None:
+            problems += _beyond(asset, manifest, covered)
+            assets.append(asset._replace(places=places))
+    if problems:
+        raise InvalidInputError(problems)
+    return tuple(assets)
+
+
+def host_asset(kind: AssetKind, name: str, function: Callable[..., Any], options: dict[str, Any]) -> Asset:
+    """Return an asset of the host's own; it may declare anything. Steps may be functions."""
+    functions, steps = {}, []
+    for index, step in enumerate(options.get("steps", ())):
+        if isinstance(step, FunctionType):
+            functions[f"{name}/{index}"] = step
+        steps.append(f"{STEP}:{index}" if isinstance(step, FunctionType) else step)
+    given = {**options, "steps": steps} if "steps" in options else options
+    reading = _Reading(Surface(kind, name, given, cast("FunctionType", function)), None, functions)
+    asset = reading.asset()
+    if reading.problems or asset is None:
+        raise InvalidInputError(reading.problems)
+    return asset
+
+
+def _beyond(asset: Asset, manifest: ModuleManifest, covered: Coverage) -> list[Problem]:
+    """Name what an asset declares beyond its module: code cannot give itself more than the manifest that was read."""
+    pointer, who = f"/{asset.kind}/{asset.short}", f"{asset.kind} {asset.name}"
+    beyond = f"which manifest.json of module {manifest.name} does not allow"
+    found = [
+        Problem(f"{pointer}/access", f"{who} declares {rule.resource_type} {rule.operation} {rule.target}, {beyond}")
+        for rule in asset.declaration.access or ()
+        if not covered.covers(rule)
+    ]
+    extra = [root for root in asset.declaration.allowed_imports if root not in manifest.allowed_imports]
+    found += [Problem(f"{pointer}/allowed_imports", f"{who} declares the import of {root}, {beyond}") for root in extra]
+    return found
+
+
+class _Reading:
+    """One declaration on its way to an asset, and what is wrong with it."""
+
+    def __init__(
+        self, surface: Surface, manifest: ModuleManifest | None, functions: Mapping[str, Callable[..., Any]]
+    ) -> None:
+        self.problems: list[Problem] = []
+        self._surface = surface
+        self._manifest = manifest
+        self._functions = functions
+        self._kind = AssetKind(surface.kind)
+        self._pointer = f"/{surface.kind}/{surface.name}"
+        self._options = surface.options
+
+    def asset(self) -> Asset | None:
+        """Return the asset; None when it cannot be had."""
+        self._check_names()
+        self._check_function(self._surface.function, self._pointer)
+        declaration = self._declaration()
+        schema = self._schema()
+        read: dict[str, Any] = {
+            name: take(self, self._options[name], pointer_to(self._pointer, name))
+            for name, take in _OPTIONS[self._kind].items()
+            if name in self._options
+        }
+        if self.problems or declaration is None:
+            return None
+        own = {name: value for name, value in read.items() if name in Asset._fields}
+        limits = Limits(**{name: read[key] for key, name in _LIMITS.items() if key in read})
+        return Asset(
+            self._kind,
+            declaration.name,
+            None if self._manifest is None else self._manifest.name,
+            self._surface.function,
+            schema,
+            declaration,
+            limits=limits,
+            seconds=read.get("timeout"),
+            **own,
+        )
+
+    def refuse(self, pointer: str, message: str, suggestion: str | None = None) -> None:
+        self.problems.append(Problem(pointer, message, suggestion))
+
+    def _check_names(self) -> None:
+        if self._manifest is not None and "." in self._surface.name:
+            # tool:a.b.c could be b.c of module a or c of module a.b, and one use what was approved for the other.
+            self.refuse(self._pointer, "the name of what a module declares has no dot in it")
+        known = (*_DECLARED, "schema", *_OPTIONS[self._kind])
+        for name in self._options:
+            if name not in known:
+                self.refuse(pointer_to(self._pointer, name), f"unknown option {shown(name)}", nearest(name, known))
+        if self._kind is AssetKind.AGENT and not self._options.get("model"):
+            self.refuse(self._pointer, "an agent needs a model")
+        if self._kind is AssetKind.PIPELINE and not self._options.get("steps"):
+            self.refuse(self._pointer, "a pipeline needs steps")
+
+    def _check_function(self, function: Callable[..., Any], pointer: str) -> None:
+        if flags_of(function) & _GENERATOR:
+            self.refuse(pointer, "a generator has no result to give on; return a list")
+
+    def _declaration(self) -> Declared | None:
+        module = self._manifest
+        name = self._surface.name if module is None else f"{module.name}.{self._surface.name}"
+        given = {key: self._options[key] for key in _DECLARED if key in self._options}
+        folder = None if module is None else module.source.folder
+        try:
+            manifest: Any = make_manifest({"name": name, **given}, str(self._kind), folder=folder)
+        except InvalidInputError as error:
+            self.problems += [problem.moved(self._pointer) for problem in error.problems]
+            return None
+        declared: Declared = manifest
+        return declared
+
+    def _schema(self) -> dict[str, Any]:
+        schema: dict[str, Any] = self._options.get("schema", {})
+        pointer = pointer_to(self._pointer, "schema")
+        try:
+            check_schema(schema, pointer)
+            if schema.get("type") != "object":
+                self.refuse(pointer, "the arguments are an object by their names")
+        except InvalidInputError as error:
+            self.problems += error.problems
+        return schema
+
+    # ---- options ----------------------------------------------------------------------------------------------------
+
+    def flag(self, value: Any, pointer: str) -> bool:
+        if type(value) is not bool:
+            self.refuse(pointer, f"expected true or false, got {shown(value)}")
+        return value is True
+
+    def text(self, value: Any, pointer: str) -> str:
+        if type(value) is str and len(value) <= _LONGEST_TEXT:
+            return value
+        self.refuse(pointer, f"expected a text of at most {_LONGEST_TEXT} characters")
+        return ""
+
+    def count(self, value: Any, pointer: str) -> int:
+        if type(value) is int and value > 0:
+            return value
+        self.refuse(pointer, f"expected a positive whole number, got {value if type(value) is int else shown(value)}")
+        return 1
+
+    def seconds(self, value: Any, pointer: str) -> float:
+        if type(value) in (int, float) and 0 < value < float("inf"):
+            return float(value)
+        self.refuse(pointer, "expected a positive number of seconds")
+        return 1.0
+
+    def texts(self, value: Any, pointer: str) -> tuple[str, ...]:
+        if type(value) in (list, tuple) and len(value) <= _MOST_ITEMS and all(type(item) is str for item in value):
+            return tuple(value)
+        self.refuse(pointer, f"expected a list of at most {_MOST_ITEMS} names")
+        return ()
+
+    def steps(self, value: Any, pointer: str) -> tuple[str | Callable[..., Any], ...]:
+        steps: list[str | Callable[..., Any]] = []
+        for index, step in enumerate(self.texts(value, pointer)):
+            own = self._functions.get(f"{self._surface.name}/{index}") if _OWN_STEP.fullmatch(step) else None
+            if own is None and _OWN_STEP.fullmatch(step):
+                self.refuse(pointer_to(pointer, index), "the function of this step was not declared")
+            if own is not None:
+                self._check_function(own, pointer_to(pointer, index))
+            steps.append(own or step)
+        return tuple(steps)
+
+
+_DECLARED = ("description", "access", "allowed_imports")
+_LIMITS = {"max_turns": "turns", "max_tool_calls": "tool_calls", "tool_timeout": "tool_seconds", "timeout": "seconds"}
+_OPTIONS: dict[AssetKind, dict[str, Callable[[_Reading, Any, str], Any]]] = {
+    AssetKind.TOOL: {"shared": _Reading.flag},
+    AssetKind.AGENT: {
+        "shared": _Reading.flag,
+        "tools": _Reading.texts,
+        "model": _Reading.text,
+        "instructions": _Reading.text,
+        "max_turns": _Reading.count,
+        "max_tool_calls": _Reading.count,
+        "tool_timeout": _Reading.seconds,
+        "timeout": _Reading.seconds,
+    },
+    AssetKind.PIPELINE: {"shared": _Reading.flag, "steps": _Reading.steps, "timeout": _Reading.seconds},
+}

@@ -1,0 +1,156 @@
+"""A model behind an HTTP interface of the chat-completions kind, asked inside the guard of the agent that uses it.
+
+``http.client`` speaks to it, in a thread: it is guarded, in the standard library, follows no redirect and reads no
+proxy from the environment. So the request goes to the endpoint that the agent declared, or nowhere.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.guard import Door, door
+from democrai_sandbox.guard.views import RawView
+from democrai_sandbox.policy import InvalidInputError, SandboxError, parse_request_url
+
+from .errors import ModelFailed
+from .interface import Message, ToolCall, ToolOffer
+from .threads import Threads
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LARGEST_ANSWER = 8 * 1024 * 1024
+_MOST_CALLS = 128
+_OK = 200
+
+
+class OpenAiModel:
+    """A model by its address and name. Made by the host; agents name it, and must be allowed to send to the address."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        model: str,
+        api_key: str = "",
+        timeout: float = 60.0,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Take the address up to ``/chat/completions``, and what else goes into each request (``temperature``, ...)."""
+        url = parse_request_url(f"{endpoint.rstrip('/')}/chat/completions")
+        if url.scheme not in ("http", "https"):
+            raise InvalidInputError.of(f"expected an http or https URL, got {url.scheme}", pointer="/endpoint")
+        if not api_key.isprintable() or not api_key.isascii():
+            raise InvalidInputError.of("the key holds a character that no header can hold", pointer="/api_key")
+        self.target = url.normalized
+        """What an agent has to declare for ``send``."""
+        self._model = model
+        self._timeout = timeout
+        self._options = dict(options or {})
+        self._key = _locked(api_key)
+        self._threads = Threads()
+
+    def __repr__(self) -> str:
+        """Return the name and the address."""
+        return f"OpenAiModel({self.target!r}, model={self._model!r})"
+
+    async def complete(self, messages: tuple[Message, ...], tools: tuple[ToolOffer, ...]) -> Message:
+        """Ask for the next message."""
+        body: dict[str, Any] = {
+            **self._options,
+            "model": self._model,
+            "messages": [_message_out(message) for message in messages],
+        }
+        if tools:
+            body["tools"] = [_tool_out(tool) for tool in tools]
+        answer = await self._threads.run(_post, self.target, self._key, json.dumps(body).encode(), self._timeout)
+        return _message_in(answer, self.target)
+
+
+def _locked(api_key: str) -> Door:
+    """Put the key where only the host and agents get it: tools run inside agents, and see what lies around there."""
+
+    def key(view: tuple[Any, ...] | None) -> str:
+        return api_key if view is None or RawView(*view).actor[0] == "agent" else ""
+
+    return door(key)
+
+
+# ---- on the wire -----------------------------------------------------------------------------------------------------
+
+
+def _message_out(message: Message) -> dict[str, Any]:
+    out: dict[str, Any] = {"role": message.role, "content": message.text}
+    if message.tool_calls:
+        out["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id:
+        out["tool_call_id"] = message.tool_call_id
+    return out
+
+
+def _tool_out(tool: ToolOffer) -> dict[str, Any]:
+    about = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
+    return {"type": "function", "function": about}
+
+
+def _post(target: str, key: Door, body: bytes, timeout: float) -> Any:
+    """Send a request and return the JSON of the answer. Runs in a thread, under the agent's guard."""
+    secret = key()
+    headers = {"Content-Type": "application/json", "Accept": "application/json"}
+    if secret:
+        headers["Authorization"] = f"Bearer {secret}"
+    url = parse_request_url(target)
+    path = target.split("/", 3)[3]
+    connection = _connection(url, timeout)
+    try:
+        connection.request("POST", f"/{path}", body, headers)
+        response = connection.getresponse()
+        text = response.read(LARGEST_ANSWER + 1)
+    except SandboxError:
+        raise
+    except (OSError, http.client.HTTPException) as error:
+        raise ModelFailed(f"{target}: {_without(secret, str(error)) or type(error).__name__}") from None
+    finally:
+        connection.close()
+    if response.status != _OK:
+        shown = _without(secret, text[:300].decode("utf-8", "replace"))
+        raise ModelFailed(f"{target} answered {response.status}: {shown}")
+    if len(text) > LARGEST_ANSWER:
+        raise ModelFailed(f"{target} answered with more than {LARGEST_ANSWER} bytes")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise ModelFailed(f"{target} answered with something that is no JSON") from None
+
+
+def _connection(url: Any, timeout: float) -> http.client.HTTPConnection:
+    if url.scheme == "http":
+        return http.client.HTTPConnection(url.host, url.port, timeout=timeout)
+    # A context of its own each time: a shared one could be told by anybody not to verify.
+    return http.client.HTTPSConnection(url.host, url.port, timeout=timeout, context=ssl.create_default_context())
+
+
+def _without(secret: str, text: str) -> str:
+    """Blot the key out: some servers repeat it in what they complain about."""
+    return text.replace(secret, "***") if secret else text
+
+
+def _message_in(answer: Any, target: str) -> Message:
+    try:
+        message = answer["choices"][0]["message"]
+        text, wanted = message.get("content") or "", message.get("tool_calls") or []
+        calls = tuple(
+            ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
+            for call in wanted[:_MOST_CALLS]
+        )
+    except (LookupError, TypeError, AttributeError):
+        raise ModelFailed(f"{target} did not answer with a message") from None
+    if type(text) is not str or not all(type(part) is str for call in calls for part in call):
+        raise ModelFailed(f"{target} did not answer with a message of texts")
+    return Message("assistant", text, calls)

@@ -1,0 +1,191 @@
+"""The runtime of tools, agents and pipelines, as the host holds it."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, cast
+
+from democrai_sandbox.errors import InvalidInputError
+from democrai_sandbox.guard import Entrance, plain, serve
+from democrai_sandbox.guard.contexts import make_guard
+from democrai_sandbox.policy import nearest
+from democrai_sandbox.runtime.calls import bounded
+from democrai_sandbox.runtime.loading import Surface
+
+from .assets import Asset, Assets
+from .calling import as_run
+from .declaring import host_asset, module_assets
+from .elsewhere import Elsewhere
+from .errors import AssetUnknown, NestingTooDeep
+from .interface import KINDS, AssetKind, Limits, Model, Run
+from .linking import Linked
+from .schema import signature_shape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from types import FunctionType
+
+    from democrai_sandbox.access import Caller
+    from democrai_sandbox.guard import Guard
+    from democrai_sandbox.guard.views import RawView
+    from democrai_sandbox.manifests import ModuleManifest
+    from democrai_sandbox.policy import AccessRule, Problem
+
+    Activate = Callable[[str, Caller], Guard]
+
+DEEPEST_NESTING = 24
+"""How many subjects may be inside one another."""
+
+
+class AiRuntime:
+    """Holds what modules and the host declare, and runs it: each as its own subject, inside what calls it."""
+
+    def __init__(
+        self, models: Mapping[str, Model] | None = None, activate: Activate | None = None, limits: Limits | None = None
+    ) -> None:
+        """Take the models that agents name, how a module's guard is made, and what an agent may use up at most."""
+        self.models: Mapping[str, Model] = MappingProxyType(dict(models or {}))
+        self._activate = activate
+        self._limits = limits or Limits()
+        self._assets = Assets()
+        self._linked = Linked(self._assets, self.models, self._limits)
+        self._known: dict[tuple[str, str, str], Entrance] = {}
+        self.elsewhere = Elsewhere(self.models)
+        """What modules in worker processes declare."""
+
+    # ---- declaring --------------------------------------------------------------------------------------------------
+
+    def declare(self, manifest: ModuleManifest, surfaces: Iterable[Surface], own: Iterable[AccessRule] = ()) -> None:
+        """Take over what a module declares, all of it or, with every problem, nothing. ``link`` makes it usable."""
+        self._assets.add(module_assets(manifest, surfaces, own))
+
+    def register(self, kind: AssetKind | str, function: Callable[..., Any], *, name: str, **options: Any) -> None:
+        """Add a tool, agent or pipeline of the host's own, with the options of the SDK's decorators."""
+        given = {"schema": signature_shape(function).schema, **options}
+        self._assets.add([host_asset(_checked_kind(kind), name, function, given)])
+
+    def forget(self, module: str) -> None:
+        """Drop what a module declared; ``link`` ends its use."""
+        self._assets.forget(module)
+
+    def link(self) -> Mapping[str, tuple[Problem, ...]]:
+        """Look up all that is used by name, and return what is wrong by module ("" stands for the host).
+
+        Modules with a problem are dropped, those that use what they shared with them; everything else runs. A run
+        that is under way goes on with what it began with.
+        """
+        found: dict[str, tuple[Problem, ...]] = {}
+        while True:
+            self._linked, self._known = Linked(self._assets, self.models, self._limits), {}
+            broken: dict[str, tuple[Problem, ...]] = {}
+            for asset in self._assets:
+                problems = self._linked.problems.get(asset.label, ())
+                if problems:
+                    broken[asset.module or ""] = (*broken.get(asset.module or "", ()), *problems)
+            found.update(broken)
+            # A module is broken as a whole; others may have relied on what it shared.
+            for module in filter(None, broken):
+                self._assets.forget(module)
+            if not any(broken):
+                return found
+
+    @property
+    def assets(self) -> tuple[Asset, ...]:
+        """What is registered, for those who list it."""
+        return tuple(self._assets)
+
+    # ---- running ----------------------------------------------------------------------------------------------------
+
+    def entrance(self, view: RawView | None, kind: str, name: str) -> Entrance:
+        """Return the way into an asset, for whoever asks: the service behind the SDK's ``run_...``.
+
+        Nothing happens yet: the guard is entered when the entrance is called, on top of the state of that caller.
+        """
+        if view is None:
+            return self._entrance(self._any(kind, name))
+        if len(view.links) >= DEEPEST_NESTING:
+            raise NestingTooDeep(f"{' -> '.join(view.labels[-3:])} is nested more than {DEEPEST_NESTING} deep")
+        asking, asked = view.links[-1], f"{_checked_kind(kind).value}:{_checked_name(name)}"
+        found = self._known.get((asking[0], asking[1], asked))
+        if found is None:
+            asset = self._assets.resolve(_checked_kind(kind), name, self._module_of(asking[0], asking[1]))
+            found = self._known[asking[0], asking[1], asked] = self._entrance(asset)
+        return found
+
+    async def run(
+        self,
+        kind: AssetKind | str,
+        name: str,
+        params: Mapping[str, Any],
+        caller: Caller,
+        *,
+        seconds: float | None = None,
+    ) -> Run:
+        """Run an asset by its full name on behalf of somebody: one of a module inside that module's guard.
+
+        Without ``seconds`` it has as long as an agent may take. What does not end when it is told to is abandoned.
+        """
+        limit = self._limits.seconds if seconds is None else seconds
+        far = self.elsewhere.get(f"{_checked_kind(kind).value}:{_checked_name(name)}")
+        if far is not None:
+            return as_run(far.kind, plain(await far.run(plain(dict(params)), caller, limit)))
+        asset = self._any(kind, name)
+        entrance, given = self._entrance(asset), plain(dict(params))
+        surface = Surface(asset.kind, asset.name, {}, cast("FunctionType", asset.function))
+        with serve(caller):
+            work = self._guard(asset, caller).run(entrance, given).isolated()
+            outcome = await bounded(work, limit, surface)
+        return as_run(asset.kind, plain(outcome))
+
+    def _any(self, kind: AssetKind | str, name: str) -> Asset:
+        """Return an asset by its full name, for the host."""
+        asset = self._assets.get(_checked_kind(kind), _checked_name(name))
+        if asset is None:
+            close = nearest(name, [other.name for other in self._assets if other.kind == kind])
+            raise AssetUnknown(f"there is no {kind} {name!r}" + (f"; did you mean {close!r}?" if close else ""))
+        return asset
+
+    def _entrance(self, asset: Asset) -> Entrance:
+        found = self._linked.entrances.get(asset.label)
+        if found is None:
+            problems = self._linked.problems.get(asset.label, ())
+            raise AssetUnknown(f"{asset.label} cannot run: {'; '.join(map(str, problems)) or 'it is not linked yet'}")
+        return found
+
+    def _module_of(self, kind: str, name: str) -> str | None:
+        """Return the module for which a subject speaks."""
+        if kind in KINDS:
+            asset = self._assets.get(KINDS[kind], name)
+            return None if asset is None else asset.module
+        return name if kind == "module" else None
+
+    def _guard(self, asset: Asset, caller: Caller) -> Guard:
+        if asset.module is not None:
+            if self._activate is None:
+                raise AssetUnknown(f"{asset.label} belongs to a module, and this runtime has none")
+            return self._activate(asset.module, caller)
+        # The same subject as its entrance leads to, in order that the identity is there; the chain has it once.
+        return make_guard(
+            subject=asset.name,
+            subject_kind=asset.kind.value,
+            access=asset.declaration.access or (),
+            allowed_imports=asset.declaration.allowed_imports,
+            user_id=caller.user_id or None,
+            organization_id=caller.organization_id or None,
+            session_key=caller.session_key or None,
+        )
+
+
+def _checked_kind(kind: object) -> AssetKind:
+    if type(kind) is AssetKind:
+        return kind
+    if type(kind) is str and kind in KINDS:
+        return KINDS[kind]
+    close = nearest(kind, AssetKind) if type(kind) is str else None
+    raise InvalidInputError.of(f"expected one of {', '.join(AssetKind)}", pointer="/kind", suggestion=close)
+
+
+def _checked_name(name: object) -> str:
+    if type(name) is str and name:
+        return name
+    raise InvalidInputError.of("expected the name of a tool, an agent or a pipeline", pointer="/name")

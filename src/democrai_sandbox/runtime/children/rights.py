@@ -1,0 +1,126 @@
+"""What a caller may do with a path, decided in the host from the view of its guard: rules, then recorded decisions.
+
+Paths are followed by the core, and what is needed of ``os`` is held here: a subject can replace functions of libraries,
+and one that lies about a path would decide.
+"""
+
+from __future__ import annotations
+
+import sys
+from os import fsdecode, stat
+from stat import S_ISGID, S_ISUID
+from typing import TYPE_CHECKING, TypeVar
+
+from democrai_sandbox.errors import FilesystemDenied, SandboxDenied
+from democrai_sandbox.guard import AccessQuestion, _core, location_of
+from democrai_sandbox.guard.runtime_paths import runtime_entries
+from democrai_sandbox.policy import FileAccess, Operation, ResourceType, Subject, is_at_or_below
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from democrai_sandbox.guard import Decider
+    from democrai_sandbox.guard.views import RawView
+
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
+_PRIVILEGED = S_ISUID | S_ISGID
+_MASKS = {
+    Operation.READ: FileAccess.READ,
+    Operation.CREATE: FileAccess.CREATE,
+    Operation.MODIFY: FileAccess.MODIFY,
+}
+
+Denial = TypeVar("Denial", bound=SandboxDenied)
+
+
+def denied(kind: type[Denial], view: RawView, target: str, *operations: str) -> Denial:
+    """Return the denial of something to whoever has this view."""
+    subject_kind, name = view.actor
+    return kind(target, subject=name, subject_kind=subject_kind, chain=view.labels, operations=operations)
+
+
+def _none(_subject: Subject) -> tuple[str, ...]:
+    return ()
+
+
+class Rights:
+    """Answers for the host what the guard would answer inside itself. Without a decider there are only the rules."""
+
+    def __init__(self, decider: Decider | None = None, owned: Callable[[Subject], Iterable[str]] | None = None) -> None:
+        """``owned`` gives the places that the runtime has given to a subject below what it protects from others."""
+        self._decider = decider
+        self._owned = owned or _none
+        self._runtime = tuple((location_of(fsdecode(path)), mask) for path, mask in runtime_entries())
+        programs = [*_SYSTEM, *(f"{prefix}/bin" for prefix in (sys.prefix, sys.base_prefix))]
+        self._interpreter = location_of(sys.executable)
+        self._programs = tuple(map(location_of, programs))
+
+    def may(self, view: RawView | None, operation: Operation, path: str, *, register: bool = False) -> bool:
+        """Return whether the caller may do this with where the path leads; ``register`` puts a request down if not."""
+        if view is None:
+            return True
+        real = location_of(path)
+        if self._is_shut(view, real):
+            return False
+        mask = _MASKS.get(operation, 0)
+        if any(mask & given and is_at_or_below(real, root) for root, given in self._runtime):
+            return True
+        return self.is_declared(view, operation, real) or self._is_approved(view, operation, real, register=register)
+
+    def require(self, view: RawView | None, operation: Operation, path: str, *, register: bool = False) -> None:
+        """Raise the denial if the caller may not."""
+        if view is not None and not self.may(view, operation, path, register=register):
+            raise denied(FilesystemDenied, view, path, operation.value)
+
+    def may_execute(self, view: RawView | None, program: str, *, register: bool = False) -> bool:
+        """Return whether the caller may start a program: one of the system or the interpreter, or one it may execute.
+
+        A program that the caller could have written, and one that gets rights of another user by being started, count
+        as the system's only where a rule says so.
+        """
+        if view is None:
+            return True
+        real = location_of(program)
+        if self._is_of_system(real) and not self._may_write(view, real) and not self._is_shut(view, real):
+            return True
+        return self.may(view, Operation.EXECUTE, real, register=register)
+
+    def is_declared(self, view: RawView, operation: Operation, real: str) -> bool:
+        """Return whether a rule of the chain in force covers a path that is resolved already."""
+        rules = (rule for link in view.allow_chain for rule in link.rules)
+        return any(
+            rule.resource_type is ResourceType.FILESYSTEM
+            and rule.operation is operation
+            and is_at_or_below(real, location_of(rule.normalized_target))
+            for rule in rules
+        )
+
+    def _is_of_system(self, real: str) -> bool:
+        if real != self._interpreter and not any(is_at_or_below(real, root) for root in self._programs):
+            return False
+        try:
+            return not stat(real).st_mode & _PRIVILEGED  # noqa: PTH116 - held by its name
+        except OSError:
+            return False
+
+    def _may_write(self, view: RawView, real: str) -> bool:
+        return any(self.is_declared(view, operation, real) for operation in (Operation.CREATE, Operation.MODIFY))
+
+    def _is_shut(self, view: RawView, real: str) -> bool:
+        """Return whether the host protects a path from this caller, whatever its rules say."""
+        protected = (location_of(fsdecode(path)) for path, _ in _core.protected_entries())
+        if not any(is_at_or_below(real, root) for root in protected):
+            return False
+        own = (root for link in view.allow_chain for root in self._owned(link.subject))
+        return not any(is_at_or_below(real, location_of(root)) for root in own)
+
+    def _is_approved(self, view: RawView, operation: Operation, real: str, *, register: bool) -> bool:
+        if self._decider is None:
+            return False
+        kind, name = view.actor
+        place = (ResourceType.FILESYSTEM.value, operation.value, real, register)
+        identity = (view.user_id, view.organization_id, view.session_key)
+        # A structure of the core, which takes its members as one sequence.
+        question = AccessQuestion((name, kind, view.labels, *place, *identity, "", None))  # type: ignore[call-arg, arg-type]
+        answer = self._decider.decide(question)
+        return answer is True or (not isinstance(answer, bool) and answer.allowed)

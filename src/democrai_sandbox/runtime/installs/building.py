@@ -1,0 +1,240 @@
+"""Building an environment: made, filled by pip in the guard of the install phase, verified, and only then used."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+import venv
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.guard import AccessQuestion, child_environment
+from democrai_sandbox.guard.contexts import make_guard
+from democrai_sandbox.policy import AccessDecision, AccessRule, Operation, ResourceType, rules_for_paths
+
+from . import runner
+from .hosts import package_rules, pip_variables
+from .interface import InstallFailed, Progress, Reporter, Stage
+from .pip import PipConfiguration, find_pip, read_configuration
+from .plan import Installed, Place, Plan, remove
+from .process import Child
+from .progress import step_of
+from .start import Facts, write_start_files
+
+if TYPE_CHECKING:
+    from democrai_sandbox.guard import Decider
+    from democrai_sandbox.manifests import Install
+    from democrai_sandbox.policy import Subject
+    from democrai_sandbox.runtime.worker.interface import Identity, Starter
+
+_PACKAGE = Path(__file__).parents[2]
+_KEPT = ("PATH", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS")
+"""Variables of the host that an installation gets; all others may hold what is no subject's business."""
+_TELLING = ("sandbox_network_denied", "sandbox_subprocess_denied", "sandbox_module_denied")
+_MOST_PACKAGES = 10_000
+_QUESTION_FIELDS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The folders of one build."""
+
+    environment: Path
+    work: Path
+    """Its temporary files, its home and its copies of local packages; removed at the end."""
+
+    @property
+    def packages(self) -> Path:
+        """Where pip puts packages."""
+        version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+        return self.environment / "lib" / version / "site-packages"
+
+
+@dataclass(slots=True)
+class Builder:
+    """Builds one environment of one subject. The lock on its place is held by whoever calls."""
+
+    subject: Subject
+    declared: Install
+    place: Place
+    starter: Starter
+    report: Reporter
+    protected: tuple[str, ...] = ()
+    decider: Decider | None = None
+    timeout: float = 1800.0
+    caller: Identity | None = None
+    _packages: list[str] = field(default_factory=list)
+
+    async def build(self, plan: Plan, lock: int) -> Installed:
+        """Return a finished environment; when it fails, nothing of it is left."""
+        environment = self.place.new_environment(plan)
+        site = Site(environment, environment.with_name(environment.name + ".work"))
+        try:
+            installed = await self._build(plan, site, lock)
+        except BaseException as error:
+            await asyncio.shield(asyncio.to_thread(remove, site.environment))
+            if isinstance(error, OSError):
+                raise InstallFailed(f"{self.subject}: the environment could not be made: {error}") from error
+            raise
+        finally:
+            await asyncio.shield(asyncio.to_thread(remove, site.work))
+        return installed
+
+    async def _build(self, plan: Plan, site: Site, lock: int) -> Installed:
+        self.report(Progress(Stage.PREPARE.value, "Making an environment"))
+        await asyncio.to_thread(self._prepare, plan, site)
+        if plan.requirements:
+            await self._fill(plan, site, lock)
+        return Installed(plan.fingerprint, str(site.environment), tuple(self._packages))
+
+    async def _fill(self, plan: Plan, site: Site, lock: int) -> None:
+        """Have pip install the requirements and check them. The start files are there for as long as it runs."""
+        pip = await asyncio.to_thread(find_pip, self.place.tools)
+        configuration = await read_configuration(self.starter, pip)
+        facts = self._facts(pip, site)
+        environment = self._environment(configuration, facts, site)
+        start_files = write_start_files(site.packages, facts)
+        start_pip = [_interpreter(), "-I", "-S", "-X", "utf8", runner.__file__, json.dumps(facts)]
+        install = ["install", *_options(configuration), "--", *plan.requirements]
+        await self._run(start_pip, install, environment, site, lock)
+        self.report(Progress(Stage.VERIFY.value, "Checking that the packages fit together"))
+        await self._run(start_pip, ["verify"], environment, site, lock)
+        for file in start_files:
+            file.unlink(missing_ok=True)
+        # What the build wrote is there to be read; that it led the reader elsewhere would make it more than that.
+        if site.packages.resolve() != site.environment.parent.resolve() / site.packages.relative_to(
+            self.place.environments
+        ):
+            raise InstallFailed(f"{self.subject}: the environment is not where it was built")
+
+    def _prepare(self, plan: Plan, site: Site) -> None:
+        """Make the folders. Local packages are copied: building one writes beside its sources."""
+        for name in ("tmp", "home", "sources"):
+            (site.work / name).mkdir(parents=True, mode=0o700)
+        self.place.cache.mkdir(exist_ok=True, mode=0o700)
+        venv.EnvBuilder(symlinks=True, with_pip=False).create(site.environment)
+        for package in plan.packages:
+            source, copy = Path(plan.folder, package), site.work / "sources" / package
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            if source.is_dir():
+                shutil.copytree(source, copy, symlinks=True, dirs_exist_ok=True)
+            else:
+                shutil.copyfile(source, copy)
+
+    def _facts(self, pip: Path, site: Site) -> Facts:
+        packages = {"democrai_sandbox": str(_PACKAGE), "pip": str(pip)}
+        if (_PACKAGE.parent / "idna").is_dir():
+            packages["idna"] = str(_PACKAGE.parent / "idna")
+        return Facts(
+            runner=runner.__file__,
+            environment=str(site.environment),
+            packages=packages,
+            code=[*packages.values(), str(pip.parent)],
+            protected=list(self.protected),
+            own_read=[],
+            own_write=[str(site.environment), str(site.work), str(self.place.cache)],
+            allowed_imports=list(self.declared.allowed_imports),
+            temporary=str(site.work / "tmp"),
+            asks=self.decider is not None,
+        )
+
+    def _environment(self, configuration: PipConfiguration, facts: Facts, site: Site) -> dict[str, str]:
+        """Return the variables of the child: pip's configuration, ``DEMOCRAI_*`` from guard state, and little else."""
+        rules = (*self.declared.access, *package_rules(configuration), *_executable(facts["own_write"][:2]))
+        user, organization, session = self._identity()
+        guard = make_guard(
+            subject=self.subject.name,
+            subject_kind=self.subject.kind.value,
+            access=(*rules, *rules_for_paths(facts["own_write"])),
+            allow_subprocess=True,
+            user_id=user,
+            organization_id=organization,
+            session_key=session,
+        )
+        kept = {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith("LC_")}
+        return {
+            **kept,
+            **pip_variables(configuration),
+            "PIP_CACHE_DIR": str(self.place.cache),
+            "HOME": str(site.work / "home"),
+            "TMPDIR": facts["temporary"],
+            **guard.run(child_environment),
+        }
+
+    async def _run(self, pip: list[str], arguments: list[str], env: dict[str, str], site: Site, lock: int) -> None:
+        child = Child(self._hear, self._decide)
+        code = await child.run(
+            self.starter,
+            [*pip, *arguments],
+            env,
+            folder=str(site.work / "sources"),
+            lock=lock,
+            timeout=self.timeout,
+        )
+        if code != 0:
+            raise _failure(self.subject, arguments[0], code, child)
+
+    def _hear(self, line: str) -> None:
+        if line.startswith(runner.PACKAGE) and len(self._packages) < _MOST_PACKAGES:
+            self._packages.append(line.removeprefix(runner.PACKAGE)[:200])
+        step = step_of(line)
+        if step is not None:
+            self.report(step)
+
+    async def _decide(self, asked: list[Any]) -> list[Any] | bool | None:
+        """Answer the child's guard. It speaks for nobody but the subject that is being installed."""
+        question = self._question(asked)
+        if self.decider is None or question is None:
+            return None
+        decision = await asyncio.to_thread(self.decider.decide, question)
+        return list(decision) if isinstance(decision, AccessDecision) else decision is True
+
+    def _question(self, asked: list[Any]) -> AccessQuestion | None:
+        """Return what the child asks; who asks is known here, and what it says about that counts for nothing."""
+        if len(asked) != _QUESTION_FIELDS:
+            return None
+        resource, operation, target, register = asked[3:7]
+        if not all(type(text) is str for text in (resource, operation, target)) or type(register) is not bool:
+            return None
+        subject = self.subject
+        who = (subject.name, subject.kind.value, (str(subject),))
+        what = (resource, operation, target, register)
+        return AccessQuestion((*who, *what, *self._identity(), "", None))  # type: ignore[call-arg, arg-type] # native
+
+    def _identity(self) -> tuple[str | None, str | None, str | None]:
+        who = self.caller
+        return (None, None, None) if who is None else (who[0] or None, who[1] or None, who[2] or None)
+
+
+def _interpreter() -> str:
+    """Return the host's own. That of the environment can be replaced by what is installed, and is used only by pip."""
+    return str(getattr(sys, "_base_executable", sys.executable))
+
+
+def _options(configuration: PipConfiguration) -> list[str]:
+    """Return the options of the command. All others come from variables, which the pip of a build reads too."""
+    bar = "raw" if _version(configuration.version) >= (24, 1) else "off"
+    return ["--no-warn-script-location", "--progress-bar", bar]
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
+
+
+def _executable(folders: list[str]) -> tuple[AccessRule, ...]:
+    """The environment's interpreter, and programs that a build brings with it."""
+    resource, operation = ResourceType.FILESYSTEM, Operation.EXECUTE
+    return tuple(AccessRule(resource, operation, folder, folder) for folder in folders)
+
+
+def _failure(subject: Subject, step: str, code: int, child: Child) -> InstallFailed:
+    """Say what failed, with what was refused on the way, but for the probes of libraries, which mean nothing."""
+    said = "\n".join(child.lines)
+    telling = [text for kind, text in child.denials if kind in _TELLING or text in said]
+    what = {"verify": "the packages do not fit together", "install": "pip could not install the requirements"}[step]
+    how = f"signal {-code}" if code < 0 else f"exit code {code}"
+    return InstallFailed(f"{subject}: {what} ({how})", lines=tuple(child.lines), denials=tuple(dict.fromkeys(telling)))

@@ -1,0 +1,146 @@
+"""The package hosts of pip's effective configuration, as rules of an install guard and as pip's own variables."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote, urlsplit
+from urllib.request import getproxies_environment
+
+from democrai_sandbox.policy import AccessRule, InvalidInputError, Operation, ResourceType, normalise_target
+
+from .interface import InstallFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .pip import PipConfiguration
+
+_WEB = ("http", "https")
+_CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+# "/", a folder at the top, and the index itself: what is around a shallower one may be anything.
+_LEAST_DEPTH = 3
+
+
+def package_rules(configuration: PipConfiguration) -> tuple[AccessRule, ...]:
+    """Return what pip needs beyond the environment itself: receiving from its hosts, reading its local folders.
+
+    Scheme, host and port bind. Links on the pages of an index may lead to other hosts: of the default index the host
+    of its files is known; for another one they are declared by the extension, or configured as trusted hosts.
+    """
+    found: dict[AccessRule, None] = {}
+    for place in _places(configuration):
+        found[_rule_for(place)] = None
+    for host in configuration.trusted_hosts:
+        for scheme in _WEB:
+            found[_network(Operation.RECEIVE, f"{scheme}://{host}")] = None
+    for proxy in _proxies(configuration):
+        found[_network(Operation.CONNECT, _origin(proxy))] = None
+    for file in (configuration.cert, configuration.client_cert, *_certificates().values(), *configuration.constraints):
+        if file:
+            found[_rule_for(file)] = None
+    return tuple(found)
+
+
+def pip_variables(configuration: PipConfiguration) -> dict[str, str]:
+    """Return the configuration as pip's variables, and no others: pip in the guard reads no file of the host's."""
+    listed = {
+        "PIP_EXTRA_INDEX_URL": configuration.extra_index_urls,
+        "PIP_FIND_LINKS": tuple(map(_as_url, configuration.find_links)),
+        "PIP_TRUSTED_HOST": configuration.trusted_hosts,
+        "PIP_CONSTRAINT": tuple(map(_as_url, configuration.constraints)),
+        "PIP_NO_BINARY": tuple(item for item in configuration.no_binary),
+        "PIP_ONLY_BINARY": tuple(item for item in configuration.only_binary),
+    }
+    single = {
+        "PIP_INDEX_URL": configuration.index_url,
+        "PIP_PROXY": configuration.proxy,
+        "PIP_CERT": configuration.cert or "",
+        "PIP_CLIENT_CERT": configuration.client_cert or "",
+        "PIP_DEFAULT_TIMEOUT": f"{configuration.timeout:g}",
+        "PIP_RETRIES": str(configuration.retries),
+        "PIP_NO_INDEX": "1" if configuration.no_index else "",
+        "PIP_PREFER_BINARY": "1" if configuration.prefer_binary else "",
+        "PIP_PRE": "1" if configuration.pre else "",
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PIP_NO_INPUT": "1",
+        "PIP_NO_COLOR": "1",
+        "PIP_KEYRING_PROVIDER": "disabled",
+    }
+    made = {name: " ".join(values) for name, values in listed.items()}
+    return {name: value for name, value in {**made, **single, **_proxy_variables(), **_certificates()}.items() if value}
+
+
+def _certificates() -> dict[str, str]:
+    """Return the variables of the host that name its certificates."""
+    return {name: value for name in _CERTIFICATES if (value := os.environ.get(name))}
+
+
+def _places(configuration: PipConfiguration) -> Iterator[str]:
+    yield from configuration.find_links
+    if configuration.no_index:
+        return
+    yield configuration.index_url
+    yield from configuration.extra_index_urls
+    default = urlsplit(configuration.default_index).hostname
+    if default in {urlsplit(url).hostname for url in (configuration.index_url, *configuration.extra_index_urls)}:
+        yield configuration.default_files
+
+
+def _rule_for(place: str) -> AccessRule:
+    parts = urlsplit(place)
+    if parts.scheme in _WEB:
+        return _network(Operation.RECEIVE, _origin(place))
+    if parts.scheme == "file":
+        return _read(_local_index(unquote(parts.path)))
+    if "://" in place:
+        raise InstallFailed(f"pip is configured with a place that it cannot use: {parts.scheme}://{parts.hostname}")
+    return _read(place)
+
+
+def _read(path: str) -> AccessRule:
+    absolute = str(Path(path).expanduser().absolute())
+    normal = normalise_target(ResourceType.FILESYSTEM, absolute)
+    return AccessRule(ResourceType.FILESYSTEM, Operation.READ, absolute, normal)
+
+
+def _local_index(path: str) -> str:
+    """Return what is read of a local index: its pages, in a folder named simple, lead to files beside that folder."""
+    folder = Path(path)
+    enough = len(folder.parts) > _LEAST_DEPTH
+    return str(folder.parent) if folder.name == "simple" and enough else path
+
+
+def _network(operation: Operation, target: str) -> AccessRule:
+    try:
+        return AccessRule(ResourceType.NETWORK, operation, target, normalise_target(ResourceType.NETWORK, target))
+    except InvalidInputError as error:
+        raise InstallFailed(f"pip is configured with a host that is none: {error}") from error
+
+
+def _origin(url: str) -> str:
+    """Return scheme, host and port. A password before the host is pip's affair, and never part of a rule."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+def _as_url(place: str) -> str:
+    """Return a path as a URL: pip's variables hold lists with spaces between the items."""
+    if "://" in place:
+        return place
+    return "file://" + quote(str(Path(place).expanduser().absolute()))
+
+
+def _proxies(configuration: PipConfiguration) -> Iterator[str]:
+    found = [configuration.proxy] if configuration.proxy else []
+    found += [url for scheme, url in getproxies_environment().items() if scheme in ("http", "https", "all")]
+    for url in found:
+        yield url if "://" in url else f"http://{url}"
+
+
+def _proxy_variables() -> dict[str, str]:
+    return {
+        f"{scheme}_proxy": url for scheme, url in getproxies_environment().items() if scheme in (*_WEB, "all", "no")
+    }

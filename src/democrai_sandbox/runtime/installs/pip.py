@@ -1,0 +1,139 @@
+"""The pip that is used, and its effective configuration: what pip itself makes of its files and variables."""
+
+from __future__ import annotations
+
+import compileall
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import sys
+import sysconfig
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .interface import InstallFailed
+from .process import output_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from democrai_sandbox.runtime.worker.interface import Starter
+
+_PATIENCE = 60.0
+
+# pip is asked for the options that "pip install" would have here, so its own rules about files, sections and variables
+# hold, and the index that it uses when nobody names one.
+_QUESTION = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import pip
+from pip._internal.commands import create_command
+from pip._internal.models.index import PyPI
+options, _ = create_command("install").parse_args([])
+wanted = ("index_url", "extra_index_urls", "no_index", "find_links", "proxy", "trusted_hosts", "cert", "client_cert",
+          "timeout", "retries", "constraints", "prefer_binary", "pre")
+told = {name: getattr(options, name) for name in wanted}
+told["no_binary"] = sorted(options.format_control.no_binary)
+told["only_binary"] = sorted(options.format_control.only_binary)
+told.update(version=pip.__version__, default_index=PyPI.simple_url, default_files="https://" + PyPI.file_storage_domain)
+print(json.dumps(told))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipConfiguration:
+    """What decides where packages come from, and how they are chosen. Where they go to is never taken from here."""
+
+    version: str
+    index_url: str
+    default_index: str
+    """The index that pip uses when none is configured."""
+    default_files: str
+    """Where that index keeps its files."""
+    extra_index_urls: tuple[str, ...] = ()
+    no_index: bool = False
+    find_links: tuple[str, ...] = ()
+    proxy: str = ""
+    trusted_hosts: tuple[str, ...] = ()
+    cert: str | None = None
+    client_cert: str | None = None
+    timeout: float = 15.0
+    retries: int = 5
+    constraints: tuple[str, ...] = ()
+    prefer_binary: bool = False
+    pre: bool = False
+    no_binary: tuple[str, ...] = ()
+    only_binary: tuple[str, ...] = ()
+
+
+def find_pip(kept_in: Path) -> Path:
+    """Return the folder of a package ``pip`` that stands alone: a copy of the host's, else of the interpreter's own.
+
+    Made once for each version. pip starts itself again from the folder in which it lies, and looks around there: among
+    the packages of the host that would be refused.
+    """
+    spec = importlib.util.find_spec("pip")
+    if spec is not None and spec.origin is not None:
+        source = Path(spec.origin).parent
+        return _kept(kept_in / f"pip-{_version_of(source)}", lambda to: shutil.copytree(source, to / "pip"))
+    archives = _bundled()
+    if not archives:
+        why = f"run {sys.executable} -m ensurepip, or install pip beside this distribution"
+        raise InstallFailed(f"pip is missing: {why}")
+    return _kept(kept_in / archives[0].stem, lambda to: _unpack(archives[0], to))
+
+
+def _kept(folder: Path, make: Callable[[Path], object]) -> Path:
+    """Return a folder's package, made in one step: other processes may want it at the same time."""
+    if not (folder / "pip" / "__init__.py").is_file():
+        folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".making-") as unfinished:
+            made = Path(unfinished, folder.name)
+            made.mkdir()
+            make(made)
+            with contextlib.suppress(FileExistsError):
+                made.rename(folder)
+    return folder / "pip"
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    with zipfile.ZipFile(archive) as packed:
+        packed.extractall(folder)
+    # Nobody else writes there afterwards, and every installation would compile it again.
+    compileall.compile_dir(folder, quiet=2)
+
+
+def _version_of(package: Path) -> str:
+    found = re.search(r'__version__ = "([\w.]+)"', (package / "__init__.py").read_text("utf-8"))
+    return found[1] if found else "unknown"
+
+
+async def read_configuration(starter: Starter, pip: Path) -> PipConfiguration:
+    """Ask pip what it would do. One that does not answer as expected is an error, never a configuration made up."""
+    command = [sys.executable, "-I", "-c", _QUESTION, str(pip.parent)]
+    try:
+        told = json.loads(await output_of(starter, command, os.environ, _PATIENCE))
+        return PipConfiguration(**{name: _plain(value) for name, value in told.items()})
+    except InstallFailed as error:
+        raise InstallFailed(f"pip did not tell its configuration: {error}", lines=error.lines) from error
+    except (OSError, ValueError, TypeError) as error:
+        raise InstallFailed(f"pip in {pip} did not tell its configuration: {error}") from error
+
+
+def _bundled() -> list[Path]:
+    """Return the archives of pip that come with the interpreter, newest first."""
+    places = [Path(sysconfig.get_path("stdlib"), "ensurepip", "_bundled")]
+    if elsewhere := sysconfig.get_config_var("WHEEL_PKG_DIR"):
+        places.insert(0, Path(elsewhere))
+    return sorted((file for place in places for file in place.glob("pip-*.whl")), reverse=True)
+
+
+def _plain(value: Any) -> Any:
+    """Return lists as tuples, which nobody changes."""
+    return tuple(value) if isinstance(value, list) else value

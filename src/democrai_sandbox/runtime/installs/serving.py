@@ -1,0 +1,77 @@
+"""From a finished environment to the worker that serves on it: what holds in the runtime phase, and nothing else."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.manifests import EngineManifest, ExtractorManifest
+from democrai_sandbox.policy import (
+    InvalidInputError,
+    Problem,
+    parse_request_url,
+    pointer_to,
+    rules_for_targets,
+    rules_to_json,
+)
+from democrai_sandbox.runtime.worker.interface import WorkerSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from democrai_sandbox.policy import AccessRule
+    from democrai_sandbox.runtime.extensions import Extension
+    from democrai_sandbox.runtime.settings import RuntimeSettings
+
+    from .plan import Installed
+
+
+def worker_spec(
+    extension: Extension, installed: Installed, configuration: Mapping[str, Any], settings: RuntimeSettings
+) -> WorkerSpec:
+    """Return the worker of an engine or extractor: its ``runtime`` section, its folders, no programs to start."""
+    manifest = extension.manifest
+    if not isinstance(manifest, EngineManifest | ExtractorManifest):
+        raise TypeError(f"expected an engine or an extractor, got {extension.kind}")
+    keys = manifest.runtime.allowed_config_urls if isinstance(manifest, EngineManifest) else ()
+    data = settings.data_of(extension.subject)
+    Path(data).mkdir(mode=0o700, parents=True, exist_ok=True)
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    return WorkerSpec(
+        kind=extension.kind.value,
+        name=extension.name,
+        folder=extension.folder,
+        # Not the environment's own: the install phase could have put another program in its place.
+        interpreter=str(getattr(sys, "_base_executable", sys.executable)),
+        environment=installed.folder,
+        entry=manifest.entry,
+        data_dir=data,
+        access=rules_to_json((*manifest.runtime.access, *config_rules(keys, configuration))),
+        allowed_imports=tuple(manifest.runtime.allowed_imports),
+        own_read=(extension.folder, installed.folder),
+        own_write=(data,),
+        code_paths=(str(Path(installed.folder, "lib", version, "site-packages")),),
+        threads=settings.threads_per_subject,
+        start_timeout=settings.load_timeout,
+        call_timeout=settings.call_timeout,
+    )
+
+
+def config_rules(keys: tuple[str, ...], configuration: Mapping[str, Any]) -> tuple[AccessRule, ...]:
+    """Return the rules for the URLs that a configuration holds under these keys; one that is not set gives none."""
+    problems: list[Problem] = []
+    targets: list[str] = []
+    for key in keys:
+        value = configuration.get(key)
+        for text in value if isinstance(value, list) else [value]:
+            if text is None or text == "":
+                continue
+            try:
+                targets.append(parse_request_url(text).normalized)
+            except InvalidInputError as error:
+                where = pointer_to("/configuration", key)
+                problems += [Problem(where, f"expected a URL: {item.message}") for item in error.problems]
+    if problems:
+        raise InvalidInputError(problems)
+    return rules_for_targets(targets)

@@ -1,0 +1,174 @@
+"""The MCP runtime: who speaks to which server, after which question, and what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.guard import plain
+from democrai_sandbox.policy import InvalidInputError
+from democrai_sandbox.policy.text import invisible_character
+from democrai_sandbox.runtime.promises import Promises
+
+from .answers import LONGEST_TOOL_NAME, text_of
+from .checking import check_endpoint, guard_of
+from .errors import McpBusy, McpDisabled, McpToolFailed, McpUnknown
+from .library import conversations
+from .settings import McpApproval, McpSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+
+    from democrai_sandbox.access import Caller
+    from democrai_sandbox.manifests import McpServer
+
+    from .interface import EndpointDecider, McpRegistry
+
+_LONGEST_CALL = 7300.0
+"""Seconds: connecting and answering have the time of the registry entry each, an hour at most."""
+
+
+class McpRuntime:
+    """Lists and calls the tools of registered servers. Each call is a conversation of its own, under its own guard.
+
+    Connections are not kept: they would have to be kept apart by server, chain and user, and would outlive the
+    decision that let them be opened.
+    """
+
+    def __init__(
+        self,
+        registry: McpRegistry,
+        decider: EndpointDecider,
+        settings: McpSettings | None = None,
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """Read servers from the registry, and ask the decider (the access-policy service) about their endpoints.
+
+        ``tls`` is for servers whose certificates the system does not know.
+        """
+        self._registry = registry
+        self._decider = decider
+        self._settings = settings or McpSettings()
+        self._tls = tls
+        self._under_way: Counter[tuple[str, ...]] = Counter()
+        self.promises = Promises("mcp", patience=_LONGEST_CALL)
+        """For extension code, which gets no more than futures of what this runtime does."""
+
+    def open(self) -> None:
+        """Serve extension code, on the loop that runs here, which is the host's."""
+        self.promises.open()
+
+    def prepare(self) -> None:
+        """Load the library now, which takes about a second, and not with the first call."""
+        conversations("")
+        self._certificates()
+
+    async def servers(self) -> tuple[McpServer, ...]:
+        """Return what is registered, enabled or not."""
+        return await asyncio.to_thread(self._registry.mcp_servers)
+
+    async def list_tools(self, name: str, caller: Caller, *, chain: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+        """Return the tools of a server: ``name``, ``description``, ``input_schema`` and so on, as plain data.
+
+        ``chain`` are the subjects that ask, outermost first; the server continues it as ``mcp:<name>``.
+        """
+        found: list[dict[str, Any]] = await self._talk(name, "", "{}", caller, chain)
+        return found
+
+    async def call_tool(
+        self, name: str, tool: str, arguments: dict[str, Any], caller: Caller, *, chain: tuple[str, ...] = ()
+    ) -> dict[str, Any]:
+        """Return what a tool says: ``content``, a list of blocks, and ``structured`` data if there is any.
+
+        What the tool reports as its failure raises ``McpToolFailed``.
+        """
+        _check_tool(tool)
+        found: dict[str, Any] = await self._talk(name, tool, self._arguments(arguments), caller, chain)
+        if found.pop("is_error"):
+            raise McpToolFailed(name, text_of(found["content"]), found["content"])
+        return found
+
+    async def _talk(self, name: str, tool: str, arguments: str, caller: Caller, chain: tuple[str, ...]) -> Any:
+        # What blocks is done on a thread: the library is imported, and the registry read.
+        library, server = await asyncio.to_thread(self._found, name)
+        required = self._settings.approval is McpApproval.REQUIRED
+        check_endpoint(self._decider, server, caller, chain, required=required)
+        order = self._order(library, server, tool, arguments)
+        with self._place(name, chain):
+            # Only text comes back: no object that was made of what the server sent reaches the host.
+            return json.loads(await guard_of(server, caller, chain).run(library.converse, order, self._certificates()))
+
+    @contextmanager
+    def _place(self, name: str, chain: tuple[str, ...]) -> Iterator[None]:
+        """Hold one of the places that the outermost subject has at this server."""
+        key = (name, *chain[:1])
+        if chain and self._under_way[key] >= self._settings.calls_at_once:
+            raise McpBusy(name, f"{chain[0]} has {self._under_way[key]} calls of this server under way")
+        self._under_way[key] += 1
+        try:
+            yield
+        finally:
+            self._under_way[key] -= 1
+            if not self._under_way[key]:
+                del self._under_way[key]
+
+    def _found(self, name: str) -> tuple[ModuleType, McpServer]:
+        if type(name) is not str:
+            raise InvalidInputError.of(f"expected the name of a server, got {type(name).__name__}", pointer="/server")
+        library = conversations(name)
+        self._certificates()
+        try:
+            server = self._registry.mcp_server(name)
+        except LookupError:
+            raise McpUnknown(name, "no MCP server of this name is registered") from None
+        if not server.enabled:
+            raise McpDisabled(name, "the server is registered, but not enabled")
+        return library, server
+
+    def _order(self, library: ModuleType, server: McpServer, tool: str, arguments: str) -> Any:
+        settings = self._settings
+        return library.Order(
+            server=server.name,
+            transport=str(server.transport),
+            url=server.endpoint_url,
+            seconds=server.timeout_ms / 1000,
+            tool=tool,
+            arguments=arguments,
+            answer_bytes=settings.answer_bytes,
+            answer_brackets=settings.answer_brackets,
+            tools=settings.tools,
+            pages=settings.pages,
+            depth=settings.depth,
+            closing_seconds=settings.closing_seconds,
+        )
+
+    def _arguments(self, arguments: object) -> str:
+        if type(arguments) is not dict:
+            raise InvalidInputError.of(f"expected an object, got {type(arguments).__name__}", pointer="/arguments")
+        try:
+            text = json.dumps(plain(arguments), allow_nan=False)
+        except (TypeError, ValueError) as error:
+            if isinstance(error, InvalidInputError):
+                raise
+            raise InvalidInputError.of(f"not JSON: {error}", pointer="/arguments") from None
+        if len(text) > self._settings.argument_bytes:
+            message = f"expected at most {self._settings.argument_bytes} characters of JSON, got {len(text)}"
+            raise InvalidInputError.of(message, pointer="/arguments")
+        return text
+
+    def _certificates(self) -> ssl.SSLContext:
+        """Return the TLS context, made once and here: the guard of a server opens no files to it."""
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+        return self._tls
+
+
+def _check_tool(tool: object) -> None:
+    if type(tool) is not str or not 0 < len(tool) <= LONGEST_TOOL_NAME or invisible_character(tool):
+        raise InvalidInputError.of(f"expected a name of 1 to {LONGEST_TOOL_NAME} characters", pointer="/tool")

@@ -1,0 +1,117 @@
+"""May this subject have this URL: its own rules first, then what was decided, as for every other check."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from democrai_sandbox.errors import ExternalAccessCheckFailed, NetworkDenied
+from democrai_sandbox.guard import network_policy_context
+from democrai_sandbox.policy import (
+    AccessDecision,
+    DecisionCode,
+    NetworkIndex,
+    Operation,
+    ResourceType,
+    SandboxError,
+)
+
+if TYPE_CHECKING:
+    from democrai_sandbox.guard import Guard
+
+    from .flowlog import FlowLog
+    from .hops import Hop
+    from .values import Asker
+
+
+class Question(NamedTuple):
+    """What the service is asked; the same fields as a question of the guard."""
+
+    subject: str
+    subject_kind: str
+    subject_chain: tuple[str, ...]
+    resource_type: str
+    operation: str
+    target: str
+    register_request: bool
+    user_id: Any
+    organization_id: Any
+    session_key: Any
+    resume_action: str = ""
+    resume_context: str | None = None
+
+
+class Judge(Protocol):
+    """The access-policy service, as far as it is needed here."""
+
+    def decide(self, question: Any, /) -> AccessDecision:
+        """Return what was decided about this, and put a request down where nothing was."""
+        ...
+
+
+class Authority:
+    """Authorises hops, each by itself."""
+
+    def __init__(self, judge: Judge, log: FlowLog) -> None:
+        """Ask this service about what the rules of a subject do not cover."""
+        self._judge = judge
+        self._log = log
+
+    def authorise(self, asker: Asker, hop: Hop) -> DecisionCode:
+        """Return why the subject may have this URL, or raise the denial that a request of its own would meet."""
+        if NetworkIndex(asker.rules).allows(Operation.RECEIVE, hop.target):
+            code = DecisionCode.SANDBOX_ALLOWLIST
+        else:
+            decision = self._decide(asker, hop)
+            if not decision.allowed:
+                self._log("locked", subject=str(asker.subject), url=hop.url, code=str(decision.code))
+                raise _denial(asker, hop, decision)
+            code = decision.code
+        self._log("allowed", subject=str(asker.subject), session=asker.session_key, url=hop.url, code=str(code))
+        return code
+
+    def _decide(self, asker: Asker, hop: Hop) -> AccessDecision:
+        question = Question(
+            subject=asker.subject.name,
+            subject_kind=asker.subject.kind.value,
+            subject_chain=asker.chain,
+            resource_type=ResourceType.NETWORK.value,
+            operation=Operation.RECEIVE.value,
+            # Ambiguous paths are told from others by how they are written.
+            target=hop.url if hop.target.ambiguous else hop.target.normalized,
+            register_request=True,
+            user_id=asker.user_id,
+            organization_id=asker.organization_id,
+            session_key=asker.session_key,
+        )
+        try:
+            return self._judge.decide(question)
+        except SandboxError:
+            raise
+        except Exception as error:
+            # As the guard does: what breaks in a check is no denial, and allows nothing.
+            raise ExternalAccessCheckFailed(str(error)) from error
+
+
+def scoped_guard(asker: Asker, hop: Hop) -> Guard:
+    """Return the guard under which a hop is made: this subject, this URL, nothing else of the network."""
+    rule = {"resource_type": "network", "operation": "receive", "target": hop.scope}
+    return network_policy_context(
+        subject=asker.subject.name,
+        subject_kind=asker.subject.kind.value,
+        access=[rule],
+        user_id=asker.user_id,
+        organization_id=asker.organization_id,
+        session_key=asker.session_key,
+    )
+
+
+def _denial(asker: Asker, hop: Hop, decision: AccessDecision) -> NetworkDenied:
+    denial = NetworkDenied(
+        hop.target.normalized,
+        subject=asker.subject.name,
+        subject_kind=asker.subject.kind.value,
+        chain=asker.chain,
+        operations=(Operation.RECEIVE.value,),
+    )
+    denial.decision = decision
+    return denial

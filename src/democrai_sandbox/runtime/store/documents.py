@@ -1,0 +1,65 @@
+"""Plain data to JSON text and back, within limits: what is stored was made by extensions and users."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.policy import InvalidInputError
+
+if TYPE_CHECKING:
+    from .values import Failure, Progress
+
+LONGEST_PARAMS = 262_144
+LONGEST_RESULT = 1_048_576
+LONGEST_SETTINGS = 262_144
+LONGEST_NAME = 200
+LONGEST_MESSAGE = 2_000
+LONGEST_TRACEBACK = 16_000
+
+
+def to_json(value: object, *, longest: int, pointer: str) -> str:
+    """Return JSON in ASCII; refuse what JSON does not know, and what is too long."""
+    try:
+        text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInputError.of(f"JSON cannot hold it: {error}", pointer=pointer) from None
+    if len(text) > longest:
+        message = f"it takes {len(text)} characters of JSON, and at most {longest} are kept"
+        raise InvalidInputError.of(message, pointer=pointer)
+    return text
+
+
+def from_json(text: str) -> Any:
+    """Return what was stored; None for the empty text."""
+    return json.loads(text) if text else None
+
+
+def progress_to_json(progress: Progress) -> str:
+    """Return the JSON of a progress; its message is cut, because it is only shown."""
+    fraction: object = progress.fraction
+    message: object = progress.message
+    if fraction is not None and not (type(fraction) in (int, float) and 0 <= progress.fraction <= 1):  # type: ignore[operator]
+        raise InvalidInputError.of("expected a number from 0 to 1, or None", pointer="/fraction")
+    if not isinstance(message, str):
+        raise InvalidInputError.of(f"expected a text, got {type(message).__name__}", pointer="/message")
+    return json.dumps([fraction, message[:LONGEST_MESSAGE]])
+
+
+def failure_to_json(failure: Failure) -> str:
+    """Return the JSON of a failure; of a long traceback the end is kept, where the error is."""
+    return json.dumps(
+        [
+            failure.type[:LONGEST_NAME],
+            failure.message[:LONGEST_MESSAGE],
+            failure.traceback[-LONGEST_TRACEBACK:],
+            failure.denial[:LONGEST_NAME],
+        ]
+    )
+
+
+def checked_name(value: object, pointer: str) -> str:
+    """Return a name that can be stored and shown, or refuse it."""
+    if type(value) is not str or not value or len(value) > LONGEST_NAME:
+        raise InvalidInputError.of(f"expected a text of 1 to {LONGEST_NAME} characters", pointer=pointer)
+    return value

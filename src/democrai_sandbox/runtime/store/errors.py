@@ -1,0 +1,23 @@
+"""What can be wrong with a question to the runtime's store, besides the database being away."""
+
+from __future__ import annotations
+
+from democrai_sandbox.policy import SandboxError
+
+
+class TaskUnknown(SandboxError, LookupError):  # noqa: N818 - it says what happened
+    """No task has this id, or none that the one who asks may see."""
+
+    code = "runtime_task_unknown"
+
+
+class EntryUnknown(SandboxError, LookupError):  # noqa: N818 - it says what happened
+    """The registry has no entry of this name."""
+
+    code = "runtime_entry_unknown"
+
+
+class EntryExists(SandboxError, ValueError):  # noqa: N818 - it says what happened
+    """The registry has an entry of this name already."""
+
+    code = "runtime_entry_exists"

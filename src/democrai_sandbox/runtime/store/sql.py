@@ -1,0 +1,166 @@
+"""The store over SQLAlchemy Core: every method is one piece of work in one transaction."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.access.store.schema import check_schema, prepare_schema
+from democrai_sandbox.access.store.transactions import Database
+from democrai_sandbox.access.store.urls import parse_url
+
+from . import registry, scheduling, tasking
+from .values import Failure, NewTask, Progress, Task, TaskFilter, TaskState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime, timedelta
+
+    from democrai_sandbox.manifests import McpServer
+
+_ALL = TaskFilter()
+
+
+def open_runtime_store(url: str, *, create: bool = True) -> RuntimeStore:
+    """Return the store in the database of the access-policy service; an empty one is prepared.
+
+    Raises ``SchemaOutdated`` and ``StoreUnavailable`` as ``open_store`` does.
+    """
+    database = Database(parse_url(url, must_exist=not create))
+    try:
+        if create:
+            prepare_schema(database)
+        else:
+            check_schema(database)
+    except BaseException:
+        database.close()
+        raise
+    return RuntimeStore(database)
+
+
+class RuntimeStore:
+    """Tasks, MCP servers and settings. Synchronous, safe to use from many threads; ``StoreUnavailable`` when away."""
+
+    def __init__(self, database: Database) -> None:
+        """Take a database whose schema is the present one."""
+        self._database = database
+
+    def close(self) -> None:
+        """Let all connections go."""
+        self._database.close()
+
+    # ---- tasks
+
+    def add_task(self, task: NewTask, *, now: datetime) -> None:
+        """Put a task down before anything of it runs."""
+        self._database.act(partial(tasking.add, task=task, now=now))
+
+    def start_task(self, task_id: str, *, node: str, now: datetime) -> bool:
+        """Say that a queued task runs now; False when it was cancelled or taken for lost meanwhile."""
+        return self._database.act(partial(tasking.start, task_id=task_id, node=node, now=now))
+
+    def say_progress(self, task_id: str, progress: Progress, *, node: str, now: datetime) -> bool:
+        """Keep what a running task says about how far it is."""
+        return self._database.act(partial(tasking.say_progress, task_id=task_id, node=node, progress=progress, now=now))
+
+    def finish_task(
+        self,
+        task_id: str,
+        state: TaskState,
+        *,
+        node: str,
+        now: datetime,
+        result: Any = None,
+        failure: Failure | None = None,
+    ) -> bool:
+        """Say how a task ended; False when it has ended already."""
+        return self._database.act(
+            lambda connection: tasking.finish(connection, task_id, node, state, now, result=result, failure=failure)
+        )
+
+    def request_cancel(self, task_id: str) -> bool:
+        """Ask whichever node has a task to end it; False when it has ended."""
+        return self._database.act(partial(tasking.request_cancel, task_id=task_id))
+
+    def retry_task(self, task_id: str, *, node: str, now: datetime) -> bool:
+        """Queue a task again that failed, was cancelled or lost."""
+        return self._database.act(partial(tasking.retry, task_id=task_id, node=node, now=now))
+
+    def beat(self, *, node: str, now: datetime) -> tuple[str, ...]:
+        """Say that a node lives; return the ids of its tasks that somebody wants to end."""
+        return self._database.act(partial(tasking.beat, node=node, now=now))
+
+    def mark_lost(self, *, silent_since: datetime, now: datetime, node: str = "") -> tuple[str, ...]:
+        """Mark the unfinished tasks of silent nodes, and all of a node that has just begun anew, as lost."""
+        if not self._database.ask(partial(tasking.is_any_gone, silent_since=silent_since, node=node)):
+            return ()
+        return self._database.act(
+            lambda connection: tasking.mark_lost(connection, now, silent_since=silent_since, node=node)
+        )
+
+    def task(self, task_id: str) -> Task:
+        """Return one task; raises ``TaskUnknown``."""
+        return self._database.ask(partial(tasking.find, task_id=task_id))
+
+    def tasks(self, wanted: TaskFilter = _ALL, *, limit: int = 100, before: str = "") -> tuple[Task, ...]:
+        """List tasks, the newest first; ``before`` is the id of the last one seen."""
+        return self._database.ask(partial(tasking.listed, wanted=wanted, limit=limit, before=before))
+
+    def prune_tasks(self, *, before: datetime) -> int:
+        """Forget tasks that ended before a time; return how many."""
+        return self._database.act(partial(tasking.prune, before=before))
+
+    # ---- schedules
+
+    def ensure_schedule(self, module: str, name: str, every: timedelta, *, now: datetime) -> datetime:
+        """Have a schedule; return when it is due next."""
+        return self._database.act(partial(scheduling.ensure, module=module, name=name, every=every, now=now))
+
+    def claim_run(self, task: NewTask, due: datetime, *, now: datetime) -> tuple[bool, datetime]:
+        """Take the run of a schedule that was due at a time; return whether it was got, and the next time."""
+        return self._database.act(partial(scheduling.claim, task=task, due=due, now=now))
+
+    def next_time(self, module: str, name: str) -> datetime | None:
+        """Return when a schedule is due; None where there is none."""
+        return self._database.ask(partial(scheduling.next_time, module=module, name=name))
+
+    def forget_schedule(self, module: str, name: str) -> bool:
+        """Remove a schedule that no module declares any more."""
+        return self._database.act(partial(scheduling.forget, module=module, name=name))
+
+    # ---- MCP servers
+
+    def add_mcp_server(self, entry: McpServer | Mapping[str, object], *, now: datetime) -> McpServer:
+        """Add an entry of the registry; raises ``ManifestError`` with all that is wrong, or ``EntryExists``."""
+        server = registry.checked_server(entry)
+        return self._database.act(partial(registry.add_server, server=server, now=now))
+
+    def update_mcp_server(self, name: str, changes: Mapping[str, object], *, now: datetime) -> McpServer:
+        """Change an entry; raises ``EntryUnknown``, or ``ManifestError`` and nothing is changed."""
+        return self._database.act(partial(registry.update_server, name=name, changes=changes, now=now))
+
+    def remove_mcp_server(self, name: str) -> None:
+        """Remove an entry; raises ``EntryUnknown``."""
+        self._database.act(partial(registry.remove_server, name=name))
+
+    def mcp_server(self, name: str) -> McpServer:
+        """Return one entry; raises ``EntryUnknown``."""
+        return self._database.ask(partial(registry.get_server, name=name))
+
+    def mcp_servers(self) -> tuple[McpServer, ...]:
+        """Return all entries by name."""
+        return self._database.ask(registry.list_servers)
+
+    # ---- settings of engines and extractors
+
+    def settings(self, kind: str, name: str) -> dict[str, Any]:
+        """Return the stored configuration of an engine or extractor; empty where there is none."""
+        return self._database.ask(partial(registry.get_settings, kind=kind, name=name))
+
+    def set_settings(self, kind: str, name: str, settings: Mapping[str, object], *, now: datetime) -> None:
+        """Store a configuration, a JSON object, in place of the one before."""
+        self._database.act(partial(registry.set_settings, kind=kind, name=name, settings=settings, now=now))
+
+    def remove_settings(self, kind: str, name: str) -> bool:
+        """Forget a configuration."""
+        return self._database.act(partial(registry.remove_settings, kind=kind, name=name))

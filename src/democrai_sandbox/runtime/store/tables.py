@@ -1,0 +1,97 @@
+"""The tables as this version of the code uses them. A migration makes them; a test compares the two."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import CheckConstraint, Column, Index, Integer, MetaData, Table, Text, text
+
+from democrai_sandbox.access.store.columns import AnyText, Moment, big_integer
+from democrai_sandbox.manifests import McpTransport
+
+from .values import TaskState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+metadata = MetaData()
+
+
+def _one_of(column: str, values: Iterable[str]) -> CheckConstraint:
+    listed = ", ".join(f"'{value}'" for value in values)
+    return CheckConstraint(f"{column} IN ({listed})", name=f"ck_{column}")
+
+
+tasks = Table(
+    "runtime_tasks",
+    metadata,
+    Column("id", AnyText, primary_key=True),
+    Column("module", AnyText, nullable=False),
+    Column("name", AnyText, nullable=False),
+    Column("user_id", AnyText, nullable=False),
+    Column("organization_id", AnyText, nullable=False),
+    Column("session_key", AnyText, nullable=False),
+    Column("scheduled", Integer, nullable=False),
+    Column("state", Text, nullable=False),
+    # JSON that is plain ASCII, whatever it holds; the empty text where there is nothing.
+    Column("params", Text, nullable=False),
+    Column("progress", Text, nullable=False),
+    Column("result", Text, nullable=False),
+    Column("failure", Text, nullable=False),
+    Column("node", AnyText, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("cancel_requested", Integer, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("started_at", Moment),
+    Column("heartbeat_at", Moment),
+    Column("finished_at", Moment),
+    _one_of("state", TaskState),
+    CheckConstraint("(state IN ('queued', 'running')) = (finished_at IS NULL)", name="ck_finished"),
+    Index("ix_runtime_tasks_module", "module", "id"),
+    Index(
+        "ix_runtime_tasks_alive",
+        "node",
+        "heartbeat_at",
+        sqlite_where=text("finished_at IS NULL"),
+        postgresql_where=text("finished_at IS NULL"),
+    ),
+    Index("ix_runtime_tasks_finished", "finished_at"),
+    sqlite_strict=True,
+)
+
+schedules = Table(
+    "runtime_schedules",
+    metadata,
+    Column("module", AnyText, primary_key=True),
+    Column("name", AnyText, primary_key=True),
+    Column("every", big_integer(), nullable=False),
+    Column("next_at", Moment, nullable=False),
+    sqlite_strict=True,
+)
+
+mcp_servers = Table(
+    "runtime_mcp_servers",
+    metadata,
+    Column("name", AnyText, primary_key=True),
+    Column("transport", Text, nullable=False),
+    Column("endpoint_url", AnyText, nullable=False),
+    Column("enabled", Integer, nullable=False),
+    Column("timeout_ms", Integer, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("updated_at", Moment, nullable=False),
+    _one_of("transport", McpTransport),
+    sqlite_strict=True,
+)
+
+engine_settings = Table(
+    "runtime_engine_settings",
+    metadata,
+    Column("kind", Text, primary_key=True),
+    Column("name", AnyText, primary_key=True),
+    Column("settings", Text, nullable=False),
+    Column("updated_at", Moment, nullable=False),
+    _one_of("kind", ("engine", "extractor")),
+    sqlite_strict=True,
+)
+
+is_unfinished = tasks.c.finished_at.is_(None)

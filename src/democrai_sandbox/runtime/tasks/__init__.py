@@ -1,0 +1,11 @@
+"""Tasks of modules: started by requests or by a schedule, run under the module's guard, recorded in the store."""
+
+from __future__ import annotations
+
+from .interface import SurfaceRunner
+from .jobs import TaskQueueFull
+from .runtime import TaskRuntime
+from .service import TaskService
+from .settings import TaskSettings
+
+__all__ = ["SurfaceRunner", "TaskQueueFull", "TaskRuntime", "TaskService", "TaskSettings"]

@@ -1,0 +1,145 @@
+"""Tasks of this process: those that wait, in the order they came, and those that run, within limits for each module."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.policy import SandboxError, Subject, SubjectKind
+from democrai_sandbox.runtime.store import NewTask, Progress, TaskOrigin
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Iterator
+
+    from democrai_sandbox.access.identity import Caller
+
+    from .settings import TaskSettings
+
+
+def subject_of(module: str, name: str) -> Subject:
+    """Return a task as it is named in chains; refuse a name that could not be."""
+    return Subject(SubjectKind.TASK, f"{module}.{name}")
+
+
+class TaskQueueFull(SandboxError, RuntimeError):  # noqa: N818 - it says what happened
+    """As many tasks of the module wait as may; this one was not taken."""
+
+    code = "runtime_task_queue_full"
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """A task that this process has."""
+
+    id: str
+    module: str
+    name: str
+    params: dict[str, Any]
+    caller: Caller
+    timeout: float
+    scheduled: bool = False
+    progress: Progress = Progress()  # noqa: RUF009 - an immutable tuple
+    is_unsaid: bool = False
+    """Whether the store does not know the progress yet."""
+    inner: asyncio.Task[Any] | None = None
+    given_up: asyncio.Event | None = None
+    reason: str = ""
+    """Why it is to end, once somebody wants that."""
+
+    @property
+    def ancestors(self) -> tuple[Subject, ...]:
+        """What stands before the module in the chain: the module acts, and this says in which task."""
+        return (subject_of(self.module, self.name),)
+
+    def record(self, node: str) -> NewTask:
+        """Return what the store keeps from the beginning."""
+        origin = TaskOrigin(self.caller.user_id, self.caller.organization_id, self.caller.session_key, self.scheduled)
+        return NewTask(self.id, self.module, self.name, node, self.params, origin)
+
+
+class Jobs:
+    """All tasks of this process. Used on one loop only."""
+
+    def __init__(self, settings: TaskSettings) -> None:
+        """Begin with none."""
+        self._settings = settings
+        self._waiting: dict[str, deque[Job]] = {}
+        self._reserved: Counter[str] = Counter()
+        self._running: Counter[str] = Counter()
+        self._known: dict[str, Job] = {}
+
+    def __iter__(self) -> Iterator[Job]:
+        """Yield those that wait and those that run."""
+        return iter(tuple(self._known.values()))
+
+    def __len__(self) -> int:
+        """Count them."""
+        return len(self._known)
+
+    def get(self, task_id: str) -> Job | None:
+        """Return one that waits or runs here."""
+        return self._known.get(task_id)
+
+    def module_of(self, task_id: str) -> str:
+        """Return the module of a task that waits or runs here; empty for any other."""
+        job = self._known.get(task_id)
+        return "" if job is None else job.module
+
+    def only_running(self, label: str) -> str:
+        """Return the id of the one task that runs here under a label like ``task:demo.nightly``; empty otherwise."""
+        found = [job.id for job in self if job.inner is not None and str(job.ancestors[0]) == label]
+        return found[0] if len(found) == 1 else ""
+
+    def reserve(self, module: str) -> None:
+        """Take a place for a task that is about to be recorded, or refuse it."""
+        if not self.has_room(module):
+            raise TaskQueueFull(f"{self._settings.queued_per_module} tasks of module {module} wait already")
+        self._reserved[module] += 1
+
+    def has_room(self, module: str) -> bool:
+        """Tell whether one more may wait."""
+        waiting = len(self._waiting.get(module, ())) + self._reserved[module]
+        return waiting < self._settings.queued_per_module
+
+    def release(self, module: str) -> None:
+        """Give a place back."""
+        self._reserved[module] -= 1
+
+    def add(self, job: Job) -> None:
+        """Have a recorded task wait for its turn."""
+        self._known[job.id] = job
+        self._waiting.setdefault(job.module, deque()).append(job)
+
+    def next(self) -> Job | None:
+        """Return the task that may run now, if there is one; modules take turns."""
+        if sum(self._running.values()) >= self._settings.in_all:
+            return None
+        for module in list(self._waiting):
+            if self._running[module] < self._settings.per_module:
+                queue = self._waiting.pop(module)
+                job = queue.popleft()
+                if queue:
+                    self._waiting[module] = queue  # behind the others now
+                self._running[module] += 1
+                return job
+        return None
+
+    def withdraw(self, job: Job) -> bool:
+        """Take out a task that still waits; False when it runs."""
+        queue = self._waiting.get(job.module)
+        if queue is None or job not in queue:
+            return False
+        queue.remove(job)
+        if not queue:
+            del self._waiting[job.module]
+        del self._known[job.id]
+        return True
+
+    def done(self, job: Job) -> None:
+        """Forget a task that ran."""
+        self._known.pop(job.id, None)
+        self._running[job.module] -= 1
+        if not self._running[job.module]:
+            del self._running[job.module]

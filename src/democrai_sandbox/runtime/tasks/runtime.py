@@ -1,0 +1,304 @@
+"""The runtime of tasks: recorded before they run, run within limits, ended and told of, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from contextvars import Context
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.access.identity import Caller
+from democrai_sandbox.access.node import utc_now
+from democrai_sandbox.errors import InvalidInputError, RuntimeServiceFailed, StoreUnavailable
+
+from .clerk import Clerk
+from .declared import Declared, period
+from .endings import Ending, cancelled, ending_of, failed, unstorable
+from .jobs import Jobs
+from .schedule import Entry, Schedule
+from .settings import TaskSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from datetime import datetime
+
+    from democrai_sandbox.runtime.store import Progress, RuntimeStore, Task, TaskFilter
+
+    from .interface import SurfaceRunner
+    from .jobs import Job
+
+_log = logging.getLogger(__name__)
+_HOUR = timedelta(hours=1)
+
+
+class TaskRuntime:
+    """Runs the tasks of modules on the loop it is started on."""
+
+    def __init__(
+        self,
+        store: RuntimeStore,
+        run_surface: SurfaceRunner,
+        *,
+        node: str,
+        settings: TaskSettings | None = None,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        """``node`` names this process among those that share the store: what runs under it is taken for its own."""
+        self._store = store
+        self._run_surface = run_surface
+        self._node = node
+        self._settings = settings or TaskSettings()
+        self._clock = clock
+        self._clerk = Clerk()
+        self.jobs = Jobs(self._settings)
+        self._schedule = Schedule(clock, self._ensure, self._claim)
+        self._declared = Declared(self._settings)
+        self._working: set[asyncio.Task[Any]] = set()
+        self._house: list[asyncio.Task[Any]] = []
+        self._saying: asyncio.TimerHandle | None = None
+        self._pruned: datetime | None = None
+        self._closing = False
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    # ---- life
+
+    async def start(self) -> tuple[str, ...]:
+        """Begin; return the ids of tasks that were running here or on a dead node, which are marked as lost."""
+        self.loop = asyncio.get_running_loop()
+        self._closing = False
+        self._clerk.start()
+        lost = await self._clerk.have(
+            self._store.mark_lost, silent_since=self._silent_since(), now=self._clock(), node=self._node
+        )
+        if lost:
+            _log.warning("tasks of a process that is gone are lost: %s", ", ".join(lost))
+        self._house = [self._spawn(self._keep_alive()), self._spawn(self._schedule.run())]
+        return lost
+
+    async def stop(self) -> None:
+        """End what runs, mark what did not run, and wait until the store knows. May be called twice."""
+        if self.loop is None or self._closing:
+            return
+        self._closing = True
+        for task in self._house:
+            task.cancel()
+        for job in self.jobs:
+            self._end(job, "the runtime was stopped")
+        patience = self._settings.patience * 2
+        if self._working:
+            await asyncio.wait(tuple(self._working), timeout=patience)
+        for task in tuple(self._working):
+            task.cancel()  # the store is away: its node's silence will tell
+        await asyncio.gather(*self._house, *self._working, return_exceptions=True)
+        self._clerk.stop()
+
+    # ---- what the host and the SDK ask for
+
+    async def submit(
+        self,
+        module: str,
+        name: str,
+        params: dict[str, Any],
+        caller: Caller,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - the task's, not this call's
+    ) -> str:
+        """Record a task and have it run; return its id. It runs for the caller, whose session it keeps."""
+        self._check_open()
+        job = self._declared.job(module, name, params, caller, timeout=timeout)
+        self.jobs.reserve(module)
+        try:
+            await self._clerk.have(self._store.add_task, job.record(self._node), now=self._clock())
+        finally:
+            self.jobs.release(module)
+        self._enqueue(job)
+        return job.id
+
+    async def retry(self, task_id: str, caller: Caller) -> None:
+        """Run a task again that failed, was cancelled or lost, for the caller."""
+        self._check_open()
+        task = await self.status(task_id)
+        job = self._declared.job(task.module, task.name, task.params, caller, task_id=task_id)
+        if not await self._clerk.have(self._store.retry_task, task_id, node=self._node, now=self._clock()):
+            raise InvalidInputError.of(f"task {task_id} is {task.state}: it is not run again", pointer="/id")
+        self._enqueue(job)
+
+    async def cancel(self, task_id: str, reason: str = "it was cancelled") -> bool:
+        """Have a task ended, on whichever node it is; False when it has ended already."""
+        if not await self._clerk.have(self._store.request_cancel, task_id):
+            await self.status(task_id)  # says so if there is none
+            return False
+        job = self.jobs.get(task_id)
+        if job is not None:
+            self._end(job, reason)
+        return True
+
+    async def status(self, task_id: str) -> Task:
+        """Return what is known about a task; raises ``TaskUnknown``."""
+        return await self._clerk.have(self._store.task, task_id)
+
+    async def tasks(self, wanted: TaskFilter, *, limit: int = 100, before: str = "") -> tuple[Task, ...]:
+        """List tasks, the newest first."""
+        return await self._clerk.have(self._store.tasks, wanted, limit=limit, before=before)
+
+    def note_progress(self, task_id: str, progress: Progress) -> None:
+        """Keep what a task says about how far it is. On the loop; written a little later, for many say it often."""
+        job = self.jobs.get(task_id)
+        if job is None or job.inner is None:
+            return
+        job.progress, job.is_unsaid = progress, True
+        if self._saying is None and self.loop is not None:
+            self._saying = self.loop.call_later(self._settings.progress_every, self._say, context=Context())
+
+    def declare(self, module: str, name: str, *, every: float | None = None, timeout: float | None = None) -> None:
+        """Know a task of a module. With ``every`` it runs each so many seconds, once among all nodes, for nobody."""
+        entry = None if every is None else Entry(module, name, period(every))
+        self._declared.add(module, name, timeout)
+        if entry is not None:
+            self._schedule.add(entry)
+
+    def forget(self, module: str) -> None:
+        """Know nothing of a module any more; what runs goes on."""
+        self._declared.remove(module)
+        self._schedule.remove(module)
+
+    # ---- one task
+
+    def _enqueue(self, job: Job) -> None:
+        self.jobs.add(job)
+        if self._closing:
+            self._end(job, "the runtime was stopped")
+        self._dispatch()
+
+    def _dispatch(self) -> None:
+        while not self._closing and (job := self.jobs.next()) is not None:
+            self._spawn(self._work(job), self._working)
+
+    async def _work(self, job: Job) -> None:
+        try:
+            try:
+                ending = await self._outcome(job)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the record must not say that it runs
+                ending = failed(error)
+            await self._record(job, ending)
+        finally:
+            self.jobs.done(job)
+            self._dispatch()
+
+    async def _outcome(self, job: Job) -> Ending:
+        if not await self._clerk.insist(self._store.start_task, job.id, node=self._node, now=self._clock()):
+            return cancelled(job.reason or "it was cancelled before it ran")
+        if job.reason:
+            return cancelled(job.reason)
+        job.given_up = asyncio.Event()
+        call = self._run_surface(
+            job.module, "task", job.name, job.params, job.caller, seconds=job.timeout, ancestors=job.ancestors
+        )
+        job.inner = self._spawn(call)
+        waiting = self._spawn(job.given_up.wait())
+        await asyncio.wait({job.inner, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        return ending_of(job, job.inner)
+
+    async def _record(self, job: Job, ending: Ending) -> None:
+        """Write how it ended; a result that cannot be kept is a failure that can."""
+        if job.is_unsaid:
+            job.is_unsaid = False
+            await self._clerk.insist(self._store.say_progress, job.id, job.progress, node=self._node, now=self._clock())
+        try:
+            await self._finish(job, ending)
+        except InvalidInputError as error:
+            await self._finish(job, unstorable(error))
+
+    async def _finish(self, job: Job, ending: Ending) -> None:
+        await self._clerk.insist(
+            self._store.finish_task,
+            job.id,
+            ending.state,
+            node=self._node,
+            now=self._clock(),
+            result=ending.result,
+            failure=ending.failure,
+        )
+
+    def _end(self, job: Job, reason: str) -> None:
+        """Have a task of this process ended: taken out of the queue, or cancelled and, if need be, abandoned."""
+        if job.reason:
+            return
+        job.reason = reason
+        if self.jobs.withdraw(job):
+            self._spawn(self._record(job, cancelled(reason)), self._working)
+        elif job.inner is not None and job.given_up is not None and self.loop is not None:
+            job.inner.cancel()
+            self.loop.call_later(self._settings.patience, job.given_up.set, context=Context())
+
+    # ---- what goes on beside
+
+    async def _keep_alive(self) -> None:
+        """Say that this node lives, hear of cancellations, and look after the tasks of those that do not live."""
+        while True:
+            await asyncio.sleep(self._settings.heartbeat)
+            try:
+                if len(self.jobs):
+                    await self._beat()
+                await self._clerk.have(self._store.mark_lost, silent_since=self._silent_since(), now=self._clock())
+                await self._prune()
+            except StoreUnavailable as error:
+                _log.warning("this node cannot say that it lives: %s", error.__cause__ or error)
+            except Exception:  # noqa: BLE001 - whatever it is, the node goes on to live
+                _log.exception("looking after the tasks failed")
+
+    async def _beat(self) -> None:
+        for task_id in await self._clerk.have(self._store.beat, node=self._node, now=self._clock()):
+            if (job := self.jobs.get(task_id)) is not None:
+                self._end(job, "it was cancelled")
+
+    async def _prune(self) -> None:
+        now = self._clock()
+        if self._pruned is None or now - self._pruned >= _HOUR:
+            self._pruned = now
+            await self._clerk.have(self._store.prune_tasks, before=now - self._settings.keep)
+
+    def _say(self) -> None:
+        self._saying = None
+        for job in self.jobs:
+            if job.is_unsaid:
+                job.is_unsaid = False
+                self._spawn(self._say_one(job, job.progress))
+
+    async def _say_one(self, job: Job, progress: Progress) -> None:
+        with suppress(StoreUnavailable):  # it will say something again
+            await self._clerk.have(self._store.say_progress, job.id, progress, node=self._node, now=self._clock())
+
+    async def _ensure(self, entry: Entry) -> datetime:
+        return await self._clerk.have(
+            self._store.ensure_schedule, entry.module, entry.name, entry.every, now=self._clock()
+        )
+
+    async def _claim(self, entry: Entry) -> datetime:
+        """Try to get the run of an entry that is due; leave it to another node when there is no room here."""
+        now = self._clock()
+        if entry.due is None or not self.jobs.has_room(entry.module):
+            return now + timedelta(seconds=1)
+        job = self._declared.job(entry.module, entry.name, {}, Caller(), scheduled=True)
+        got, following = await self._clerk.have(self._store.claim_run, job.record(self._node), entry.due, now=now)
+        if got:
+            self._enqueue(job)
+        return following
+
+    def _silent_since(self) -> datetime:
+        return self._clock() - timedelta(seconds=self._settings.silent_after)
+
+    def _check_open(self) -> None:
+        if self.loop is None or self._closing:
+            raise RuntimeServiceFailed("tasks are not served: the runtime is not running")
+
+    def _spawn(self, work: Coroutine[Any, Any, Any], kept: set[asyncio.Task[Any]] | None = None) -> asyncio.Task[Any]:
+        """Run something in a context of its own: whoever asked may be guarded, and the host's work is not."""
+        task = asyncio.get_running_loop().create_task(work, context=Context())
+        if kept is not None:
+            kept.add(task)
+            task.add_done_callback(kept.discard)
+        return task

@@ -1,0 +1,203 @@
+"""The service behind ``sdk.tasks``: modules start, see and end tasks of their own, and of no other module."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+from contextvars import Context
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.access.identity import Caller, identity_text
+from democrai_sandbox.errors import InvalidInputError, RuntimeServiceFailed, TamperDenied
+from democrai_sandbox.guard import served
+from democrai_sandbox.policy import SandboxError, SubjectKind
+from democrai_sandbox.runtime.children.rights import denied
+from democrai_sandbox.runtime.store import Progress, Task, TaskFilter, TaskState, TaskUnknown
+from democrai_sandbox.runtime.store.documents import progress_to_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from democrai_sandbox.guard.views import RawView
+
+    from .runtime import TaskRuntime
+
+_log = logging.getLogger(__name__)
+_EXACT = 1
+_PATIENCE = 30.0
+
+
+class TaskService:
+    """Answers guarded code: on the host's loop with a future, on any other thread when the answer is there."""
+
+    def __init__(self, runtime: TaskRuntime) -> None:
+        """Work for a runtime of tasks."""
+        self._runtime = runtime
+        self._working: set[asyncio.Task[Any]] = set()
+
+    def services(self) -> dict[str, Callable[..., Any]]:
+        """Return what is to be installed as doors."""
+        return {
+            "tasks.start": self.start,
+            "tasks.status": self.status,
+            "tasks.list": self.listed,
+            "tasks.cancel": self.cancel,
+            "tasks.progress": self.progress,
+        }
+
+    def start(self, view: RawView | None, name: object, params: object, timeout: object) -> Any:
+        """Start a task of the calling module, for whom the module is working; answers with its id."""
+        module = _module_of(view, "tasks.start")
+        if type(name) is not str:
+            raise InvalidInputError.of(f"expected a text, got {type(name).__name__}", pointer="/name")
+        return self._answer(
+            self._runtime.submit(module, name, params, _caller_of(view), timeout=timeout)  # type: ignore[arg-type] # checked there
+        )
+
+    def status(self, view: RawView | None, task_id: object) -> Any:
+        """Answer with what is known about a task of the calling module."""
+        return self._answer(self._shown(_module_of(view, "tasks.status"), task_id))
+
+    def listed(self, view: RawView | None, name: object, states: object, limit: object) -> Any:
+        """Answer with the tasks of the calling module, the newest first."""
+        return self._answer(self._listed(_module_of(view, "tasks.list"), name, states, limit))
+
+    def cancel(self, view: RawView | None, task_id: object) -> Any:
+        """Have a task of the calling module ended; answers whether there was something to end."""
+        return self._answer(self._cancel(_module_of(view, "tasks.cancel"), task_id))
+
+    def progress(self, view: RawView | None, fraction: object, message: object) -> None:
+        """Keep what the task says in which this is called. Outside a task there is nobody to tell."""
+        said = Progress(fraction, message)  # type: ignore[arg-type] # checked by the next line
+        progress_to_json(said)
+        loop = self._runtime.loop
+        if loop is not None and view is not None and (task_id := self._present(view)):
+            loop.call_soon_threadsafe(self._runtime.note_progress, task_id, said, context=Context())
+
+    def _present(self, view: RawView) -> str:
+        """Return the id of the task in which something is called; empty outside any.
+
+        Guarded code can pretend to be served for another task, but not for one of another module. A caller in a worker
+        process is known by the name in its chain, as long as only one task of that name runs.
+        """
+        module = _module_of(view, "tasks.progress")
+        caller = served()
+        if type(caller) is Caller and caller.task_id:
+            return caller.task_id if self._runtime.jobs.module_of(caller.task_id) == module else ""
+        return next((found for label in view.labels if (found := self._runtime.jobs.only_running(label))), "")
+
+    # ---- answers
+
+    async def _own(self, module: str, task_id: object) -> Task:
+        if type(task_id) is not str:
+            raise InvalidInputError.of(f"expected a text, got {type(task_id).__name__}", pointer="/id")
+        task = await self._runtime.status(task_id)
+        if task.module != module:
+            raise TaskUnknown(f"there is no task {task_id}")
+        return task
+
+    async def _shown(self, module: str, task_id: object) -> dict[str, Any]:
+        return shown(await self._own(module, task_id))
+
+    async def _listed(self, module: str, name: object, states: object, limit: object) -> list[dict[str, Any]]:
+        if type(name) is not str or type(states) is not list:
+            raise InvalidInputError.of("expected a name and a list of states", pointer="/")
+        known = tuple(state for state in TaskState if state.value in states)
+        if len(known) != len(states):
+            raise InvalidInputError.of(f"a task is one of: {', '.join(TaskState)}", pointer="/states")
+        found = await self._runtime.tasks(TaskFilter(module=module, name=name, states=known), limit=limit)  # type: ignore[arg-type] # checked there
+        return [shown(task) for task in found]
+
+    async def _cancel(self, module: str, task_id: object) -> bool:
+        task = await self._own(module, task_id)
+        return await self._runtime.cancel(task.id)
+
+    def _answer(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Do the work on the host's loop. What guarded code gets shows nothing of it: no task, no frame."""
+        loop = self._runtime.loop
+        if loop is None:
+            work.close()
+            raise RuntimeServiceFailed("tasks are not served: the runtime is not running")
+        if asyncio._get_running_loop() is loop:  # noqa: SLF001 - get_running_loop raises where there is none
+            future: asyncio.Future[Any] = loop.create_future()
+            self._work(loop, future, work)
+            return future
+        waiting: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        loop.call_soon_threadsafe(self._work, loop, waiting, work, context=Context())
+        try:
+            return waiting.result(_PATIENCE)
+        except TimeoutError:
+            raise RuntimeServiceFailed("the runtime of tasks does not answer") from None
+
+    def _work(self, loop: asyncio.AbstractEventLoop, future: Any, work: Coroutine[Any, Any, Any]) -> None:
+        """Begin in a context of its own: whoever asks may be guarded, and the host's work is not."""
+        task = loop.create_task(_settle(future, work), context=Context())
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
+
+
+async def _settle(future: Any, work: Coroutine[Any, Any, Any]) -> None:
+    result, error = None, None
+    try:
+        result = await work
+    except Exception as raised:  # noqa: BLE001 - told to who waits
+        error = _without_frames(raised)
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+def _without_frames(error: Exception) -> SandboxError:
+    """Return an error that can be handed to guarded code: the frames of the host hold what it works with."""
+    if not isinstance(error, SandboxError):
+        _log.error("a service of tasks failed", exc_info=error)
+        error = RuntimeServiceFailed("tasks failed in the runtime")
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
+
+
+def shown(task: Task) -> dict[str, Any]:
+    """Return a task as plain data."""
+    failure = task.failure
+    return {
+        "id": task.id,
+        "name": task.name,
+        "state": task.state.value,
+        "fraction": task.progress.fraction,
+        "message": task.progress.message,
+        "result": task.result,
+        "failure": None if failure is None else dict(failure._asdict()),
+        "scheduled": task.origin.scheduled,
+        "attempt": task.attempt,
+        "created_at": task.created_at.isoformat(),
+        "started_at": None if task.started_at is None else task.started_at.isoformat(),
+        "finished_at": None if task.finished_at is None else task.finished_at.isoformat(),
+    }
+
+
+def _module_of(view: RawView | None, service: str) -> str:
+    """Return the module that a caller works for: the innermost of its chain.
+
+    What was narrowed inside the module, such as a tool with declarations of its own, or an MCP server, gets no task
+    that runs with all that the module may do.
+    """
+    if view is None:
+        raise InvalidInputError.of("tasks are started by modules; the host has the runtime of tasks itself")
+    for kind, name, _, mode in reversed(view.links):
+        if kind == SubjectKind.MODULE:
+            return name
+        if mode == _EXACT:
+            break
+    raise denied(TamperDenied, view, service)
+
+
+def _caller_of(view: RawView | None) -> Caller:
+    """Return for whom the caller works, by its guard: the request context can be pretended."""
+    if view is None:
+        return Caller()
+    names = ("user_id", "organization_id", "session_key")
+    return Caller(*(identity_text(getattr(view, name), name) for name in names))

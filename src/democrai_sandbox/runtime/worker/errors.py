@@ -1,0 +1,53 @@
+"""What can go wrong with a worker, apart from what the code in it does."""
+
+from __future__ import annotations
+
+from democrai_sandbox.errors import CallTimeout, SandboxError
+
+__all__ = ["FrameError", "WorkerBroken", "WorkerCrashed", "WorkerFailed", "WorkerTimeout"]
+
+
+class WorkerFailed(SandboxError, RuntimeError):  # noqa: N818 - named after its code
+    """The worker did not do its part: nothing was denied, and nothing is known of what the call achieved."""
+
+    code = "worker_failed"
+
+    def __init__(self, label: str, why: str, *, output: str = "") -> None:
+        """Say whose worker it is, what happened, and what it last wrote to its standard error."""
+        super().__init__(label, why, output)
+        self.label = label
+        self.why = why
+        self.output = output
+
+    def __str__(self) -> str:
+        """Return one line."""
+        return f"{self.code}:{self.label}: {self.why}"
+
+    def diagnostics(self) -> str:
+        """Return the line, and the end of the worker's standard error below it."""
+        lines = (f"  | {line}" for line in self.output.splitlines())
+        return "\n".join((str(self), *lines))
+
+
+class WorkerCrashed(WorkerFailed):
+    """The process ended while a call was in it. The next call starts another."""
+
+    code = "worker_crashed"
+
+
+class WorkerTimeout(WorkerFailed, CallTimeout):
+    """A call took longer than it may. A worker that did not let go of it was ended."""
+
+    code = "worker_timeout"
+
+
+class WorkerBroken(WorkerFailed):
+    """The worker failed to start several times in a row; the text says why, and when it is tried again."""
+
+    code = "worker_broken"
+
+
+class FrameError(SandboxError, ValueError):
+    """What came over the channel is no frame of ours."""
+
+    code = "worker_frame"

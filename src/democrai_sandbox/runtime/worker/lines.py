@@ -1,0 +1,63 @@
+"""The worker's ends of its two sockets: read and written with waiting, written by one thread at a time."""
+
+from __future__ import annotations
+
+import _socket
+import threading
+from collections import deque
+from typing import Any
+
+from democrai_sandbox.policy import InvalidInputError
+
+from .codec import Inbox, encode
+
+
+class Line:
+    """One socket to the host."""
+
+    def __init__(self, descriptor: int, largest: int) -> None:
+        """Take a connected socket over. It is the worker's own: the guard refuses its number to guarded code."""
+        self._socket = _socket.socket(fileno=descriptor)  # native: nobody can put other methods in its class
+        self._socket.settimeout(None)
+        self._largest = largest
+        self._inbox = Inbox(largest=largest)
+        self._read: deque[Any] = deque()
+        self._writing = threading.Lock()
+
+    def fileno(self) -> int:
+        """Return the descriptor, for an event loop."""
+        return self._socket.fileno()
+
+    def receive(self) -> Any:
+        """Wait for the next message; None when the host is gone."""
+        while not self._read:
+            size = self._socket.recv_into(self._inbox.room)
+            if not size:
+                return None
+            messages = self._inbox.feed(size)
+            if len(messages) == 1:
+                return messages[0]
+            self._read.extend(messages)
+        return self._read.popleft()
+
+    def receive_now(self) -> list[Any] | None:
+        """Return the messages that are there without waiting; None when the host is gone."""
+        try:
+            size = self._socket.recv_into(self._inbox.room, 0, _socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return []
+        return self._inbox.feed(size) if size else None
+
+    def send(self, message: Any) -> None:
+        """Send a message. What cannot be carried raises ``InvalidInputError``, and nothing is sent."""
+        frame = encode(message, largest=self._largest)
+        with self._writing:
+            self._socket.sendall(frame)
+
+    def reply(self, number: int, outcome: Any) -> None:
+        """Send what a call came to; what cannot be carried is told as what it is."""
+        try:
+            self.send(["done", number, outcome])
+        except InvalidInputError as error:
+            problems = [[item.pointer, item.message, item.suggestion] for item in error.problems]
+            self.send(["done", number, ["invalid", "InvalidInputError", problems]])

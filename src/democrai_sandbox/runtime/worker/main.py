@@ -1,0 +1,162 @@
+"""A worker process from its first frame on: settle the guard, import the subject inside it, and serve."""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import inspect
+import io
+import os
+import site
+import sys
+import threading
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from democrai_sandbox.guard import configure_guard
+from democrai_sandbox.policy import AccessRule, InvalidInputError, Subject, SubjectKind, rules_from_json
+from democrai_sandbox.runtime import doors, loading
+from democrai_sandbox.runtime.activation import Activation
+from democrai_sandbox.runtime.outcomes import VALUE, capture, describe
+
+from .calls import Calls
+from .interface import Identity, WorkerSpec
+from .lines import Line
+from .remote import Desk, RemoteDecider, RemoteRecorder, RemoteServices
+from .running import Runner
+from .serving import Control, Hands, loop_work, plain_work, serve_on_a_loop, serve_plainly
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from democrai_sandbox.guard import Guard
+    from democrai_sandbox.runtime.loading import Surface
+
+_ASSETS = frozenset({"tool", "agent", "pipeline"})
+_FIRST_FRAME = 64 * 1024 * 1024
+
+
+class _Section(NamedTuple):
+    access: tuple[AccessRule, ...]
+    allowed_imports: tuple[str, ...]
+
+
+def settle(lane: int, control: int, environment: str) -> tuple[Callable[..., None], tuple[Any, ...]]:
+    """Set the worker up for the host at the other end of two descriptors; return how it serves.
+
+    That is called from a frame in which there is nothing else: guarded code sees what is below it.
+    """
+    faulthandler.enable()  # what native code dies of is among the last words
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # as on a terminal: lines are read while the call goes on
+    first = Line(control, _FIRST_FRAME)
+    message = first.receive()
+    if message is None:
+        os._exit(0)
+    _, fields, names = message
+    told: dict[str, Any] = {name: tuple(value) if type(value) is list else value for name, value in fields.items()}
+    spec = WorkerSpec(**told)
+    return _Worker(spec, Line(lane, spec.largest_frame), first).settle(list(names), environment)
+
+
+class _Worker:
+    def __init__(self, spec: WorkerSpec, lane: Line, control: Line) -> None:
+        self._spec = spec
+        self._lane = lane
+        self._line = control
+        self._calls = Calls()
+        self._desk = Desk(control)
+        self._control = Control(control, self._desk, self._calls)
+
+    def settle(self, names: list[str], environment: str) -> tuple[Callable[..., None], tuple[Any, ...]]:
+        activation, declarations = self._settle(names)
+        self._control.start()
+        outcome, surfaces = self._load(activation, declarations, environment)
+        if outcome[0] == VALUE:
+            outcome, surfaces = self._opened(surfaces)
+        if outcome[0] != VALUE:
+            self._line.send(["broken", outcome])
+            os._exit(1)
+        table = {(surface.kind, surface.name): surface for surface in surfaces}
+        runner = Runner(activation, table, self._calls, self._line)
+        self._control.take = Hands(runner, self._line, self._spec.threads).take
+        waits = any(_awaits(surface) for surface in surfaces)
+        self._line.send(["ready", [_info(surface) for surface in surfaces], waits])
+        if not waits:
+            return serve_plainly, plain_work(self._lane, runner)
+        loop = self._desk.loop
+        asyncio.set_event_loop(loop)
+        return serve_on_a_loop, (loop, self._lane.fileno(), loop_work(self._lane, runner, loop))
+
+    def _opened(self, surfaces: tuple[Surface, ...]) -> tuple[Any, tuple[Surface, ...]]:
+        """Make tools, agents and pipelines usable here; loaded for those who have some."""
+        if not any(surface.kind in _ASSETS for surface in surfaces):
+            return (VALUE, None), surfaces
+        from democrai_sandbox.runtime.ai.apart import Whose, open_apart  # noqa: PLC0415 - see above
+
+        spec = self._spec
+        own = (spec.allowed_imports, spec.own_read, spec.own_write)
+        try:
+            return (VALUE, None), open_apart(Whose(spec.name, spec.folder, spec.access, *own), surfaces)
+        except InvalidInputError as error:
+            return describe(error), ()
+
+    def _settle(self, names: list[str]) -> tuple[Activation, loading.Declarations]:
+        """Do all that has to be done before the first guard."""
+        spec = self._spec
+        declarations = loading.Declarations()
+        loading.preload()
+        services = RemoteServices(self._desk, self._calls, (spec.data_dir, spec.folder)).table(names)
+        configure_guard(
+            decider=RemoteDecider(self._desk),
+            recorder=RemoteRecorder(self._line),
+            protected_paths=spec.protected,
+            sensitive_imports=spec.sensitive_imports,
+            code_paths=spec.code_paths,
+        )
+        doors.install({**services, "declare": declarations.declare})
+        activation = Activation(
+            Subject(SubjectKind(spec.kind), spec.name),
+            _Section(rules_from_json(spec.access), spec.allowed_imports),  # type: ignore[arg-type] # it fits
+            own_read=spec.own_read,
+            own_write=spec.own_write,
+            allow_subprocess=spec.allow_subprocess,
+        )
+        return activation, declarations
+
+    def _load(
+        self, activation: Activation, declarations: loading.Declarations, environment: str
+    ) -> tuple[Any, tuple[Surface, ...]]:
+        spec = self._spec
+        package = loading.prepare(spec.kind, spec.name, spec.folder)
+        guard = activation.guard(Identity())  # type: ignore[arg-type] # it fits
+        declarations.begin(spec.label)
+        outcome = _imported(guard, package, spec.entry, environment)
+        return outcome, declarations.end(spec.label)
+
+
+def _imported(guard: Guard, package: str, entry: str, environment: str) -> Any:
+    """Import on a thread of its own: the frames of this one hold the worker, and guarded code sees what is below it."""
+    outcomes: SimpleQueue[Any] = SimpleQueue()
+    threading.Thread(target=_import, args=(guard, package, entry, environment, outcomes.put), daemon=True).start()
+    return outcomes.get()
+
+
+def _import(guard: Guard, package: str, entry: str, environment: str, give: Callable[[Any], None]) -> None:
+    give(guard.run(capture, _start, package, entry, environment))
+
+
+def _start(package: str, entry: str, environment: str) -> None:
+    """Run an environment's start-up files and import the subject. All of it inside the guard."""
+    if environment:
+        for folder in [place for place in sys.path if place.startswith(f"{environment}/")]:
+            site.addsitedir(folder)
+    loading.import_entry(package, entry)
+
+
+def _awaits(surface: Surface) -> bool:
+    return bool(surface.function.__code__.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR))
+
+
+def _info(surface: Surface) -> list[Any]:
+    return [surface.kind, surface.name, surface.options, _awaits(surface), surface.is_stream]

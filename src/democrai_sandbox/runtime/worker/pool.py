@@ -1,0 +1,203 @@
+"""A worker as the host uses it: started when it is needed, kept warm, started again when it is gone.
+
+Everything here belongs to the event loop on which it is first used; ``access_changed`` alone may be called from others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.policy import SandboxError
+
+from .errors import WorkerBroken, WorkerFailed
+from .interface import NOBODY
+from .link import Link
+from .process import PlainStarter
+from .views import Standing
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+
+    from democrai_sandbox.access.identity import Caller
+
+    from .interface import Host, Identity, Starter, SurfaceInfo, WorkerSpec
+
+__all__ = ["Worker"]
+
+_MOST_FAILURES = 3
+_FIRST_DELAY = 0.1
+_LONGEST_DELAY = 5.0
+
+
+class Worker:
+    """One subject in a process of its own."""
+
+    def __init__(self, spec: WorkerSpec, host: Host, *, starter: Starter | None = None) -> None:
+        """Describe it; the process is started by the first call, or by ``start``."""
+        self.spec = spec
+        self._host = host
+        self._starter: Starter = starter or PlainStarter()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._link: Link | None = None
+        self._starting: asyncio.Task[Link] | None = None
+        self._stopped = False
+        self._failures = 0
+        self._last: BaseException | None = None
+        self._not_before = 0.0
+        # A worker may first be needed while a request is served; it serves many others after that one.
+        self._context = contextvars.copy_context()
+        self.starts = 0
+        """How many processes there have been."""
+
+    # ---- life --------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> Mapping[tuple[str, str], SurfaceInfo]:
+        """Start the process, if it is not there, and return what its code declares."""
+        return (await self._ready()).surfaces
+
+    async def stop(self) -> None:
+        """End the process. Calls in it fail; new ones are refused."""
+        self._stopped = True
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
+        link, self._link = self._link, None
+        if link is not None:
+            await link.stop()
+
+    def access_changed(self) -> None:
+        """Have the guard in the worker ask again: something was decided. From any thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._tell_change)
+
+    @property
+    def pid(self) -> int | None:
+        """The number of the process, while there is one."""
+        return self._link.pid if self._link is not None and not self._link.ended.done() else None
+
+    @property
+    def in_flight(self) -> int:
+        """How many calls are in the process."""
+        return self._link.in_flight if self._link is not None else 0
+
+    # ---- calls -------------------------------------------------------------------------------------------------------
+
+    async def call(
+        self,
+        kind: str,
+        name: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        caller: Identity | Caller = NOBODY,
+        ancestors: tuple[str, ...] = (),
+        timeout: float | None = None,  # noqa: ASYNC109 - the worker is ended for it
+        progress: Callable[..., Any] | None = None,
+    ) -> Any:
+        """Call a surface and return its value; what it raised, and what it was denied, is raised as in process.
+
+        ``ancestors`` is the chain that the subject continues. ``progress`` gets what the code reports meanwhile.
+        """
+        link = self._link
+        if link is None or link.is_unsettled:
+            link = await self._ready()
+        standing = Standing(caller, ancestors)
+        seconds = self.spec.call_timeout if timeout is None else timeout
+        return await link.call((kind, name), params or {}, standing, seconds, progress)
+
+    async def stream(
+        self,
+        kind: str,
+        name: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        caller: Identity | Caller = NOBODY,
+        ancestors: tuple[str, ...] = (),
+        timeout: float | None = None,  # noqa: ASYNC109 - likewise
+        progress: Callable[..., Any] | None = None,
+    ) -> AsyncIterator[Any]:
+        """Yield what a surface yields. ``timeout`` is for each item, and counts while one is waited for."""
+        link = await self._ready()
+        standing = Standing(caller, ancestors)
+        seconds = self.spec.call_timeout if timeout is None else timeout
+        items = link.stream((kind, name), params or {}, standing, seconds, progress)
+        try:
+            async for item in items:
+                yield item
+        finally:
+            await items.aclose()  # type: ignore[attr-defined] # a generator
+
+    # ---- starting ----------------------------------------------------------------------------------------------------
+
+    async def _ready(self) -> Link:
+        """Return a process that takes calls."""
+        while True:
+            if self._stopped:
+                raise WorkerFailed(self.spec.label, "it was stopped")
+            link = self._link
+            if link is None or link.ended.done():
+                link = await self._started()
+            await link.settled()
+            if not link.ended.done():
+                return link
+
+    async def _started(self) -> Link:
+        """Start the process once for all who want it; whoever is cancelled meanwhile leaves the others their start."""
+        if self._starting is None:
+            loop = self._loop = asyncio.get_running_loop()
+            self._check_failures(loop.time())
+            self._starting = loop.create_task(self._start(), context=self._context.copy())
+            self._starting.add_done_callback(_look_at)
+        try:
+            return await asyncio.shield(self._starting)
+        except asyncio.CancelledError:
+            if self._stopped:
+                raise WorkerFailed(self.spec.label, "it was stopped") from None
+            raise
+
+    def _check_failures(self, now: float) -> None:
+        if self._failures >= _MOST_FAILURES and now < self._not_before:
+            why = f"it failed to start {self._failures} times, the last time because: {self._last}"
+            wait = f"it is tried again in {self._not_before - now:.0f} s"
+            raise WorkerBroken(self.spec.label, f"{why}; {wait}", output=getattr(self._last, "output", ""))
+
+    async def _start(self) -> Link:
+        loop = asyncio.get_running_loop()
+        try:
+            await asyncio.sleep(max(0.0, self._not_before - loop.time()) if self._failures < _MOST_FAILURES else 0)
+            link = Link(self.spec, self._host)
+            self.starts += 1
+            await link.start(self._starter)
+        except SandboxError as error:
+            self._note_failure(error, loop.time())
+            raise
+        finally:
+            self._starting = None
+        self._failures = 0
+        self._link = link
+        link.ended.add_done_callback(lambda _: self._gone(link))
+        return link
+
+    def _note_failure(self, error: BaseException, now: float) -> None:
+        self._failures += 1
+        self._last = error
+        delay = min(_FIRST_DELAY * 2 ** (self._failures - 1), _LONGEST_DELAY)
+        self._not_before = now + (self.spec.pause if self._failures >= _MOST_FAILURES else delay)
+
+    def _gone(self, link: Link) -> None:
+        """Forget a process that has ended. One that never did anything useful makes the next wait a little."""
+        if self._link is link:
+            self._link = None
+        if not link.has_served:
+            self._not_before = asyncio.get_running_loop().time() + _FIRST_DELAY
+
+    def _tell_change(self) -> None:
+        if self._link is not None:
+            self._link.changed()
+
+
+def _look_at(task: asyncio.Task[Any]) -> None:
+    """Take note of how a task ended, for when all who waited for it have given up."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,208 @@
+"""What the worker asks of the host: decisions about access, and the services behind the doors of the SDK."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.errors import ExternalAccessCheckFailed
+from democrai_sandbox.policy import AccessDecision, DecisionCode
+from democrai_sandbox.runtime.outcomes import describe, release
+
+from .interface import Identity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from democrai_sandbox.errors import SandboxDenied
+    from democrai_sandbox.guard import AccessQuestion
+    from democrai_sandbox.guard.views import RawView
+
+    from .calls import Calls
+    from .lines import Line
+
+_PATIENCE = 60.0
+_MOST_RECORDED = 200
+_WINDOW = 10.0
+
+
+class _Waiting:
+    """A question whose answer another thread brings."""
+
+    __slots__ = ("answer", "here")
+
+    def __init__(self) -> None:
+        self.here = threading.Lock()
+        self.here.acquire()
+        self.answer: Any = None
+
+
+class Desk:
+    """Sends questions over the control line; the thread that reads it brings the answers."""
+
+    def __init__(self, line: Line) -> None:
+        """Ask over this line."""
+        self.loop = asyncio.new_event_loop()
+        """The loop that serves the lane, if the subject needs one; in any case one that is ours."""
+        self._line = line
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, _Waiting] = {}
+        self._promising = threading.Lock()
+        self._promised: dict[int, _Waiting | asyncio.Future[Any]] = {}
+        self._early: dict[int, Any] = {}
+
+    def ask(self, kind: str, *facts: Any) -> tuple[int, Any]:
+        """Send a question and wait for the answer."""
+        number = next(self._numbers)
+        waiting = self._waiting[number] = _Waiting()
+        try:
+            self._line.send([kind, number, *facts])
+            if not waiting.here.acquire(timeout=_PATIENCE):
+                raise ExternalAccessCheckFailed("the host did not answer")
+        finally:
+            self._waiting.pop(number, None)
+        return number, waiting.answer
+
+    def answered(self, number: int, answer: Any) -> None:
+        """Bring the answer to a question."""
+        waiting = self._waiting.get(number)
+        if waiting is not None:
+            waiting.answer = answer
+            waiting.here.release()
+
+    def promise(self, number: int) -> asyncio.Future[Any]:
+        """Return a future of an answer that the host gives later, or has given meanwhile.
+
+        Only the loop that serves the lane is waited on. Any other is of the subject's making, as its methods may be,
+        and is not called from outside the guard: code on it waits here, and gets a future that is done.
+        """
+        future = asyncio.Future[Any](loop=self.loop)
+        waiting = None if self._is_served() else _Waiting()
+        with self._promising:
+            early = number in self._early
+            outcome = self._early.pop(number, None)
+            if not early:
+                self._promised[number] = waiting or future
+        if not early and waiting is None:
+            return future
+        if not early and waiting is not None:
+            waiting.here.acquire()
+            outcome = waiting.answer
+        _settle(future, outcome)
+        return future
+
+    def settled(self, number: int, outcome: Any) -> None:
+        """Keep a promise."""
+        with self._promising:
+            waiting = self._promised.pop(number, None)
+            if waiting is None:
+                self._early[number] = outcome
+                return
+        if isinstance(waiting, _Waiting):
+            waiting.answer = outcome
+            waiting.here.release()
+        else:
+            self.loop.call_soon_threadsafe(_settle, waiting, outcome)
+
+    def _is_served(self) -> bool:
+        try:
+            return asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            return False
+
+
+def _settle(future: asyncio.Future[Any], outcome: Any) -> None:
+    if future.done():
+        return
+    try:
+        future.set_result(release(outcome))
+    except BaseException as error:  # noqa: BLE001 - whoever awaits it is told
+        error.__traceback__ = None
+        future.set_exception(error)
+
+
+class RemoteDecider:
+    """Has the host's access-policy service answer. What goes wrong on the way is a failed check, never a no."""
+
+    def __init__(self, desk: Desk) -> None:
+        """Ask at this desk."""
+        self._desk = desk
+
+    def decide(self, question: AccessQuestion) -> bool | AccessDecision:
+        """Ask about one operation."""
+        _, answer = self._desk.ask("ask", list(question))
+        if type(answer) is bool:
+            return answer
+        if type(answer) is not list:
+            raise ExternalAccessCheckFailed("the host could not decide")
+        allowed, code, *rest = answer
+        return AccessDecision(allowed, DecisionCode(code), *rest)
+
+
+class RemoteRecorder:
+    """Tells the host of denials, as long as they are not too many: a subject decides how often it is refused."""
+
+    def __init__(self, line: Line) -> None:
+        """Tell over this line."""
+        self._line = line
+        self._told = 0
+        self._since = 0.0
+
+    def record(self, denial: SandboxDenied) -> None:
+        """Pass a denial on."""
+        now = monotonic()
+        if now - self._since > _WINDOW:
+            self._told, self._since = 0, now
+        self._told += 1
+        if self._told <= _MOST_RECORDED:
+            self._line.send(["denied", describe(denial)])
+
+
+class RemoteServices:
+    """The services of the host as functions of this process, and the few that the worker has itself."""
+
+    def __init__(self, desk: Desk, calls: Calls, places: tuple[str, str]) -> None:
+        """Ask at this desk, for the calls that are running; the places are the subject's data and its code."""
+        self._desk = desk
+        self._calls = calls
+        self._places = places
+
+    def table(self, names: list[str]) -> dict[str, Callable[..., Any]]:
+        """Return all services by name."""
+        far = {name: self._forward(name) for name in names}
+        return {**far, "request": self._request, "places": self._where, "cancelled": self._cancelled}
+
+    def _forward(self, name: str) -> Callable[..., Any]:
+        def ask_host(view: RawView | None, *args: Any) -> Any:
+            who = None if view is None else _who(view)
+            call = self._calls.present(view)
+            number, answer = self._desk.ask("door", name, 0 if call is None else call.number, who, list(args))
+            return self._desk.promise(number) if answer == ["promise"] else release(answer)
+
+        return ask_host
+
+    def _request(self, view: RawView | None) -> list[str]:
+        """Return for whom the code is running: the guard says who, the call which role they have."""
+        call = self._calls.present(view)
+        if call is not None:
+            return list(call.caller)
+        if view is None:
+            return list(Identity())
+        return list(Identity(view.user_id or "", view.organization_id or "", view.session_key or ""))
+
+    def _cancelled(self, view: RawView | None) -> bool:
+        call = self._calls.present(view)
+        return call is not None and call.cancelled
+
+    def _where(self, view: RawView | None) -> list[str]:
+        del view
+        return list(self._places)
+
+
+def _who(view: RawView) -> list[Any]:
+    """Return who is asking, as the guard says: the chain, for whom, and what subjects inside ours have declared."""
+    inner = [list(link) for link in view.links[1:]]
+    return [list(view.labels), view.user_id, view.organization_id, view.session_key, inner]

@@ -1,0 +1,144 @@
+"""What a worker says about who is asking, held against what the host knows: its subject, and the calls in flight.
+
+The process of a worker is the subject's. That the guard in it says otherwise is worth something while that guard holds;
+the host goes by what would be true without it: nobody asks as another subject, or for a user who did not call.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from democrai_sandbox.guard import AccessQuestion
+from democrai_sandbox.guard.views import RawView
+from democrai_sandbox.manifests.covering import Coverage
+from democrai_sandbox.policy import rules_for_paths, rules_from_json, rules_to_json
+
+from .errors import FrameError
+from .interface import NOBODY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from democrai_sandbox.access.identity import Caller
+    from democrai_sandbox.policy import AccessRule
+
+    from .interface import Identity, WorkerSpec
+
+_QUESTION = 12
+_INNER = frozenset({"task", "tool", "agent", "pipeline", "skill"})
+_EXACT = 1
+_NO_ONE = ("", "", "")
+
+
+class Standing(NamedTuple):
+    """For whom, and continuing which chain, a call in flight runs."""
+
+    caller: Identity | Caller
+    ancestors: tuple[str, ...]
+
+
+class Witness:
+    """Reads questions and requests of one worker."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        """Know the subject that the worker is for."""
+        self._spec = spec
+
+    def question(self, fields: Any, standing: Iterable[Standing]) -> AccessQuestion | None:
+        """Return the question as the service takes it; None when it is for somebody whose call is not in flight."""
+        if type(fields) is not list or len(fields) != _QUESTION:
+            raise FrameError("a question with other fields")
+        subject, kind, chain, resource, operation, target, register, *who, action, context = fields
+        texts = (subject, kind, resource, operation, target, action)
+        if any(type(text) is not str for text in texts) or type(register) is not bool:
+            raise FrameError("a question with other fields")
+        if context is not None and type(context) is not str:
+            raise FrameError("a question with other fields")
+        labels = self._chain(chain)
+        if f"{kind}:{subject}" not in labels:
+            raise FrameError("a question of a subject that is not in its chain")
+        identity = _identity(who)
+        if self._found(labels, identity, standing) is None:
+            return None
+        user, organization, session = (text or None for text in identity)
+        return AccessQuestion(  # type: ignore[call-arg] # a structure sequence takes one sequence
+            (subject, kind, labels, resource, operation, target, register, user, organization, session, action, context)  # type: ignore[arg-type]
+        )
+
+    def view(self, fields: Any, standing: Iterable[Standing]) -> tuple[RawView, Standing] | None:
+        """Return who asks for a service, as a door tells it, and in which call; None when there is no such call."""
+        if type(fields) is not list or len(fields) != 5:  # noqa: PLR2004 - chain, identity and inner links
+            raise FrameError("a request without who asks")
+        chain, *who, inner = fields
+        labels = self._chain(chain)
+        identity = _identity(who)
+        found = self._found(labels, identity, standing)
+        if found is None:
+            return None
+        user, organization, session = (text or None for text in identity)
+        spec = self._spec
+        view = RawView(
+            links=((spec.kind, spec.name, self._declared, 0), *self._narrower(inner)),
+            labels=labels,
+            user_id=user,
+            organization_id=organization,
+            session_key=session,
+            allow_subprocess=spec.allow_subprocess,
+            allowed_imports=frozenset(spec.allowed_imports),
+        )
+        return view, found
+
+    def _chain(self, chain: Any) -> tuple[str, ...]:
+        """Take a chain whose every subject this worker may act as: itself, what called it, and parts of itself."""
+        if type(chain) is not list or not chain or any(type(label) is not str for label in chain):
+            raise FrameError("a chain that is none")
+        label = self._spec.label
+        if label not in chain:
+            raise FrameError(f"a question that is not of {label}")
+        for inner in chain[chain.index(label) + 1 :]:
+            kind, _, name = inner.partition(":")
+            own = self._spec.name in (name, name.rpartition(".")[0])
+            if inner != label and not (kind in _INNER and own):
+                raise FrameError(f"a question of {inner} in the worker of {label}")
+        return tuple(chain)
+
+    def _found(
+        self, labels: tuple[str, ...], identity: tuple[str, ...], standing: Iterable[Standing]
+    ) -> Standing | None:
+        """Return the call that somebody asks in: the first that is for the same, and continues the same chain."""
+        outer = labels[: labels.index(self._spec.label)]
+        for one in standing:
+            if identity == one.caller[:3] and outer == one.ancestors:
+                return one
+        # What is for nobody needs no call: a subject asks while it is imported, too.
+        return Standing(NOBODY, ()) if identity == _NO_ONE and not outer else None
+
+    @cached_property
+    def _rules(self) -> tuple[AccessRule, ...]:
+        spec = self._spec
+        read = (rule for rule in rules_for_paths(spec.own_read) if rule.operation == "read")
+        return (*rules_from_json(spec.access), *rules_for_paths(spec.own_write), *read)
+
+    @cached_property
+    def _declared(self) -> str:
+        return rules_to_json(self._rules)
+
+    def _narrower(self, inner: Any) -> Iterable[tuple[str, str, str, int]]:
+        """Take the declarations of subjects inside the worker's for what they take away, never for more."""
+        if type(inner) is not list:
+            raise FrameError("links that are none")
+        for link in inner:
+            if type(link) is not list or [type(part) for part in link] != [str, str, str, int]:
+                raise FrameError("links that are none")
+            kind, name, declared, mode = link
+            if mode == _EXACT:
+                coverage = Coverage(self._rules)
+                kept = tuple(rule for rule in rules_from_json(declared) if coverage.covers(rule))
+                yield kind, name, rules_to_json(kept), _EXACT
+
+
+def _identity(who: Any) -> tuple[str, ...]:
+    if len(who) != len(_NO_ONE) or any(part is not None and type(part) is not str for part in who):
+        raise FrameError("an identity that is none")
+    return tuple(part or "" for part in who)

@@ -1,0 +1,145 @@
+"""Tools, agents and pipelines: decorators that declare them, and calls that run them.
+
+Each runs as a subject of its own inside whatever calls it. One that is declared with ``access`` may use exactly that,
+whatever is around it; one without may use what its caller may. Arguments and results are plain data.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from democrai_sandbox.runtime import doors
+from democrai_sandbox.runtime.ai.calling import as_run
+from democrai_sandbox.runtime.ai.interface import Run
+from democrai_sandbox.runtime.ai.schema import signature_shape
+
+from .declaring import declare
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    Access = Sequence[Mapping[str, Any]]
+
+__all__ = ["Run", "agent", "pipeline", "run_agent", "run_pipeline", "run_tool", "tool"]
+
+Function = TypeVar("Function", bound="Callable[..., Any]")
+
+
+def tool(
+    name: str,
+    *,
+    access: Access | None = None,
+    allowed_imports: Sequence[str] = (),
+    description: str = "",
+    shared: bool = False,
+) -> Callable[[Function], Function]:
+    """Declare a tool: a function with a typed signature that agents, pipelines and the module itself can call.
+
+    Its types and the first paragraph of its docstring are what a model is told. Other modules may call it when it is
+    ``shared``. A function that is not async runs in a thread.
+    """
+    options = _common(access, allowed_imports, description, shared)
+    return lambda function: _declare("tool", name, options, function)
+
+
+def agent(
+    name: str,
+    *,
+    model: str,
+    tools: Sequence[str] = (),
+    instructions: str = "",
+    access: Access | None = None,
+    allowed_imports: Sequence[str] = (),
+    description: str = "",
+    shared: bool = False,
+    max_turns: int | None = None,
+    max_tool_calls: int | None = None,
+    tool_timeout: float | None = None,
+    timeout: float | None = None,
+) -> Callable[[Function], Function]:
+    """Declare an agent: a model of the host's that uses these tools until it has an answer.
+
+    The function makes the prompt of its arguments: a text, or messages with ``role`` and ``text``; None stands for the
+    arguments themselves. The model is asked inside the agent's guard, so its address must be among what it may use.
+    """
+    limits = {
+        "max_turns": max_turns,
+        "max_tool_calls": max_tool_calls,
+        "tool_timeout": tool_timeout,
+        "timeout": timeout,
+    }
+    options = {
+        **_common(access, allowed_imports, description, shared),
+        "model": model,
+        "tools": list(tools),
+        "instructions": instructions,
+        **{key: value for key, value in limits.items() if value is not None},
+    }
+    return lambda function: _declare("agent", name, options, function)
+
+
+def pipeline(
+    name: str,
+    *,
+    steps: Sequence[str | Callable[[Any], Any]],
+    access: Access | None = None,
+    allowed_imports: Sequence[str] = (),
+    description: str = "",
+    shared: bool = False,
+    timeout: float | None = None,
+) -> Callable[[Function], Function]:
+    """Declare a pipeline: steps in their order, each given what the one before it came to.
+
+    A step is the name of a tool, an agent or a pipeline (``collect``, or ``tool:collect`` where that is not clear), or
+    a function of the module's own, which takes the value as it is. The decorated function makes the first value of
+    the arguments; None stands for the arguments themselves. An object becomes the arguments of the next step by name,
+    any other value that of its only parameter.
+    """
+    options = {**_common(access, allowed_imports, description, shared), "steps": list(steps)}
+    if timeout is not None:
+        options["timeout"] = timeout
+
+    def decorate(function: Function) -> Function:
+        for index, step in enumerate(steps):
+            if not isinstance(step, str):
+                declare("step", f"{name}/{index}", {}, step)
+                options["steps"][index] = f"step:{index}"
+        return _declare("pipeline", name, options, function)
+
+    return decorate
+
+
+async def run_tool(name: str, arguments: Mapping[str, Any] | None = None) -> Any:
+    """Run a tool and return its result."""
+    return (await _run("tool", name, arguments)).value
+
+
+async def run_agent(name: str, arguments: Mapping[str, Any] | None = None) -> Run:
+    """Run an agent: its text is the ``value``, and ``denials`` tells what its tools were refused."""
+    return await _run("agent", name, arguments)
+
+
+async def run_pipeline(name: str, arguments: Mapping[str, Any] | None = None) -> Run:
+    """Run a pipeline: what its last step came to is the ``value``."""
+    return await _run("pipeline", name, arguments)
+
+
+async def _run(kind: str, name: str, arguments: Mapping[str, Any] | None) -> Run:
+    entrance = doors.call("ai.entrance", kind, name)
+    return as_run(kind, await entrance({} if arguments is None else arguments))
+
+
+def _common(access: Access | None, imports: Sequence[str], description: str, shared: bool) -> dict[str, Any]:  # noqa: FBT001
+    """Return the options that all have; ``access`` that is not given is not the same as none."""
+    options: dict[str, Any] = {"shared": shared}
+    if access is not None:
+        options["access"] = [dict(entry) for entry in access]
+    if imports:
+        options["allowed_imports"] = list(imports)
+    if description:
+        options["description"] = description
+    return options
+
+
+def _declare(kind: str, name: str, options: dict[str, Any], function: Function) -> Function:
+    return declare(kind, name, {**options, "schema": signature_shape(function).schema}, function)

@@ -1,0 +1,295 @@
+"""Background work of a module: tasks that go on after the request, blocking work, and child processes.
+
+``start`` and its kin are for coroutines. Code in a thread, such as a function that ``run_blocking`` runs, calls the
+same names in ``sdk.tasks.blocking``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from democrai_sandbox.errors import GuardUsageError, InvalidInputError, RuntimeServiceFailed
+from democrai_sandbox.runtime.doors import call
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from types import TracebackType
+    from typing import Self
+
+T = TypeVar("T")
+
+_LONGEST_LINE = 1 << 20
+
+
+# ---- tasks of the module ---------------------------------------------------------------------------------------------
+
+
+class TaskStatus(NamedTuple):
+    """What is known about a task."""
+
+    id: str
+    name: str
+    state: str
+    """``queued``, ``running``, ``done``, ``failed``, ``cancelled``, or ``lost`` when its process ended under it."""
+    fraction: float | None
+    message: str
+    result: Any
+    failure: dict[str, str] | None
+    """``type``, ``message``, ``traceback`` and, if it was a denial, its code as ``denial``."""
+    scheduled: bool
+    attempt: int
+    created_at: str
+    started_at: str | None
+    finished_at: str | None
+
+
+async def start(name: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> str:  # noqa: ASYNC109 - the task's, not this call's
+    """Start a task that this module declares with ``@sdk.task``; return its id.
+
+    It goes on after the request, for the same user, organization and session.
+    """
+    started: str = await _answer(call("tasks.start", name, dict(params or {}), timeout))
+    return started
+
+
+async def status(task_id: str) -> TaskStatus:
+    """Return what is known about a task of this module."""
+    return TaskStatus(**await _answer(call("tasks.status", task_id)))
+
+
+async def listed(*, name: str = "", states: Sequence[str] = (), limit: int = 100) -> tuple[TaskStatus, ...]:
+    """Return the tasks of this module, the newest first."""
+    rows = await _answer(call("tasks.list", name, list(states), limit))
+    return tuple(TaskStatus(**row) for row in rows)
+
+
+async def cancel(task_id: str) -> bool:
+    """Have a task of this module ended; False when it has ended already."""
+    return bool(await _answer(call("tasks.cancel", task_id)))
+
+
+def progress(fraction: float | None = None, message: str = "") -> None:
+    """Say how far the task is that this is called in: from 0 to 1, or None where that cannot be told."""
+    call("tasks.progress", fraction, message)
+
+
+class _Blocking:
+    """The same calls for code in a thread, which waits for the answer."""
+
+    @staticmethod
+    def start(name: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> str:
+        """Start a task that this module declares; return its id."""
+        return str(_settled(call("tasks.start", name, dict(params or {}), timeout)))
+
+    @staticmethod
+    def status(task_id: str) -> TaskStatus:
+        """Return what is known about a task of this module."""
+        return TaskStatus(**_settled(call("tasks.status", task_id)))
+
+    @staticmethod
+    def listed(*, name: str = "", states: Sequence[str] = (), limit: int = 100) -> tuple[TaskStatus, ...]:
+        """Return the tasks of this module, the newest first."""
+        return tuple(TaskStatus(**row) for row in _settled(call("tasks.list", name, list(states), limit)))
+
+    @staticmethod
+    def cancel(task_id: str) -> bool:
+        """Have a task of this module ended; False when it has ended already."""
+        return bool(_settled(call("tasks.cancel", task_id)))
+
+
+blocking = _Blocking()
+
+
+async def _answer(given: Any) -> Any:
+    """Return what the runtime answered: at once, or as a future."""
+    return await given if asyncio.isfuture(given) else given
+
+
+def _settled(given: Any) -> Any:
+    if not asyncio.isfuture(given):
+        return given
+    if given.done():
+        return given.result()
+    given.cancel()
+    raise GuardUsageError("this would block the event loop: await the same call of sdk.tasks instead")
+
+
+# ---- blocking work ---------------------------------------------------------------------------------------------------
+
+
+async def run_blocking(function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+    """Run a function that blocks in a thread, under the same guard and for the same request; return what it returns.
+
+    When the waiting task is cancelled the function goes on to its end, still guarded, and what it returns is dropped: a
+    thread cannot be stopped from outside.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(result: Any, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)
+        elif isinstance(error, StopIteration):  # a future does not take it
+            future.set_exception(RuntimeError("the function raised StopIteration"))
+        else:
+            future.set_exception(error)
+
+    def work() -> None:
+        result, failure = None, None
+        try:
+            result = context.run(function, *args, **kwargs)
+        except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits
+            failure = error
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, result, failure)
+
+    # A thread of its own, not one of the loop's pool: whatever blocks here keeps nobody else waiting.
+    threading.Thread(target=work, name="run-blocking", daemon=True).start()
+    return await future
+
+
+# ---- children --------------------------------------------------------------------------------------------------------
+
+
+class ChildResult(NamedTuple):
+    """How a child ended."""
+
+    returncode: int
+    """Negative for the signal that ended it."""
+    stdout: bytes
+    stderr: bytes
+    truncated: bool
+    """Whether it wrote more than was kept."""
+    timed_out: bool
+
+    @property
+    def text(self) -> str:
+        """Standard output as text."""
+        return self.stdout.decode("utf-8", "replace")
+
+
+async def run_subprocess(
+    argv: Sequence[str],
+    *,
+    cwd: str | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float | None = None,  # noqa: ASYNC109 - the child's, which the runtime keeps
+    input: str | bytes | None = None,  # noqa: A002 - as subprocess has it
+    stdout_limit: int | None = None,
+    stderr_limit: int | None = None,
+) -> ChildResult:
+    """Start a program and return how it ended. The supported way for extensions to start a child.
+
+    Programs of the system and of the interpreter may be started; one anywhere else needs an ``execute`` rule or an
+    approval. Nothing that the child started outlives it, or the task that waits for it.
+    """
+    options = {"cwd": cwd, "timeout": timeout, "input": input, "env": None if env is None else dict(env)}
+    limits = {"stdout_limit": stdout_limit, "stderr_limit": stderr_limit}
+    return await _ended(call("children.start", _words(argv), {**options, **limits}))
+
+
+class Subprocess:
+    """A child whose output is read while it runs: ``async for line in stream_subprocess([...])``."""
+
+    def __init__(self, argv: Sequence[str], options: dict[str, Any]) -> None:
+        """Keep what to start; it is started when its first line is asked for, or by ``async with``."""
+        self._order = (_words(argv), {**options, "stream": True})
+        self._handle = ""
+        self._rest = b""
+        self._at_end = False
+        self._result: ChildResult | None = None
+
+    async def __aenter__(self) -> Self:
+        self._start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        """Return the next line of standard output, with its end."""
+        self._start()
+        while (cut := self._rest.find(b"\n")) < 0 and len(self._rest) < _LONGEST_LINE and not self._at_end:
+            self._rest += await self._read()
+        if not self._rest:
+            await self.wait()
+            raise StopAsyncIteration
+        end = min(cut + 1 if cut >= 0 else len(self._rest), _LONGEST_LINE)
+        line, self._rest = self._rest[:end], self._rest[end:]
+        return line
+
+    async def wait(self) -> ChildResult:
+        """Return how it ended; what was not read of its output is dropped."""
+        self._start()
+        while not self._at_end:
+            await self._read()
+        self._rest = b""
+        if self._result is None:
+            self._result = await _ended(self._handle)
+        return self._result
+
+    def stop(self) -> None:
+        """End it, with all that it started."""
+        if self._handle and self._result is None:
+            _stop(self._handle)
+
+    async def _read(self) -> bytes:
+        try:
+            piece: bytes = await _answer(call("children.read", self._handle))
+        except BaseException:  # cancelled, or given up by the runtime
+            self.stop()
+            raise
+        self._at_end = not piece
+        return piece
+
+    def _start(self) -> None:
+        if not self._handle:
+            self._handle = call("children.start", *self._order)
+
+
+def stream_subprocess(
+    argv: Sequence[str],
+    *,
+    cwd: str | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+    input: str | bytes | None = None,  # noqa: A002 - as subprocess has it
+    stderr_limit: int | None = None,
+) -> Subprocess:
+    """Return a child like that of ``run_subprocess`` whose output is read line by line; it waits while nobody reads."""
+    options = {"cwd": cwd, "timeout": timeout, "input": input, "stderr_limit": stderr_limit}
+    return Subprocess(argv, {**options, "env": None if env is None else dict(env)})
+
+
+def _words(argv: Sequence[str]) -> list[str]:
+    if isinstance(argv, str):
+        raise InvalidInputError.of("expected a list of words, not a command line: there is no shell", pointer="/argv")
+    return list(argv)
+
+
+async def _ended(handle: str) -> ChildResult:
+    try:
+        *facts, failure = await _answer(call("children.wait", handle))
+    except BaseException:  # cancelled, or given up by the runtime
+        _stop(handle)
+        raise
+    if failure:
+        raise RuntimeServiceFailed(f"the program could not be run: {failure}")
+    return ChildResult(*facts)
+
+
+def _stop(handle: str) -> None:
+    with suppress(InvalidInputError):  # it has ended meanwhile
+        call("children.stop", handle)

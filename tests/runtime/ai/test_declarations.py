@@ -1,0 +1,205 @@
+"""What modules declare: all that is wrong with it is said when they are loaded, and nothing goes beyond a manifest."""
+
+from __future__ import annotations
+
+import os
+
+KIT = os.path.join(os.path.dirname(__file__), "kit.py")
+
+BEYOND = """
+NET = {"resource_type": "network", "operation": "receive", "target": "https://api.example.com/v2"}
+FILE = {"resource_type": "filesystem", "operation": ["read", "create"], "target": "data"}
+
+@ai.tool("fetch", access=[NET])
+async def fetch() -> str: ...
+
+@ai.tool("write", access=[FILE])
+async def write() -> str: ...
+
+@ai.agent("native", model="script", access=[], allowed_imports=["ctypes"])
+async def native(): ...
+
+@ai.pipeline("fine", steps=["write"], access=[{**NET, "target": "https://api.example.com/v1/reports"}])
+async def fine(): ...
+"""
+
+
+def beyond_story(world):
+    kit = world.load(KIT)
+    declared = [kit["url_rule"]("https://api.example.com/v1"), kit["file_rule"]("data")]
+    host = kit["Host"](world, {"demo": (BEYOND, declared), "other": "@ai.tool('ok')\nasync def ok(): ...\n"})
+    return {"broken": host.broken, "assets": [asset.label for asset in host.ai.assets]}
+
+
+def test_a_declaration_beyond_the_manifest_breaks_the_module(case):
+    """Code cannot give itself more than the manifest that was read; the other modules go on."""
+    told = case.run(beyond_story)
+    assert told["assets"] == ["tool:other.ok"]
+    assert list(told["broken"]) == ["demo"]
+    messages = told["broken"]["demo"]
+    assert messages[0] == (
+        "/tool/fetch/access: tool demo.fetch declares network receive https://api.example.com/v2, "
+        "which manifest.json of module demo does not allow"
+    )
+    assert "tool demo.write declares filesystem create data, which" in messages[1]
+    assert "agent demo.native declares the import of ctypes, which" in messages[2]
+    assert len(messages) == 3
+
+
+WRONG = {
+    "option": "@sdk_declare('tool', 'x', {'acces': [], 'schema': OBJECT})\nasync def x(): ...",
+    "schema": "@sdk_declare('tool', 'x', {'schema': {'type': 'object', 'pattern': '(a+)+$'}})\nasync def x(): ...",
+    "shapeless": "@sdk_declare('tool', 'x', {})\nasync def x(): ...",
+    "generator": "@ai.tool('x')\nasync def x():\n    yield 1",
+    "untyped": "@ai.tool('x')\nasync def x(value): ...",
+    "hostile": "@ai.tool('x')\nasync def x(value: \"open('/etc/shadow')\"): ...",
+    "name": "@ai.tool('a b/c')\nasync def x(): ...",
+    "twice": "@ai.tool('x')\nasync def x(): ...\n@ai.tool('x')\nasync def y(): ...",
+    "target": "@ai.tool('x', access=[{'resource_type': 'network', 'operation': 'get', 'target': ''}])\n"
+    "async def x(): ...",
+    "no_model": "@sdk_declare('agent', 'x', {'schema': OBJECT})\nasync def x(): ...",
+    "no_steps": "@ai.pipeline('x', steps=[])\nasync def x(): ...",
+    "limit": "@ai.agent('x', model='script', max_turns=0, timeout=float('inf'))\nasync def x(): ...",
+    "model": "@ai.agent('x', model='scrpt')\nasync def x(): ...",
+    "tool": "@ai.agent('x', model='script', tools=['nowhere'])\nasync def x(): ...",
+    "private": "@ai.agent('x', model='script', tools=['lender.private'])\nasync def x(): ...",
+    "cycle": "@ai.pipeline('x', steps=['y'])\nasync def x(): ...\n@ai.pipeline('y', steps=['x'])\nasync def y(): ...",
+    "broken_step": "@ai.agent('a', model='scrpt')\nasync def a(): ...\n"
+    "@ai.pipeline('x', steps=['a'])\nasync def x(): ...",
+    "unclear": "@ai.tool('x')\nasync def x(): ...\n@ai.agent('x', model='script')\nasync def y(): ...\n"
+    "@ai.pipeline('z', steps=['x'])\nasync def z(): ...",
+    "step": "@sdk_declare('pipeline', 'x', {'steps': ['step:0'], 'schema': OBJECT})\nasync def x(): ...",
+    "same_look": "@ai.agent('z', model='script', tools=['a.b.x', 'a_b.x'])\nasync def z(): ...",
+    "dotted": "@ai.tool('a.b')\nasync def x(): ...",
+}
+HEAD = """
+from democrai_sandbox.runtime import doors
+OBJECT = {'type': 'object'}
+
+def sdk_declare(kind, name, options):
+    return lambda function: doors.call("declare", kind, name, options, function)
+
+"""
+
+
+def wrong_story(world):
+    kit = world.load(KIT)
+    modules = {name.replace("_", "-"): HEAD + source for name, source in WRONG.items()}
+    modules["lender"] = (
+        "@ai.tool('private')\nasync def private(): ...\n@ai.tool('lent', shared=True)\nasync def l(): ...\n"
+    )
+    modules["a.b"] = modules["a_b"] = "@ai.tool('x', shared=True)\nasync def x(): ...\n"
+    modules["good"] = (
+        "@ai.agent('x', model='script', tools=['lender.lent', 'hosted'])\nasync def x(): ...\n"
+        "@ai.pipeline('p', steps=['x', 'tool:hosted', str])\nasync def p(): ...\n"
+    ).replace("str]", "lambda value: value]")
+    host = kit["Host"](world, {}, {"script": kit["ScriptedModel"](["fine"])})
+
+    async def hosted(): ...
+
+    hosted.__annotations__ = {}
+    host.ai.register("tool", hosted, name="hosted")
+    for name, source in modules.items():
+        host.load(name, source, [])
+    for name, problems in host.ai.link().items():
+        host.broken[name] = [str(problem) for problem in problems]
+    try:
+        host.ai.register("tool", hosted, name="hosted")
+    except Exception as error:
+        host.broken["host"] = [str(error)]
+    return host.broken
+
+
+def test_everything_that_is_wrong_with_a_declaration_is_named(case):
+    """With where it is and what was probably meant; one broken module stops no other."""
+    told = {name.replace("-", "_"): "; ".join(messages) for name, messages in case.run(wrong_story).items()}
+    expected = {
+        "option": ["/tool/x/acces", "did you mean 'access'"],
+        "schema": ["/tool/x/schema/pattern"],
+        "shapeless": ["/tool/x/schema", "an object"],
+        "generator": ["/tool/x", "return a list"],
+        "untyped": ["/value", "has no type"],
+        "hostile": ["FilesystemDenied", "/etc/shadow"],
+        "name": ["/tool/a b/c/name"],
+        "twice": ["declared twice"],
+        "target": ["/tool/x/access/0/operation", "/tool/x/access/0/target"],
+        "no_model": ["needs a model"],
+        "no_steps": ["needs steps"],
+        "limit": ["/agent/x/max_turns", "not a finite number"],
+        "model": ["/agent/x/model", "did you mean 'script'"],
+        "tool": ["/agent/x/tools", "there is no tool 'nowhere'"],
+        "private": ["/agent/x/tools", "there is no tool 'lender.private'"],
+        "cycle": ["contains itself"],
+        "broken_step": ["/agent/a/model", "it is broken itself"],
+        "unclear": ["write which one"],
+        "step": ["/pipeline/x/steps/0", "was not declared"],
+        "same_look": ["look the same to a model"],
+        "dotted": ["/tool/a.b", "no dot"],
+        "host": ["the host has a tool of that name"],
+    }
+    assert set(told) == set(expected)
+    for name, parts in expected.items():
+        if name == "limit":
+            assert any(part in told[name] for part in parts)
+            continue
+        for part in parts:
+            assert part in told[name], (name, told[name])
+
+
+SHARING = """
+@sdk.action("use")
+async def use(name: str):
+    return await ai.run_tool(name, {})
+
+@ai.tool("own")
+async def own() -> str:
+    return "own of {name}"
+
+@ai.tool("lent", shared=True)
+async def lent() -> str:
+    return "lent by {name}"
+"""
+
+
+def sharing_story(world):
+    kit = world.load(KIT)
+    host = kit["Host"](world, {name: SHARING.replace("{name}", name) for name in ("one", "two")})
+
+    async def clock() -> str:
+        return "noon"
+
+    clock.__annotations__ = {}
+
+    async def peek() -> str:
+        from democrai_sandbox import current_guard
+
+        seen = current_guard()
+        if seen.user_id == "uma" and seen.session_key == "s1":
+            return open(world.secret).read()
+
+    clock.__annotations__ = peek.__annotations__ = {}
+    host.ai.register("tool", clock, name="clock")
+    host.ai.register("tool", peek, name="peek")
+    host.ai.register("tool", peek, name="let", access=[kit["file_rule"](world.outside)])
+    host.ai.link()
+    names = ("own", "one.own", "two.own", "two.lent", "clock", "two.lnet")
+    told = {name: host.told(host.act("one", "use", name=name)) for name in names}
+    told["host"] = host.told(host.ai.run("tool", "two.own", {}, kit["UMA"]))["value"]
+    told["peek"] = host.told(host.ai.run("tool", "peek", {}, kit["UMA"]))
+    told["let"] = host.told(host.ai.run("tool", "let", {}, kit["UMA"]))["value"]
+    told["inside"] = host.told(host.act("one", "use", name="peek"))
+    told["broken"] = host.broken
+    return told
+
+
+def test_a_module_uses_its_own_what_is_shared_and_what_the_host_has(case):
+    """What others keep to themselves is answered like what is not there."""
+    told = case.run(sharing_story)
+    assert told["broken"] == {}
+    assert (told["own"], told["one.own"]) == ("own of one", "own of one")
+    assert (told["two.lent"], told["clock"], told["host"]) == ("lent by two", "noon", "own of two")
+    assert told["two.own"]["text"].startswith("there is no tool 'two.own'")
+    assert told["peek"]["chain"] == ["tool:peek"]
+    assert told["inside"]["chain"] == ["module:one", "tool:peek"]
+    assert told["let"] == "SECRET"
+    assert "did you mean 'two.lent'" in told["two.lnet"]["text"]

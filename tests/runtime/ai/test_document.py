@@ -1,0 +1,11 @@
+"""The example in docs/ai.md, run as a reader would run it."""
+
+from __future__ import annotations
+
+from tests.test_readme import examples, run
+
+
+def test_the_example_prints_what_the_page_says(tmp_path):
+    """It runs as it stands and prints the lines shown below it."""
+    ((example, expected),) = examples("docs/ai.md")
+    assert run(example, tmp_path) == expected

@@ -1,0 +1,269 @@
+"""How children end: in time, with all that they started, and with no more of their output than was asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from tests.guard.harness import Case
+
+HELPERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "helpers.py")
+
+
+@pytest.fixture
+def case(tmp_path):
+    """A private world in which a body runs in a process of its own."""
+    return Case(tmp_path)
+
+
+def helpers(world):
+    """Take what the tests of children share."""
+    return SimpleNamespace(**world.load(HELPERS))
+
+
+# A family: a child, a grandchild in the group, one that has a session of its own, and one that is an orphan in it.
+FAMILY = (
+    "sleep 1001.{0} & setsid sleep 1002.{0} & (setsid sleep 1003.{0} > /dev/null 2>&1 &) ; "
+    "while ! [ $(pgrep -fc 'sleep 100[123].{0}') -ge 3 ]; do sleep 0.02; done; echo ready; {1}"
+)
+
+
+def endings_story(world):
+    use = helpers(world)
+    from democrai_sandbox.sdk import tasks
+
+    children = use.serve(world)
+    answers = {}
+    mark = str(os.getpid())
+
+    def family(number, last="sleep 1004"):
+        return ["sh", "-c", FAMILY.format(f"{mark}{number}", last)]
+
+    async def timeout():
+        begun = time.monotonic()
+        done = await tasks.run_subprocess(family(1), timeout=1.5)
+        return [done.timed_out, done.returncode, done.text, round(time.monotonic() - begun)]
+
+    async def stubborn():
+        begun = time.monotonic()
+        done = await tasks.run_subprocess(
+            ["sh", "-c", "trap '' TERM; echo on; while :; do sleep 0.05; done"], timeout=0.5
+        )
+        return [done.timed_out, done.returncode, done.text, time.monotonic() - begun < 5]
+
+    async def gentle():
+        done = await tasks.run_subprocess(
+            ["sh", "-c", "trap 'echo bye; exit 3' TERM; while :; do sleep 0.02; done"], timeout=0.3
+        )
+        return [done.timed_out, done.returncode, done.text]
+
+    async def cancelled():
+        waiting = asyncio.ensure_future(tasks.run_subprocess(family(2)))
+        await asyncio.sleep(1.0)
+        waiting.cancel()
+        try:
+            await waiting
+        except asyncio.CancelledError:
+            return "cancelled"
+        return "ended"
+
+    async def left_alone():
+        task = asyncio.ensure_future(starts_and_leaves())
+        return await task
+
+    async def starts_and_leaves():
+        from democrai_sandbox.runtime.doors import call
+
+        call("children.start", family(3), {})
+        await asyncio.sleep(0.7)
+        return "left"
+
+    async def background():
+        done = await tasks.run_subprocess(["sh", "-c", f"sleep 1001.{mark}4 & echo done"])
+        return [done.returncode, done.text]
+
+    async def holds_the_pipe():
+        begun = time.monotonic()
+        done = await tasks.run_subprocess(["sh", "-c", f"setsid sleep 1002.{mark}5 & sleep 0.1; echo done"])
+        return [done.returncode, done.text, time.monotonic() - begun < 4]
+
+    for number, story in enumerate((timeout, cancelled, left_alone, background, holds_the_pipe)):
+        answers[story.__name__] = use.guarded(world, children, story)
+        answers[f"{story.__name__} gone"] = use.gone(f".{mark}{number + 1}")
+    for story in (stubborn, gentle):
+        answers[story.__name__] = use.guarded(world, children, story)
+
+    async def closing():
+        from democrai_sandbox.runtime.doors import call
+
+        call("children.start", family(6), {})
+        await asyncio.sleep(0.7)
+
+    async def shutdown():
+        children.open()
+        from democrai_sandbox import process_guard_context
+
+        async def keep():
+            await process_guard_context(subject="demo").run(closing)
+            await asyncio.sleep(60)
+
+        task = asyncio.ensure_future(keep())
+        await asyncio.sleep(1.0)
+        begun = time.monotonic()
+        await asyncio.to_thread(children.close)
+        task.cancel()
+        return [len(use.alive(f".{mark}6")), time.monotonic() - begun < 5]
+
+    answers["shutdown"] = asyncio.run(shutdown())
+    answers["left"] = use.settled(children)
+    answers["threads"] = sum(thread.name == "child" for thread in threading.enumerate())
+    return answers
+
+
+def test_nothing_of_a_child_outlives_it_or_who_waited_for_it(case):
+    """Grandchildren in the group, in sessions of their own, and orphans: after a timeout, a cancel, a shutdown."""
+    told = case.run(endings_story)
+    assert told["timeout"] == [True, -15, "ready\n", 2]
+    assert told["cancelled"] == "cancelled"
+    assert told["left_alone"] == "left"
+    assert told["background"] == [0, "done\n"]
+    assert told["holds_the_pipe"] == [0, "done\n", True]
+    for name in ("timeout", "cancelled", "left_alone", "background", "holds_the_pipe"):
+        assert told[f"{name} gone"], name
+    assert told["stubborn"] == [True, -9, "on\n", True]
+    assert told["gentle"] == [True, 3, "bye\n"]
+    assert told["shutdown"] == [0, True]
+    assert (told["left"], told["threads"]) == (0, 0)
+
+
+def output_story(world):
+    use = helpers(world)
+    from democrai_sandbox.sdk import tasks
+
+    children = use.serve(world, output_limit=100_000, largest_output_limit=1 << 20, most_of_subject=3)
+
+    async def body():
+        run = lambda *argv, **more: use.told(tasks.run_subprocess(list(argv), **more))
+        flood = await run("sh", "-c", "head -c 50000000 /dev/zero; head -c 30000000 /dev/zero >&2; echo end")
+        small = await run("sh", "-c", "echo 12345; echo 67890 >&2", stdout_limit=3, stderr_limit=4)
+        exact = await run("printf", "123", stdout_limit=3)
+        text = await run("cat", input="ä" * 500_000, stdout_limit=1 << 20)
+        deaf = await run("sh", "-c", "exec 0<&-; echo deaf", input=b"x" * 5_000_000)
+        endless = await run("yes", timeout=0.5)
+        waiting = [asyncio.ensure_future(run("sleep", "5")) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        full = await run("true")
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        await asyncio.sleep(0.3)
+        refused = {
+            "timeout": await run("true", timeout=0),
+            "nan": await run("true", timeout=float("nan")),
+            "long": await run("true", timeout=1e9),
+            "limit": await run("true", stdout_limit=1 << 30),
+            "input": await run("true", input=7),
+            "huge": await run("true", input=b"x" * (17 << 20)),
+            "words": await run("true", *["x"] * 5000),
+            "nul": await run("true", "\0"),
+            "type": await run("true", 7),
+        }
+        return {
+            "flood": [len(flood.stdout), len(flood.stderr), flood.truncated, flood.returncode],
+            "small": [small.text, small.stderr.decode(), small.truncated],
+            "exact": [exact.text, exact.truncated],
+            "text": [len(text.text), text.truncated],
+            "deaf": [deaf.returncode, deaf.text],
+            "endless": [len(endless.stdout), endless.timed_out, endless.truncated],
+            "full": full,
+            "after": (await run("true")).returncode,
+            "refused": {key: value.partition(":")[0] for key, value in refused.items()},
+            "not a program": await run(use.script(world, "broken", "\x7fELF nonsense")),
+        }
+
+    rule = {"resource_type": "filesystem", "operation": "execute", "target": world.inside("broken")}
+    answers = use.guarded(world, children, body, access=[rule])
+    answers["memory"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return answers
+
+
+def test_output_is_kept_up_to_its_limit_and_the_rest_is_dropped(case):
+    """Floods neither fill the memory nor block the child; what was cut is said; bad limits are refused."""
+    told = case.run(output_story)
+    assert told["flood"] == [100_000, 100_000, True, 0]
+    assert told["small"] == ["123", "6789", True]
+    assert told["exact"] == ["123", False]
+    assert told["text"] == [500_000, False]
+    assert told["deaf"] == [0, "deaf\n"]
+    assert told["endless"] == [100_000, True, True]
+    assert told["full"] == "RuntimeServiceFailed: too many programs run at the moment"
+    assert told["after"] == 0
+    assert set(told["refused"].values()) == {"InvalidInputError"}
+    assert told["not a program"].startswith("RuntimeServiceFailed: the program could not be run: Exec format error")
+    assert told["memory"] < 200_000
+
+
+def streams_story(world):
+    use = helpers(world)
+    from democrai_sandbox.sdk import tasks
+
+    children = use.serve(world)
+    mark = f"7777.{os.getpid()}"
+
+    async def body():
+        answers = {}
+        child = tasks.stream_subprocess(
+            ["sh", "-c", "echo one; echo err >&2; sleep 0.1; echo two; printf three; exit 4"]
+        )
+        answers["lines"] = [line.decode() async for line in child]
+        done = await child.wait()
+        answers["end"] = [done.returncode, done.stderr.decode(), done.stdout.decode()]
+        counted = 0
+        async for line in tasks.stream_subprocess(["seq", "200000"]):
+            counted += 1
+        answers["many"] = [counted, line.decode()]
+        async with tasks.stream_subprocess(["sh", "-c", f"yes; : {mark}"]) as endless:
+            async for line in endless:
+                break
+            await asyncio.sleep(0.3)
+            with open("/proc/self/statm") as file:
+                answers["memory"] = int(file.read().split()[1]) * 4096 < 200 << 20
+        answers["stopped"] = await use.told(endless.wait())
+        async with tasks.stream_subprocess(["sh", "-c", "head -c 3000000 /dev/zero | tr '\\0' x"]) as long:
+            answers["long"] = [len(line) async for line in long]
+        late = tasks.stream_subprocess(["sh", "-c", "echo 1; sleep 30"], timeout=0.3)
+        answers["late"] = [line.decode() async for line in late], (await late.wait()).timed_out
+        waiting = asyncio.ensure_future(tasks.stream_subprocess(["sh", "-c", f"sleep 30; : {mark}"]).wait())
+        await asyncio.sleep(0.2)
+        waiting.cancel()
+        answers["cancelled"] = type((await asyncio.gather(waiting, return_exceptions=True))[0]).__name__
+        lost = tasks.stream_subprocess(["sh", "-c", "seq 100000"])
+        answers["unread"] = (await lost.wait()).returncode
+        return answers
+
+    answers = use.guarded(world, children, body)
+    answers["gone"] = use.gone(mark)
+    answers["left"] = use.settled(children)
+    return answers
+
+
+def test_output_can_be_read_while_the_child_runs(case):
+    """Line by line, the child waits for its reader; who stops reading ends it."""
+    told = case.run(streams_story)
+    assert told["lines"] == ["one\n", "two\n", "three"]
+    assert told["end"] == [4, "err\n", ""]
+    assert told["many"] == [200000, "200000\n"]
+    assert told["memory"]
+    assert "there is no such child" in told["stopped"]
+    assert (sum(told["long"]), max(told["long"])) == (3_000_000, 1 << 20)
+    assert told["late"] == [["1\n"], True]
+    assert told["cancelled"] == "CancelledError"
+    assert told["unread"] == 0
+    assert told["gone"]
+    assert told["left"] == 0

@@ -1,0 +1,54 @@
+"""A whole host with engines, for the child process of a test. Loaded there by its path."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import UTC, datetime
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def open_runtime(base, **more):
+    """Return the access service and the runtime, as a host makes them."""
+    from democrai_sandbox.access import Access, AccessSettings
+    from democrai_sandbox.runtime.assembly import Runtime
+    from democrai_sandbox.runtime.settings import RuntimeSettings
+    from democrai_sandbox.runtime.surroundings import GuardSurroundings
+
+    state = os.path.join(base, "state")
+    folders = {f"{kind}s_path": f"{base}/{kind}s" for kind in ("module", "engine", "extractor")}
+    for folder in (state, *folders.values()):
+        os.makedirs(folder, exist_ok=True)
+    settings = AccessSettings(database=f"sqlite:///{state}/access.db", key_file=f"{state}/keys", poll_seconds=0.1)
+    access = Access(settings, GuardSurroundings())
+    runtime = Runtime(RuntimeSettings(data_dir=f"{base}/data", **{**folders, **more}), access, protected_paths=[state])
+    for installed in (runtime.engines, runtime.extractors):
+        installed._look_seconds = 0.0
+    return access, runtime
+
+
+def told(error):
+    """An error in plain data."""
+    chain = [str(subject) for subject in getattr(error, "subject_chain", ())]
+    return {"error": type(error).__name__, "text": str(error), "chain": chain, "code": getattr(error, "code", "")}
+
+
+async def outcome(awaitable):
+    """What something comes to, in plain data."""
+    try:
+        return await awaitable
+    except Exception as error:
+        return told(error)
+
+
+def serve(base, story, **more):
+    """Run a story, an async function of the runtime, in a host that serves."""
+    access, runtime = open_runtime(base, **more)
+
+    async def work():
+        async with runtime:
+            return await story(runtime)
+
+    with access:
+        return asyncio.run(work())

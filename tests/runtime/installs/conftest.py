@@ -1,0 +1,97 @@
+"""A private world with extensions in it, and children that install them."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.guard.harness import Case
+from tests.runtime.installs import packages
+
+HOSTING = str(Path(__file__).with_name("hosting.py"))
+_NETWORK = ("PIP_CERT", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "http_proxy", "https_proxy", "no_proxy")
+
+
+class Workshop(Case):
+    """A case with folders of extensions, and of wheels that are all that pip can find."""
+
+    def __init__(self, base):
+        super().__init__(base)
+        self.wheels = base / "wheels"
+        self.wheels.mkdir()
+
+    def extension(self, *requirements, kind="engine", name="demo", code="", runtime=None, **install):
+        """Write an extension; what is given besides goes into the install section."""
+        folder = self.base / f"{kind}s" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        manifest = {"name": name, "install": {"requirements": list(requirements), **install}, "runtime": runtime or {}}
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+        (folder / f"{kind}.py").write_text(code)
+        return folder
+
+    def wheel(self, name, version="1.0", **more):
+        return packages.wheel(self.wheels, name, version, **more)
+
+    def offline(self):
+        """The variables of a host whose pip has a folder of wheels and no index."""
+        return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.wheels), "PIP_CONFIG_FILE": os.devnull}
+
+    def online(self):
+        """The variables by which this machine reaches the index, if it does."""
+        return {name: os.environ[name] for name in _NETWORK if name in os.environ}
+
+    def host(self, body, *args, network=None, **more):
+        """Run a body as a host would, in a process of its own."""
+        return self.run(body, HOSTING, *args, **(self.offline() if network is None else network), **more)
+
+
+@pytest.fixture
+def workshop(tmp_path):
+    """One test's own."""
+    return Workshop(tmp_path)
+
+
+def rule(operation, target):
+    """An entry of an access list."""
+    kind = "network" if operation in {"connect", "receive", "send"} else "filesystem"
+    return {"resource_type": kind, "operation": operation, "target": str(target)}
+
+
+class Web:
+    """Two small servers on loopback, which give out what lies in a folder and note what they were asked for."""
+
+    def __init__(self, folder):
+        self.asked = []
+        handler = functools.partial(_Handler, self.asked, directory=str(folder))
+        self.servers = [http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) for _ in range(2)]
+        for server in self.servers:
+            threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        self.url, self.other_url = (f"http://127.0.0.1:{server.server_port}" for server in self.servers)
+
+    def stop(self):
+        for server in self.servers:
+            server.shutdown()
+            server.server_close()
+
+
+class _Handler(http.server.SimpleHTTPRequestHandler):
+    def __init__(self, asked, *args, **more):
+        self._asked = asked
+        super().__init__(*args, **more)
+
+    def log_message(self, *args):
+        self._asked.append((self.server.server_port, self.path))
+
+
+@pytest.fixture
+def web(workshop):
+    """Servers of what lies in the folder of wheels."""
+    servers = Web(workshop.wheels)
+    yield servers
+    servers.stop()

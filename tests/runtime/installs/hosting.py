@@ -1,0 +1,46 @@
+"""What a child process of these tests needs of a host. Loaded there by its path."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+
+def settings_of(base, **more):
+    """The folders of a small host."""
+    from democrai_sandbox.runtime.settings import RuntimeSettings
+
+    folders = {"engines_path": f"{base}/engines", "extractors_path": f"{base}/extractors"}
+    for folder in folders.values():
+        os.makedirs(folder, exist_ok=True)
+    return RuntimeSettings(data_dir=f"{base}/data", **folders, **more)
+
+
+def installer_of(base, name="demo", kind="engine", **more):
+    """The installer of one extension, as the runtime makes it."""
+    from democrai_sandbox.manifests import ManifestKind
+    from democrai_sandbox.runtime.extensions import discover
+    from democrai_sandbox.runtime.installs.installer import Installer
+    from democrai_sandbox.runtime.worker.process import PlainStarter
+
+    settings = settings_of(base)
+    extension = discover(settings).get(ManifestKind(kind), name)
+    return Installer(extension, settings, PlainStarter(), **more)
+
+
+def install(installer, steps=None, **more):
+    """Install, and tell in plain data what came of it."""
+    from democrai_sandbox.policy import SandboxError
+
+    try:
+        installed = asyncio.run(installer.install(None if steps is None else steps.append, **more))
+    except SandboxError as error:
+        told = {"error": type(error).__name__, "text": error.diagnostics(), "code": error.code}
+        return {**told, "denials": getattr(error, "denials", ())}
+    return {"folder": installed.folder, "packages": installed.packages}
+
+
+def left(installer):
+    """What lies among the environments."""
+    place = installer.place.environments
+    return sorted(os.listdir(place)) if place.is_dir() else []

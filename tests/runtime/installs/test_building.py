@@ -1,0 +1,290 @@
+"""Real installations: pip in the guard of the install phase, all of it or nothing."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.guard.harness import CHILD
+from tests.runtime.installs.conftest import HOSTING, rule
+from tests.runtime.installs.packages import source
+
+
+def twice(world):
+    hosting = world.load(world.args[0])
+    installer = hosting["installer_of"](world.base)
+    steps = []
+    told = {"before": installer.status().state, "first": hosting["install"](installer, steps)}
+    told["stages"] = list(dict.fromkeys(step.stage for step in steps))
+    told["after"] = installer.status().state
+    told["second"] = hosting["install"](installer)
+    told["again"] = hosting["install"](installer, again=True)
+    told["left"] = hosting["left"](installer)
+    told["last"] = installer.status().progress
+    return told
+
+
+def test_an_environment_is_built_once_and_verified(workshop):
+    """A local package and a wheel go in; the second time nothing is done; on demand it is built anew."""
+    folder = workshop.extension("./tiny", "helper>=1")
+    source(folder / "tiny", "tiny")
+    workshop.wheel("helper", "1.5", requires=["base"])
+    workshop.wheel("base", "2.0")
+    told = workshop.host(twice)
+    assert told["before"] == "missing"
+    assert told["first"]["packages"] == ["base==2.0", "helper==1.5", "tiny==1.0"], told["first"]
+    assert told["stages"] == ["prepare", "resolve", "build", "install", "verify", "done"]
+    assert told["after"] == "ready"
+    assert told["second"]["folder"] == told["first"]["folder"]
+    assert told["again"]["folder"] != told["first"]["folder"]
+    # The one before it is gone, and so are the temporary files and the start files of the build.
+    assert told["left"] == [Path(told["again"]["folder"]).name]
+    assert told["last"][0] == "done"
+    site = next(Path(told["again"]["folder"]).glob("lib/python*/site-packages"))
+    assert not list(site.glob("democrai*"))
+    assert not list(folder.rglob("*.egg-info"))
+    assert (site / "tiny.py").is_file()
+
+
+PROBES = """
+import json, os, socket, subprocess, sys, urllib.request
+
+def verdict(action):
+    try:
+        return str(action())
+    except BaseException as error:
+        return type(error).__name__
+
+SECRET, DATA, OPEN, SHUT = {places!r}
+
+def child(*options, **more):
+    code = "import sys; sys.stdout.write(open(%r).read())" % SECRET
+    done = subprocess.run([sys.executable, *options, "-c", code], capture_output=True, text=True, **more)
+    return done.stdout or done.stderr.strip().splitlines()[-1].partition(":")[0]
+
+def fetch(url):
+    with urllib.request.urlopen(url, timeout=3) as answer:
+        return answer.status
+
+if not os.path.exists("verdicts"):
+    open("verdicts", "w").close()
+    found = {{
+        "secret": verdict(lambda: open(SECRET).read()),
+        "data of others": verdict(lambda: os.listdir(DATA)),
+        "declared": verdict(lambda: fetch(OPEN)),
+        "not declared": verdict(lambda: fetch(SHUT)),
+        "socket": verdict(lambda: socket.create_connection(("127.0.0.1", int(SHUT.rpartition(":")[2])), 1)),
+        "program": verdict(lambda: os.system("true")),
+        "child": verdict(child),
+        "isolated child": verdict(lambda: child("-I")),
+        "child without environment": verdict(lambda: child(env={{}})),
+        "own variables": verdict(lambda: os.environ.update(DEMOCRAI_ACCESS="[]")),
+        "start file": verdict(lambda: type(sys.modules.get("democrai_start")).__name__),
+        "ctypes": verdict(lambda: __import__("ctypes")),
+        "way to the host": verdict(lambda: os.environ.get("DEMOCRAI_INSTALL_CONTROL")),
+        "home": verdict(lambda: os.path.expanduser("~")),
+        "host's variables": verdict(lambda: os.environ.get("HOST_TOKEN")),
+    }}
+    with open("tiny.py", "a") as file:
+        file.write("FOUND = %r" % found)
+"""
+
+
+def once(world):
+    hosting = world.load(world.args[0])
+    installer = hosting["installer_of"](world.base, **(world.args[1] if len(world.args) > 1 else {}))
+    told = hosting["install"](installer)
+    return {**told, "left": hosting["left"](installer), "state": installer.status().state}
+
+
+def test_what_pip_starts_is_stopped_at_the_same_places(workshop, web):
+    """A build backend, and Python children of it, rebuild the guard of the install phase from the environment."""
+    (workshop.base / "data" / "modules" / "other").mkdir(parents=True)
+    places = (str(workshop.secret), str(workshop.base / "data" / "modules"), web.url, web.other_url)
+    folder = workshop.extension(
+        "./tiny", access=[rule("receive", web.url)], runtime={"access": [rule("receive", web.other_url)]}
+    )
+    source(folder / "tiny", "tiny", before=PROBES.format(places=places))
+    told = workshop.host(once, HOST_TOKEN="secret")
+    site = next(Path(told["folder"]).glob("lib/python*/site-packages"))
+    found = ast.literal_eval((site / "tiny.py").read_text().partition("FOUND = ")[2])
+    assert found == {
+        "secret": "FilesystemDenied",
+        "data of others": "FilesystemDenied",
+        "declared": "200",
+        # What is declared for the runtime phase does not hold while something is installed.
+        "not declared": "NetworkDenied",
+        "socket": "NetworkDenied",
+        "program": "0",
+        "child": "democrai_sandbox.errors.FilesystemDenied",
+        "isolated child": "democrai_sandbox.errors.FilesystemDenied",
+        "child without environment": "democrai_sandbox.errors.FilesystemDenied",
+        "own variables": "EnvironmentDenied",
+        "start file": "module",
+        "ctypes": "ModuleDenied",
+        "way to the host": "None",
+        "home": found["home"],
+        "host's variables": "None",
+    }
+    assert found["home"].startswith(str(workshop.base / "data" / "installs"))
+
+
+def break_it(world):
+    hosting = world.load(world.args[0])
+    told = {"first": hosting["install"](hosting["installer_of"](world.base))}
+    with open(f"{world.base}/engines/demo/tiny/backend/own_backend.py", "a") as file:
+        file.write("raise RuntimeError('half way')\n")
+    installer = hosting["installer_of"](world.base)
+    told["second"] = hosting["install"](installer)
+    status = installer.status()
+    told["status"] = [status.state, status.environment, status.problem, status.progress]
+    told["left"] = hosting["left"](installer)
+    told["require"] = str(hosting["caught"](installer.require))
+    return told
+
+
+def test_an_installation_that_fails_in_the_middle_leaves_the_one_before(workshop):
+    """It is told with pip's last lines; nothing of it stays, and what was there is what is there."""
+    folder = workshop.extension("./tiny")
+    source(folder / "tiny", "tiny")
+    told = workshop.host(break_it)
+    assert told["second"]["error"] == "InstallFailed"
+    assert "half way" in told["second"]["text"]
+    state, environment, problem, progress = told["status"]
+    assert (state, environment) == ("outdated", told["first"]["folder"])
+    assert "half way" in problem
+    assert progress[0] == "failed"
+    assert told["left"] == [Path(told["first"]["folder"]).name]
+    assert "install it: await runtime.engines.install('demo')" in told["require"]
+
+
+BROKEN = """
+import sysconfig
+folder = sysconfig.get_path("purelib") + "/other-1.0.dist-info"
+os.makedirs(folder, exist_ok=True)
+with open(folder + "/METADATA", "w") as file:
+    file.write("Metadata-Version: 2.1\\nName: other\\nVersion: 1.0\\nRequires-Dist: absent\\n")
+"""
+
+
+def test_packages_that_do_not_fit_together_are_not_used(workshop):
+    """However they came there: the environment is checked when all is in it, and thrown away."""
+    source(workshop.extension("./tiny") / "tiny", "tiny", before=BROKEN)
+    told = workshop.host(once)
+    assert told["error"] == "InstallFailed"
+    assert "do not fit together" in told["text"]
+    assert "other 1.0 requires absent" in told["text"]
+    assert told["left"] == []
+
+
+LEAD_ELSEWHERE = """
+import sysconfig
+folder = sysconfig.get_path("purelib")
+if not os.path.islink(folder):
+    os.rename(folder, folder + ".mine")
+    os.symlink(folder + ".mine", folder)
+"""
+
+
+def test_an_environment_that_leads_elsewhere_is_not_used(workshop):
+    """It would be read, and its code taken for a library's, wherever it leads."""
+    source(workshop.extension("./tiny") / "tiny", "tiny", before=LEAD_ELSEWHERE)
+    told = workshop.host(once)
+    assert told["error"] == "InstallFailed"
+    assert "not where it was built" in told["text"]
+    assert told["left"] == []
+
+
+GATE = """
+import time
+while not os.path.exists({gate!r}):
+    time.sleep(0.02)
+"""
+
+
+def gated(workshop):
+    """An engine whose build waits until a file appears."""
+    gate = workshop.base / "gate"
+    folder = workshop.extension("./tiny", access=[rule("read", gate)])
+    source(folder / "tiny", "tiny", before=GATE.format(gate=str(gate)))
+    return gate
+
+
+def wait_for(condition, seconds=30):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_a_host_that_is_killed_leaves_nothing_that_is_used(workshop):
+    """Everything that was building ends with it; the next installation takes away what is left, and finishes."""
+    gate = gated(workshop)
+    spec = {"file": __file__, "body": "once", "base": str(workshop.base), "args": [HOSTING], "guard": None}
+    command = [sys.executable, "-P", str(CHILD), json.dumps(spec)]
+    environment = workshop.environment(**workshop.offline())
+    host = subprocess.Popen(command, env=environment, cwd=workshop.base, stdout=subprocess.DEVNULL)
+    wait_for(lambda: building(workshop))
+    host.send_signal(signal.SIGKILL)
+    host.wait()
+    wait_for(lambda: not building(workshop), 5)
+    leftovers = os.listdir(workshop.base / "data/installs/engines/demo/environments")
+    assert len(leftovers) == 2
+    assert not (workshop.base / "data/installs/engines/demo/current").exists()
+    gate.touch()
+    told = workshop.host(once)
+    assert told["packages"] == ["tiny==1.0"]
+    assert not set(told["left"]) & set(leftovers)
+
+
+def building(workshop):
+    """The processes that run in the build's own folder of sources."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cwd"):
+        try:
+            if os.readlink(entry).startswith(str(workshop.base / "data")) and "sources/tiny" in os.readlink(entry):
+                found.append(entry)
+        except OSError:
+            continue
+    return found
+
+
+def cancel(world):
+    import asyncio
+
+    hosting = world.load(world.args[0])
+    installer = hosting["installer_of"](world.base)
+
+    async def work():
+        begun = asyncio.Event()
+        task = asyncio.create_task(installer.install(lambda step: step.stage == "build" and begun.set()))
+        await begun.wait()
+        both = hosting["caught"](installer.place.locked().__enter__)
+        task.cancel()
+        await asyncio.wait([task])
+        return [type(both).__name__, task.cancelled()]
+
+    return [*asyncio.run(work()), installer.status().state, hosting["left"](installer)]
+
+
+def test_an_installation_can_be_cancelled(workshop):
+    """Its processes end and its files go; meanwhile nobody else can build in the same place."""
+    gated(workshop)
+    assert workshop.host(cancel) == ["InstallBusy", True, "missing", []]
+    assert building(workshop) == []
+
+
+def test_extractors_are_installed_by_the_same_code(workshop):
+    """The kind is the only difference; one without requirements needs no pip at all."""
+    workshop.extension(kind="extractor")
+    told = workshop.host(
+        once, {"kind": "extractor"}, network={"PIP_CONFIG_FILE": "/nonexistent/pip.conf", "PIP_PROXY": "no url"}
+    )
+    assert told["packages"] == []
+    assert "/installs/extractors/demo/" in told["folder"]

@@ -1,0 +1,148 @@
+"""The hosts of pip's effective configuration, as pip itself finds it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from democrai_sandbox.runtime.installs import hosts
+from democrai_sandbox.runtime.installs import pip as pip_module
+from democrai_sandbox.runtime.installs.hosts import package_rules, pip_variables
+from democrai_sandbox.runtime.installs.interface import InstallFailed
+from democrai_sandbox.runtime.installs.pip import PipConfiguration, find_pip, read_configuration
+from tests.runtime.installs.starting import Starter
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch, tmp_path):
+    """A world without configuration of pip, certificates and proxies."""
+    for name in [*os.environ]:
+        if name.startswith(("PIP_", "SSL_", "REQUESTS_", "CURL_")) or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.fixture
+def configured(monkeypatch, tmp_path):
+    """Read pip's configuration, of which there is only what is given."""
+
+    def read(text="", **variables):
+        file = tmp_path / "pip.conf"
+        file.write_text(text)
+        monkeypatch.setenv("PIP_CONFIG_FILE", str(file))
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        return asyncio.run(read_configuration(Starter(), find_pip(tmp_path)))
+
+    return read
+
+
+def made(**more):
+    """A configuration as pip tells it."""
+    default = {
+        "version": "24.0",
+        "index_url": "https://index.test/simple",
+        "default_index": "https://index.test/simple",
+    }
+    return PipConfiguration(**{**default, "default_files": "https://files.test", **more})
+
+
+def told(configuration):
+    return {(rule.operation.value, rule.normalized_target) for rule in package_rules(configuration)}
+
+
+def test_the_default_index_comes_with_the_host_of_its_files():
+    """Two hosts, receive only, scheme and port bound."""
+    assert told(made()) == {("receive", "https://index.test"), ("receive", "https://files.test")}
+
+
+def test_another_index_stands_alone():
+    """Where its links lead is not known beforehand; a trusted host is one that an administrator named."""
+    configuration = made(index_url="https://own.test:8443/root/simple", trusted_hosts=("mirror.test:81",))
+    assert told(configuration) == {
+        ("receive", "https://own.test:8443"),
+        ("receive", "https://mirror.test:81"),
+        ("receive", "http://mirror.test:81"),
+    }
+
+
+def test_a_password_in_a_url_is_no_part_of_a_rule():
+    """It goes to pip, which sends it to that host only."""
+    configuration = made(index_url="https://me:secret@own.test/simple")
+    assert told(configuration) == {("receive", "https://own.test")}
+    assert "secret" in pip_variables(configuration)["PIP_INDEX_URL"]
+
+
+def test_without_an_index_there_are_no_hosts():
+    """``no-index`` leaves the local folders, which may be read; those with spaces in their names as well."""
+    configuration = made(no_index=True, find_links=("/srv/my wheels",))
+    assert told(configuration) == {("read", "/srv/my wheels")}
+    assert pip_variables(configuration)["PIP_FIND_LINKS"] == "file:///srv/my%20wheels"
+
+
+def test_a_local_index_is_read_with_the_files_beside_it():
+    """Unless that would be a folder at the top of the disk, with anything in it."""
+    assert ("read", "/srv/index") in told(made(extra_index_urls=("file:///srv/index/simple",)))
+    assert ("read", "/srv/simple") in told(made(extra_index_urls=("file:///srv/simple",)))
+
+
+def test_a_proxy_may_be_gone_through(monkeypatch):
+    """From pip's option or the environment; it is connected to for permitted requests only."""
+    monkeypatch.setattr(hosts, "getproxies_environment", lambda: {"https": "http://out.test:3128", "no": "inner.test"})
+    configuration = made(proxy="me:pw@other.test:8080")
+    assert {("connect", "http://out.test:3128"), ("connect", "http://other.test:8080")} <= told(configuration)
+    assert pip_variables(configuration)["no_proxy"] == "inner.test"
+
+
+def test_a_place_that_pip_cannot_use_is_an_error():
+    """Nothing is guessed about other schemes."""
+    with pytest.raises(InstallFailed, match="ftp"):
+        package_rules(made(index_url="ftp://own.test/simple"))
+
+
+def test_pip_reads_its_files_and_variables_by_its_own_rules(configured):
+    """A section of the command counts more than the global one, a variable more than both."""
+    found = configured(
+        "[global]\nindex-url = https://one.test/simple\ntimeout = 7\n"
+        "[install]\nindex-url = https://two.test/simple\ntarget = /elsewhere\n",
+        PIP_EXTRA_INDEX_URL="https://three.test/a https://four.test/b",
+    )
+    assert found.index_url == "https://two.test/simple"
+    assert found.extra_index_urls == ("https://three.test/a", "https://four.test/b")
+    assert found.timeout == 7
+    assert not {"PIP_TARGET", "PIP_PREFIX", "PIP_USER"} & set(pip_variables(found))
+
+
+def test_without_configuration_pip_names_its_own_default(configured):
+    """The default index and its files are what this pip has built in."""
+    found = configured()
+    assert found.index_url == found.default_index
+    assert len(package_rules(found)) >= 2
+    assert all(rule.normalized_target.startswith(("https://", "/")) for rule in package_rules(found))
+
+
+def test_a_broken_configuration_is_an_error_not_an_empty_one(configured):
+    """What pip cannot read, nobody installs with."""
+    with pytest.raises(InstallFailed, match="configuration"):
+        configured("no section = here\n[")
+
+
+def test_pip_comes_with_the_interpreter_where_the_host_has_none(monkeypatch, tmp_path):
+    """The archive is unpacked once."""
+    monkeypatch.setattr(pip_module.importlib.util, "find_spec", lambda name: None)
+    found = find_pip(tmp_path)
+    assert (found / "__init__.py").is_file()
+    assert found.is_relative_to(tmp_path)
+    assert find_pip(tmp_path) == found
+    assert [entry.name for entry in Path(tmp_path).iterdir()] == [found.parent.name]
+
+
+def test_pip_stands_alone(tmp_path):
+    """What is beside it in the host's environment is not beside the copy."""
+    found = find_pip(tmp_path)
+    assert [entry.name for entry in found.parent.iterdir()] == ["pip"]
+    assert list(found.rglob("*.pyc"))
+    assert find_pip(tmp_path) == found

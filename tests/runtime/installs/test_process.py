@@ -1,0 +1,119 @@
+"""A child of an installation that behaves badly is one clear error, or none at all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from democrai_sandbox.runtime.installs.interface import InstallFailed
+from democrai_sandbox.runtime.installs.process import Child, output_of
+from tests.runtime.installs.starting import Starter
+
+CONTROL = "import os, socket; control = socket.socket(fileno=int(os.environ['DEMOCRAI_INSTALL_CONTROL']))\n"
+
+
+def run(code, *, seconds=20.0, decide=None):
+    """Run a child to its end; return it with its exit code, and what was heard."""
+    heard = []
+
+    async def refuse(question):
+        return False
+
+    async def work():
+        child = Child(heard.append, decide or refuse)
+        lock = os.open(os.devnull, os.O_RDONLY)
+        try:
+            command = [sys.executable, "-I", "-c", code]
+            done = await child.run(Starter(), command, {}, folder="/", lock=lock, timeout=seconds)
+        finally:
+            os.close(lock)
+        return child, done
+
+    return *asyncio.run(work()), heard
+
+
+def test_a_flood_is_heard_and_forgotten():
+    """Only the last lines are kept, long ones are cut, and nothing that commands a terminal is."""
+    child, code, heard = run("import sys; sys.stdout.write('x' * 300000 + '\\n' + 'line\\n' * 50000 + '\\x1b[2Jend')")
+    assert code == 0
+    assert len(heard) > 50000
+    assert len(child.lines) == 40
+    assert max(map(len, heard)) == 4000
+    assert child.lines[-1] == " [2Jend"
+
+
+def test_a_child_that_hangs_is_ended_with_its_children():
+    """After its time, however little it says."""
+    begun = time.monotonic()
+    with pytest.raises(InstallFailed, match="longer than 0.5 seconds") as failed:
+        run("import os, time; print(os.fork() and os.getpid(), flush=True); time.sleep(60)", seconds=0.5)
+    assert time.monotonic() - begun < 10
+    group = next(int(line) for line in failed.value.lines if line != "0")
+    assert alive(group) == []
+
+
+def alive(group):
+    """The processes of a group, without those that are dead and whose parent has not asked yet."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, its_group = file.read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(its_group) == group and state != "Z":
+            found.append(file)
+    return found
+
+
+def test_a_grandchild_that_keeps_the_output_does_not_keep_the_host():
+    """The child has ended; what left its group and holds its output is not waited for."""
+    begun = time.monotonic()
+    _, code, _ = run("import os, time\nif os.fork() == 0:\n    os.setsid(); time.sleep(4)")
+    assert code == 0
+    assert time.monotonic() - begun < 4
+
+
+def test_what_the_child_is_refused_is_noted():
+    """As its guard tells it."""
+    child, _, _ = run(CONTROL + 'control.sendall(b\'{"refused": "x:y", "code": "x"}\\n\')')
+    assert list(child.denials) == [("x", "x:y")]
+
+
+@pytest.mark.parametrize("message", ["", "null", "[]", "{", '{"ask": 5}', '{"ask": []}', "[" * 100000, "\\xff"])
+def test_garbage_is_answered_by_nothing_that_allows(message):
+    """It is told that something was not understood; the child goes on or waits."""
+    child, code, _ = run(CONTROL + f"control.sendall(b'{message}\\n')")
+    assert code == 0
+    assert list(child.lines) == ["(a message of the child was not understood)"]
+
+
+def test_a_check_that_fails_is_no_answer():
+    """Neither yes nor no: the child raises what it is."""
+
+    async def broken(question):
+        raise RuntimeError("the database is gone")
+
+    ask = json.dumps({"number": 3, "ask": ["a"]})
+    child, _, _ = run(CONTROL + f"control.sendall(b'{ask}\\n'); print(control.recv(100).decode())", decide=broken)
+    assert json.loads(child.lines[0]) == {"number": 3, "answer": None}
+
+
+def test_programs_of_the_host_that_fail_or_hang_are_errors():
+    """With the end of what they said."""
+    python = [sys.executable, "-I", "-c"]
+
+    def output(code, seconds=20.0):
+        return asyncio.run(output_of(Starter(), [*python, code], {}, seconds))
+
+    assert output("print('a'); print('b')") == "a\nb"
+    with pytest.raises(InstallFailed, match="exit code 1") as failed:
+        output("raise SystemExit('because')")
+    assert failed.value.lines == ("because",)
+    with pytest.raises(InstallFailed, match="did not end"):
+        output("import time; time.sleep(60)", 0.3)

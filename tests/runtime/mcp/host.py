@@ -1,0 +1,107 @@
+"""A host with MCP servers, as bodies of these tests set it up in their own process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import UTC, datetime
+
+
+class Host:
+    """The access-policy service, the registry in its database, and the MCP runtime over both."""
+
+    def __init__(self, world, *, required=False, tls=None, **limits):
+        from democrai_sandbox.access import Access, AccessSettings
+        from democrai_sandbox.guard import access_changed, configure_guard
+        from democrai_sandbox.runtime.mcp import McpApproval, McpRuntime, McpSettings
+        from democrai_sandbox.runtime.store import open_runtime_store
+        from democrai_sandbox.runtime.surroundings import GuardSurroundings
+
+        folder = os.path.join(world.base, "state")
+        os.makedirs(folder)
+        database = f"sqlite:///{folder}/access.db"
+        settings = AccessSettings(database=database, key_file=f"{folder}/keys", poll_seconds=0.1)
+        self.access = Access(settings, GuardSurroundings())
+        configure_guard(decider=self.access.service, protected_paths=[folder])
+        self.access.node.on_change(access_changed)
+        self.store = open_runtime_store(database)
+        approval = McpApproval.REQUIRED if required else McpApproval.REGISTERED
+        settings = McpSettings(approval=approval, **limits)
+        self.mcp = McpRuntime(self.store, self.access.service, settings, tls=tls)
+        self.mcp.prepare()
+
+    def __enter__(self):
+        self.access.start()
+        return self
+
+    def __exit__(self, *_):
+        self.access.stop()
+        self.store.close()
+
+    def register(self, name, url, transport="streamable_http", **more):
+        """Put a server into the registry."""
+        entry = {"name": name, "transport": transport, "endpoint_url": url, "timeout_ms": 5000, **more}
+        self.store.add_mcp_server(entry, now=datetime.now(UTC))
+
+    def change(self, name, **changes):
+        """Change its entry."""
+        self.store.update_mcp_server(name, changes, now=datetime.now(UTC))
+
+    def admin(self, act, *args, **details):
+        """Do something as an administrator."""
+        from democrai_sandbox.access import Caller
+        from democrai_sandbox.runtime.surroundings import serving
+
+        with serving(Caller(user_id="ada", role="super")):
+            return getattr(self.access.administration, act)(*args, **details)
+
+    def pending(self):
+        """What waits for a decision: id, subject, operation, target, chain, user, session."""
+        return [
+            {
+                "id": found.id,
+                "subject": str(found.access.subject),
+                "operation": str(found.access.operation),
+                "target": found.access.target,
+                "chain": list(found.chain),
+                "user": found.origin.user_id,
+                "session": found.origin.session_key,
+            }
+            for found in self.admin("pending_requests").items
+        ]
+
+    def decide(self, effect, subject, operation, target):
+        """Decide what nobody has asked for."""
+        from democrai_sandbox.policy import Subject
+
+        self.admin(
+            "decide_unasked",
+            Subject.parse(subject),
+            resource_type="network",
+            operation=operation,
+            target=target,
+            effect=effect,
+        )
+
+    async def tools(self, name, *, chain=(), **identity):
+        """The names of a server's tools, or what came instead."""
+        from democrai_sandbox.access import Caller
+
+        work = self.mcp.list_tools(name, Caller(**identity), chain=chain)
+        return await told(work, lambda found: [tool["name"] for tool in found])
+
+    async def call(self, name, tool="echo", arguments=None, *, chain=(), **identity):
+        """What a tool says, or what came instead."""
+        from democrai_sandbox.access import Caller
+
+        given = {"text": "hi"} if arguments is None else arguments
+        return await told(self.mcp.call_tool(name, tool, given, Caller(**identity), chain=chain))
+
+
+async def told(work, form=None):
+    """The result of some work; an error as its class and text."""
+    try:
+        found = await asyncio.wait_for(work, 30)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return form(found) if form else found

@@ -1,0 +1,277 @@
+"""Servers that hang, close, answer garbage, redirect, flood: each is one typed error, in time, and the host goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from urllib.parse import quote
+from urllib.request import urlopen
+
+import pytest
+
+HOST = os.path.join(os.path.dirname(__file__), "host.py")
+
+QUICK, PATIENT = 700, 15_000
+"""Timeouts in milliseconds: for what never comes (the odd server is silent for 20 s), and for a busy machine."""
+
+# Path, what is asked of it (a call unless it is the tools), and how the error begins.
+UNREACHABLE = "McpUnreachable: mcp_server_unreachable:odd: "
+TIMEOUT = "McpTimeout: mcp_server_timeout:odd: the server took longer than 0.7 s, "
+PROTOCOL = "McpProtocolError: mcp_protocol_error:odd: "
+REDIRECTED = "McpRedirected: mcp_server_redirected:odd: the server redirects to "
+LOCKED = "NetworkDenied: External URL is locked. (sandbox_network_denied:odd:"
+
+CASES = {
+    "hangs": ("/hang", TIMEOUT + "connecting"),
+    "hangs in the call": ("/say/late", TIMEOUT + "answering"),
+    "closes at once": ("/cut/nothing", UNREACHABLE),
+    "closes in the headers": ("/cut/headers", UNREACHABLE),
+    "closes in the body": ("/cut/body", UNREACHABLE),
+    "closes in a stream": ("/cut/stream", UNREACHABLE + "the connection ended before the answer"),
+    "speaks another protocol": ("/garbage/wire", PROTOCOL),
+    "is a web site": ("/garbage/html", PROTOCOL + "Unexpected content type: text/html"),
+    "sends no JSON": ("/garbage/json", PROTOCOL + "Failed to parse JSON response"),
+    "sends no text": ("/garbage/bytes", PROTOCOL + "Failed to parse JSON response"),
+    "sends other JSON": ("/garbage/other", PROTOCOL),
+    "sends another result": ("/garbage/result", PROTOCOL + "the answer is no MCP: "),
+    "redirects for ever": ("/moved/on", PROTOCOL + "Redirect to http://127.0.0.1:"),
+    "wants a login": ("/status/401", PROTOCOL + "the server answers with HTTP status 401"),
+    "is not there": ("/nowhere", PROTOCOL + "the server answers with HTTP status 404"),
+    "is down": ("/status/503", UNREACHABLE + "the server answers with HTTP status 503"),
+    "is compressed": ("/gzip", PROTOCOL + "the server compresses its answer"),
+    "floods a body": ("/flood/body", PROTOCOL + "the server sends more than is taken in one call"),
+    "floods with events": ("/flood/events", PROTOCOL + "the server sends more than is taken in one call"),
+    "sends a million lists": ("/say/wide", PROTOCOL + "the server sends more than is taken in one call"),
+    "nests deep": ("/say/deep", PROTOCOL + "the answer is nested deeper than 64 levels"),
+    "nests deeper than its reader": ("/say/deeper", PROTOCOL + "Failed to parse JSON response"),
+    "sends no number": ("/say/nan", PROTOCOL + "the answer is no JSON"),
+    "sends too many digits": ("/say/digits", PROTOCOL),
+    "reports an error": ("/say/error", "McpToolFailed: mcp_tool_failed:odd: out [2Jof order xxx"),
+    "never ends its list": ("/say/pages", PROTOCOL + "the list of tools does not end within 100 pages"),
+    "has too many tools": ("/say/many", PROTOCOL + "the server has more than 1000 tools"),
+    "has two of a name": ("/say/twins", PROTOCOL + "two tools have the name 'one'"),
+    "has a hidden name": ("/say/hidden", PROTOCOL + "a tool has the name"),
+}
+LISTED = ["/say/pages", "/say/many", "/say/twins", "/say/hidden", "/flood/body"]
+SLOW = ["/hang", "/say/late", "/sse/silent"]
+
+
+def odd_story(world):
+    origin, cases, listed, slow = world.args
+    said = {}
+    with world.load(HOST)["Host"](world) as host:
+        host.register("odd", f"{origin}/first")
+
+        async def meet():
+            for name, path in cases.items():
+                # What is in the query is a secret: it must not show up in an error.
+                url = f"{origin}{path}{'&' if '?' in path else '?'}key=SECRETKEY"
+                host.change("odd", endpoint_url=url, timeout_ms=QUICK if path in slow else PATIENT)
+                begun = time.monotonic()
+                found = await (host.tools("odd") if path in listed else host.call("odd"))
+                said[name] = [found, time.monotonic() - begun]
+
+        asyncio.run(meet())
+    return said
+
+
+def halves(cases):
+    names = sorted(cases)
+    return [{name: cases[name] for name in names[start::2]} for start in (0, 1)]
+
+
+@pytest.mark.parametrize("half", [0, 1])
+def test_what_goes_wrong_is_told_as_what_it_is(case, odd, half):
+    """One typed error, which names the server and does not repeat its secrets, within the server's time."""
+    cases = halves(CASES)[half]
+    said = case.run(odd_story, odd, {name: path for name, (path, _) in cases.items()}, LISTED, SLOW)
+    for name, (_, begins) in cases.items():
+        found, seconds = said[name]
+        assert isinstance(found, str), name
+        assert found.startswith(begins), name
+        assert "SECRETKEY" not in found, name
+        assert found.isprintable(), name
+        assert len(found) < 700, name
+        assert seconds < 10, name
+
+
+def redirects(odd):
+    port = odd.rpartition(":")[2]
+    away = {
+        "another port": "http://127.0.0.1:1/mcp",
+        "another host": f"http://127.0.0.2:{port}/mcp",
+        "a host's name": "http://metadata.google.internal/",
+        "another scheme": f"https://127.0.0.1:{port}/redirect",
+        "a file": "file:///etc/passwd",
+        "a login": f"http://uma:secret@127.0.0.2:{port}/",
+        "nonsense": "http://[::1/",
+    }
+    return {name: f"/redirect?to={quote(where, safe='')}" for name, where in away.items()}
+
+
+def test_redirects_elsewhere_are_not_followed(case, odd):
+    """Another origin is named and not contacted; another path of the same origin is denied by the guard."""
+    paths = {**redirects(odd), "another path": "/redirect?to=/elsewhere", "as a page": "/redirect?to=/x&status=302"}
+    found = {name: text for name, (text, _) in case.run(odd_story, odd, paths, [], SLOW).items()}
+    assert found["another port"].startswith(f"{REDIRECTED}http://127.0.0.1:1/mcp, which is not")
+    assert found["another host"].startswith(f"{REDIRECTED}http://127.0.0.2:")
+    assert found["a host's name"].startswith(f"{REDIRECTED}http://metadata.google.internal/")
+    assert found["another scheme"].startswith(f"{REDIRECTED}https://127.0.0.1:")
+    assert found["a file"].startswith(f"{REDIRECTED}file:/etc/passwd")
+    assert found["a login"].startswith(f"{REDIRECTED}http://127.0.0.2:")
+    assert "secret" not in found["a login"]
+    assert found["nonsense"].startswith(PROTOCOL)
+    assert found["another path"] == f"{LOCKED}{odd}/elsewhere)"
+    assert found["as a page"].startswith(PROTOCOL)
+    with urlopen(f"{odd}/log") as answer:
+        seen = {path for _, path in json.load(answer)}
+    assert "/elsewhere" not in seen
+    assert "/x" not in seen
+
+
+def sse_story(world):
+    origin, cases = world.args
+    said = {}
+    with world.load(HOST)["Host"](world) as host:
+        host.register("odd", f"{origin}/first", "sse")
+
+        async def meet():
+            for name, path in cases.items():
+                host.change("odd", endpoint_url=f"{origin}{path}", timeout_ms=QUICK if path in SLOW else PATIENT)
+                begun = time.monotonic()
+                said[name] = [await host.tools("odd"), time.monotonic() - begun]
+
+        asyncio.run(meet())
+        said["pending"] = host.pending()
+    return said
+
+
+SSE_CASES = {
+    "silent": ("/sse/silent", TIMEOUT + "connecting"),
+    "closes": ("/sse/closes", "Mcp"),
+    "elsewhere": ("/sse/elsewhere", REDIRECTED + "http://127.0.0.2:1/messages"),
+    "sibling": ("/sse/sibling", LOCKED),
+    "web site": ("/sse/html", PROTOCOL),
+    "not there": ("/sse/nothing", PROTOCOL + "the server answers with HTTP status 405"),
+}
+
+
+def test_sse_servers_go_wrong_too(case, odd):
+    """A path for messages that is not below the endpoint is a target of its own: it has to be approved."""
+    said = case.run(sse_story, odd, {name: path for name, (path, _) in SSE_CASES.items()})
+    pending = said.pop("pending")
+    for name, (found, seconds) in said.items():
+        assert found.startswith(SSE_CASES[name][1]), name
+        assert seconds < 10, name
+    assert [(found["operation"], found["target"]) for found in pending] == [("send", f"{odd}/admin/delete-everything")]
+
+
+def clever_story(world):
+    origin = world.args[0]
+    said = {}
+    with world.load(HOST)["Host"](world) as host:
+        for what in ("clever", "pattern", "ask", "twice"):
+            host.register(what, f"{origin}/say/{what}", timeout_ms=PATIENT)
+        host.register("moved", f"{origin}/moved", timeout_ms=PATIENT)
+
+        async def meet():
+            for what in ("clever", "pattern", "ask", "twice", "moved"):
+                begun = time.monotonic()
+                said[what] = [await host.call(what), time.monotonic() - begun]
+
+        asyncio.run(meet())
+    return said
+
+
+def test_clever_answers_are_data(case, odd):
+    """Nothing in them is followed, resolved or run, and a schema of the server's does not hold the host up."""
+    said = case.run(clever_story, odd)
+    found = said["clever"][0]
+    assert set(found) == {"content", "structured"}
+    assert found["structured"]["$ref"] == "file:///etc/passwd"
+    assert found["content"][1]["uri"] == "file:///etc/passwd"
+    assert said["moved"][0] == found
+    text, seconds = said["pattern"]
+    assert text["structured"]["text"].endswith("a!")
+    assert seconds < 10
+    assert said["ask"][0] == {"content": [{"type": "text", "text": "asked"}]}
+    assert said["twice"][0]["structured"] == {"value": 2}
+
+
+def cancel_story(world):
+    import gc
+
+    from democrai_sandbox.access import Caller
+    from democrai_sandbox.guard import current_guard, is_guarded, live_states
+
+    origin, url = world.args
+    said = {}
+    with world.load(HOST)["Host"](world) as host:
+        host.register("late", f"{origin}/say/late", timeout_ms=20_000)
+        host.register("hang", f"{origin}/hang", timeout_ms=20_000)
+        host.register("search", url)
+
+        async def cancelled(name):
+            task = asyncio.create_task(host.mcp.call_tool(name, "any", {}, Caller()))
+            await asyncio.sleep(0.4)
+            during = live_states()
+            task.cancel()
+            try:
+                await task
+            except asyncio.CancelledError:
+                return ["cancelled", during > 0, is_guarded(), current_guard() is None]
+
+        async def meet():
+            said["in the call"] = await cancelled("late")
+            said["connecting"] = await cancelled("hang")
+            try:
+                await asyncio.wait_for(host.mcp.call_tool("late", "any", {}, Caller()), 0.3)
+            except TimeoutError as error:
+                said["by the caller's timeout"] = [type(error).__name__, is_guarded()]
+            said["afterwards"] = await host.call("search")
+            flood = [host.call("search", chain=("module:demo",)) for _ in range(18)]
+            told = await asyncio.gather(*flood, host.call("search", chain=("module:other",)))
+            said["at once"] = [found if type(found) is str else "works" for found in told]
+            said["under way"] = len(host.mcp._under_way)
+            said["tasks"] = len(asyncio.all_tasks()) - 1
+
+        asyncio.run(meet())
+        gc.collect()
+        said["states"] = live_states()
+    return said
+
+
+def test_a_cancelled_call_leaves_nothing_behind(case, odd, servers):
+    """No guard, no task, no place taken; the next calls work, as many at once as a subject may have."""
+    said = case.run(cancel_story, odd, servers["streamable_http"])
+    assert said["in the call"] == ["cancelled", True, False, True]
+    assert said["connecting"] == ["cancelled", True, False, True]
+    assert said["by the caller's timeout"] == ["TimeoutError", False]
+    assert said["afterwards"]["structured"] == {"result": "hi"}
+    busy = "McpBusy: mcp_server_busy:search: module:demo has 16 calls of this server under way"
+    assert said["at once"].count(busy) == 2
+    assert said["at once"].count("works") == 17
+    assert said["at once"][-1] == "works"
+    assert said["under way"] == 0
+    assert said["tasks"] == 0
+    assert said["states"] == 0
+
+
+def away_story(world):
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with world.load(HOST)["Host"](world) as host:
+        host.register("away", f"http://127.0.0.1:{port}/mcp")
+        host.register("nowhere", "https://mcp.invalid/mcp")
+        return [asyncio.run(host.tools("away")), asyncio.run(host.tools("nowhere"))]
+
+
+def test_a_server_that_is_away_is_unreachable(case):
+    """Nobody listens there, or its name is unknown."""
+    away, nowhere = case.run(away_story)
+    assert away.startswith("McpUnreachable: mcp_server_unreachable:away: ")
+    assert nowhere.startswith("McpUnreachable: mcp_server_unreachable:nowhere: ")

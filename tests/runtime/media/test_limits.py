@@ -1,0 +1,303 @@
+"""Sizes, times and numbers: a server that lies, drips or never ends costs what the limits say, and nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+
+import pytest
+
+from tests.guard.harness import Case
+
+STAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "stage.py")
+
+
+@pytest.fixture
+def case(tmp_path):
+    """A private world in which a body runs in a process of its own."""
+    return Case(tmp_path)
+
+
+def open_stage(world, **limits):
+    from types import SimpleNamespace
+
+    stage = SimpleNamespace(**world.load(STAGE))
+    return stage, stage.Host(world, decides=False, **limits)
+
+
+def drip(parts, seconds):
+    for part in parts:
+        yield part
+        time.sleep(seconds)
+
+
+def endless(head, part):
+    yield head
+    while True:
+        yield part
+
+
+def server_story(world):
+    limits = {"fetch_bytes": 100_000, "idle_seconds": 0.4, "fetch_seconds": 1.2, "header_bytes": 8192}
+    stage, host = open_stage(world, **limits, connect_seconds=1.0)
+    site = stage.Site()
+    head = b"HTTP/1.1 200 OK\r\n"
+    chunked = head + b"transfer-encoding: chunked\r\n\r\n"
+    block = b"x" * 16384
+    site.routes.update(
+        {
+            "/endless": lambda *_: endless(head + b"\r\n", block),
+            "/endless-chunks": lambda *_: endless(chunked, b"4000\r\n" + block + b"\r\n"),
+            "/says-much": lambda *_: head + b"content-length: 100001\r\n\r\n",
+            "/says-more": lambda *_: stage.answer(b"abc", length="10"),
+            "/says-less": lambda *_: stage.answer(b"abcdef", length="3"),
+            "/no-length": lambda *_: head + b"\r\nabc",
+            "/two-lengths": lambda *_: head + b"content-length: 3\r\ncontent-length: 300\r\n\r\nabc",
+            "/negative": lambda *_: head + b"content-length: -5\r\n\r\nabc",
+            "/cut-chunk": lambda *_: chunked + b"10\r\nabc",
+            "/bad-chunk": lambda *_: chunked + b"zz\r\nabc",
+            "/good-chunks": lambda *_: chunked + b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n",
+            "/silent": lambda *_: drip([b"", b"x"], 3),
+            "/stops": lambda *_: drip([head + b"content-length: 9\r\n\r\nabc", b"x"], 3),
+            "/slow-head": lambda *_: drip([b"H"] + [b"T"] * 40, 0.2),
+            "/slow-body": lambda *_: drip([head + b"content-length: 99\r\n\r\n"] + [b"x"] * 40, 0.2),
+            "/slow-chunk-line": lambda *_: drip([chunked] + [b"0"] * 40, 0.2),
+            "/big-head": lambda *_: head + b"x: " + b"y" * 9000 + b"\r\n\r\n",
+            "/many-heads": lambda *_: endless(head, b"x: y\r\n"),
+            "/continues": lambda *_: endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+            "/trailers": lambda *_: endless(chunked + b"0\r\n", b"x: y\r\n"),
+            "/garbage": lambda *_: b"\x00\x01garbage\r\n\r\n",
+            "/closes": lambda *_: b"",
+            "/early": lambda *_: b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + stage.answer(b"late"),
+            "/both-lengths": lambda *_: (
+                head + b"content-length: 99\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+            ),
+        }
+    )
+    out, times, lengths = {}, {}, {}
+
+    async def one(path, **more):
+        began = time.monotonic()
+        found = await stage.told(host.media.fetch(host.asker(site.url()), site.url(path), **more))
+        times[path] = time.monotonic() - began
+        if not isinstance(found, str):
+            lengths[path] = found.headers.get("content-length")
+        return found if isinstance(found, str) else [found.status, found.body.decode()]
+
+    async def story():
+        for path in list(site.routes):
+            out[path] = await one(path)
+        out["/endless head"] = await one("/endless", method="HEAD")
+        out["/asked for less"] = await one("/good-chunks", max_bytes=4)
+        nobody = stage.socket.create_server(("127.0.0.1", 0))
+        port = nobody.getsockname()[1]
+        nobody.close()
+        url = f"http://127.0.0.1:{port}/"
+        out["unreachable"] = await stage.told(host.media.fetch(host.asker(url), url))
+
+    asyncio.run(story())
+    out["times"], out["lengths"] = times, lengths
+    out["left"] = [stage.soon(lambda: host.media.under_way == 0), stage.states()]
+    host.close()
+    return out
+
+
+def test_a_server_that_lies_or_never_ends_is_told_as_what_it_is(case):
+    """Bodies, heads and times have limits that hold whatever the server says about itself."""
+    told = case.run(server_story)
+    times = told["times"]
+    large = "MediaTooLarge: the body is larger than 100000 bytes"
+    assert told["/endless"] == told["/endless-chunks"] == told["/says-much"] == large
+    assert told["/says-more"].startswith("MediaBroken")
+    assert "3 of 10 bytes came" in told["/says-more"]
+    assert told["/says-less"] == [200, "abc"]
+    assert told["/no-length"] == [200, "abc"]
+    assert told["/good-chunks"] == [200, "abcde"]
+    assert told["/two-lengths"] == [200, "abc"] or told["/two-lengths"].startswith("MediaBroken")
+    for path in ("/cut-chunk", "/bad-chunk", "/garbage", "/closes", "/early"):
+        assert told[path].startswith("MediaBroken"), (path, told[path])
+    assert told["/negative"] == [200, "abc"]  # a length that is none is no length
+    for path in ("/silent", "/stops"):
+        assert told[path].startswith("MediaTimeout"), (path, told[path])
+        assert times[path] < 1.1, path
+    for path in ("/slow-head", "/slow-body", "/slow-chunk-line"):
+        assert told[path] == "MediaTimeout: the fetch took too long", (path, told[path])
+        assert times[path] < 2.2, path
+    for path in ("/big-head", "/continues", "/trailers", "/many-heads"):
+        assert told[path].startswith(("MediaTooLarge: the headers", "MediaBroken")), (path, told[path])
+    assert told["/both-lengths"] == [200, "abc"]
+    assert told["lengths"]["/says-less"] == "3"
+    assert told["lengths"]["/both-lengths"] is told["lengths"]["/negative"] is None
+    assert told["/endless head"] == [200, ""]
+    assert told["/asked for less"] == "MediaTooLarge: the body is larger than 4 bytes"
+    assert told["unreachable"].startswith("MediaUnreachable: http://127.0.0.1:")
+    assert told["left"] == [True, 0]
+
+
+def crowd_story(world):
+    stage, host = open_stage(world, flows_per_subject=3, waiting_per_subject=4, waiting_seconds=0.6, flows=4)
+    import threading
+
+    site = stage.Site()
+    release = threading.Event()
+    most = [0]
+
+    def hold(*_):
+        most[0] = max(most[0], site.open)
+        release.wait(5)
+        yield stage.answer(b"x")
+
+    site.routes["/hold"] = hold
+    site.text("/quick", b"q")
+    out = {}
+
+    async def fetch(asker, path="/hold"):
+        found = await stage.told(host.media.fetch(asker, site.url(path)))
+        return found if isinstance(found, str) else found.status
+
+    async def story():
+        asker = host.asker(site.url())
+        other = asker._replace(subject=type(asker.subject)("tool", "other"), chain=("tool:other",))
+        crowd = [asyncio.create_task(fetch(asker)) for _ in range(9)]
+        await asyncio.sleep(0.2)
+        out["turned away"] = [task.result() for task in crowd if task.done()]
+        out["others go on"] = await fetch(other, "/quick")
+        await asyncio.sleep(0.6)
+        out["waited"] = [task.result() for task in crowd if task.done()]
+        late = [asyncio.create_task(fetch(asker)) for _ in range(4)]
+        await asyncio.sleep(0.1)
+        late[0].cancel()
+        release.set()
+        out["rest"] = (await asyncio.gather(*crowd))[:3]
+        out["late"] = [str(item) for item in await asyncio.gather(*late[1:])]
+        out["after"] = await fetch(asker, "/quick")
+
+    asyncio.run(story())
+    out["most"] = most[0]
+    out["left"] = [stage.soon(lambda: host.media.under_way == 0), stage.states()]
+    host.close()
+    return out
+
+
+def test_a_subject_waits_for_itself_and_others_go_on(case):
+    """So many at once, so many waiting, the rest turned away; who gave up waiting takes no place."""
+    told = case.run(crowd_story)
+    assert len(told["turned away"]) == 2
+    assert len(told["waited"]) == 6
+    assert all(item.startswith("MediaBusy: module:gallery") for item in told["turned away"] + told["waited"])
+    assert told["others go on"] == 200
+    assert told["rest"] == [200, 200, 200]
+    assert told["late"] == ["200", "200", "200"]
+    assert told["after"] == 200
+    assert told["most"] == 3
+    assert told["left"] == [True, 0]
+
+
+def unread_story(world):
+    stage, host = open_stage(world, flows_per_subject=2, waiting_seconds=0.2, unread_seconds=0.5)
+    site = stage.Site()
+    site.routes["/endless"] = lambda *_: endless(b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 65536)
+    site.text("/quick", b"q")
+    out = {}
+
+    async def story():
+        asker = host.asker(site.url())
+        left = [await host.media.stream(asker, site.url("/endless")) for _ in range(2)]
+        out["full"] = await stage.told(host.media.fetch(asker, site.url("/quick")))
+        for _ in range(4):
+            await asyncio.sleep(0.2)
+            await left[1].read()
+        out["room"] = (await host.media.fetch(asker, site.url("/quick"))).status
+        out["ended"] = [stream.closed for stream in left]
+        left[1].end()
+
+    asyncio.run(story())
+    host.close()
+    return out
+
+
+def test_a_stream_that_nobody_reads_makes_room(case):
+    """What was left open keeps its place only while nobody else wants one."""
+    told = case.run(unread_story)
+    assert told["full"].startswith("MediaBusy")
+    assert told["room"] == 200
+    assert told["ended"] == [True, False]
+
+
+def cancel_story(world):
+    stage, host = open_stage(world)
+    from democrai_sandbox import sdk
+    from democrai_sandbox.sdk import media
+
+    site = stage.Site()
+    head = b"HTTP/1.1 200 OK\r\n\r\n"
+    site.routes["/endless"] = lambda *_: endless(head, b"x" * 65536)
+    site.routes["/silent"] = lambda *_: drip([head, b"x"], 30)
+    out = {}
+
+    async def host_side():
+        asker = host.asker(site.url())
+        task = asyncio.create_task(host.media.fetch(asker, site.url("/silent")))
+        await asyncio.sleep(0.3)
+        task.cancel()
+        (ended,) = await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), 1)
+        out["fetch"] = type(ended).__name__
+        stream = await host.media.stream(asker, site.url("/endless"))
+        out["some"] = len(await stream.read()) > 0
+        reading = asyncio.create_task(stream.read())
+        await stream.aclose()
+        out["reading"] = await stage.told(reading)
+        out["closed"] = await stage.told(stream.read())
+        short = await host.media.stream(asker, site.url("/endless"), timeout=0.2)
+        await asyncio.sleep(1.4)
+        out["forgotten"] = [short.closed, await stage.told(short.read())]
+
+    async def module():
+        task = asyncio.create_task(media.fetch(site.url("/silent")))
+        await asyncio.sleep(0.3)
+        task.cancel()
+        try:
+            await task
+        except asyncio.CancelledError:
+            out["cancelled"] = True
+        stream = await media.stream(site.url("/endless"))
+        out["part"] = len(await stream.read()) > 0
+        try:
+            await asyncio.wait_for(_read_on(stream), 0.3)
+        except TimeoutError:
+            out["timed out"] = True
+        await stream.aclose()
+        out["after close"] = await stage.told(stream.read())
+        await stream.aclose()
+        await asyncio.sleep(0.3)
+
+    began = time.monotonic()
+    asyncio.run(host_side())
+    host.run_module(module, targets=[site.url()])
+    out["seconds"] = time.monotonic() - began
+    out["ended"] = stage.soon(lambda: site.open <= 2)  # the two silent ones sleep on
+    out["left"] = [stage.soon(lambda: host.media.under_way == 0), stage.states()]
+    host.close()
+    return out
+
+
+async def _read_on(stream):
+    while await stream.read():
+        pass
+
+
+def test_cancelling_ends_the_connection_and_leaves_no_guard(case):
+    """Whether the host or a module gives up: the thread comes back, the connection goes, no guard stays behind."""
+    told = case.run(cancel_story)
+    assert told["fetch"] == "CancelledError"
+    assert told["some"]
+    assert told["part"]
+    assert "MediaClosed" in str(told["closed"])
+    assert told["forgotten"] == [True, "MediaTimeout: the fetch took too long"]
+    assert told["cancelled"]
+    assert told["timed out"]
+    assert told["after close"].startswith("MediaClosed")
+    assert told["seconds"] < 8
+    assert told["ended"]
+    assert told["left"] == [True, 0]

@@ -1,0 +1,59 @@
+"""Both databases for the contract suite of the runtime's store."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from democrai_sandbox.runtime.store import open_runtime_store
+from tests.access.store.samples import sql
+from tests.services.postgres import postgres_server
+
+TABLES = "runtime_tasks, runtime_schedules, runtime_mcp_servers, runtime_engine_settings"
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def prepared_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("prepared") / "access.db"
+    open_runtime_store(f"sqlite:///{path}").close()
+    return path
+
+
+@pytest.fixture(scope="session")
+def prepared_database(postgres):
+    url = postgres.new_database()
+    open_runtime_store(url).close()
+    return url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request, tmp_path):
+    """A database with its schema and no rows."""
+    if request.param == "sqlite":
+        shutil.copy(request.getfixturevalue("prepared_file"), tmp_path / "access.db")
+        return f"sqlite:///{tmp_path}/access.db"
+    prepared = request.getfixturevalue("prepared_database")
+    sql(prepared, f"TRUNCATE {TABLES}")
+    return prepared
+
+
+@pytest.fixture
+def store(url):
+    store = open_runtime_store(url)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def other(store, url):
+    """The same database, as another node sees it."""
+    other = open_runtime_store(url)
+    yield other
+    other.close()

@@ -1,0 +1,139 @@
+"""MCP servers and settings: what administrators put down, checked before it is kept and again when it is read."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from democrai_sandbox.errors import InvalidInputError, StoreUnavailable
+from democrai_sandbox.manifests import ManifestError, McpServer, McpTransport
+from democrai_sandbox.runtime.store import EntryExists, EntryUnknown
+from tests.access.store.samples import NOW, at, sql
+
+ENTRY = {
+    "name": "search",
+    "transport": "streamable_http",
+    "endpoint_url": "https://mcp.example.com/v1?key=1",
+    "enabled": True,
+    "timeout_ms": 5000,
+}
+
+
+def test_an_entry_is_added_read_changed_and_removed(store, other, url):
+    """As the value that runtimes use."""
+    added = store.add_mcp_server(ENTRY, now=NOW)
+    assert added == McpServer(
+        name="search",
+        transport=McpTransport.STREAMABLE_HTTP,
+        endpoint_url="https://mcp.example.com/v1?key=1",
+        timeout_ms=5000,
+    )
+    assert other.mcp_server("search") == added
+    assert store.add_mcp_server(
+        McpServer(name="files", transport=McpTransport.SSE, endpoint_url="http://127.0.0.1:9/sse"), now=NOW
+    ).enabled
+    changed = other.update_mcp_server("search", {"enabled": False, "timeout_ms": 900}, now=at(5))
+    assert (changed.enabled, changed.timeout_ms, changed.endpoint_url) == (False, 900, added.endpoint_url)
+    assert [server.name for server in store.mcp_servers()] == ["files", "search"]
+    assert store.mcp_server("search") == changed
+    times = sql(url, "SELECT updated_at - created_at FROM runtime_mcp_servers WHERE name = 'search'")
+    assert times == [(5_000_000,)]
+    store.remove_mcp_server("search")
+    for act in (store.remove_mcp_server, store.mcp_server):
+        with pytest.raises(EntryUnknown):
+            act("search")
+    with pytest.raises(EntryUnknown):
+        store.update_mcp_server("search", {}, now=NOW)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"transport": "stdio"},
+        {"endpoint_url": "ftp://x"},
+        {"endpoint_url": ""},
+        {"timeout_ms": 0},
+        {"enabled": "yes"},
+        {"name": ""},
+        {"more": 1},
+    ],
+)
+def test_what_is_no_entry_is_refused_and_nothing_is_kept(store, changes):
+    """By the rules for manifests."""
+    with pytest.raises(ManifestError):
+        store.add_mcp_server({**ENTRY, **changes}, now=NOW)
+    assert store.mcp_servers() == ()
+    store.add_mcp_server(ENTRY, now=NOW)
+    with pytest.raises((ManifestError, InvalidInputError)):
+        store.update_mcp_server("search", changes, now=NOW)
+    assert store.mcp_server("search").timeout_ms == 5000
+
+
+def test_a_name_is_given_once(store):
+    """Also to many at the same time."""
+
+    def add(_):
+        try:
+            return store.add_mcp_server(ENTRY, now=NOW).name
+        except EntryExists:
+            return ""
+
+    with ThreadPoolExecutor(6) as pool:
+        assert sorted(pool.map(add, range(6))) == ["", "", "", "", "", "search"]
+    with pytest.raises(InvalidInputError, match="keeps its name"):
+        store.update_mcp_server("search", {"name": "other"}, now=NOW)
+
+
+def test_an_entry_that_was_broken_from_outside_does_not_stop_the_others(store, url, caplog):
+    """It is told of, and not used."""
+    store.add_mcp_server(ENTRY, now=NOW)
+    store.add_mcp_server({**ENTRY, "name": "good"}, now=NOW)
+    sql(url, "UPDATE runtime_mcp_servers SET endpoint_url = 'file:///etc/passwd' WHERE name = 'search'")
+    assert [server.name for server in store.mcp_servers()] == ["good"]
+    assert "search" in caplog.text
+    with pytest.raises(ManifestError):
+        store.mcp_server("search")
+
+
+def test_settings_are_kept_by_kind_and_name(store, other):
+    """The last ones count; where there are none they are empty."""
+    assert store.settings("engine", "whisper") == {}
+    store.set_settings("engine", "whisper", {"url": "https://models.example.com", "deep": {"a": [1, None]}}, now=NOW)
+    store.set_settings("extractor", "whisper", {"x": 1}, now=NOW)
+    assert other.settings("engine", "whisper") == {"url": "https://models.example.com", "deep": {"a": [1, None]}}
+    other.set_settings("engine", "whisper", {}, now=NOW)
+    assert store.settings("engine", "whisper") == {}
+    assert store.settings("extractor", "whisper") == {"x": 1}
+    assert store.remove_settings("extractor", "whisper")
+    assert not store.remove_settings("extractor", "whisper")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "settings", "text"),
+    [
+        ("module", "x", {}, "engine, extractor"),
+        ("engine", "", {}, "1 to 200"),
+        ("engine", "x", [], "expected an object"),
+        ("engine", "x", {1: 2}, "expected an object"),
+        ("engine", "x", {"a": object()}, "JSON cannot hold it"),
+        ("engine", "x", {"a": "x" * 300_000}, "at most"),
+    ],
+)
+def test_what_are_no_settings_is_refused(store, kind, name, settings, text):
+    """Before anything is written."""
+    with pytest.raises(InvalidInputError, match=text):
+        store.set_settings(kind, name, settings, now=NOW)
+
+
+def test_a_database_that_is_away_is_said_to_be_away(store):
+    """It is no empty registry."""
+    store.close()
+
+    def broken(*_, **__):
+        raise OSError("gone")
+
+    store._database._engine.connect = broken
+    for act in (store.mcp_servers, store.tasks, lambda: store.settings("engine", "x")):
+        with pytest.raises(StoreUnavailable):
+            act()

@@ -1,0 +1,154 @@
+"""Frames: what was put in comes out, in whatever pieces; what is no frame is refused before it costs anything."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+import sys
+
+import pytest
+
+from tests.guard.harness import Case
+
+sys.path.insert(0, os.path.dirname(__file__))
+
+
+@pytest.fixture
+def case(tmp_path):
+    """A private world in which a body runs in a process of its own."""
+    return Case(tmp_path)
+
+
+def read_all(data, step=None, **more):
+    """Return the messages of some bytes that come in pieces."""
+    from democrai_sandbox.runtime.worker.codec import CHUNK, Inbox
+
+    inbox, found = Inbox(**more), []
+    step = min(step or CHUNK, CHUNK)
+    for start in range(0, len(data), step):
+        piece = data[start : start + step]
+        inbox.room[: len(piece)] = piece
+        found += inbox.feed(len(piece))
+    return found
+
+
+def value(source, depth=0):
+    """Return some plain data."""
+    kind = source.randrange(9 if depth < 5 else 6)
+    if kind == 0:
+        return source.choice([None, True, False])
+    if kind == 1:
+        return source.choice([0, -1, 2**63, -(2**1000), source.randrange(10**9)])
+    if kind == 2:
+        return source.choice([0.0, -0.5, 1e300, 5e-324, source.random()])
+    if kind in {3, 4}:
+        pieces = ["a", "\0", "\0bytes", '"', "\\", "\u2028", "😀", ",", "[", "\x7f"]
+        return "".join(source.choice(pieces) for _ in range(source.randrange(6)))
+    if kind == 5:
+        return source.randbytes(source.choice([0, 1, 30]))
+    items = [value(source, depth + 1) for _ in range(source.randrange(5))]
+    if kind == 6:
+        return items
+    keys = ["a", "", "\0bytes", "\0bytes_", "b", "\0"]
+    return {source.choice(keys): item for item in items}
+
+
+def trips(world):
+    from democrai_sandbox.runtime.worker.codec import encode
+
+    source = random.Random(5)
+    values = [value(source) for _ in range(2000)]
+    values += [{"\0bytes": 0}, {"\0bytes": 0, "b": b"x"}, [{"\0bytes": b""}], b"", [b"", b"x"], ["\0bytes", b"y"]]
+    frames = [encode(item) for item in values]
+    together = b"".join(frames)
+    differing = [index for index, item in enumerate(values) if read_all(frames[index]) != [item]]
+    return {
+        "differing": differing,
+        "together": read_all(together) == values,
+        "pieces": read_all(together[:60_000], 1) == read_all(together[:60_000]),
+        "odd pieces": read_all(together, 7919) == values,
+        "tuples": read_all(encode((1, (2, b"3")))) == [[1, [2, b"3"]]],
+        "large": read_all(encode({"a": b"x" * 10_000_000, "b": "y" * 1_000_000}))[0]["a"] == b"x" * 10_000_000,
+        "raw": len(encode(b"x" * 1_000_000)) < 1_000_200,
+    }
+
+
+def test_plain_data_comes_out_as_it_went_in(case):
+    """Keys that look like the codec's own, empty bytes, and all cuts between pieces included."""
+    told = case.run(trips)
+    assert told.pop("differing") == []
+    assert all(told.values()), told
+
+
+def refusals(world):
+    from democrai_sandbox.policy import InvalidInputError
+    from democrai_sandbox.runtime.worker.codec import encode
+    from democrai_sandbox.runtime.worker.errors import FrameError
+
+    def outcome(function, *args, **kwargs):
+        try:
+            return repr(function(*args, **kwargs))[:60]
+        except (InvalidInputError, FrameError) as error:
+            return f"{type(error).__name__}: {error}"
+
+    head = struct.Struct("!III").pack
+    deep = lambda depth: b"[" * depth + b"]" * depth
+    frame = lambda text, raw=b"", blobs=0: head(len(text), len(raw), blobs) + text + raw
+    told = {
+        "object": outcome(encode, ["call", {"a": [1, object()]}]),
+        "infinite": outcome(encode, float("inf")),
+        "key": outcome(encode, {1: 2}),
+        "subclass": outcome(encode, type("Sub", (dict,), {})()),
+        "too large": outcome(encode, b"x" * 100, largest=50),
+    }
+    wrong = {
+        "announced": head(2**32 - 1, 0, 0),
+        "announced raw": head(1, 2**32 - 1, 0),
+        "blobs": head(1, 1, 2**32 - 1),
+        "no json": frame(b"hello"),
+        "empty": frame(b""),
+        "two": frame(b"1 2"),
+        "not ascii": frame(b'"\xff"'),
+        "deep": frame(deep(100)),
+        "very deep": frame(deep(1_000_000)),
+        "many": frame(b"[" + b"0," * 1_200_000 + b"0]"),
+        "digits": frame(b"1" * 10_000),
+        "nan": frame(b"[NaN]"),
+        "infinity": frame(b"-Infinity"),
+        "raw without a place": frame(b"1", b"x"),
+        "no sizes": frame(b"1", b"x", 1),
+        "wrong sizes": frame(b'["t",[2],{"t":0}]', b"x", 1),
+        "negative": frame(b'["t",[-1,2],{"t":0}]', b"x", 2),
+        "other number": frame(b'["t",[1],{"t":1}]', b"x", 1),
+        "text for number": frame(b'["t",[1],{"t":"0"}]', b"x", 1),
+    }
+    told |= {name: outcome(read_all, data) for name, data in wrong.items()}
+    told["commas in a text"] = outcome(read_all, encode("," * 2_000_000))[:20]
+    source, odd = random.Random(7), set()
+    sound = encode({"a": [1, b"xyz", "text"], "b": None})
+    for _ in range(20_000):
+        data = bytearray(sound if source.random() < 0.7 else source.randbytes(source.randrange(60)))
+        for _ in range(source.randrange(4)):
+            if data:
+                data[source.randrange(len(data))] = source.randrange(256)
+        try:
+            read_all(bytes(data), largest=10_000)
+        except FrameError:
+            pass
+        except BaseException as error:
+            odd.add(type(error).__name__)
+    told["odd"] = sorted(odd)
+    return told
+
+
+def test_what_is_no_frame_is_refused_as_that_and_what_is_not_plain_by_its_place(case):
+    """Announced sizes are not believed, depth and number of values have an end, and 20,000 broken frames end alike."""
+    told = case.run(refusals)
+    assert told.pop("odd") == []
+    assert told.pop("commas in a text") == "[',,,,,,,,,,,,,,,,,,"
+    assert told.pop("object") == "InvalidInputError: /1/a/1: not plain data: object"
+    assert told.pop("too large").startswith("InvalidInputError: ")
+    for name in ("infinite", "key", "subclass"):
+        assert told.pop(name).startswith("InvalidInputError: ")
+    assert [name for name, said in told.items() if not said.startswith("FrameError: ")] == []

@@ -1,0 +1,436 @@
+"""The guard inside a worker, and what the host believes of what comes out of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+
+import pytest
+
+from tests.guard.harness import Case
+
+sys.path.insert(0, os.path.dirname(__file__))
+from worker_kit import Host, make_spec, make_worker, run, until, verdict, who
+
+
+@pytest.fixture
+def case(tmp_path):
+    """A private world in which a body runs in a process of its own."""
+    return Case(tmp_path)
+
+
+CURIOUS = """
+from democrai_sandbox import sdk
+import os, socket, subprocess, sys, threading, time
+
+@sdk.method("read")
+def read(path):
+    with open(path) as file:
+        return file.read()
+
+@sdk.method("write")
+def write(path):
+    with open(path, "w") as file:
+        file.write("x")
+
+@sdk.method("connect")
+def connect():
+    socket.create_connection(("127.0.0.1", 9), 1)
+
+@sdk.method("start")
+def start():
+    subprocess.run(["/bin/true"])
+
+@sdk.method("ctypes")
+def use_ctypes():
+    import ctypes
+
+@sdk.method("environment")
+def environment():
+    return dict(os.environ)
+
+@sdk.method("change")
+def change():
+    os.environ["DEMOCRAI_USER_ID"] = "ada"
+
+@sdk.method("check")
+def check(target, register=True):
+    said = sdk.access.check_external_access(
+        resource_type="filesystem", operation="read", target=target, register_request=register)
+    return [str(said.code), said.request_id]
+
+@sdk.method("check afterwards")
+def check_afterwards(path, seconds):
+    def later():
+        time.sleep(seconds)
+        try:
+            said = sdk.access.check_external_access(
+                resource_type="filesystem", operation="read", target="/etc/shadow")
+            text = str(said.code) + " " + said.message
+        except Exception as error:
+            text = repr(error)
+        with open(path, "w") as file:
+            file.write(text)
+    threading.Thread(target=later).start()
+
+@sdk.method("imports")
+def imports(names):
+    found = []
+    for name in names:
+        try:
+            found.append(__import__(name).__file__)
+        except ImportError:
+            found.append(None)
+    return found
+"""
+
+
+def inside_story(world):
+    os.environ["HOST_PASSWORD"] = "secret"
+    declared = json.dumps([{"resource_type": "filesystem", "operation": "read", "target": world.secret}])
+    spec = {"protected": (os.path.join(world.base, "data"),), "env": (("MODEL", "small"),)}
+    worker, host = make_worker(world, CURIOUS, **spec)
+    declaring, _ = make_worker(world, CURIOUS, name="declaring", access=declared, **spec)
+
+    async def story():
+        act = lambda name, **params: verdict(worker.call("method", name, params))
+        told = {"own": await act("write", path=os.path.join(worker.spec.data_dir, "a"))}
+        told["other"] = await act("write", path=os.path.join(world.base, "data", "declaring", "a"))
+        told["read"] = await act("read", path=world.secret)
+        told["declared"] = await verdict(declaring.call("method", "read", {"path": world.secret}))
+        for name in ("connect", "start", "ctypes", "change"):
+            told[name] = (await act(name)).partition(":")[0]
+        told["environment"] = await worker.call("method", "environment")
+        told["denials"] = host.denials
+        told["imports"] = await worker.call("method", "imports", {"names": ["sqlalchemy", "democrai_sandbox", "json"]})
+        await worker.stop()
+        await declaring.stop()
+        return told
+
+    return run(story)
+
+
+def test_the_guard_in_a_worker_stops_what_it_stops_in_process_with_the_same_errors(case):
+    """Files, network, programs, native code and the environment; the host is told of each denial."""
+    told = case.run(inside_story)
+    assert told["own"] is None
+    assert told["other"].startswith("FilesystemDenied")
+    assert told["read"] == f"FilesystemDenied: sandbox_filesystem_denied:demo:{case.secret}"
+    assert told["declared"] == "SECRET"
+    kinds = {
+        "connect": "NetworkDenied",
+        "start": "SubprocessDenied",
+        "ctypes": "ModuleDenied",
+        "change": "EnvironmentDenied",
+    }
+    assert {name: told[name] for name in kinds} == kinds
+    assert f"sandbox_filesystem_denied:demo:{case.secret}" in told["denials"]
+    environment = told["environment"]
+    assert environment["DEMOCRAI_NETWORK_SUBJECT"] == "demo"
+    assert environment["DEMOCRAI_NETWORK_SUBJECT_KIND"] == "engine"
+    assert json.loads(environment["DEMOCRAI_ACCESS"]) == []
+    assert environment["MODEL"] == "small"
+    assert not {"HOST_PASSWORD", "PYTHONPATH", "DEMOCRAI_USER_ID"} & set(environment)
+    assert told["imports"][0] is None
+    assert all(told["imports"][1:])
+
+
+def service_story(world):
+    from democrai_sandbox.access import Access, AccessSettings, Caller
+    from democrai_sandbox.errors import StoreUnavailable
+    from democrai_sandbox.runtime.surroundings import GuardSurroundings, serving
+
+    folder = os.path.join(world.base, "state")
+    os.makedirs(folder)
+    settings = AccessSettings(f"sqlite:///{folder}/access.db", f"{folder}/keys", poll_seconds=0.1)
+    access = Access(settings, GuardSurroundings())
+    worker, host = make_worker(world, CURIOUS, host=Host(decide=access.service.decide))
+    access.node.on_change(worker.access_changed)
+
+    async def story():
+        uma, eve = who("uma", "", "s1"), who("eve", "", "s2")
+        read = lambda caller: verdict(worker.call("method", "read", {"path": world.secret}, caller=caller))
+        told = {"before": await read(uma)}
+        code, request = await worker.call("method", "check", {"target": world.secret}, caller=uma)
+        told["asked"] = code
+        with serving(Caller(user_id="ada", role="super")):
+            listed = access.administration.pending_requests().items
+            told["who"] = [[str(one.access.subject), one.origin.user_id, one.origin.session_key] for one in listed]
+            access.administration.approve_for_session(request)
+        told["after"] = await read(uma)
+        told["eve"] = await read(eve)
+        register = access.store.register
+
+        def away(*_, **__):
+            raise StoreUnavailable
+
+        access.store.register = away
+        told["away"] = await verdict(worker.call("method", "check", {"target": "/etc/gshadow"}, caller=eve))
+        access.store.register = register
+        note = os.path.join(worker.spec.data_dir, "note")
+        asked = len(host.questions)
+        await worker.call("method", "check afterwards", {"path": note, "seconds": 0.3}, caller=eve)
+        await until(lambda: os.path.exists(note) and os.path.getsize(note) > 0)
+        with open(note) as file:
+            told["afterwards"] = file.read()
+        told["asked afterwards"] = len(host.questions) - asked
+        await worker.stop()
+        return told
+
+    with access:
+        return run(story)
+
+
+def test_the_access_policy_service_answers_for_a_worker_and_an_approval_reaches_it(case):
+    """For the user and session of the call, and for nobody whose call is over; a store that is away is no denial."""
+    told = case.run(service_story)
+    assert told["before"].startswith("FilesystemDenied")
+    assert told["asked"] == "pending"
+    assert told["who"] == [["engine:demo", "uma", "s1"]]
+    assert told["after"] == "SECRET"
+    assert told["eve"].startswith("FilesystemDenied")
+    assert told["away"] == "ExternalAccessCheckFailed: sandbox_external_access_check_failed"
+    assert told["afterwards"] == "not_enabled The call for which this was asked is over."
+    assert told["asked afterwards"] == 0
+
+
+REACHING = """
+from democrai_sandbox import sdk
+import _socket, gc, os, select, socket, sys, threading
+
+def tried(function, *args):
+    try:
+        return repr(function(*args))
+    except PermissionError as error:
+        return type(error).__name__
+    except BaseException as error:
+        return f"{type(error).__name__}: {error}"
+
+@sdk.method("descriptors")
+def descriptors():
+    found = {}
+    for number in range(3, 64):
+        try:
+            kind = os.readlink(f"/proc/self/fd/{number}")
+        except OSError as error:
+            kind = ""
+        ways = {
+            "write": lambda: os.write(number, b"x"),
+            "read": lambda: os.read(number, 1),
+            "dup": lambda: os.dup(number),
+            "open": lambda: open(number, "rb", buffering=0, closefd=False),
+            "socket": lambda: socket.socket(fileno=number),
+            "fromfd": lambda: socket.fromfd(number, socket.AF_UNIX, socket.SOCK_STREAM),
+            "writev": lambda: os.writev(number, [b"x"]),
+            "sendfile": lambda: os.sendfile(number, 0, 0, 1),
+            "close": lambda: os.close(number),
+            "proc": lambda: open(f"/proc/self/fd/{number}", "wb"),
+        }
+        found[number] = {name: tried(way) for name, way in ways.items()}
+    return {str(number): ways for number, ways in found.items()}
+
+def frames():
+    # Those below this one, by way of an exception.
+    try:
+        raise ValueError
+    except ValueError as error:
+        frame = error.__traceback__.tb_frame
+    found = []
+    while frame is not None:
+        found.append(frame)
+        frame = frame.f_back
+    return found
+
+SOUGHT = {"Line", "Desk", "Runner", "Calls", "Call", "Control", "Hands", "Activation", "RemoteDecider", "_Worker",
+          "RemoteServices"}
+
+def held(thing, name):
+    try:
+        return getattr(thing, name, None)
+    except Exception:
+        return None
+
+def search(queue):
+    # How one comes from these things to what the worker works with.
+    seen, ways, kept = set(), [], []
+    while queue and len(seen) < 200_000:
+        thing, way = queue.pop()
+        if id(thing) in seen or isinstance(thing, (str, bytes, int, float)):
+            continue
+        seen.add(id(thing))
+        kept.append(thing)
+        kind = type(thing).__name__
+        if kind in SOUGHT or type(thing) is _socket.socket:
+            ways.append(way)
+            continue
+        if isinstance(thing, dict):
+            inner = list(thing.values())
+        elif isinstance(thing, (list, tuple, set, frozenset)):
+            inner = list(thing)
+        else:
+            names = ["__dict__", "__closure__", "__self__", "__func__", "f_locals", "cr_frame", "_callback", "_coro"]
+            names += ["cell_contents"] if kind == "cell" else []
+            inner = [held(thing, name) for name in names]
+        queue += [(other, (way + "/" + kind)[-150:]) for other in inner if other is not None]
+    return [len(seen), ways]
+
+def starts():
+    ours = [name for name in sys.modules if name.startswith("democrai_sandbox") or name == "__main__"]
+    return [*((thread, thread.name) for thread in threading.enumerate()), *((frame, "frame") for frame in frames()),
+            *((sys.modules[name], name) for name in ours)]
+
+@sdk.method("objects")
+def objects():
+    return {"collector": tried(gc.get_objects), "frames": tried(sys._current_frames), "found": search(starts())}
+
+@sdk.method("names")
+def names():
+    from democrai_sandbox.runtime.worker import calls, codec, lines, remote, running, serving
+    def steal(*args, **kwargs):
+        return True
+    places = [(remote.Desk, "ask"), (remote.RemoteDecider, "decide"), (lines.Line, "send"), (codec, "plain"),
+              (codec, "encode"), (running.Runner, "begin"), (serving, "capture"), (calls.Calls, "present")]
+    return [tried(setattr, place, name, steal) for place, name in places]
+
+@sdk.method("doors")
+def use_doors():
+    values = [value for frame in frames() for value in (held(frame, "f_locals") or {}).values()]
+    doors = {id(value): value for value in values if type(value).__name__ == "Door"}
+    ways = ((), (1,), (1, ["value", 1]))
+    return [len(doors), sorted({tried(door, *args) for door in doors.values() for args in ways})]
+
+@sdk.method("add")
+def add(a):
+    return a + 1
+"""
+
+
+LOOPING = """
+import asyncio
+
+@sdk.method("objects later")
+async def objects_later():
+    loop = asyncio.get_running_loop()
+    more = [asyncio.current_task().get_coro(), *asyncio.all_tasks(), loop, *loop._ready, *loop._scheduled,
+            *(key.data for key in loop._selector.get_map().values())]
+    return search([*starts(), *((thing, "loop") for thing in more)])
+"""
+
+
+def reaching_story(world):
+    worker, host = make_worker(world, REACHING)
+    looping, _ = make_worker(world, REACHING + LOOPING, name="looping")
+
+    async def story():
+        await worker.start()
+        pid = worker.pid
+        sockets = sorted(
+            int(number)
+            for number in os.listdir(f"/proc/{pid}/fd")
+            if os.readlink(f"/proc/{pid}/fd/{number}").startswith("socket:")
+        )
+        told = {"ways": await worker.call("method", "descriptors"), "sockets": sockets}
+        for name in ("objects", "names", "doors"):
+            told[name] = await worker.call("method", name)
+        plain, later = [await looping.call("method", name) for name in ("objects", "objects later")]
+        told["looping"] = [plain["found"], later]
+        await looping.stop()
+        told["add"] = await worker.call("method", "add", {"a": 1})
+        told["starts"] = worker.starts
+        await worker.stop()
+        return told
+
+    return run(story)
+
+
+def test_guarded_code_reaches_neither_the_descriptors_nor_the_objects_of_the_channel(case):
+    """Its sockets are the host's; what is listed of modules, threads, frames and the loop does not lead to them."""
+    told = case.run(reaching_story)
+    assert len(told["sockets"]) >= 2
+    for number in told["sockets"]:
+        ways = told["ways"][str(number)]
+        assert set(ways.values()) <= {"FilesystemFdDenied", "NetworkDenied", "FilesystemDenied", "TamperDenied"}, (
+            number,
+            ways,
+        )
+    assert told["objects"]["collector"] == "TamperDenied"
+    assert told["objects"]["frames"] == "TamperDenied"
+    for many, ways in (told["objects"]["found"], *told["looping"]):
+        assert many > 1000
+        assert ways == []
+    assert set(told["names"]) == {"TamperDenied"}
+    assert set(told["doors"][1]) <= {"TamperDenied"}
+    assert (told["add"], told["starts"]) == (2, 1)
+
+
+PACKED = """
+from democrai_sandbox import sdk
+import library, sys
+
+@sdk.method("version")
+def version():
+    return [library.VERSION, sys.prefix, sys.executable]
+"""
+
+
+def environments_story(world):
+    place = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+
+    def make(name, start):
+        environment = os.path.join(world.base, "environments", name)
+        os.makedirs(os.path.join(environment, place, "library"))
+        files = {
+            "library/__init__.py": f"VERSION = {name!r}\n",
+            "library.pth": start + "\n",
+            "sitecustomize.py": start + "\n",
+            "democrai_sandbox.py": "raise SystemExit('the wrong package')\n",
+        }
+        for file, text in files.items():
+            with open(os.path.join(environment, place, file), "w") as out:
+                out.write(text)
+        return environment
+
+    mark = os.path.join(world.base, "outside", "mark")
+    start = f"import os; print('starting', flush=True); open({mark!r}, 'w').write('x')"
+    base = getattr(sys, "_base_executable", sys.executable)
+    workers = []
+    for name in ("one", "two"):
+        environment = make(name, start)
+        workers.append(
+            make_worker(
+                world,
+                PACKED,
+                name=name,
+                environment=environment,
+                interpreter=base,
+                own_read=(),
+                own_write=(),
+                access=json.dumps([{"resource_type": "filesystem", "operation": "read", "target": world.base}]),
+            )
+        )
+
+    async def story():
+        told = {"versions": [await verdict(worker.call("method", "version")) for worker, _ in workers]}
+        for worker, _ in workers:
+            await worker.stop()
+        told["written"] = [host.text() for _, host in workers]
+        told["mark"] = os.path.exists(mark)
+        told["denials"] = [sorted(set(host.denials)) for _, host in workers]
+        return told
+
+    return run(story)
+
+
+def test_two_workers_have_two_versions_of_a_library_and_start_up_files_run_inside_the_guard(case):
+    """An environment's packages, but its own interpreter and start-up code never run before there is a guard."""
+    told = case.run(environments_story)
+    base = case.base / "environments"
+    assert told["versions"] == [
+        [name, str(base / name), str(base / name / "bin" / "python")] for name in ("one", "two")
+    ]
+    assert told["written"] == ["starting\n"] * 2
+    assert told["mark"] is False
+    assert told["denials"] == [[f"sandbox_filesystem_denied:{name}:{case.outside / 'mark'}"] for name in ("one", "two")]

@@ -1,0 +1,489 @@
+"""A worker that ends, hangs, floods or talks nonsense: one clear error for who called, and the next call works."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+from tests.guard.harness import Case
+
+sys.path.insert(0, os.path.dirname(__file__))
+from worker_kit import Host, is_alive, make_spec, make_worker, run, until, verdict
+
+
+@pytest.fixture
+def case(tmp_path):
+    """A private world in which a body runs in a process of its own."""
+    return Case(tmp_path)
+
+
+BAD = """
+from democrai_sandbox import sdk
+import os, sys, time
+
+@sdk.method("add")
+def add(a, b=1):
+    return a + b
+
+@sdk.method("sleep")
+def sleep(seconds=30.0):
+    print("going to sleep", file=sys.stderr, flush=True)
+    time.sleep(seconds)
+
+@sdk.method("spin")
+def spin():
+    while True:
+        pass
+
+@sdk.method("exit")
+def leave(how):
+    if how == "sys.exit":
+        sys.exit(3)
+    if how == "os._exit":
+        os._exit(3)
+    raise KeyboardInterrupt
+
+@sdk.method("odd")
+def odd(what):
+    return {"object": object(), "set": {1}, "nan": float("nan"), "key": {1: 2}, "big": 10**400,
+            "huge": "x" * 2_000_000, "class": type("Text", (str,), {})("x")}[what]
+
+@sdk.method("deep")
+def deep():
+    value = None
+    for _ in range(200):
+        value = [value]
+    return value
+
+@sdk.method("overflow")
+def overflow():
+    def further():
+        return further()
+    return further()
+
+@sdk.method("break")
+def broken():
+    import faulthandler
+    faulthandler._sigsegv()
+
+@sdk.method("write")
+def write(size):
+    sys.stdout.write("x" * 100 + "\\n")
+    for _ in range(size // 101):
+        sys.stdout.write("y" * 100 + "\\n")
+    sys.stdout.flush()
+    return "written"
+"""
+
+
+def killed_story(world):
+    worker, host = make_worker(world, BAD)
+
+    async def story():
+        await worker.start()
+        first = worker.pid
+        calls = [asyncio.create_task(worker.call("method", "sleep")) for _ in range(3)]
+        await until(lambda: host.text("stderr").count("going to sleep") == 3)
+        os.kill(first, signal.SIGKILL)
+        errors = await asyncio.gather(*calls, return_exceptions=True)
+        told = {"errors": [str(error) for error in errors], "words": errors[0].diagnostics()}
+        told["codes"] = sorted({error.code for error in errors})
+        told["next"] = await worker.call("method", "add", {"a": 1})
+        told["another"] = worker.pid != first
+        told["starts"] = worker.starts
+        pid = worker.pid
+        os.kill(pid, signal.SIGTERM)
+        await until(lambda: worker.pid is None)
+        broken = await asyncio.gather(worker.call("method", "break"), return_exceptions=True)
+        told["native"] = [str(broken[0]), "main.py" in broken[0].output]
+        told["idle death"] = await worker.call("method", "add", {"a": 2})
+        await worker.stop()
+        told["gone"] = not is_alive(pid)
+        return told
+
+    return run(story)
+
+
+def test_a_worker_that_is_killed_fails_the_calls_in_it_and_is_started_again(case):
+    """With the signal, and what it last wrote to its standard error: for native code, where it was."""
+    told = case.run(killed_story)
+    assert told["errors"] == ["worker_crashed:engine:demo: it was ended by signal SIGKILL"] * 3
+    assert told["codes"] == ["worker_crashed"]
+    assert told["words"].splitlines()[1] == "  | going to sleep"
+    assert told["native"] == ["worker_crashed:engine:demo: it was ended by signal SIGSEGV", True]
+    assert (told["next"], told["another"], told["starts"], told["idle death"], told["gone"]) == (2, True, 2, 3, True)
+
+
+ASYNC_BAD = """
+from democrai_sandbox import sdk
+import asyncio, time
+
+@sdk.method("add")
+async def add(a, b=1):
+    return a + b
+
+@sdk.method("sleep")
+async def sleep():
+    await asyncio.sleep(60)
+
+@sdk.method("stubborn")
+async def stubborn():
+    while True:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            pass
+
+@sdk.method("spin")
+async def spin():
+    while True:
+        pass
+
+@sdk.method("cancelled")
+async def cancelled():
+    raise asyncio.CancelledError
+
+@sdk.method("stuck")
+async def stuck():
+    yield 1
+    await asyncio.sleep(60)
+"""
+
+
+def hanging_story(world):
+    plain, _ = make_worker(world, BAD)
+    later, _ = make_worker(world, ASYNC_BAD, name="later")
+
+    async def late(worker, name):
+        await worker.start()
+        began, starts = time.monotonic(), worker.starts
+        said = await verdict(worker.call("method", name, timeout=0.4))
+        took = time.monotonic() - began
+        after = await worker.call("method", "add", {"a": 1})
+        return [
+            said.partition(": it took")[0],
+            "its process was ended" in said,
+            round(took, 1),
+            after,
+            worker.starts - starts,
+        ]
+
+    async def innocent():
+        """A call beside one that hangs; and one that comes while it is not known how that ends."""
+        await plain.start()
+        hangs = asyncio.create_task(verdict(plain.call("method", "spin", timeout=0.4)))
+        beside = asyncio.create_task(verdict(plain.call("method", "sleep")))
+        await asyncio.sleep(0.55)
+        comes = asyncio.create_task(verdict(plain.call("method", "add", {"a": 5})))
+        return [(await hangs)[:13], await beside, await comes]
+
+    async def stream():
+        got = []
+        try:
+            async for item in later.stream("method", "stuck", timeout=0.4):
+                got.append(item)
+        except Exception as error:
+            return [got, type(error).__name__, isinstance(error, TimeoutError)]
+
+    async def story():
+        told = {"plain": await late(plain, "spin"), "later": await late(later, "sleep")}
+        told["stubborn"], told["spin"] = await late(later, "stubborn"), await late(later, "spin")
+        told["stream"] = await stream()
+        told["cancelled"] = await verdict(later.call("method", "cancelled"))
+        told["innocent"] = await innocent()
+        await plain.stop()
+        await later.stop()
+        return told
+
+    return run(story)
+
+
+def test_a_call_that_takes_too_long_is_cancelled_and_if_need_be_its_process_ended(case):
+    """A coroutine ends by itself when it is cancelled; a loop does not, and neither does one that will not hear."""
+    told = case.run(hanging_story)
+    name = "WorkerTimeout: worker_timeout:engine"
+    assert told["plain"][:2] == [f"{name}:demo", True]
+    assert told["plain"][3:] == [2, 1]
+    assert told["later"][:2] == [f"{name}:later", False]
+    assert told["later"][3:] == [2, 0]
+    assert told["later"][2] < 0.7
+    for kind in ("stubborn", "spin"):
+        assert told[kind][:2] == [f"{name}:later", True]
+        assert told[kind][3:] == [2, 1]
+        assert 0.6 < told[kind][2] < 3
+    assert told["stream"] == [[1], "WorkerTimeout", True]
+    assert told["cancelled"] == "ExtensionFailed: CancelledError: the call was cancelled"
+    hangs, beside, comes = told["innocent"]
+    assert hangs == "WorkerTimeout"
+    assert beside.startswith("WorkerCrashed: worker_crashed:engine:demo: another call took longer than 0.4 s")
+    assert comes == 6
+
+
+def values_story(world):
+    worker, host = make_worker(world, BAD, largest_frame=1_000_000)
+
+    async def story():
+        whats = ("object", "set", "nan", "key", "big", "huge", "class")
+        told = {what: await verdict(worker.call("method", "odd", {"what": what})) for what in whats}
+        told["deep"] = await verdict(worker.call("method", "deep"))
+        told["overflow"] = (await verdict(worker.call("method", "overflow")))[:38]
+        told["exit"] = [
+            (await verdict(worker.call("method", "exit", {"how": how})))[:40] for how in ("sys.exit", "os._exit", "")
+        ]
+        told["too much"] = await verdict(worker.call("method", "add", {"a": "x" * 1_000_000}))
+        told["add"] = await worker.call("method", "add", {"a": 1})
+        told["starts"] = worker.starts
+        await worker.stop()
+        return told
+
+    return run(story)
+
+
+def test_what_cannot_be_carried_or_must_not_happen_is_told_and_the_worker_goes_on(case):
+    """Values that are not plain data by their place; exits of the interpreter as what they were."""
+    told = case.run(values_story)
+    assert told["object"] == "InvalidInputError: not plain data: object"
+    assert told["class"] == "InvalidInputError: not plain data: Text"
+    for what in ("set", "nan", "key", "big", "deep"):
+        assert told[what].startswith("InvalidInputError"), told[what]
+    assert "too many to be carried" in told["huge"]
+    assert "too many to be carried" in told["too much"]
+    assert told["overflow"].startswith("ExtensionFailed: RecursionError")
+    assert told["exit"][0].startswith("ExtensionFailed: SystemExit: 3")
+    assert told["exit"][1].startswith("SubprocessDenied")
+    assert told["exit"][2].startswith("ExtensionFailed: KeyboardInterrupt")
+    assert (told["add"], told["starts"]) == (2, 1)
+
+
+def flood_story(world):
+    worker, host = make_worker(world, BAD)
+
+    async def story():
+        await worker.start()
+        beats = []
+
+        async def beat():
+            while True:
+                began = time.monotonic()
+                await asyncio.sleep(0.005)
+                beats.append(time.monotonic() - began)
+
+        beating = asyncio.create_task(beat())
+        told = {"small": await worker.call("method", "write", {"size": 1000})}
+        await until(lambda: host.text().count("y") >= 900)
+        told["whole"] = host.text().count("x")
+        told["flood"] = await worker.call("method", "write", {"size": 8_000_000}, timeout=40)
+        told["kept"] = len(host.text())
+        beating.cancel()
+        told["slowest beat"] = max(beats)
+        await worker.stop()
+        told["left out"] = [text for _, text in host.written if "left out" in text]
+        return told
+
+    return run(story)
+
+
+def test_a_flood_of_output_is_cut_and_holds_nobody_up(case):
+    """What is left out is counted and told, and the host's loop goes on meanwhile."""
+    told = case.run(flood_story)
+    assert (told["small"], told["whole"], told["flood"]) == ("written", 100, "written")
+    assert told["kept"] < 2_000_000
+    assert told["slowest beat"] < 0.5
+    assert 1 <= len(told["left out"]) <= 12
+
+
+def starts_story(world):
+    raising, _ = make_worker(world, "import os\nraise ImportError('not today')\n", name="raising")
+    syntax, _ = make_worker(world, "def\n", name="syntax")
+    denied, _ = make_worker(world, "open('/etc/shadow')\n", name="denied")
+    endless, _ = make_worker(world, "while True: pass\n", name="endless", start_timeout=0.8)
+    nowhere, _ = make_worker(world, "", name="nowhere", interpreter="/nonexistent/python")
+    wrong, _ = make_worker(world, "", name="wrong", interpreter="/bin/false")
+
+    async def story():
+        told = {}
+        for name, worker in (
+            ("raising", raising),
+            ("syntax", syntax),
+            ("denied", denied),
+            ("endless", endless),
+            ("nowhere", nowhere),
+            ("wrong", wrong),
+        ):
+            told[name] = await verdict(worker.call("method", "add"))
+        told["again"] = [await verdict(raising.call("method", "add")) for _ in range(3)]
+        together = await asyncio.gather(*(verdict(wrong.call("method", "add")) for _ in range(4)))
+        told["together"] = [len(set(together)), wrong.starts]
+        await asyncio.sleep(1.1)
+        told["tried again"] = [(await verdict(raising.call("method", "add")))[:15], raising.starts]
+        for worker in (raising, syntax, denied, endless, nowhere, wrong):
+            await worker.stop()
+        return told
+
+    return run(story)
+
+
+def test_a_worker_that_cannot_start_says_why_and_is_left_alone_for_a_while_after_three_times(case):
+    """What its code raises while it is imported is told as in process; one that never finishes is ended."""
+    told = case.run(starts_story)
+    assert told["raising"] == "ExtensionFailed: ImportError: not today"
+    assert told["syntax"].startswith("ExtensionFailed: SyntaxError")
+    assert told["denied"] == "FilesystemDenied: sandbox_filesystem_denied:denied:/etc/shadow"
+    assert told["endless"] == (
+        "WorkerTimeout: worker_timeout:engine:endless: it did not finish importing its code within 0.8 s"
+    )
+    assert told["nowhere"].startswith("WorkerFailed: worker_failed:engine:nowhere: it could not be started:")
+    assert told["wrong"] == "WorkerCrashed: worker_crashed:engine:wrong: it ended with exit code 1"
+    assert told["again"][:2] == [told["raising"]] * 2
+    assert told["again"][2].startswith(
+        "WorkerBroken: worker_broken:engine:raising: it failed to start 3 times, "
+        "the last time because: ImportError: not today"
+    )
+    assert told["together"] == [1, 2]
+    assert told["tried again"] == ["ExtensionFailed", 4]
+
+
+def orphan_story(world):
+    worker, _ = make_worker(world, BAD)
+
+    async def story():
+        await worker.start()
+        calls = asyncio.create_task(worker.call("method", "spin", timeout=100))
+        await asyncio.sleep(0.2)
+        print(worker.pid, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    run(story)
+
+
+def test_a_worker_ends_with_its_host_also_in_the_middle_of_a_call(case):
+    """The socket that the host held is enough for that."""
+    with pytest.raises(AssertionError) as caught:
+        case.run(orphan_story)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "exit -9"
+    pid = int(lines[1])
+    end = time.monotonic() + 10
+    while is_alive(pid) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not is_alive(pid)
+
+
+def nonsense_story(world):
+    """A process that is no worker of ours, but whatever a subject could make of one."""
+    import socket
+    import struct
+
+    from democrai_sandbox.runtime.worker.codec import encode
+    from democrai_sandbox.runtime.worker.pool import Worker
+
+    ready = encode(["ready", [["method", "add", {}, False, False], ["method", "all", {}, False, True]], False])
+    header = struct.Struct("!III")
+    nonsense = {
+        "bytes": b"\0" * 64,
+        "text": header.pack(5, 0, 0) + b"hello",
+        "large": header.pack(2**31, 2**31, 0),
+        "deep": header.pack(400, 0, 0) + b"[" * 200 + b"]" * 200,
+        "many": header.pack(3_600_001, 0, 0) + b"[" + b"[]," * 1_199_999 + b"[]]",
+        "nan": header.pack(3, 0, 0) + b"NaN",
+        "kind": encode(["surprise", 1]),
+        "none": encode(None),
+        "unknown call": encode(["done", 99, ["value", 1]]),
+        "outcome": encode(["done", 1, ["denied", "Exception", {}]]),
+        "no outcome": encode(["done", 1, None]),
+        "item": encode(["item", 1, 5]),
+        "question": encode(["ask", 1, ["whoever"]]),
+        "another": encode(
+            [
+                "ask",
+                1,
+                [
+                    "other",
+                    "engine",
+                    ["engine:other"],
+                    "network",
+                    "send",
+                    "https://a.test",
+                    True,
+                    None,
+                    None,
+                    None,
+                    "",
+                    None,
+                ],
+            ]
+        ),
+        "inner": encode(
+            [
+                "ask",
+                1,
+                [
+                    "other.x",
+                    "tool",
+                    ["engine:demo", "tool:other.x"],
+                    "network",
+                    "send",
+                    "https://a.test",
+                    True,
+                    None,
+                    None,
+                    None,
+                    "",
+                    None,
+                ],
+            ]
+        ),
+        "door": encode(["door", 1, "echo", 1, None, []]),
+    }
+
+    class Pretender:
+        """A starter whose process only waits, while a thread of the test speaks for it."""
+
+        def __init__(self, says):
+            self.says = says
+
+        async def start(self, argv, *, env, pass_fds, cwd):
+            from democrai_sandbox.runtime.worker.process import PlainStarter
+
+            lane, control = (socket.socket(fileno=os.dup(number)) for number in pass_fds)
+            control.sendall(ready)
+
+            async def speak():
+                loop = asyncio.get_running_loop()
+                lane.setblocking(False)
+                await loop.sock_recv(lane, 100_000)
+                await loop.sock_sendall(lane, self.says)
+                lane.close()
+
+            self.task = asyncio.create_task(speak())
+            process = await PlainStarter().start(["/bin/sleep", "60"], env={}, pass_fds=(), cwd="/")
+            self.kept = control
+            return process
+
+    async def story():
+        told = {}
+        for name, says in nonsense.items():
+            host = Host(echo=lambda *args: list(args))
+            worker = Worker(make_spec(world, call_timeout=5.0), host, starter=Pretender(says))
+            began = time.monotonic()
+            said = await verdict(worker.call("method", "add", {"a": 1}))
+            told[name] = [said, time.monotonic() - began, len(host.questions)]
+            await worker.stop()
+            worker._starter.kept.close()
+        return told
+
+    return run(story)
+
+
+def test_nonsense_from_a_worker_ends_it_with_one_error(case):
+    """Whatever comes over its sockets, the host neither believes it nor waits for more."""
+    told = case.run(nonsense_story)
+    for name, (said, took, asked) in told.items():
+        assert said.startswith("WorkerFailed: worker_failed:engine:demo: it sent "), (name, said)
+        assert took < 4, name
+        assert asked == 0, name

@@ -1,0 +1,124 @@
+"""What the bodies of these tests work with: a subject in a folder, a host that notes everything, a worker of both.
+
+Imported by the child process, which finds it beside the test; nothing of the package is imported before it is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import textwrap
+import time
+
+SUBJECT = """
+from democrai_sandbox import sdk
+import asyncio, os, time
+
+@sdk.method("add")
+def add(a, b=1):
+    return a + b
+
+@sdk.method("read")
+def read(path):
+    with open(path) as file:
+        return file.read()
+
+@sdk.method("who")
+def who():
+    return list(sdk.request())
+"""
+
+
+class Host:
+    """Notes what a worker asks and says; services are functions of its own, by name."""
+
+    def __init__(self, decide=None, **services):
+        self.questions, self.written, self.denials, self.views = [], [], [], []
+        self._decide = decide
+        self._doors = services
+        self.services = tuple(services)
+
+    def decide(self, question):
+        self.questions.append(question)
+        return False if self._decide is None else self._decide(question)
+
+    def door(self, name, view, args):
+        self.views.append(view)
+        return self._doors[name](*args)
+
+    def output(self, label, stream, text):
+        self.written.append((stream, text))
+
+    def denied(self, label, denial):
+        self.denials.append(str(denial))
+
+    def text(self, stream="stdout"):
+        return "".join(text for found, text in self.written if found == stream)
+
+
+def make_spec(world, source=SUBJECT, **more):
+    """Return the spec of an engine whose entry file has this source."""
+    from democrai_sandbox.runtime.worker.interface import WorkerSpec
+
+    name = more.pop("name", "demo")
+    kind = more.pop("kind", "engine")
+    folder, data = os.path.join(world.base, "subjects", name), os.path.join(world.base, "data", name)
+    os.makedirs(folder, exist_ok=True)
+    os.makedirs(data, exist_ok=True)
+    with open(os.path.join(folder, "main.py"), "w") as file:
+        file.write(textwrap.dedent(source))
+    given = {"call_timeout": 10.0, "grace": 0.3, "pause": 1.0, "own_read": (folder,), "own_write": (data,), **more}
+    interpreter = given.pop("interpreter", sys.executable)
+    return WorkerSpec(kind, name, folder, interpreter, data_dir=data, **given)
+
+
+def make_worker(world, source=SUBJECT, host=None, **more):
+    """Return a worker and its host; nothing is started yet."""
+    from democrai_sandbox.runtime.worker.pool import Worker
+
+    host = host or Host()
+    return Worker(make_spec(world, source, **more), host), host
+
+
+def who(user="", organization="", session="", role="", level="", task=""):
+    """Return an identity."""
+    from democrai_sandbox.runtime.worker.interface import Identity
+
+    return Identity(user, organization, session, role, level, task)
+
+
+def run(story, *args):
+    """Run a story on a loop; every task and reader it left behind would be found here."""
+
+    async def bounded():
+        async with asyncio.timeout(50):
+            return await story(*args)
+
+    return asyncio.run(bounded())
+
+
+async def verdict(awaitable):
+    """Return the value, or the name and text of what was raised."""
+    try:
+        return await awaitable
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+async def until(condition, seconds=10.0):
+    """Wait until something is so."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError("it did not happen")
+        await asyncio.sleep(0.01)
+
+
+def is_alive(pid):
+    """Tell whether a process is there, and no zombie."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
