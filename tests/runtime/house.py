@@ -143,6 +143,17 @@ async def told(work):
         return getattr(error, "kind", "") or type(error).__name__
 
 
+async def hint_of(work):
+    """What a denial says is to be done, in its first line."""
+    from democrai_sandbox.errors import SandboxDenied
+
+    try:
+        await asyncio.wait_for(work, 60)
+    except SandboxDenied as denial:
+        return denial.hint.splitlines()[0]
+    return "it was not denied"
+
+
 def entry(operation, target):
     """An entry of an access list."""
     kind = "network" if operation in {"connect", "receive", "send"} else "filesystem"

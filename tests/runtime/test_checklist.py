@@ -48,6 +48,10 @@ async def act(path, url):
 @sdk.command("do")
 def do(path, url):
     return need(path, url)
+
+@sdk.command("read")
+def read(path):
+    return open(path).read()
 """
 DENIED = {"file": "FilesystemDenied", "page": "NetworkDenied"}
 WORKS = {"file": "found", "page": "GET /page"}
@@ -88,6 +92,7 @@ def module_row(world):
                 await modules.action(name, "act", params, uma),
                 await modules.command(name, "do", params, uma),
             ]
+        out["hint"] = await use.hint_of(modules.command("bare", "read", {"path": params["path"]}, uma))
         return out
 
     return {**house.serve(story), "asked": house.web.asked}
@@ -99,6 +104,7 @@ def test_module_render_action_and_command(case):
     assert told["bare"] == [DENIED] * 3
     assert told["declared"] == [WORKS] * 3
     assert told["asked"] == ["/page"] * 3
+    assert told["hint"] == 'Add to "access" in manifest.json of module bare:'
     assert sorted(told["problems"]) == ["module:section", "module:tool-only"]
     assert "unknown key 'runtime'" in str(told["problems"]["module:section"])
     assert "manifest.json of module tool-only does not allow" in str(told["problems"]["module:tool-only"])
@@ -218,6 +224,10 @@ METHOD = """
 @sdk.method("work")
 def work(path, url):
     return need(path, url)
+
+@sdk.method("read")
+def read(path):
+    return open(path).read()
 """
 
 
@@ -236,6 +246,7 @@ def runtime_row(world):
             await installed.install(name)
             out[name] = await installed.call(name, "work", params, use.caller())
         out["pending"] = house.pending()
+        out["hint"] = await use.hint_of(installed.call("install", "read", {"path": params["path"]}, use.caller()))
         return out
 
     return house.serve(story)
@@ -249,6 +260,7 @@ def test_runtime_of_engines_and_extractors(case, kind):
     assert told["bare"] == DENIED
     assert told["declared"] == WORKS
     assert told["install"] == DENIED
+    assert told["hint"] == f'Add to "access" in the "runtime" section of manifest.json of {kind} install:'
     assert list(told["problems"]) == [f"{kind}:top"]
     assert sorted(row[0] for row in told["pending"]) == [f"{kind}:bare", f"{kind}:install"]
 
@@ -297,7 +309,7 @@ def test_install_of_engines_and_extractors(case, kind):
     assert (told["runtime"], told["runtime state"]) == ("InstallFailed", "missing")
     assert told["declared state"] == "ready"
     assert "needy==1.0" in told["packages"]
-    assert "sandbox_filesystem_denied:bare:" in told["why"]
+    assert "sandbox_filesystem_denied:bare:" in told["why"], told["why"]
     assert told["after"] == DENIED
 
 

@@ -96,3 +96,14 @@ def test_every_name_of_the_sdk_is_on_its_page():
     page = (REPOSITORY / "docs" / "sdk.md").read_text()
     assert len(listed) > 50
     assert [name for name in listed if name not in page] == []
+
+
+def test_the_tests_on_the_page_about_tests_pass(tmp_path):
+    """They pass as they stand, for an author who takes warnings for errors."""
+    for path, text in files("docs/testing.md").items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", "--timeout", "50"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert "7 passed" in done.stdout, done.stdout[-3000:]
+    assert done.returncode == 0

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.access.identity import Caller
 from democrai_sandbox.guard import access_changed, configure_guard, served
-from democrai_sandbox.manifests import ManifestKind, ModuleManifest
-from democrai_sandbox.policy import InvalidInputError, rules_for_paths
+from democrai_sandbox.manifests import ManifestKind, ModuleManifest, ToolDeclaration
+from democrai_sandbox.policy import InvalidInputError, Operation, rules_for_paths
 
 from . import doors
 from .ai.running import AiRuntime
+from .ai.tooling import Tooling
 from .children import Children, Rights
 from .engines import InstalledRuntime
 from .extensions import discover
@@ -26,6 +27,7 @@ from .media.doors import MediaDoors
 from .media.service import Media
 from .modules import ModuleRuntime
 from .output import Output, divert_output
+from .settings import Isolation
 from .store import RuntimeStore
 from .tasks import TaskRuntime, TaskService
 
@@ -34,10 +36,12 @@ if TYPE_CHECKING:
     from typing import Self
 
     from democrai_sandbox.access import Access
-    from democrai_sandbox.guard import DenialRecorder, EndpointObserver
+    from democrai_sandbox.guard import DenialRecorder, EndpointObserver, Guard
     from democrai_sandbox.guard.views import RawView
-    from democrai_sandbox.policy import Subject
+    from democrai_sandbox.policy import AccessRule, Subject
 
+    from .ai.assets import Asset
+    from .ai.calling import Body
     from .ai.interface import Model
     from .extensions import Extension
     from .modules import LoadedModule
@@ -83,7 +87,8 @@ class Runtime:
         self.children = Children(Rights(access.service, owned=self._own_places), home_of=settings.data_of)
         self.engines = self._installed(ManifestKind.ENGINE, tuple(protected_paths))
         self.extractors = self._installed(ManifestKind.EXTRACTOR, tuple(protected_paths))
-        self.ai = AiRuntime(models, activate=lambda name, caller: self.modules.loaded(name).activation.guard(caller))
+        self._tooling = Tooling()
+        self.ai = AiRuntime(models, activate=self._activate, apart=self._apart)
         self.mcp = McpRuntime(self.store, access.service)
         self.media = Media(access.service, data_dir=settings.data_dir)
         self._open_doors()
@@ -94,6 +99,7 @@ class Runtime:
             divert_output()
         self.children.open()
         self.mcp.open()
+        self._tooling.promises.open()
         self.ai.elsewhere.promises.open()
         await self.engines.recover()
         await self.extractors.recover()
@@ -167,7 +173,7 @@ class Runtime:
         name, manifest = module.extension.name, module.extension.manifest
         if not isinstance(manifest, ModuleManifest):
             return
-        own = rules_for_paths(self._own_places(module.extension.subject))
+        own = self._own_rules(module.extension.subject)
         try:
             if module.worker is not None:
                 self.ai.elsewhere.declare(name, module.surfaces.values(), module.worker)
@@ -177,6 +183,27 @@ class Runtime:
             self.ai.declare(manifest, [item for item in module.surfaces.values() if isinstance(item, Surface)], own)
         except InvalidInputError as error:
             self.modules.break_module(name, error.problems)
+
+    def _activate(self, name: str, caller: Caller) -> Guard:
+        return self.modules.loaded(name).activation.guard(caller)
+
+    def _apart(self, asset: Asset) -> Body | None:
+        """Return what runs in the place of a tool's function, if the host wants the tool in a process of its own."""
+        declaration, found = asset.declaration, self.registry.modules.get(asset.module or "")
+        if found is None or not isinstance(declaration, ToolDeclaration):
+            return None
+        if self.settings.isolation_of(declaration.subject) is not Isolation.PROCESS:
+            return None
+        manifest = found.manifest
+        if not isinstance(manifest, ModuleManifest):
+            return None
+        return self._tooling.body(asset, self._isolated.of_tool(found, manifest, declaration))
+
+    def _own_rules(self, subject: Subject) -> tuple[AccessRule, ...]:
+        """Return the rules for a module's own places: its code to read, its data to read and write."""
+        code, data = self._own_places(subject)
+        read = (rule for rule in rules_for_paths([code]) if rule.operation == Operation.READ)
+        return (*read, *rules_for_paths([data]))
 
     def _changed(self) -> None:
         """Have everybody ask again, here and in the workers: something was decided."""

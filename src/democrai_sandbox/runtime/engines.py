@@ -12,6 +12,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.errors import NotInstalled
+from democrai_sandbox.policy import SandboxError
 
 from .installs.installer import Installer
 from .installs.plan import Use
@@ -222,14 +223,24 @@ class InstalledRuntime:
             return running.worker
         installer = self._installer(name)
         async with self._turns[name]:
-            configuration = await asyncio.to_thread(self._configuration, self.kind.value, name)
             running = self._running.get(name)
+            configuration = await self._read_configuration(name, running)
             installed = installer.place.installed()
             same = running is not None and installed is not None and running.environment == installed.folder
             if running is None or not same or running.configuration != configuration:
                 running = await self._replace(name, running, configuration)
             self._looked[name] = now
             return running.worker
+
+    async def _read_configuration(self, name: str, running: _Running | None) -> Mapping[str, Any]:
+        """Return what is stored; a database that is away for a while does not end what is running well."""
+        try:
+            return await asyncio.to_thread(self._configuration, self.kind.value, name)
+        except SandboxError as error:
+            if running is None:
+                raise
+            _log.warning("the configuration of %s %s could not be read: %s", self.kind, name, error)
+            return running.configuration
 
     async def _replace(self, name: str, old: _Running | None, configuration: Mapping[str, Any]) -> _Running:
         installer = self._installer(name)

@@ -12,7 +12,8 @@ from .worker.interface import WorkerSpec
 from .worker.pool import Worker
 
 if TYPE_CHECKING:
-    from democrai_sandbox.manifests import ModuleManifest
+    from democrai_sandbox.manifests import ModuleManifest, ToolDeclaration
+    from democrai_sandbox.policy import Subject
 
     from .extensions import Extension
     from .settings import RuntimeSettings
@@ -34,28 +35,41 @@ class Workers:
 
     def of_module(self, extension: Extension, manifest: ModuleManifest) -> Worker:
         """Return the worker of a module, which is started by its first use."""
+        return self._worker(extension, manifest, extension.subject, manifest)
+
+    def of_tool(self, extension: Extension, manifest: ModuleManifest, declaration: ToolDeclaration) -> Worker:
+        """Return the worker of one tool of a module: its own declarations, or those of the module if it has none.
+
+        It imports the module's code, so it can read the folder; the module's data is its own only without declarations.
+        """
+        declared = manifest if declaration.access is None else declaration
+        return self._worker(extension, manifest, declaration.subject, declared)
+
+    def _worker(
+        self,
+        extension: Extension,
+        manifest: ModuleManifest,
+        subject: Subject,
+        declared: ModuleManifest | ToolDeclaration,
+    ) -> Worker:
         data = self._settings.data_of(extension.subject)
         Path(data).mkdir(mode=0o700, parents=True, exist_ok=True)
         spec = WorkerSpec(
-            kind=extension.kind.value,
-            name=extension.name,
+            kind=subject.kind.value,
+            name=subject.name,
             folder=extension.folder,
             interpreter=sys.executable,
             entry=manifest.entry,
             data_dir=data,
-            access=rules_to_json(manifest.access),
-            allowed_imports=manifest.allowed_imports,
+            access=rules_to_json(declared.access or ()),
+            allowed_imports=declared.allowed_imports,
             own_read=(extension.folder,),
-            own_write=(data,),
+            own_write=(data,) if declared is manifest else (),
             protected=self._protected,
             threads=self._settings.threads_per_subject,
             start_timeout=self._settings.load_timeout,
             call_timeout=self._settings.call_timeout,
         )
-        return self.add(spec)
-
-    def add(self, spec: WorkerSpec) -> Worker:
-        """Return the worker for a specification."""
         worker = self._workers[spec.label] = Worker(spec, self._host, starter=self._starter)
         return worker
 

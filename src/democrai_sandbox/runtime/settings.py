@@ -7,10 +7,20 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from democrai_sandbox.policy import InvalidInputError, Problem, Subject
+from democrai_sandbox.policy import InvalidInputError, Problem, Subject, SubjectKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+
+_ISOLATED = (SubjectKind.MODULE, SubjectKind.TOOL)
+_WHY = dict.fromkeys(SubjectKind, "it runs with what calls it") | {
+    SubjectKind.ENGINE: "an engine has a process of its own anyway",
+    SubjectKind.EXTRACTOR: "an extractor has a process of its own anyway",
+    SubjectKind.AGENT: "it goes with its module",
+    SubjectKind.PIPELINE: "it goes with its module",
+    SubjectKind.TASK: "it goes with its module",
+}
 
 
 class Isolation(StrEnum):
@@ -35,7 +45,7 @@ class RuntimeSettings:
     extra_engine_dirs: tuple[str, ...] = ()
     extra_extractor_dirs: tuple[str, ...] = ()
     isolation: Mapping[str, str] = field(default_factory=dict)
-    """Subjects, such as ``module:reports``, and how they are isolated: ``process`` or ``in_process``."""
+    """Modules and tools, such as ``module:reports``, and how they are isolated: ``process`` or ``in_process``."""
     call_timeout: float = 30.0
     """Seconds for a render, an action or a command."""
     load_timeout: float = 30.0
@@ -91,8 +101,11 @@ class RuntimeSettings:
     def _isolation_problems(self) -> Iterator[Problem]:
         for label, how in self.isolation.items():
             try:
-                Subject.parse(label)
+                kind = Subject.parse(label).kind
             except InvalidInputError as error:
                 yield from (Problem(f"/isolation/{label}", item.message) for item in error.problems)
+            else:
+                if kind not in _ISOLATED:
+                    yield Problem(f"/isolation/{label}", f"modules and tools are isolated, not a {kind}: {_WHY[kind]}")
             if how not in tuple(Isolation):
                 yield Problem(f"/isolation/{label}", f"expected one of {', '.join(Isolation)}, got {how!r}")

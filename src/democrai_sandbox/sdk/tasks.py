@@ -245,6 +245,11 @@ class Subprocess:
         if self._handle and self._result is None:
             _stop(self._handle)
 
+    def __del__(self) -> None:
+        """End what nobody can read any more: the function that began it has returned."""
+        with suppress(Exception):
+            self.stop()
+
     async def _read(self) -> bytes:
         try:
             piece: bytes = await _answer(call("children.read", self._handle))

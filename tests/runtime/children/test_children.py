@@ -203,7 +203,15 @@ def programs_story(world):
             for key, value in answers.items()
         }
 
+    async def writer():
+        return [await use.told(tasks.run_subprocess([name])) for name in ("/usr/bin/env", "env")]
+
     answers = use.guarded(world, children, body, access=rules)
+    may_write = {"resource_type": "filesystem", "operation": "modify", "target": "/usr/bin/env"}
+    answers["writable"], answers["writable by name"] = use.guarded(world, children, writer, access=[may_write])
+    may_run = {**may_write, "operation": "execute"}
+    ran = use.guarded(world, children, writer, access=[may_write, may_run])
+    answers["writable and declared"] = [done.returncode for done in ran]
     return answers, office.asked
 
 
@@ -227,6 +235,9 @@ def test_programs_of_the_system_run_and_others_need_a_rule_or_an_approval(case):
     assert told["setuid"].startswith("FilesystemDenied")
     assert told["text"].startswith("InvalidInputError")
     assert ["demo", "execute", f"{case.outside}/hidden", True] in asked
+    assert told["writable"].startswith("FilesystemDenied")
+    assert "there is no program" in told["writable by name"]
+    assert told["writable and declared"] == [0, 0]
 
 
 def places_story(world):

@@ -252,6 +252,14 @@ def cancel_story(world):
         told = {"plain": await cancelled("wait", "a"), "later": await cancelled("wait later", "b")}
         told["stream"] = await left("endless", "c")
         told["stream later"] = await left("endless later", "d")
+        # A cancellation overtakes the call it is about: they come by different ways.
+        early = [asyncio.create_task(worker.call("method", "wait later", {"path": note("e")})) for _ in range(50)]
+        early += [asyncio.create_task(worker.call("method", "wait", {"path": note("e")})) for _ in range(50)]
+        await asyncio.sleep(0)
+        for task in early:
+            task.cancel()
+        await asyncio.gather(*early, return_exceptions=True)
+        await until(lambda: worker.in_flight == 0)
         steps = []
         progress = lambda *step: steps.append(step)
         told["work"] = [await worker.call("method", "work", progress=progress), steps]

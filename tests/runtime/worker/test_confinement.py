@@ -434,3 +434,108 @@ def test_two_workers_have_two_versions_of_a_library_and_start_up_files_run_insid
     assert told["written"] == ["starting\n"] * 2
     assert told["mark"] is False
     assert told["denials"] == [[f"sandbox_filesystem_denied:{name}:{case.outside / 'mark'}"] for name in ("one", "two")]
+
+
+def witness_story(world):
+    from democrai_sandbox.policy import InvalidInputError
+    from democrai_sandbox.runtime.worker.errors import FrameError
+    from democrai_sandbox.runtime.worker.views import Standing, Witness
+
+    declared = [
+        {"resource_type": "filesystem", "operation": "read", "target": "/srv/models"},
+        {"resource_type": "network", "operation": "receive", "target": "https://api.test/v1"},
+    ]
+    witness = Witness(make_spec(world, kind="module", access=json.dumps(declared), own_read=(), own_write=()))
+    uma = Standing(who("uma", "", "s1", "admin"), ())
+    nightly = Standing(who("uma"), ("task:demo.nightly",))
+
+    def question(*chain, subject="module:demo", user=None, session=None):
+        kind, _, name = subject.partition(":")
+        fields = [name, kind, list(chain), "network", "send", "https://a.test", True, user, None, session, "", None]
+        try:
+            found = witness.question(fields, (uma, nightly))
+        except FrameError as error:
+            return str(error)
+        return None if found is None else [list(found.subject_chain), found.user_id, found.session_key]
+
+    def rules(*links):
+        found = witness.view(
+            [["module:demo", "tool:demo.peek"], "uma", None, "s1", [list(link) for link in links]], (uma,)
+        )
+        view, standing = found
+        shown = [[rule.operation, rule.normalized_target] for link in view.allow_chain for rule in link.rules]
+        return [sorted(shown), standing.caller.role]
+
+    wide = json.dumps(
+        [{"resource_type": "filesystem", "operation": "read", "target": target} for target in ("/", "/srv/models/a")]
+    )
+    return {
+        "own": question("module:demo", user="uma", session="s1"),
+        "nobody": question("module:demo"),
+        "other user": question("module:demo", user="eve", session="s1"),
+        "other session": question("module:demo", user="uma", session="s2"),
+        "no session": question("module:demo", user="uma"),
+        "task": question("task:demo.nightly", "module:demo", user="uma"),
+        "other task": question("task:demo.daily", "module:demo", user="uma"),
+        "task for nobody": question("task:demo.nightly", "module:demo"),
+        "tool": question("module:demo", "tool:demo.peek", subject="tool:demo.peek", user="uma", session="s1"),
+        "tool of another": question("module:demo", "tool:demo.a.b", subject="tool:demo.a.b", user="uma", session="s1"),
+        "engine inside": question("module:demo", "engine:demo", subject="engine:demo"),
+        "another": question("module:other", subject="module:other"),
+        "not in its chain": question("module:demo", subject="module:other"),
+        "no chain": question(),
+        "merged": rules(("tool", "demo.peek", wide, 0)),
+        "exact": rules(("tool", "demo.peek", wide, 1)),
+    }
+
+
+def test_the_host_believes_no_worker_that_it_is_another_or_asks_for_another(case):
+    """Subjects, users, sessions and chains are those of calls in flight, what is declared inside takes away only."""
+    told = case.run(witness_story)
+    assert told["own"] == [["module:demo"], "uma", "s1"]
+    assert told["nobody"] == [["module:demo"], None, None]
+    assert told["task"] == [["task:demo.nightly", "module:demo"], "uma", None]
+    assert told["tool"] == [["module:demo", "tool:demo.peek"], "uma", "s1"]
+    for name in ("other user", "other session", "no session", "other task", "task for nobody"):
+        assert told[name] is None, name
+    for name in ("tool of another", "engine inside", "another", "not in its chain", "no chain"):
+        assert isinstance(told[name], str), name
+    full = [["read", "/srv/models"], ["receive", "https://api.test/v1"]]
+    assert told["merged"] == [full, "admin"]
+    assert told["exact"] == [[["read", "/srv/models/a"]], "admin"]
+
+
+CHAINED = """
+from democrai_sandbox import sdk
+
+@sdk.task("nightly")
+def nightly(path):
+    open(path)
+"""
+
+
+def chain_story(world):
+    worker, host = make_worker(world, CHAINED, kind="module")
+
+    async def story():
+        call = worker.call(
+            "task", "nightly", {"path": world.secret}, caller=who("uma"), ancestors=("task:demo.nightly",)
+        )
+        try:
+            await call
+        except PermissionError as error:
+            told = {"chain": list(map(str, error.subject_chain)), "subject": error.subject}
+        question = host.questions[0]
+        told["asked"] = [list(question.subject_chain), question.subject_kind, question.user_id, question.session_key]
+        await worker.stop()
+        return told
+
+    return run(story)
+
+
+def test_a_call_that_continues_a_chain_has_it_in_denials_and_questions(case):
+    """The subject that acts is the worker's own all the same."""
+    told = case.run(chain_story)
+    assert told["chain"] == ["task:demo.nightly", "module:demo"]
+    assert told["subject"] == "demo"
+    assert told["asked"] == [["task:demo.nightly", "module:demo"], "module", "uma", None]

@@ -27,6 +27,11 @@ void outside_begin(void)
     outside_calls++;
 }
 
+bool outside_is_running(void)
+{
+    return outside_calls > 0;
+}
+
 /* -1 when a handler that was put off has raised something. */
 int outside_end(void)
 {

@@ -462,6 +462,7 @@ PyObject *bound_new(State *state, PyObject *function, PyObject *args, PyObject *
 void bound_for_signals(PyObject *bound);
 void outside_begin(void);
 int outside_end(void);
+bool outside_is_running(void);
 extern PyTypeObject Bound_Type, Guard_Type, Steps_Type, Ready_Type;
 extern PyObject *usage_error, *child_environment;
 int contexts_ready(void);

@@ -96,10 +96,21 @@ static int allows(PyObject *answer)
     return result;
 }
 
+/* Nobody, where there is no decider; nor where the host works for some subject already, and code that this one left
+ * behind has turned up there: the decider itself may be what it was left for, and would ask itself for ever. */
+static bool nobody_to_ask(State *state)
+{
+    if (decider == NULL || decider == Py_None) {
+        return true;
+    }
+    State *asking = outside_is_running() ? answering(state) : NULL;
+    return asking != NULL && asking->policy != NULL && asking->policy->resident == asking;
+}
+
 /* What the subject asks for by itself is not kept: it may be asked again to see whether somebody has decided. */
 PyObject *decision_explicit(State *state, const Asked *asked)
 {
-    return decider == NULL || decider == Py_None ? Py_NewRef(Py_False) : ask(answering(state), asked);
+    return nobody_to_ask(state) ? Py_NewRef(Py_False) : ask(answering(state), asked);
 }
 
 /* 1 approved, 0 not, -1 the check itself failed: neither a yes nor a denial. Asked at most once per activation.
@@ -107,7 +118,7 @@ PyObject *decision_explicit(State *state, const Asked *asked)
 int approved(State *state, const char *resource, const char *operation, PyObject *target, bool registers,
              PyObject **answer)
 {
-    if (decider == NULL || decider == Py_None) {
+    if (nobody_to_ask(state)) {
         return 0;
     }
     PyObject *decisions = decisions_of(state);

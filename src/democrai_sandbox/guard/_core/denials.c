@@ -173,11 +173,14 @@ PyObject *call_outside(State *state, PyObject *function, PyObject *args)
 
 static void tell_recorder(State *state, PyObject *error)
 {
-    if (recorder == NULL || recorder == Py_None) {
+    static _Thread_local bool telling = false; /* what a subject left in its way is denied too, and not told of */
+    if (recorder == NULL || recorder == Py_None || telling) {
         return;
     }
     PyObject *args = PyTuple_Pack(1, error);
+    telling = true;
     PyObject *result = args ? call_outside(state, recorder, args) : NULL;
+    telling = false;
     Py_XDECREF(args);
     Py_XDECREF(result);
     PyErr_Clear(); /* a recorder that fails changes nothing about the denial */

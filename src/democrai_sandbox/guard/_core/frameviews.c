@@ -69,7 +69,8 @@ static PyObject *frame_locals(PyObject *frame, void *closure)
 {
     State *state = state_guarding();
     if (state != NULL && frame_is_hidden(state, frame)) {
-        return deny_text(state, DENY_TAMPER, "f_locals");
+        /* a library that looks for names around its caller finds none: models of pydantic are made that way */
+        return caller_is_library() ? PyDict_New() : deny_text(state, DENY_TAMPER, "f_locals");
     }
     return locals_original(frame, closure);
 }

@@ -11,8 +11,10 @@ from democrai_sandbox.manifests import ModuleManifest, Source
 from democrai_sandbox.policy import InvalidInputError, rules_for_paths, rules_from_json
 from democrai_sandbox.runtime import doors
 
+from .calling import caller
 from .errors import ModelFailed
 from .interface import KINDS, Message, ToolCall, ToolOffer
+from .linking import called
 from .running import AiRuntime
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.guard import Entrance
     from democrai_sandbox.runtime.loading import Surface
+
+    from .calling import Body
 
 
 class Whose(NamedTuple):
@@ -56,6 +60,22 @@ def open_apart(whose: Whose, surfaces: Iterable[Surface]) -> tuple[Surface, ...]
         raise InvalidInputError(problems)
     doors.install({"ai.entrance": runtime.entrance})
     return tuple(_callable(surface, whose.name, runtime) if surface.kind in KINDS else surface for surface in taken)
+
+
+def open_tool(name: str, surfaces: Iterable[Surface]) -> tuple[Surface, ...]:
+    """Return the one surface of the worker of a tool, to be called with plain arguments; it answers with outcomes."""
+    short = name.rpartition(".")[2]
+    for surface in surfaces:
+        if (surface.kind, surface.name) == ("tool", short):
+            return (surface._replace(function=cast("FunctionType", _plainly(caller(called(surface.function))))),)
+    raise InvalidInputError.of(f"the module declares no tool {short!r}")
+
+
+def _plainly(body: Body) -> Callable[..., Any]:
+    async def run(**arguments: Any) -> Any:
+        return await body(arguments)
+
+    return run
 
 
 def _callable(surface: Surface, module: str, runtime: AiRuntime) -> Surface:

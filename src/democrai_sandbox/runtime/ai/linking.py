@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from .assets import Asset, Assets
     from .calling import Body
 
+    Apart = Callable[[Asset], Body | None]
+
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST_OFFER = 64
 
@@ -30,8 +32,14 @@ _LONGEST_OFFER = 64
 class Linked:
     """Assets with their entrances. Those that use what is not there have none, but problems."""
 
-    def __init__(self, assets: Assets, models: Mapping[str, Model], limits: Limits) -> None:
-        """Make an entrance for each asset. Done by the host, outside every guard."""
+    def __init__(
+        self, assets: Assets, models: Mapping[str, Model], limits: Limits, apart: Apart = lambda _asset: None
+    ) -> None:
+        """Make an entrance for each asset. Done by the host, outside every guard.
+
+        ``apart`` gives what runs in the place of a tool's function that has a process of its own.
+        """
+        self._apart = apart
         self._assets, self._models, self._limits = assets, models, limits
         self._made: dict[str, Entrance | None] = {}
         self._open: list[str] = []
@@ -63,7 +71,7 @@ class Linked:
 
     def _body(self, asset: Asset) -> Body | None:
         if asset.kind is AssetKind.TOOL:
-            return caller(called(asset.function))
+            return self._apart(asset) or caller(called(asset.function))
         return self._agent(asset) if asset.kind is AssetKind.AGENT else self._pipeline(asset)
 
     def _agent(self, asset: Asset) -> Body | None:

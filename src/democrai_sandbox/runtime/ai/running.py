@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from democrai_sandbox.manifests import ModuleManifest
     from democrai_sandbox.policy import AccessRule, Problem
 
+    from .linking import Apart
+
     Activate = Callable[[str, Caller], Guard]
 
 DEEPEST_NESTING = 24
@@ -41,14 +43,19 @@ class AiRuntime:
     """Holds what modules and the host declare, and runs it: each as its own subject, inside what calls it."""
 
     def __init__(
-        self, models: Mapping[str, Model] | None = None, activate: Activate | None = None, limits: Limits | None = None
+        self,
+        models: Mapping[str, Model] | None = None,
+        activate: Activate | None = None,
+        limits: Limits | None = None,
+        apart: Apart = lambda _asset: None,
     ) -> None:
         """Take the models that agents name, how a module's guard is made, and what an agent may use up at most."""
         self.models: Mapping[str, Model] = MappingProxyType(dict(models or {}))
         self._activate = activate
+        self._apart = apart
         self._limits = limits or Limits()
         self._assets = Assets()
-        self._linked = Linked(self._assets, self.models, self._limits)
+        self._linked = Linked(self._assets, self.models, self._limits, self._apart)
         self._known: dict[tuple[str, str, str], Entrance] = {}
         self.elsewhere = Elsewhere(self.models)
         """What modules in worker processes declare."""
@@ -76,7 +83,7 @@ class AiRuntime:
         """
         found: dict[str, tuple[Problem, ...]] = {}
         while True:
-            self._linked, self._known = Linked(self._assets, self.models, self._limits), {}
+            self._linked, self._known = Linked(self._assets, self.models, self._limits, self._apart), {}
             broken: dict[str, tuple[Problem, ...]] = {}
             for asset in self._assets:
                 problems = self._linked.problems.get(asset.label, ())

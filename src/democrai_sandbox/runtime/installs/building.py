@@ -103,13 +103,12 @@ class Builder:
         await self._run(start_pip, install, environment, site, lock)
         self.report(Progress(Stage.VERIFY.value, "Checking that the packages fit together"))
         await self._run(start_pip, ["verify"], environment, site, lock)
+        # What the build wrote is there to be read; that it led the reader elsewhere would make it more than that.
+        place = self.place.environments.resolve()
+        if site.packages.resolve() != place / site.packages.relative_to(self.place.environments):
+            raise InstallFailed(f"{self.subject}: the environment is not where it was built")
         for file in start_files:
             file.unlink(missing_ok=True)
-        # What the build wrote is there to be read; that it led the reader elsewhere would make it more than that.
-        if site.packages.resolve() != site.environment.parent.resolve() / site.packages.relative_to(
-            self.place.environments
-        ):
-            raise InstallFailed(f"{self.subject}: the environment is not where it was built")
 
     def _prepare(self, plan: Plan, site: Site) -> None:
         """Make the folders. Local packages are copied: building one writes beside its sources."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import compileall
-import contextlib
 import importlib.util
 import json
 import os
@@ -97,8 +96,11 @@ def _kept(folder: Path, make: Callable[[Path], object]) -> Path:
             made = Path(unfinished, folder.name)
             made.mkdir()
             make(made)
-            with contextlib.suppress(FileExistsError):
+            try:
                 made.rename(folder)
+            except OSError:
+                if not (folder / "pip" / "__init__.py").is_file():  # nobody else was faster
+                    raise
     return folder / "pip"
 
 

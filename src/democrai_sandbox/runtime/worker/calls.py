@@ -38,15 +38,19 @@ class Call:
 
 
 class Calls:
-    """All calls that have begun and not ended. Used by all threads; each step is one operation of a dictionary."""
+    """All calls that have begun and not ended. Used by all threads."""
 
     def __init__(self) -> None:
         """Begin with none."""
         self._running: dict[int, Call] = {}
+        self._cancelled: set[int] = set()
+        self._changing = threading.Lock()
 
     def begin(self, call: Call) -> None:
         """Take a call in; what this thread or task does from now on belongs to it."""
-        self._running[call.number] = call
+        with self._changing:
+            self._running[call.number] = call
+            call.cancelled = call.number in self._cancelled
         _present.set(call.number)
 
     def end(self, number: int) -> Call | None:
@@ -56,6 +60,21 @@ class Calls:
     def get(self, number: int) -> Call | None:
         """Return a call that is running."""
         return self._running.get(number)
+
+    def cancel(self, number: int) -> Call | None:
+        """Mark a call as cancelled and return it; one that comes only later is kept from running."""
+        with self._changing:
+            call = self._running.get(number)
+            if call is None:
+                self._cancelled.add(number)
+            else:
+                call.cancelled = True
+            return call
+
+    def forget(self, number: int) -> None:
+        """Forget a cancellation: the host knows that the call has ended."""
+        with self._changing:
+            self._cancelled.discard(number)
 
     def present(self, view: RawView | None) -> Call | None:
         """Return the call that the code asking belongs to; what it may have put in the variable cannot mislead."""

@@ -21,7 +21,7 @@ CREDIT = 16
 class Flight:
     """One call, from its frame until the worker says that it is over: also when nobody waits for it any more."""
 
-    __slots__ = ("deadline", "future", "number", "on_lane", "overdue", "progress", "seconds", "standing")
+    __slots__ = ("cancelled", "deadline", "future", "number", "on_lane", "overdue", "progress", "seconds", "standing")
 
     def __init__(
         self, number: int, standing: Standing, future: asyncio.Future[Any], progress: Callable[..., Any] | None
@@ -32,6 +32,8 @@ class Flight:
         self.future = future
         self.progress = progress
         self.on_lane = False
+        self.cancelled = False
+        """Whether the worker was told so."""
         self.seconds = 0.0
         """That it may take."""
         self.deadline = inf

@@ -92,9 +92,11 @@ class _Worker:
         """Make tools, agents and pipelines usable here; loaded for those who have some."""
         if not any(surface.kind in _ASSETS for surface in surfaces):
             return (VALUE, None), surfaces
-        from democrai_sandbox.runtime.ai.apart import Whose, open_apart  # noqa: PLC0415 - see above
+        from democrai_sandbox.runtime.ai.apart import Whose, open_apart, open_tool  # noqa: PLC0415 - see above
 
         spec = self._spec
+        if spec.kind == SubjectKind.TOOL:
+            return (VALUE, None), open_tool(spec.name, surfaces)
         own = (spec.allowed_imports, spec.own_read, spec.own_write)
         try:
             return (VALUE, None), open_apart(Whose(spec.name, spec.folder, spec.access, *own), surfaces)

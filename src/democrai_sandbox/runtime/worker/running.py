@@ -44,8 +44,12 @@ class Runner:
 
     def begin(self, call: Call) -> Job:
         """Begin a call on the thread that calls this, or in its task."""
+        function: Callable[..., Any]
         function, streams = self._surfaces[call.kind, call.name]
         self._calls.begin(call)
+        if call.cancelled:
+            call.wanted = _nothing
+            function, streams, call.params = (_nothing if call.task is None else _nothing_async), False, {}
         guard = self._guards.get(call.caller) if not call.ancestors else None
         if guard is None:
             guard = self._guard(call)
@@ -74,6 +78,14 @@ class Runner:
 
 
 # ---- streams ---------------------------------------------------------------------------------------------------------
+
+
+def _nothing() -> None:
+    """Stand in for a call that was cancelled before it began."""
+
+
+async def _nothing_async() -> None:
+    """Do the same as a coroutine."""
 
 
 def _send_all(function: Callable[..., Iterator[Any]], push: Callable[[Any], None], params: dict[str, Any]) -> None:

@@ -181,6 +181,8 @@ class Control:
             self.take(Call(message))
         elif kind == "cancel":
             self._cancel(*facts)
+        elif kind == "forget":
+            self._calls.forget(*facts)
         elif kind == "credit":
             self._credit(*facts)
         elif kind == "changed":
@@ -190,10 +192,9 @@ class Control:
 
     def _cancel(self, number: int) -> None:
         """Cancel a task; a plain function can only be told, and look for it when it likes."""
-        call = self._calls.get(number)
+        call = self._calls.cancel(number)
         if call is None:
             return
-        call.cancelled = True
         if call.task is not None:
             call.task.get_loop().call_soon_threadsafe(call.task.cancel)
         elif call.wanted is not None:

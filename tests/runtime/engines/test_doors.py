@@ -1,0 +1,168 @@
+"""What guarded code can ask of engines, and what it cannot."""
+
+from __future__ import annotations
+
+MODULE = """
+import asyncio
+from democrai_sandbox import sdk
+from democrai_sandbox.runtime import doors
+
+@sdk.action("open")
+async def open_stream(count=1):
+    return [doors.call("engines.open", ["engine", "demo", "numbers"], {}, None) for _ in range(count)]
+
+@sdk.action("next")
+async def next_item(token):
+    return await doors.call("engines.next", token)
+
+@sdk.action("close")
+async def close(tokens):
+    for token in tokens:
+        doors.call("engines.close", token)
+
+@sdk.action("both")
+async def both(token):
+    first = doors.call("engines.next", token)
+    try:
+        doors.call("engines.next", token)
+    except ValueError as error:
+        return [await first, str(error)]
+
+@sdk.action("settings")
+async def settings():
+    return sdk.engines.settings()
+
+@sdk.action("raw")
+async def raw(arguments):
+    return await doors.call("engines.call", *arguments)
+
+@sdk.action("blocking")
+def blocking():
+    return sdk.engines.call_blocking("demo", "double", {"number": 21})
+
+@sdk.action("misused")
+async def misused():
+    return sdk.engines.call_blocking("demo", "double", {"number": 21})
+
+@sdk.action("own loop")
+def own_loop():
+    return asyncio.run(sdk.engines.call("demo", "double", {"number": 4}))
+
+@sdk.action("wait")
+async def wait():
+    await sdk.engines.call("demo", "wait")
+
+@sdk.action("object")
+async def hand_over_an_object():
+    return await sdk.engines.call("demo", "double", {"number": object()})
+"""
+ENGINE = """
+import asyncio, itertools
+from democrai_sandbox import sdk
+
+@sdk.method("numbers")
+def numbers():
+    yield from itertools.count()
+
+@sdk.method("double")
+async def double(number):
+    return 2 * number
+
+@sdk.method("wait")
+async def wait():
+    place = sdk.data_dir() / "waiting"
+    place.write_text("yes")
+    try:
+        await asyncio.sleep(60)
+    finally:
+        place.write_text("no longer")
+"""
+
+
+def story_of_doors(world):
+    hosting = world.load(world.args[0])
+
+    async def story(runtime):
+        import asyncio
+        from pathlib import Path
+
+        from democrai_sandbox.access import Caller
+
+        uma, bob = Caller(user_id="uma", session_key="s1"), Caller(user_id="bob", session_key="s2")
+
+        async def act(action, *, module="one", caller=uma, **params):
+            return await hosting["outcome"](runtime.modules.action(module, action, params, caller))
+
+        await runtime.engines.install("demo")
+        (token,) = await act("open")
+        told = {
+            "first": await act("next", token=token),
+            "another module": await act("next", module="two", token=token),
+            "another user": await act("next", caller=bob, token=token),
+            "second": await act("next", token=token),
+            "both": await act("both", token=token),
+            "forged": await act("next", token="x"),
+            "odd": await act("next", token=["x"]),
+        }
+        await act("close", module="two", tokens=[token])
+        told["still"] = await act("next", token=token)
+        await act("close", tokens=[token, token, 5])
+        told["closed"] = await act("next", token=token)
+        told["many"] = await act("open", count=65)
+        told["settings"] = await act("settings")
+        wrong = {
+            "kind": [["enginee", "demo", "double"], {}, None],
+            "address": [["engine", 5, "double"], {}, None],
+            "short": [["engine"], {}, None],
+            "params": [["engine", "demo", "double"], [], None],
+            "time": [["engine", "demo", "double"], {"number": 1}, -1],
+            "text": [["engine", "demo", "double"], {"number": 1}, "5"],
+            "few": [],
+        }
+        told["wrong"] = {name: (await act("raw", arguments=value))["text"] for name, value in wrong.items()}
+        told["blocking"] = await act("blocking")
+        told["misused"] = await act("misused")
+        told["own loop"] = await act("own loop")
+        told["object"] = await act("object")
+        flag = Path(world.base, "data/engines/demo/waiting")
+        waiting = asyncio.create_task(act("wait"))
+        while not flag.exists():
+            await asyncio.sleep(0.02)
+        waiting.cancel()
+        for _ in range(200):
+            if flag.read_text() == "no longer":
+                break
+            await asyncio.sleep(0.02)
+        told["cancelled"] = flag.read_text()
+        return told
+
+    return hosting["serve"](world.base, story)
+
+
+def test_the_doors_to_engines(workshop):
+    """A stream belongs to who opened it, arguments are checked, and who gives up has the engine give up."""
+    workshop.module(MODULE, name="one")
+    workshop.module(MODULE, name="two")
+    workshop.extension(code=ENGINE)
+    told = workshop.host(story_of_doors)
+    no_stream = "there is no such stream"
+    assert [told["first"], told["second"]] == [[0], [1]]
+    for who in ("another module", "another user", "forged", "odd", "closed"):
+        assert no_stream in told[who]["text"], who
+    assert told["both"][0] == [2]
+    assert "being read already" in told["both"][1]
+    assert told["still"] == [3]
+    assert "more than 64 streams" in told["many"]["text"]
+    assert "only an engine or an extractor" in told["settings"]["text"]
+    assert "did you mean 'engine'" in told["wrong"]["kind"]
+    assert "expected the name of an engine" in told["wrong"]["address"]
+    assert "expected the name of an engine" in told["wrong"]["short"]
+    assert "/params" in told["wrong"]["params"]
+    assert "/timeout" in told["wrong"]["time"]
+    assert "/timeout" in told["wrong"]["text"]
+    assert "other arguments than it takes" in told["wrong"]["few"]
+    assert told["blocking"] == 42
+    assert "await sdk.engines.call" in told["misused"]["text"]
+    assert told["own loop"] == 8
+    assert told["object"]["error"] == "InvalidInputError"
+    assert told["cancelled"] == "no longer"
