@@ -20,7 +20,7 @@ from bench.cases import rules
 from bench.cases import access
 
 # isort: split
-from bench.cases import extensions, nesting, workers
+from bench.cases import extensions, nesting, provenance, workers
 from bench.registry import CASES
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "imports",
     "interpreter",
     "nesting",
+    "provenance",
     "rules",
     "sockets",
     "sweeps",

@@ -29,7 +29,7 @@ def subject_of(world, source, **names):
     return process_guard_context(subject="demo", allowed_paths=[world.root]).run(execute)
 
 
-KINDS = '''
+KINDS = """
 import functools, marshal, types
 
 def read(): return open(SECRET).read()
@@ -77,7 +77,7 @@ renamed = types.FunctionType(read.__code__.replace(co_name="other"), globals())
 def exchanged(): return open(SECRET).read()
 exchanged.__code__ = exchanged.__code__.replace(co_filename="elsewhere")
 by_partial = functools.partial(read)
-'''
+"""
 
 
 def every_kind(world):
@@ -396,8 +396,9 @@ import netrc, helpful
 def use(path): return helpful.Reader(path).text
 """,
     )
-    import helpful
     import netrc
+
+    import helpful
 
     with open(world.out("netrc"), "w") as file:
         file.write("machine a login b password c\n")

@@ -111,12 +111,13 @@ def digest_story(world):
         out["still"] = str((await runtime.tasks.status(foreign)).state)
         return out
 
-    return house.serve(story)
+    return house.serve(story, isolation={"module:digest": world.args[0]})
 
 
-def test_digest_works_in_the_background_as_the_module_it_is(tmp_path):
+@pytest.mark.parametrize("isolation", ["in_process", "process"])
+def test_digest_works_in_the_background_as_the_module_it_is(tmp_path, isolation):
     """Its tasks have the module's rights, the user and the session of the request, and no task of another module."""
-    told = Case(tmp_path).run(digest_story)
+    told = Case(tmp_path).run(digest_story, isolation)
     assert told["problems"] == {}
     assert told["collected"] == {"pages": 3, "for": "uma", "session": "s1"}
     assert told["status"]["state"] == "done"

@@ -62,7 +62,7 @@ def test_a_broken_manifest_is_listed_with_its_errors_and_the_others_are_found(mo
 
 def test_a_folder_without_a_manifest_is_listed_as_broken(modules):
     (modules / "empty").mkdir()
-    assert "no such file" in str(found(modules)["empty"].problems[0])
+    assert "no file manifest.json" in str(found(modules)["empty"].problems[0])
 
 
 def test_a_manifest_that_is_a_pipe_does_not_hold_up_the_registry(modules):

@@ -53,12 +53,13 @@ def sdk_story(world):
         out["picture"] = await act("picture", url=f"{house.web.url}/picture")
         return out
 
-    return house.serve(story)
+    return house.serve(story, isolation={"module:everything": world.args[1]})
 
 
-def test_the_examples_of_the_sdk_are_a_module_that_works(tmp_path):
-    """The Python on the page, from top to bottom, is a module without problems whose functions do what they say."""
-    told = Case(tmp_path).run(sdk_story, "\n".join(blocks("docs/sdk.md", "python")))
+@pytest.mark.parametrize("isolation", ["in_process", "process"])
+def test_the_examples_of_the_sdk_are_a_module_that_works(tmp_path, isolation):
+    """The Python on the page, from top to bottom, is a module whose functions do what they say, wherever it runs."""
+    told = Case(tmp_path).run(sdk_story, "\n".join(blocks("docs/sdk.md", "python")), isolation)
     assert told["problems"] == {}
     assert told["visit"] == {"by": "uma", "files": ["manifest.json"]}
     assert told["open"] == "found"

@@ -105,7 +105,7 @@ def _contents(file: Path) -> bytes:
             if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                 return stream.read(LARGEST_MANIFEST + 1)
     except FileNotFoundError:
-        problem = Problem("", "there is no such file")
+        problem = Problem("", f"there is no file {file.name}")
     except IsADirectoryError:
         problem = Problem("", "expected a file, got a folder", str(file / FILE_NAME))
     except OSError as error:

@@ -12,6 +12,8 @@ from .worker.interface import WorkerSpec
 from .worker.pool import Worker
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from democrai_sandbox.manifests import ModuleManifest, ToolDeclaration
     from democrai_sandbox.policy import Subject
 
@@ -24,13 +26,23 @@ class Workers:
     """The workers of subjects that are isolated; engines and extractors have theirs by nature, and apart."""
 
     def __init__(
-        self, settings: RuntimeSettings, host: Host, *, protected: tuple[str, ...], starter: Starter | None = None
+        self,
+        settings: RuntimeSettings,
+        host: Host,
+        *,
+        protected: tuple[str, ...],
+        on_end: Callable[[str], None] | None = None,
+        starter: Starter | None = None,
     ) -> None:
-        """Take what no subject may reach, as this process's own guard was told."""
+        """Take what no subject may reach, as this process's own guard was told.
+
+        ``on_end`` gets the label of a subject whose process has ended, to end what the host does for it.
+        """
         self._settings = settings
         self._host = host
         self._protected = protected
         self._starter = starter
+        self._on_end = on_end
         self._workers: dict[str, Worker] = {}
 
     def of_module(self, extension: Extension, manifest: ModuleManifest) -> Worker:
@@ -70,7 +82,7 @@ class Workers:
             start_timeout=self._settings.load_timeout,
             call_timeout=self._settings.call_timeout,
         )
-        worker = self._workers[spec.label] = Worker(spec, self._host, starter=self._starter)
+        worker = self._workers[spec.label] = Worker(spec, self._host, starter=self._starter, on_end=self._on_end)
         return worker
 
     def access_changed(self) -> None:

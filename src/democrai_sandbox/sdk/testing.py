@@ -38,7 +38,7 @@ from democrai_sandbox.runtime.worker.interface import Identity, WorkerSpec
 from democrai_sandbox.runtime.worker.pool import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
     from os import PathLike
     from typing import Self
 
@@ -104,11 +104,12 @@ class Extension:
         self._identity = Identity(user_id=user_id, session_key=session_key)
         self._timeout = timeout
         self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._worker: Worker | None = None
         self._scratch = tempfile.TemporaryDirectory(prefix="extension-test-")
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self._thread.start()
         self._worker = Worker(self._spec(), self._host)
         try:
             self._wait(self._worker.start())
@@ -121,6 +122,8 @@ class Extension:
         if self._worker is not None:
             self._wait(self._worker.stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(self._timeout)
+        self._loop.close()
         self._scratch.cleanup()
 
     # ---- calls -------------------------------------------------------------------------------------------------------
@@ -147,8 +150,9 @@ class Extension:
 
     def method(self, method: str, /, **params: Any) -> Any:
         """Call a method of an engine or extractor; one that yields gives a list."""
-        if self._running().surfaces_of("method").get(method):
-            return self._wait(self._listed(method, params))
+        running = self._running()
+        if running.surfaces_of("method").get(method):
+            return self._wait(_listed(running.worker.stream("method", method, params, caller=self._identity)))
         return self.call("method", method, **params)
 
     def call(self, kind: str, name: str, /, **params: Any) -> Any:
@@ -208,10 +212,6 @@ class Extension:
             start_timeout=self._timeout,
         )
 
-    async def _listed(self, method: str, params: dict[str, Any]) -> list[Any]:
-        stream = self._running().worker.stream("method", method, params, caller=self._identity)
-        return [item async for item in stream]
-
     def _running(self) -> _Running:
         if self._worker is None:
             raise ExtensionBroken("the extension is not running: use it in a with statement")
@@ -219,6 +219,10 @@ class Extension:
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(self._timeout * 2)
+
+
+async def _listed(stream: AsyncIterator[Any]) -> list[Any]:
+    return [item async for item in stream]
 
 
 class _Running(NamedTuple):

@@ -36,8 +36,7 @@ def by_approval(world):
     return {**told, "asked": [question for question in asked if question[3] == "network"]}
 
 
-@pytest.mark.parametrize("kind", ["engine", "extractor"])
-def test_a_file_from_another_host_is_refused_at_once(workshop, web, kind):
+def test_a_file_from_another_host_is_refused_at_once(workshop, web, kind="extractor"):
     """The error says what was refused; declared for the runtime phase it still is."""
     wheel = workshop.wheel("helper").name
     requirement = f"helper @ {web.url}/{wheel}"

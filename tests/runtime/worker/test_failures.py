@@ -83,6 +83,8 @@ def write(size):
 
 def killed_story(world):
     worker, host = make_worker(world, BAD)
+    ends = []
+    worker._on_end = ends.append
 
     async def story():
         await worker.start()
@@ -104,6 +106,7 @@ def killed_story(world):
         told["idle death"] = await worker.call("method", "add", {"a": 2})
         await worker.stop()
         told["gone"] = not is_alive(pid)
+        told["ends"] = ends
         return told
 
     return run(story)
@@ -116,6 +119,7 @@ def test_a_worker_that_is_killed_fails_the_calls_in_it_and_is_started_again(case
     assert told["codes"] == ["worker_crashed"]
     assert told["words"].splitlines()[1] == "  | going to sleep"
     assert told["native"] == ["worker_crashed:engine:demo: it was ended by signal SIGSEGV", True]
+    assert told["ends"] == ["engine:demo"] * 4
     assert (told["next"], told["another"], told["starts"], told["idle death"], told["gone"]) == (2, True, 2, 3, True)
 
 

@@ -161,7 +161,8 @@ class Inbox:
                 return [_decode(self.room[_SIZE:size], b"", 0)]
         if self._pieces:
             self._pieces += self.room[:size]
-            messages, done = self._messages(self._pieces)
+            with memoryview(self._pieces) as pieces:
+                messages, done = self._messages(pieces)
             del self._pieces[:done]
             return messages
         messages, done = self._messages(self.room[:size])
@@ -169,7 +170,7 @@ class Inbox:
             self._pieces += self.room[done:size]
         return messages
 
-    def _messages(self, data: bytearray | memoryview) -> tuple[list[Any], int]:
+    def _messages(self, data: memoryview) -> tuple[list[Any], int]:
         """Return the messages, and how many bytes they took."""
         messages: list[Any] = []
         at = 0
@@ -181,12 +182,13 @@ class Inbox:
             end = start + size + rest
             if len(data) < end:
                 break
-            messages.append(_decode(data[start : start + size], bytes(data[start + size : end]), blobs))
+            with data[start : start + size] as text, data[start + size : end] as raw:
+                messages.append(_decode(text, bytes(raw), blobs))
             at = end
         return messages, at
 
 
-def _decode(data: bytearray | memoryview, raw: bytes, blobs: int) -> Any:
+def _decode(data: memoryview, raw: bytes, blobs: int) -> Any:
     try:
         text = str(data, "ascii")
         if len(text) > _MOST_VALUES:

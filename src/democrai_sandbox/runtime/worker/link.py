@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import ExtensionUnknown, SandboxDenied
 from democrai_sandbox.policy import SandboxError, nearest
-from democrai_sandbox.runtime.outcomes import release
+from democrai_sandbox.runtime.outcomes import VALUE, release
 
 from .channel import Channel
 from .clerk import Clerk
@@ -229,6 +229,8 @@ class Link:
 
     def _released(self, outcome: Any) -> Any:
         """Read what a call came to. The worker may have made up anything."""
+        if type(outcome) is list and len(outcome) == 2 and outcome[0] == VALUE:  # noqa: PLR2004 - a kind and a value
+            return outcome[1]  # plain data by the way it came
         try:
             return release(outcome)
         except SandboxError:

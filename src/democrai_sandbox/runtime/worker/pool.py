@@ -34,11 +34,22 @@ _LONGEST_DELAY = 5.0
 class Worker:
     """One subject in a process of its own."""
 
-    def __init__(self, spec: WorkerSpec, host: Host, *, starter: Starter | None = None) -> None:
-        """Describe it; the process is started by the first call, or by ``start``."""
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        host: Host,
+        *,
+        starter: Starter | None = None,
+        on_end: Callable[[str], None] | None = None,
+    ) -> None:
+        """Describe it; the process is started by the first call, or by ``start``.
+
+        ``on_end`` gets the label whenever a process of it has ended: to end what the host does for it.
+        """
         self.spec = spec
         self._host = host
         self._starter: Starter = starter or PlainStarter()
+        self._on_end = on_end
         self._loop: asyncio.AbstractEventLoop | None = None
         self._link: Link | None = None
         self._starting: asyncio.Task[Link] | None = None
@@ -167,6 +178,7 @@ class Worker:
         try:
             await asyncio.sleep(max(0.0, self._not_before - loop.time()) if self._failures < _MOST_FAILURES else 0)
             link = Link(self.spec, self._host)
+            link.ended.add_done_callback(lambda _: self._gone(link))
             self.starts += 1
             await link.start(self._starter)
         except SandboxError as error:
@@ -176,7 +188,6 @@ class Worker:
             self._starting = None
         self._failures = 0
         self._link = link
-        link.ended.add_done_callback(lambda _: self._gone(link))
         return link
 
     def _note_failure(self, error: BaseException, now: float) -> None:
@@ -189,8 +200,10 @@ class Worker:
         """Forget a process that has ended. One that never did anything useful makes the next wait a little."""
         if self._link is link:
             self._link = None
-        if not link.has_served:
-            self._not_before = asyncio.get_running_loop().time() + _FIRST_DELAY
+            if not link.has_served:
+                self._not_before = asyncio.get_running_loop().time() + _FIRST_DELAY
+        if self._on_end is not None:
+            self._on_end(self.spec.label)
 
     def _tell_change(self) -> None:
         if self._link is not None:

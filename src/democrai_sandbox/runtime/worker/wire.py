@@ -53,8 +53,9 @@ class Wire:
                 return
             if sent == len(frame):
                 return
-            frame = frame[sent:]
+            self._unsent += memoryview(frame)[sent:]
             self._loop.add_writer(self._socket.fileno(), self._writable)
+            return
         self._unsent += frame
 
     def read(self) -> None:
