@@ -85,6 +85,7 @@ class Runtime:
         self._isolated = Workers(settings, self._workers, protected=shut, on_end=self.children.stop_of)
         self.modules = ModuleRuntime(settings, self.registry, self._declarations)
         self.tasks = TaskRuntime(self.store, self.modules.call, node=access.bus.node)
+        self._task_service = TaskService(self.tasks)
         self.engines = self._installed(ManifestKind.ENGINE, tuple(protected_paths))
         self.extractors = self._installed(ManifestKind.EXTRACTOR, tuple(protected_paths))
         self._tooling = Tooling()
@@ -100,6 +101,7 @@ class Runtime:
         self.children.open()
         self.mcp.open()
         self.media.open()
+        self._task_service.promises.open()
         self._tooling.promises.open()
         self.ai.elsewhere.promises.open()
         await self.engines.recover()
@@ -151,7 +153,7 @@ class Runtime:
 
     def _open_doors(self) -> None:
         everywhere: dict[str, Any] = {
-            **TaskService(self.tasks).services(),
+            **self._task_service.services(),
             **EngineDoors(self.engines, self.extractors).services(),
             **MediaDoors(self.media).services(),
             **mcp_services(self.mcp),

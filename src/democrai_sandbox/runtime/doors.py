@@ -11,7 +11,7 @@ import logging
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.errors import NoRuntime, RuntimeServiceFailed, SandboxDenied
+from democrai_sandbox.errors import NoRuntime, RuntimeServiceFailed, SandboxDenied, TamperDenied
 from democrai_sandbox.guard import Door, door
 from democrai_sandbox.guard.views import RawView
 from democrai_sandbox.policy import SandboxError
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from democrai_sandbox.guard import DenialRecorder
 
 _log = logging.getLogger(__name__)
+
+_FOR_NARROWED = frozenset({"cancelled", "declare", "output.write", "places", "request", "tasks.progress"})
+"""Services that give nothing which a caller could have given up. The others work by its declarations, and code that
+narrowed itself has fewer rights than these say."""
 
 _installed: Mapping[str, Door] = MappingProxyType({})
 
@@ -56,7 +60,10 @@ def _served(name: str, function: Callable[..., Any], recorder: DenialRecorder | 
     @functools.wraps(function)
     def serve(view: tuple[Any, ...] | None, *args: Any) -> Any:
         try:
-            return function(None if view is None else RawView(*view), *args)
+            caller = None if view is None else RawView(*view)
+            if caller is not None and caller.narrowed and name not in _FOR_NARROWED:
+                raise _narrowed(name, caller)  # noqa: TRY301 - denied like what the service itself denies
+            return function(caller, *args)
         except SandboxDenied as denial:
             _record(recorder, denial)
             raise
@@ -71,6 +78,11 @@ def _served(name: str, function: Callable[..., Any], recorder: DenialRecorder | 
         raise RuntimeServiceFailed(f"{name} failed in the runtime")
 
     return serve
+
+
+def _narrowed(name: str, caller: RawView) -> TamperDenied:
+    kind, subject = caller.actor
+    return TamperDenied(name, subject=subject, subject_kind=kind, chain=caller.labels)
 
 
 def _record(recorder: DenialRecorder | None, denial: SandboxDenied) -> None:

@@ -34,7 +34,8 @@ def story(world):
     store = open_runtime_store(f"sqlite:///{world.out('access.db')}")
     runtime = TaskRuntime(store, surface, node="n-1")
     runtime.declare("demo", "index")
-    doors.install(TaskService(runtime).services())
+    service = TaskService(runtime)
+    doors.install(service.services())
 
     async def start():
         return await tasks.start("index")
@@ -68,6 +69,7 @@ def story(world):
 
     async def host():
         await runtime.start()
+        service.promises.open()
         told["before"] = await outcome(lambda: tasks.status("x"))
         guard = process_guard_context(subject="demo", user_id="uma")
         told.update(await guard.run(body))

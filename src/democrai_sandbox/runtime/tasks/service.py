@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
-import logging
 from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.access.identity import Caller, identity_text
-from democrai_sandbox.errors import InvalidInputError, RuntimeServiceFailed, TamperDenied
+from democrai_sandbox.errors import InvalidInputError, TamperDenied
 from democrai_sandbox.guard import served
-from democrai_sandbox.policy import SandboxError, SubjectKind
+from democrai_sandbox.policy import SubjectKind
 from democrai_sandbox.runtime.children.rights import denied
+from democrai_sandbox.runtime.promises import Promises
 from democrai_sandbox.runtime.store import Progress, Task, TaskFilter, TaskState, TaskUnknown
 from democrai_sandbox.runtime.store.documents import progress_to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
 
     from democrai_sandbox.guard.views import RawView
 
     from .runtime import TaskRuntime
 
-_log = logging.getLogger(__name__)
 _EXACT = 1
 _PATIENCE = 30.0
 
@@ -34,7 +31,8 @@ class TaskService:
     def __init__(self, runtime: TaskRuntime) -> None:
         """Work for a runtime of tasks."""
         self._runtime = runtime
-        self._working: set[asyncio.Task[Any]] = set()
+        self.promises = Promises("tasks", patience=_PATIENCE)
+        """Answers once it is open, on the host's loop."""
 
     def services(self) -> dict[str, Callable[..., Any]]:
         """Return what is to be installed as doors."""
@@ -51,21 +49,21 @@ class TaskService:
         module = _module_of(view, "tasks.start")
         if type(name) is not str:
             raise InvalidInputError.of(f"expected a text, got {type(name).__name__}", pointer="/name")
-        return self._answer(
+        return self.promises.promise(
             self._runtime.submit(module, name, params, _caller_of(view), timeout=timeout)  # type: ignore[arg-type] # checked there
         )
 
     def status(self, view: RawView | None, task_id: object) -> Any:
         """Answer with what is known about a task of the calling module."""
-        return self._answer(self._shown(_module_of(view, "tasks.status"), task_id))
+        return self.promises.promise(self._shown(_module_of(view, "tasks.status"), task_id))
 
     def listed(self, view: RawView | None, name: object, states: object, limit: object) -> Any:
         """Answer with the tasks of the calling module, the newest first."""
-        return self._answer(self._listed(_module_of(view, "tasks.list"), name, states, limit))
+        return self.promises.promise(self._listed(_module_of(view, "tasks.list"), name, states, limit))
 
     def cancel(self, view: RawView | None, task_id: object) -> Any:
         """Have a task of the calling module ended; answers whether there was something to end."""
-        return self._answer(self._cancel(_module_of(view, "tasks.cancel"), task_id))
+        return self.promises.promise(self._cancel(_module_of(view, "tasks.cancel"), task_id))
 
     def progress(self, view: RawView | None, fraction: object, message: object) -> None:
         """Keep what the task says in which this is called. Outside a task there is nobody to tell."""
@@ -112,52 +110,6 @@ class TaskService:
     async def _cancel(self, module: str, task_id: object) -> bool:
         task = await self._own(module, task_id)
         return await self._runtime.cancel(task.id)
-
-    def _answer(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Do the work on the host's loop. What guarded code gets shows nothing of it: no task, no frame."""
-        loop = self._runtime.loop
-        if loop is None:
-            work.close()
-            raise RuntimeServiceFailed("tasks are not served: the runtime is not running")
-        if asyncio._get_running_loop() is loop:  # noqa: SLF001 - get_running_loop raises where there is none
-            future: asyncio.Future[Any] = loop.create_future()
-            self._work(loop, future, work)
-            return future
-        waiting: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        loop.call_soon_threadsafe(self._work, loop, waiting, work, context=Context())
-        try:
-            return waiting.result(_PATIENCE)
-        except TimeoutError:
-            raise RuntimeServiceFailed("the runtime of tasks does not answer") from None
-
-    def _work(self, loop: asyncio.AbstractEventLoop, future: Any, work: Coroutine[Any, Any, Any]) -> None:
-        """Begin in a context of its own: whoever asks may be guarded, and the host's work is not."""
-        task = loop.create_task(_settle(future, work), context=Context())
-        self._working.add(task)
-        task.add_done_callback(self._working.discard)
-
-
-async def _settle(future: Any, work: Coroutine[Any, Any, Any]) -> None:
-    result, error = None, None
-    try:
-        result = await work
-    except Exception as raised:  # noqa: BLE001 - told to who waits
-        error = _without_frames(raised)
-    if future.done():
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)
-
-
-def _without_frames(error: Exception) -> SandboxError:
-    """Return an error that can be handed to guarded code: the frames of the host hold what it works with."""
-    if not isinstance(error, SandboxError):
-        _log.error("a service of tasks failed", exc_info=error)
-        error = RuntimeServiceFailed("tasks failed in the runtime")
-    error.__cause__ = error.__context__ = None
-    return error.with_traceback(None)
 
 
 def shown(task: Task) -> dict[str, Any]:

@@ -1,0 +1,92 @@
+"""Services of the runtime: reached by name, told by the core who asks, and closed to who has narrowed itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.guard.harness import Case
+
+
+@pytest.fixture
+def case(tmp_path):
+    """A private world in which a body runs in a process of its own."""
+    return Case(tmp_path)
+
+
+def serving_calls(world):
+    from democrai_sandbox.errors import InvalidInputError, SubprocessDenied
+    from democrai_sandbox.guard import process_guard_context
+    from democrai_sandbox.runtime import doors
+
+    recorded = []
+
+    class Recorder:
+        def record(self, denial):
+            recorded.append(str(denial))
+
+    def denies(view):
+        raise SubprocessDenied("x", subject="demo")
+
+    def breaks(view):
+        secret = object()
+        raise OSError("the host's own trouble", secret)
+
+    def refuses(view):
+        raise InvalidInputError.of("not so")
+
+    services = {
+        "who": lambda view: list(view.labels),
+        "request": lambda view: "harmless",
+        "denies": denies,
+        "breaks": breaks,
+        "refuses": refuses,
+        "two": lambda view, a, b: a + b,
+    }
+    doors.install(services, recorder=Recorder())
+
+    def told(name, *args):
+        try:
+            return doors.call(name, *args)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+
+    def subject():
+        inner = process_guard_context(subject="demo", allowed_paths=[])
+        return {
+            "who": told("who"),
+            "denies": told("denies"),
+            "breaks": told("breaks"),
+            "refuses": told("refuses"),
+            "two": told("two", 1, 2),
+            "one": told("two", 1),
+            "unknown": told("unknown"),
+            "narrowed": inner.run(told, "who"),
+            "narrowed but harmless": inner.run(told, "request"),
+            "install": told_install(),
+        }
+
+    def told_install():
+        try:
+            doors.install({"mine": subject})
+        except Exception as error:
+            return type(error).__name__
+        return "installed"
+
+    return [process_guard_context(subject="demo", allowed_paths=[world.root]).run(subject), recorded]
+
+
+def test_a_service_answers_who_asks_and_shows_nothing_of_the_host_when_it_fails(case):
+    told, recorded = case.run(serving_calls)
+    assert told == {
+        "who": ["module:demo"],
+        "denies": "SubprocessDenied: sandbox_subprocess_denied:x",
+        "breaks": "RuntimeServiceFailed: breaks failed in the runtime",
+        "refuses": "InvalidInputError: not so",
+        "two": 3,
+        "one": "RuntimeServiceFailed: two was called with other arguments than it takes",
+        "unknown": "NoRuntime: no runtime serves unknown in this process",
+        "narrowed": "TamperDenied: sandbox_guard_denied:who",
+        "narrowed but harmless": "harmless",
+        "install": "TamperDenied",
+    }
+    assert recorded[:2] == ["sandbox_subprocess_denied:x", "sandbox_guard_denied:who"]
