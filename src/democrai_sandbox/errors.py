@@ -46,6 +46,8 @@ __all__ = [
     "StoreUnavailable",
     "SubprocessDenied",
     "TamperDenied",
+    "TaskQueueFull",
+    "TaskUnknown",
 ]
 
 _SOCKET_HINTS = {
@@ -380,3 +382,15 @@ class InstallFailed(SandboxError, RuntimeError):  # noqa: N818 - it says what ha
     """An environment could not be built; the one before it, if any, is still in use."""
 
     code = "extension_install_failed"
+
+
+class TaskUnknown(SandboxError, LookupError):  # noqa: N818 - it says what happened
+    """No task has this id, or none that the one who asks may see."""
+
+    code = "runtime_task_unknown"
+
+
+class TaskQueueFull(SandboxError, RuntimeError):  # noqa: N818 - it says what happened
+    """As many tasks of the module wait as may; this one was not taken."""
+
+    code = "runtime_task_queue_full"

@@ -70,7 +70,9 @@ class Workers:
             kind=subject.kind.value,
             name=subject.name,
             folder=extension.folder,
-            interpreter=sys.executable,
+            # With the host's own packages: what a module may import does not depend on where it runs.
+            interpreter=str(getattr(sys, "_base_executable", sys.executable)),
+            environment=sys.prefix,
             entry=manifest.entry,
             data_dir=data,
             access=rules_to_json(declared.access or ()),

@@ -61,7 +61,7 @@ def describe(error: BaseException) -> Outcome:
     if _INVALID.get(name) is type(error) and isinstance(error, InvalidInputError):
         return (INVALID, name, [[item.pointer, item.message, item.suggestion] for item in error.problems])
     if type(error) is not errors.ExtensionFailed and type(error) in _ours(name):
-        return (REFUSED, name, _text(error))
+        return (REFUSED, name, _text(error), *_parts(error))
     lines = traceback.format_exception(error, limit=-20)
     return (FAILED, name, _text(error), "".join(lines)[-_LONGEST_TEXT:])
 
@@ -108,14 +108,20 @@ def _denial(name: str, facts: dict[str, Any]) -> errors.SandboxDenied:
     return denial
 
 
-def _refusal(name: str, message: str) -> SandboxError:
-    """Return another error of the sandbox; one that cannot be made of its text alone is told by its name."""
+def _refusal(name: str, message: str, *parts: str) -> SandboxError:
+    """Return another error of the sandbox, made of its parts or its text; one that cannot be is told by its name."""
     for kind in _ours(name):
         try:
-            return kind(message)
+            return kind(*(parts or (message,)))
         except TypeError:
             continue
     return errors.ExtensionFailed(message, kind=name)
+
+
+def _parts(error: BaseException) -> tuple[str, ...]:
+    """Return what an error of ours is made of, where its class takes more than a text."""
+    parts = getattr(error, "parts", ())
+    return tuple(part for part in parts if type(part) is str) if type(parts) is tuple else ()
 
 
 def _ours(name: str) -> list[type[SandboxError]]:

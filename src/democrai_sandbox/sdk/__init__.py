@@ -5,7 +5,7 @@ from __future__ import annotations
 from . import access, ai, engines, mcp, media, tasks
 from .ai import agent, pipeline, tool
 from .declaring import action, command, method, render, task
-from .requesting import Request, data_dir, extension_dir, request
+from .requesting import Request, cancelled, data_dir, extension_dir, request
 
 __all__ = [
     "Request",
@@ -13,6 +13,7 @@ __all__ = [
     "action",
     "agent",
     "ai",
+    "cancelled",
     "command",
     "data_dir",
     "engines",

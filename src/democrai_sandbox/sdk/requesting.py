@@ -32,3 +32,11 @@ def data_dir() -> Path:
 def extension_dir() -> Path:
     """Return the folder with this extension's manifest and code, which it can read."""
     return Path(doors.call("places")[1])
+
+
+def cancelled() -> bool:
+    """Tell whether this call was cancelled. A coroutine is told by its cancellation; a plain function has to look.
+
+    In the host's own process nothing can tell a plain function: it is always False there.
+    """
+    return bool(doors.is_served("cancelled") and doors.call("cancelled"))

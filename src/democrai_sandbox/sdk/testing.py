@@ -198,7 +198,8 @@ class Extension:
             kind=self._manifest.kind.value,
             name=self._manifest.name,
             folder=str(self._folder),
-            interpreter=sys.executable,
+            interpreter=str(getattr(sys, "_base_executable", sys.executable)),
+            environment=sys.prefix,
             entry=getattr(self._manifest, "entry", ""),
             data_dir=str(self.data_dir),
             # Nothing is declared inside, so that everything is asked for here, and written down.

@@ -65,6 +65,10 @@ def request():
     )
     return str(said.code)
 
+@sdk.method("spawn")
+async def spawn():
+    return await sdk.tasks.run_subprocess(["/bin/true"])
+
 @sdk.method("fail")
 def fail():
     raise LookupError("nothing here")
@@ -101,6 +105,7 @@ def conversation(world):
         told["pending"] = [list(item.chain) for item in pending if "example" in item.raw_target]
         told["some"] = await act("listen", most=3)
         told["all"] = await act("all")
+        told["spawn"] = await act("ask", method="spawn", params={})
         told["fail"] = await act("ask", method="fail", params={})
         told["unknown"] = await act("ask", method="who", params={}, name="dmeo")
         told["kind"] = await act("ask", method="who", params={}, kind="module")
@@ -131,6 +136,7 @@ def test_a_module_calls_an_engine(workshop):
     assert told["pending"] == [["module:demo", "engine:demo"]]
     assert told["some"] == [0, 1, 2]
     assert told["all"] == [0, 1, 2]
+    assert told["spawn"]["error"] == "SubprocessDenied"
     assert "LookupError: nothing here" in told["fail"]["text"]
     assert "did you mean 'demo'" in told["unknown"]["text"]
     assert "expected engine or extractor" in told["kind"]["text"]

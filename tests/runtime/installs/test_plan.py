@@ -142,7 +142,11 @@ class TestSweep:
 
 def test_only_one_builds_at_a_time(place):
     """In this process and all others."""
-    with place.locked(), pytest.raises(InstallBusy), place.locked():
-        pass
+    assert not place.is_busy()
+    with place.locked(), pytest.raises(InstallBusy):
+        assert place.is_busy()
+        with place.locked():
+            pass
+    assert not place.is_busy()
     with place.locked() as lock:
         assert lock > 2

@@ -6,8 +6,8 @@
  * looked through: the innermost marked one decides as whom it runs. Only frames count that came after the state in
  * force was entered: those below it have called for it, and it stands for them.
  *
- * The mark is a state of that subject's policy, kept in the code object's extra slot: out of reach of Python, not copied
- * with the code, and gone when the code is. While there is no marked code, nobody looks. */
+ * The mark is a state of that subject's policy, kept in the code object's extra slot: out of reach of Python, not
+ * copied with the code, and gone when the code is. While there is no marked code, nobody looks. */
 #define Py_BUILD_CORE 1
 #include "core.h"
 
@@ -27,7 +27,7 @@
 typedef struct _PyInterpreterFrame Frame;
 
 Py_ssize_t residents = 0;
-static Py_ssize_t extra = -1;                    /* our place among the extras of a code object */
+static Py_ssize_t extra = -1;                  /* our place among the extras of a code object */
 static PyInterpreterState *interpreter = NULL; /* in which it is ours; another one numbers its own */
 
 /* ---- frames ------------------------------------------------------------------------------------ */

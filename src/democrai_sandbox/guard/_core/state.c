@@ -12,7 +12,7 @@ Policy *runtime_policy = NULL, *code_policy = NULL;
 
 static FAST_THREAD_LOCAL State *thread_floor = NULL;
 static FAST_THREAD_LOCAL void *thread_boundary = NULL; /* the frame from which the floor was entered */
-static PyObject *clean_context; /* below */
+static PyObject *clean_context;                        /* below */
 
 State *floor_get(void)
 {
@@ -128,14 +128,19 @@ static State *entered_state(void)
     return state != NULL && state_descends(state, floor) ? state : floor;
 }
 
+/* Whether files, imports and processes are free here: then it matters whose code is running. */
+static bool is_open(const State *state)
+{
+    return state == NULL || state->mode == MODE_BYPASS || state_guards_network_only(state);
+}
+
 State *state_current(void)
 {
     if (LIKELY(live_states == 0)) {
         return NULL;
     }
     State *state = entered_state();
-    bool restricted = state != NULL && state->mode != MODE_BYPASS && !state_guards_network_only(state);
-    if (residents == 0 || restricted) {
+    if (LIKELY(residents == 0) || !is_open(state)) {
         return state;
     }
     State *resident = resident_running(state, thread_boundary);

@@ -88,7 +88,7 @@ class Installer:
         )
 
     def _state(self, installed: Installed | None) -> InstallState:
-        if self._running:
+        if self._running or self.place.is_busy():
             return InstallState.INSTALLING
         if installed is None:
             return InstallState.MISSING

@@ -129,6 +129,20 @@ class Place:
         finally:
             os.close(descriptor)
 
+    def is_busy(self) -> bool:
+        """Tell whether somebody builds here, in this process or another."""
+        try:
+            descriptor = os.open(self.root / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
     def sweep(self) -> list[str]:
         """Remove every environment that neither counts nor is used; to be called with the lock held."""
         installed = self.installed()

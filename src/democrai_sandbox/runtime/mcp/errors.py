@@ -20,6 +20,11 @@ class McpError(SandboxError, RuntimeError):
         self.why = printable(why)
         super().__init__(f"{server}: {self.why}")
 
+    @property
+    def parts(self) -> tuple[str, str]:
+        """What it is made of again on the other side of a guard or a process."""
+        return self.server, self.why
+
     def __str__(self) -> str:
         """Return the code, the server and the reason."""
         return f"{self.code}:{self.server}: {self.why}"

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+from democrai_sandbox.errors import TaskUnknown
 from democrai_sandbox.policy import SandboxError
 
-
-class TaskUnknown(SandboxError, LookupError):  # noqa: N818 - it says what happened
-    """No task has this id, or none that the one who asks may see."""
-
-    code = "runtime_task_unknown"
+__all__ = ["EntryExists", "EntryUnknown", "TaskUnknown"]
 
 
 class EntryUnknown(SandboxError, LookupError):  # noqa: N818 - it says what happened

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from democrai_sandbox.errors import TaskQueueFull
+
 from .interface import SurfaceRunner
-from .jobs import TaskQueueFull
 from .runtime import TaskRuntime
 from .service import TaskService
 from .settings import TaskSettings

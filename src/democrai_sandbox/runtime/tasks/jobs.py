@@ -6,7 +6,8 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.policy import SandboxError, Subject, SubjectKind
+from democrai_sandbox.errors import TaskQueueFull
+from democrai_sandbox.policy import Subject, SubjectKind
 from democrai_sandbox.runtime.store import NewTask, Progress, TaskOrigin
 
 if TYPE_CHECKING:
@@ -21,12 +22,6 @@ if TYPE_CHECKING:
 def subject_of(module: str, name: str) -> Subject:
     """Return a task as it is named in chains; refuse a name that could not be."""
     return Subject(SubjectKind.TASK, f"{module}.{name}")
-
-
-class TaskQueueFull(SandboxError, RuntimeError):  # noqa: N818 - it says what happened
-    """As many tasks of the module wait as may; this one was not taken."""
-
-    code = "runtime_task_queue_full"
 
 
 @dataclass(eq=False, slots=True)

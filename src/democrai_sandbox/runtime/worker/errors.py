@@ -19,6 +19,11 @@ class WorkerFailed(SandboxError, RuntimeError):  # noqa: N818 - named after its 
         self.why = why
         self.output = output
 
+    @property
+    def parts(self) -> tuple[str, str]:
+        """What it is made of again on the other side of a guard or a process."""
+        return self.label, self.why
+
     def __str__(self) -> str:
         """Return one line."""
         return f"{self.code}:{self.label}: {self.why}"
