@@ -100,3 +100,78 @@ def test_the_variables_of_the_runtime_and_of_the_host_are_not_for_guarded_code(c
     assert ordinary == [3, "ordinary", True]
     assert own == "of the host"
     assert cleared == "sandbox_guard_denied:frame.clear"
+
+
+def own_names(world):
+    from democrai_sandbox import policy
+    from democrai_sandbox.guard import external, process_guard_context
+
+    def subject():
+        found = {}
+        vars(external)["ask_external_access"] = None
+        external.ask_external_access.__globals__["_LOCKED"] = None
+        policy.__dict__["Subject"] = None
+        found["dictionaries"] = [external.ask_external_access is not None, external._LOCKED is not None]
+        found["class"] = policy.Subject is not None
+
+        def own():
+            return found
+
+        found["own"] = [own.__globals__ is globals(), own.__closure__ is not None]
+        function = external.ask_external_access
+        for name, value in (("__defaults__", ()), ("__kwdefaults__", {"register_request": False})):
+            found[name] = world.verdict(setattr, function, name, value)
+        found["code"] = world.verdict(setattr, function, "__code__", own.__code__)
+        found["reload"] = world.verdict(__import__("importlib").reload, external)
+        return found
+
+    def imports():
+        """A module of ours that nobody has loaded yet is imported as ever."""
+        import democrai_sandbox.manifests.covering as covering
+
+        return callable(covering.covers)
+
+    before = external.ask_external_access.__kwdefaults__["register_request"]
+    return [
+        process_guard_context(subject="demo").run(subject),
+        process_guard_context(subject="demo").run(imports),
+        before,
+    ]
+
+
+def test_our_modules_and_functions_are_read_and_not_written(case):
+    """The dictionary of a module, found through the module or any function in it, is a copy for guarded code."""
+    found, imported, default = case.run(own_names)
+    assert found.pop("reload") in {"ok", "TamperDenied"}
+    assert found == {
+        "dictionaries": [True, True],
+        "class": True,
+        "own": [True, True],
+        "__defaults__": "TamperDenied",
+        "__kwdefaults__": "TamperDenied",
+        "code": "TamperDenied",
+    }
+    assert imported
+    assert default is True
+
+
+def bound_to(world):
+    from democrai_sandbox.guard import process_guard_context
+    from democrai_sandbox.runtime.output import Output
+
+    output = Output()
+    method = output.add
+
+    class Own:
+        def method(self):
+            return 1
+
+    def subject():
+        own = Own()
+        return [method.__self__ is None, own.method.__self__ is own, Output.add.__closure__]
+
+    return [process_guard_context(subject="demo").run(subject), method.__self__ is output]
+
+
+def test_a_method_of_ours_does_not_lead_to_its_object(case):
+    assert case.run(bound_to) == [[True, True, None], True]

@@ -7,8 +7,13 @@ and whoever called it is told at once.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
+
+from .hidden import hidden
+
+if TYPE_CHECKING:
+    from democrai_sandbox.guard import Door
 
 GRACE_SECONDS = 1.0
 
@@ -52,6 +57,7 @@ class Deadlines:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin with none."""
         self._loop = loop
+        self._due = hidden(self._fire)
         self._pending: dict[int, Deadline] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._next = float("inf")
@@ -72,7 +78,7 @@ class Deadlines:
         if self._timer is not None:
             self._timer.cancel()
         self._next = when
-        self._timer = self._loop.call_at(when, self._fire)
+        self._timer = self._loop.call_at(when, self._due)
 
     def _fire(self) -> None:
         self._timer, self._next = None, float("inf")
@@ -85,13 +91,23 @@ class Deadlines:
             self._arm(min(deadline.when for deadline in self._pending.values()))
 
 
-_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Deadlines] = WeakKeyDictionary()
-
-
 def deadlines() -> Deadlines:
     """Return those of the running loop."""
-    loop = asyncio.get_running_loop()
-    found = _loops.get(loop)
-    if found is None:
-        found = _loops[loop] = Deadlines(loop)
+    found: Deadlines = _of(asyncio.get_running_loop())
     return found
+
+
+def _keep() -> Door:
+    """Return what finds the deadlines of a loop. In a variable of this module guarded code could put its own off."""
+    loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Deadlines] = WeakKeyDictionary()
+
+    def find(loop: asyncio.AbstractEventLoop) -> Deadlines:
+        found = loops.get(loop)
+        if found is None:
+            found = loops[loop] = Deadlines(loop)
+        return found
+
+    return hidden(find)
+
+
+_of = _keep()

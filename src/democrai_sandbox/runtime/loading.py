@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from democrai_sandbox.guard import own_code
 from democrai_sandbox.policy import InvalidInputError
 
+from .outcomes import know_errors
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -119,6 +121,7 @@ def preload() -> None:
     """
     for name in ("democrai_sandbox.sdk", "asyncio", "http.client", "json", "ssl", "traceback"):
         importlib.import_module(name)
+    know_errors()
 
 
 def import_entry(package: str, entry: str) -> None:

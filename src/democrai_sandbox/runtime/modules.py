@@ -13,6 +13,7 @@ from democrai_sandbox.policy import Problem, SandboxError, nearest
 
 from .activation import Activation
 from .calls import check_params, run_surface
+from .hidden import hidden
 from .loading import Surface, import_entry, prepare
 from .outcomes import capture, release
 from .settings import Isolation
@@ -191,7 +192,7 @@ class ModuleRuntime:
             outcome.append(activation.guard(nobody).run(capture, import_entry, package, entry))
 
         self._declarations.begin(label)
-        thread = threading.Thread(target=work, name=f"load-{label}", daemon=True)
+        thread = threading.Thread(target=hidden(work), name=f"load-{label}", daemon=True)
         thread.start()
         thread.join(self._settings.load_timeout)
         surfaces = self._declarations.end(label)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import traceback
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox import errors
@@ -17,7 +18,7 @@ from democrai_sandbox.guard import plain
 from democrai_sandbox.policy import AccessDecision, DecisionCode, InvalidInputError, Problem, SandboxError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
 VALUE = "value"
 DENIED = "denied"
@@ -26,11 +27,13 @@ REFUSED = "refused"
 FAILED = "failed"
 
 _LONGEST_TEXT = 20_000
+_UNTOLD = "(its text cannot be had)"
 _CLASSES: dict[str, type[Any]] = {
     name: kind for name in errors.__all__ if isinstance(kind := getattr(errors, name), type)
 }
-_DENIALS = {name: kind for name, kind in _CLASSES.items() if issubclass(kind, errors.SandboxDenied)}
-_INVALID = {name: kind for name, kind in _CLASSES.items() if issubclass(kind, InvalidInputError)}
+_DENIALS = MappingProxyType({name: kind for name, kind in _CLASSES.items() if issubclass(kind, errors.SandboxDenied)})
+_INVALID = MappingProxyType({name: kind for name, kind in _CLASSES.items() if issubclass(kind, InvalidInputError)})
+_known: Mapping[str, tuple[type[SandboxError], ...]] | None = None
 
 Outcome = tuple[Any, ...]
 
@@ -54,7 +57,15 @@ async def capture_async(function: Callable[..., Awaitable[Any]], /, *args: Any, 
 
 
 def describe(error: BaseException) -> Outcome:
-    """Return an exception as plain data."""
+    """Return an exception as plain data, whatever its own code makes of being looked at: that must not get out."""
+    try:
+        told: Outcome = plain(_described(error))
+    except BaseException:  # noqa: BLE001 - properties that a traceback reads are the extension's, and may raise an exit
+        return (FAILED, "Exception", _UNTOLD, "")
+    return told
+
+
+def _described(error: BaseException) -> Outcome:
     name = type(error).__name__
     if _DENIALS.get(name) is type(error) and isinstance(error, errors.SandboxDenied):
         return (DENIED, name, _denial_facts(error))
@@ -71,15 +82,24 @@ def release(outcome: Any) -> Any:
     kind, *facts = plain(outcome)
     if kind == VALUE:
         return facts[0]
+    try:
+        error = _rebuilt(kind, facts)
+    except (LookupError, TypeError, ValueError, AttributeError):  # an error of ours with facts that it cannot have
+        error = errors.ExtensionFailed(_UNTOLD, kind="Exception")
+    raise error
+
+
+def _rebuilt(kind: Any, facts: list[Any]) -> BaseException:
     if kind == DENIED:
-        raise _denial(*facts)
+        return _denial(*facts)
     if kind == INVALID:
         name, problems = facts
-        raise _INVALID[name](Problem(*problem) for problem in problems)
+        found: BaseException = _INVALID[name](Problem(*problem) for problem in problems)
+        return found
     if kind == REFUSED:
-        raise _refusal(*facts)
+        return _refusal(*facts)
     name, message, trace = facts
-    raise errors.ExtensionFailed(message, kind=name, traceback=trace)
+    return errors.ExtensionFailed(message, kind=name, traceback=trace)
 
 
 def _denial_facts(error: errors.SandboxDenied) -> dict[str, Any]:
@@ -124,15 +144,31 @@ def _parts(error: BaseException) -> tuple[str, ...]:
     return tuple(part for part in parts if type(part) is str) if type(parts) is tuple else ()
 
 
-def _ours(name: str) -> list[type[SandboxError]]:
+def know_errors() -> None:
+    """Settle which errors are this distribution's: those there are now, before any code of an extension is loaded.
+
+    A class that an extension makes later can look like one of ours, and would be called here, outside its guard.
+    """
+    global _known  # noqa: PLW0603 - settled once
+    if _known is None:
+        _known = MappingProxyType(_all_errors())
+
+
+def _ours(name: str) -> tuple[type[SandboxError], ...]:
     """Return the errors of this distribution with a name; a class that somebody else made up is not among them."""
-    found, waiting = [], [SandboxError]
+    return (_all_errors() if _known is None else _known).get(name, ())
+
+
+def _all_errors() -> dict[str, tuple[type[SandboxError], ...]]:
+    found: dict[str, tuple[type[SandboxError], ...]] = {}
+    waiting = [SandboxError]
     while waiting:
         kind = waiting.pop()
         waiting += kind.__subclasses__()
+        name = kind.__name__
         place = sys.modules.get(kind.__module__) if kind.__module__.startswith("democrai_sandbox.") else None
-        if kind.__name__ == name and getattr(place, name, None) is kind:
-            found.append(kind)
+        if getattr(place, name, None) is kind:
+            found[name] = (*found.get(name, ()), kind)
     return found
 
 
@@ -140,5 +176,5 @@ def _text(error: BaseException) -> str:
     try:
         text = str(error)
     except BaseException:  # noqa: BLE001 - __str__ is the extension's, and may want to end the interpreter
-        return "(its text cannot be had)"
+        return _UNTOLD
     return str.encode(text, "utf-8", "backslashreplace").decode()[:_LONGEST_TEXT]

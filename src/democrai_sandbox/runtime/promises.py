@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from democrai_sandbox.errors import RuntimeServiceFailed
 from democrai_sandbox.policy import SandboxError
 
+from .hidden import hidden
+
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
@@ -34,6 +36,9 @@ class Promises:
         self._patience = patience
         self._loop: asyncio.AbstractEventLoop | None = None
         self._working: set[asyncio.Task[None]] = set()
+        # The loop shows what it is to call, and a task what comes after it.
+        self._begin_there = hidden(self._begin)
+        self._forget = hidden(self._working.discard)
 
     def open(self) -> None:
         """Work on the loop that runs here, which is the host's."""
@@ -50,7 +55,7 @@ class Promises:
             self._begin(loop, future, work)
             return future
         waiting: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        loop.call_soon_threadsafe(self._begin, loop, waiting, work, context=Context())
+        loop.call_soon_threadsafe(self._begin_there, loop, waiting, work, context=Context())
         try:
             return waiting.result(self._patience)
         except TimeoutError:
@@ -60,7 +65,7 @@ class Promises:
     def _begin(self, loop: asyncio.AbstractEventLoop, future: AnyFuture, work: Coroutine[Any, Any, Any]) -> None:
         task = loop.create_task(self._settle(future, work), context=Context())
         self._working.add(task)
-        task.add_done_callback(self._working.discard)
+        task.add_done_callback(self._forget)
 
     async def _settle(self, future: AnyFuture, work: Coroutine[Any, Any, Any]) -> None:
         """Work until it is done or nobody waits any more; then say what came of it."""

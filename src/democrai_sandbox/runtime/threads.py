@@ -12,6 +12,8 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from .hidden import hidden
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -29,6 +31,8 @@ class Threads:
         self._lock = threading.Lock()
         self._started = 0
         self._idle = 0
+        # Threads can be listed, with their functions; one that led to the queue would let guarded code put jobs in.
+        self._serve = hidden(self._work)
 
     def submit(self, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         """Run a function in a thread and return its future on the running loop. It may be abandoned, not stopped."""
@@ -37,7 +41,7 @@ class Threads:
         with self._lock:
             if self._idle <= 0 and self._started < self._most:
                 self._started += 1
-                threading.Thread(target=self._work, name=f"{self._name}-{self._started}", daemon=True).start()
+                threading.Thread(target=self._serve, name=f"{self._name}-{self._started}", daemon=True).start()
             else:
                 self._idle -= 1
         self._jobs.put((loop, future, function, args))

@@ -107,10 +107,16 @@ static bool same_code(PyObject *function, PyObject *value)
 /* Giving a function other code would make the host run it as its own. */
 static int on_setattr_event(State *state, PyObject *args)
 {
-    PyObject *name = item(args, 1);
-    if (PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, "__code__") == 0 &&
-        !same_code(item(args, 0), item(args, 2))) {
-        deny_text(state, DENY_TAMPER, "__code__");
+    PyObject *name = item(args, 1), *function = item(args, 0);
+    if (!PyUnicode_Check(name) || !PyFunction_Check(function)) {
+        return 0;
+    }
+    bool code = PyUnicode_CompareWithASCIIString(name, "__code__") == 0;
+    bool defaults = PyUnicode_CompareWithASCIIString(name, "__defaults__") == 0 ||
+                    PyUnicode_CompareWithASCIIString(name, "__kwdefaults__") == 0;
+    bool ours = code_is_ours((PyCodeObject *)PyFunction_GET_CODE(function));
+    if ((code && !same_code(function, item(args, 2))) || (defaults && ours)) {
+        deny(state, DENY_TAMPER, "use", name);
         return -1;
     }
     return 0;

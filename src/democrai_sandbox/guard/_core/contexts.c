@@ -150,7 +150,7 @@ int guard_prepare(void)
         return -1;
     }
     sealed = true;
-    return patch_loaded_modules();
+    return ownviews_settle() < 0 ? -1 : patch_loaded_modules();
 }
 
 /* A state for this activation: what encloses it decides whether it adds, replaces or can only narrow. */

@@ -174,6 +174,9 @@ bool state_allows_import(const State *state, PyObject *root);
 bool state_has_policy(const State *state, uint64_t policy_id);
 bool state_has_subject(const State *state, const Policy *policy);
 int frameviews_ready(void);
+bool code_is_ours(PyCodeObject *code);
+int ownviews_ready(void);
+int ownviews_settle(void);
 unsigned state_declared_mask(const State *state, const PathKey *key);
 bool state_guards_network_only(const State *state);
 

@@ -10,7 +10,7 @@
 #include <string.h>
 
 static char package[PATH_MAX] = ""; /* ".../democrai_sandbox/" */
-static getter locals_original = NULL;
+static getter locals_original = NULL, globals_original = NULL;
 
 static void find_package(void)
 {
@@ -38,6 +38,13 @@ static bool is_library_file(State *state, const char *file)
     return location_mask(state, path) & FLAG_CODE;
 }
 
+bool code_is_ours(PyCodeObject *code)
+{
+    const char *file = PyUnicode_AsUTF8(code->co_filename);
+    PyErr_Clear();
+    return file != NULL && package[0] != '\0' && strncmp(file, package, strlen(package)) == 0;
+}
+
 /* Whether the variables of code that runs somewhere are not for this subject to see. */
 static bool is_hidden(State *state, PyCodeObject *code)
 {
@@ -50,7 +57,7 @@ static bool is_hidden(State *state, PyCodeObject *code)
         PyErr_Clear();
         return true;
     }
-    if (package[0] != '\0' && strncmp(file, package, strlen(package)) == 0) {
+    if (code_is_ours(code)) {
         return true;
     }
     /* without code that is known to be a subject's, the rest may be the subject's as well as the host's */
@@ -75,6 +82,18 @@ static PyObject *frame_locals(PyObject *frame, void *closure)
     return locals_original(frame, closure);
 }
 
+/* Of our own frames a copy, like the dictionaries of our modules. */
+static PyObject *frame_globals(PyObject *frame, void *closure)
+{
+    PyObject *globals = globals_original(frame, closure);
+    PyCodeObject *code = PyFrame_GetCode((PyFrameObject *)frame);
+    if (globals != NULL && state_guarding() != NULL && code_is_ours(code)) {
+        Py_SETREF(globals, PyDict_Copy(globals));
+    }
+    Py_DECREF(code);
+    return globals;
+}
+
 /* frame.clear(): a coroutine of the host's that waits would lose its variables. */
 PyObject *on_frame_clear(State *state, Call *call)
 {
@@ -88,8 +107,14 @@ int frameviews_ready(void)
         if (strcmp(entry->name, "f_locals") == 0) {
             locals_original = entry->get;
             entry->get = frame_locals;
-            return 0;
         }
+        if (strcmp(entry->name, "f_globals") == 0) {
+            globals_original = entry->get;
+            entry->get = frame_globals;
+        }
+    }
+    if (locals_original != NULL && globals_original != NULL) {
+        return 0;
     }
     PyErr_SetString(PyExc_ImportError, "frame.f_locals was not found: the guard does not fit this interpreter");
     return -1;

@@ -76,7 +76,7 @@ static bool is_of_others(const State *state, PyObject *name)
     }
     for (; state != NULL && state->mode != MODE_BYPASS; state = state->parent) {
         char own[4096];
-        int length = package_of(state, own, sizeof own);
+        int length = state->mode == MODE_NARROW ? -1 : package_of(state, own, sizeof own); /* that anybody can open */
         if (length > 0 && strncmp(text, own, (size_t)length) == 0 && strchr(".", text[length]) != NULL) {
             return false;
         }

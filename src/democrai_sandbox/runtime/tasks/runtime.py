@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from democrai_sandbox.access.identity import Caller
 from democrai_sandbox.access.node import utc_now
 from democrai_sandbox.errors import InvalidInputError, RuntimeServiceFailed, StoreUnavailable
+from democrai_sandbox.runtime.hidden import hidden
 
 from .clerk import Clerk
 from .declared import Declared, period
@@ -60,6 +61,10 @@ class TaskRuntime:
         self._saying: asyncio.TimerHandle | None = None
         self._pruned: datetime | None = None
         self._closing = False
+        # The loop shows what it is to call.
+        self._say_now = hidden(self._say)
+        self.note_from_afar = hidden(self.note_progress)
+        """``note_progress``, to be handed to the loop by other threads."""
         self.loop: asyncio.AbstractEventLoop | None = None
 
     # ---- life
@@ -150,7 +155,7 @@ class TaskRuntime:
             return
         job.progress, job.is_unsaid = progress, True
         if self._saying is None and self.loop is not None:
-            self._saying = self.loop.call_later(self._settings.progress_every, self._say, context=Context())
+            self._saying = self.loop.call_later(self._settings.progress_every, self._say_now, context=Context())
 
     def declare(self, module: str, name: str, *, every: float | None = None, timeout: float | None = None) -> None:
         """Know a task of a module. With ``every`` it runs each so many seconds, once among all nodes, for nobody."""
@@ -300,5 +305,5 @@ class TaskRuntime:
         task = asyncio.get_running_loop().create_task(work, context=Context())
         if kept is not None:
             kept.add(task)
-            task.add_done_callback(kept.discard)
+            task.add_done_callback(hidden(kept.discard))
         return task

@@ -71,7 +71,7 @@ class TaskService:
         progress_to_json(said)
         loop = self._runtime.loop
         if loop is not None and view is not None and (task_id := self._present(view)):
-            loop.call_soon_threadsafe(self._runtime.note_progress, task_id, said, context=Context())
+            loop.call_soon_threadsafe(self._runtime.note_from_afar, task_id, said, context=Context())
 
     def _present(self, view: RawView) -> str:
         """Return the id of the task in which something is called; empty outside any.
