@@ -127,9 +127,9 @@ def own_names(world):
 
     def imports():
         """A module of ours that nobody has loaded yet is imported as ever."""
-        import democrai_sandbox.manifests.covering as covering
+        import democrai_sandbox.runtime.promises as promises
 
-        return callable(covering.covers)
+        return callable(promises.Promises)
 
     before = external.ask_external_access.__kwdefaults__["register_request"]
     return [

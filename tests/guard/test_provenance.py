@@ -484,7 +484,7 @@ def unloading(world):
 
 
 def misuse(world):
-    """What is no code is refused, and without a guard code is nobody's."""
+    """What is not the code of a module is refused, and without a guard code is nobody's."""
     from democrai_sandbox.guard import _core, own_code
 
     code = compile("def read(path): return open(path).read()", "x", "exec")
@@ -492,6 +492,31 @@ def misuse(world):
     space = {}
     exec(code, space)
     return [world.verdict(own_code, "text"), world.verdict(space["read"], world.secret), _core.residents()]
+
+
+def restricting_the_host(world):
+    """A subject tries to have code of the host's marked as its own, or runs it, to hamper the host."""
+    found = subject_of(
+        world,
+        """
+import sys, types
+from democrai_sandbox.guard import own_code
+said = []
+def attempt(code):
+    try: own_code(code)
+    except TypeError: said.append("refused")
+attempt(read.__code__)
+frame = sys._getframe()
+while frame is not None:
+    if frame.f_code.co_name == "<module>": attempt(frame.f_code)
+    frame = frame.f_back
+types.FunctionType(read.__code__, {"open": open})
+try: exec(read.__code__)
+except Exception: pass
+""",
+        read=read,
+    )
+    return [sorted(set(found["said"])), len(found["said"]) >= 2, world.verdict(read, world.secret)]
 
 
 # ---- tests -------------------------------------------------------------------------------------------------------
@@ -595,4 +620,8 @@ def test_code_that_is_gone_leaves_nothing_behind(case: Case) -> None:
 
 
 def test_code_is_marked_only_inside_a_guard(case: Case) -> None:
-    assert case.run(misuse) == ["TypeError:expected a code object, got str", "ok", 0]
+    assert case.run(misuse) == ["TypeError:expected the code of a module, before it runs", "ok", 0]
+
+
+def test_a_subject_cannot_have_the_hosts_code_marked(case: Case) -> None:
+    assert case.run(restricting_the_host) == [["refused"], True, "ok"]

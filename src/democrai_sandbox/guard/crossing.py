@@ -44,7 +44,7 @@ def entrance(function: Callable[..., Any], *, exact: bool = False, **declaration
 
 
 def own_code(code: CodeType) -> None:
-    """Mark code, and all that is defined in it, as the subject's that is guarded here; without a guard, as nobody's.
+    """Mark the code of a module, and all in it, as the subject's that is guarded here; without a guard, as nobody's.
 
     Wherever it is called later without a guard, or where the host works outside one, it runs with that subject's
     declarations and on behalf of nobody. So does what the subject compiles from then on.

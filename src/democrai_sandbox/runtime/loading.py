@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from democrai_sandbox.guard import own_code
 from democrai_sandbox.policy import InvalidInputError
 
+from .inherited import settle_environment
 from .outcomes import know_errors
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ def preload() -> None:
     for name in ("democrai_sandbox.sdk", "asyncio", "http.client", "json", "ssl", "traceback"):
         importlib.import_module(name)
     know_errors()
+    settle_environment()
 
 
 def import_entry(package: str, entry: str) -> None:

@@ -47,6 +47,24 @@ def next_guard_functions(ground: Ground) -> None:
             setattr(module, name, function)
 
 
+@attack("functions of the guard are replaced in the dictionary of their module", expect=SANDBOX, after=next_guard)
+def next_guard_dictionary(ground: Ground) -> None:
+    wide = wide_rules()
+    for module in guard_modules():
+        vars(module).update(wide)
+
+
+@attack(
+    "functions of the guard are replaced from a file that claims to be the import system",
+    expect=SANDBOX,
+    after=next_guard,
+)
+def next_guard_as_importlib(ground: Ground) -> None:
+    space = {"modules": guard_modules(), "wide": wide_rules()}
+    source = "for module in modules:\n    for name, value in wide.items():\n        setattr(module, name, value)\n"
+    exec(compile(source, "<frozen importlib._bootstrap>", "exec"), space)
+
+
 class Leak:
     """Compared with the proxy of a class's dictionary, it is handed the dictionary itself."""
 

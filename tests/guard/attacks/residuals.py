@@ -21,8 +21,9 @@ REPLACED = Residual(
     loaded=SANDBOX.quietly,
 )
 WIDENED = Residual(
-    why="the guard's Python part, which turns declarations into a policy, can be changed past its own refusals; the "
-    "next guard the host makes is then as wide as the subject likes (the one in force is not touched)",
+    why="the default values of the guard's Python functions, which turn declarations into a policy, are a dictionary "
+    "that can be changed; the next guard the host makes is then as wide as the subject likes (the one in force is not "
+    "touched)",
     closes="compiling declarations in C, or by functions that only C can reach; until then Landlock bounds the process",
 )
 REGISTERED = Residual(
@@ -129,40 +130,9 @@ def module_replaced(ground: Ground) -> None:
     sys.modules["colorsys"] = Module
 
 
-def next_guard(ground: Ground) -> object:
-    """What another guard, which the host makes afterwards, lets its subject read."""
-    guard = ground.held.make(subject="next", allowed_paths=[ground.inside, ground.neutral])
-    return guard.run(lambda: open(ground.outside).read())
-
-
 def guard_modules() -> list[object]:
     ours = [module for name, module in list(sys.modules.items()) if name.startswith("democrai_sandbox")]
     return [module for module in ours if "rules_for_paths" in vars(module)]
-
-
-def wide_rules() -> dict[str, object]:
-    """What the function that reads a declaration would have to be for everything to be allowed."""
-    contexts = sys.modules.get("democrai_sandbox.guard.contexts")
-    original = getattr(contexts, "rules_for_paths", None)
-    return {"rules_for_paths": lambda *_: original(["/"])}
-
-
-@attack("functions of the guard are replaced in the dictionary of their module", expect=WIDENED, after=next_guard)
-def next_guard_dictionary(ground: Ground) -> None:
-    wide = wide_rules()
-    for module in guard_modules():
-        vars(module).update(wide)
-
-
-@attack(
-    "functions of the guard are replaced from a file that claims to be the import system",
-    expect=WIDENED,
-    after=next_guard,
-)
-def next_guard_as_importlib(ground: Ground) -> None:
-    space = {"modules": guard_modules(), "wide": wide_rules()}
-    source = "for module in modules:\n    for name, value in wide.items():\n        setattr(module, name, value)\n"
-    exec(compile(source, "<frozen importlib._bootstrap>", "exec"), space)
 
 
 @attack(

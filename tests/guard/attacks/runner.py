@@ -64,11 +64,20 @@ class NoGuard:
         return function(*arguments)
 
 
-def own(attack, guard) -> None:
+def own(attack, guard):
     """Do as a loader does: the code of the attack is the subject's, wherever it runs."""
+    import dataclasses
+    import marshal
+    from types import FunctionType
+
     from democrai_sandbox.guard import own_code
 
-    guard().run(own_code, attack.act.__code__)
+    module = compile("", "module.py", "exec")
+    guard().run(own_code, module)
+    # what a subject unmarshals belongs to it, once there are subjects that have code of their own
+    code = guard().run(marshal.loads, marshal.dumps(attack.act.__code__))
+    own.kept = module
+    return dataclasses.replace(attack, act=FunctionType(code, attack.act.__globals__))
 
 
 def begin(attack, ground):
@@ -184,7 +193,7 @@ def run(file: str, name: str, *, guarded: str, base: str) -> None:
         attack.early(ground)
     guard = make_guard(attack, ground) if guarded != "off" else None
     if guarded == "loaded":
-        own(attack, guard)
+        attack = own(attack, guard)
     ground.held.make = guard or NoGuard
     sys.dont_write_bytecode, sys.pycache_prefix = True, None
     if attack.act.__code__.co_flags & 0x80:  # a coroutine function

@@ -280,6 +280,7 @@ bool asker_is_library(void);
 bool caller_is_library(void);
 bool frame_is_import_machinery(void);
 bool caller_is_importlib(void);
+int importlib_ready(void);
 PyObject *errno_error(PyObject *filename);
 bool error_is_denial(void);
 void errno_filename(PyObject *filename, PyObject *second);

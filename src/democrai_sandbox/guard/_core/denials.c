@@ -102,9 +102,35 @@ bool frame_is_import_machinery(void)
     return frame_is_file("<frozen importlib._bootstrap_external>");
 }
 
+/* The functions of the import system, by identity: a file name can be claimed by anybody who compiles a text. */
+enum { IMPORT_FUNCTIONS = 128 };
+static PyObject *import_functions[IMPORT_FUNCTIONS];
+
+int importlib_ready(void)
+{
+    PyObject *module = PyImport_ImportModule("_frozen_importlib"), *name, *value;
+    Py_ssize_t at = 0;
+    int count = 0;
+    while (module != NULL && count < IMPORT_FUNCTIONS && PyDict_Next(PyModule_GetDict(module), &at, &name, &value)) {
+        if (PyFunction_Check(value)) {
+            import_functions[count++] = Py_NewRef(PyFunction_GET_CODE(value));
+        }
+    }
+    Py_XDECREF(module);
+    return module ? 0 : -1;
+}
+
 bool caller_is_importlib(void)
 {
-    return frame_is_file("<frozen importlib._bootstrap>");
+    PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
+    PyCodeObject *code = frame ? PyFrame_GetCode(frame) : NULL;
+    bool is = false;
+    for (int i = 0; code != NULL && i < IMPORT_FUNCTIONS && !is; i++) {
+        is = import_functions[i] == (PyObject *)code;
+    }
+    Py_XDECREF(code);
+    Py_XDECREF(frame);
+    return is;
 }
 
 /* ---- denying ------------------------------------------------------------------------------- */

@@ -66,7 +66,7 @@ static PyObject *module_dict(PyObject *module, void *unused)
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     }
     bool hidden = state_guarding() != NULL && is_our_name(PyDict_GetItemString(dict, "__name__")) &&
-                  (is_complete(module) || !caller_is_importlib());
+                  (is_complete(module) || !frame_is_import_machinery());
     return hidden ? PyDict_Copy(dict) : Py_NewRef(dict);
 }
 
@@ -81,6 +81,18 @@ static PyObject *function_closure(PyObject *function, void *unused)
     PyObject *cells = PyFunction_GET_CLOSURE(function);
     bool hidden = cells != NULL && state_guarding() != NULL && function_is_ours(function);
     return Py_NewRef(cells == NULL || hidden ? Py_None : cells);
+}
+
+static getter defaults_original = NULL;
+
+/* __kwdefaults__ is the very dictionary that calls look into. */
+static PyObject *function_kwdefaults(PyObject *function, void *closure)
+{
+    PyObject *defaults = defaults_original(function, closure);
+    if (defaults != NULL && PyDict_Check(defaults) && state_guarding() != NULL && function_is_ours(function)) {
+        Py_SETREF(defaults, PyDict_Copy(defaults));
+    }
+    return defaults;
 }
 
 static PyObject *method_self(PyObject *method, void *unused)
@@ -111,8 +123,25 @@ static PyObject *dict_of(PyTypeObject *type)
 #endif
 }
 
+static int defaults_ready(void)
+{
+    for (PyGetSetDef *entry = PyFunction_Type.tp_getset; entry != NULL && entry->name != NULL; entry++) {
+        if (strcmp(entry->name, "__kwdefaults__") == 0) {
+            defaults_original = entry->get;
+            entry->get = function_kwdefaults;
+            return 0;
+        }
+    }
+    PyErr_SetString(PyExc_ImportError,
+                    "function.__kwdefaults__ was not found: the guard does not fit this interpreter");
+    return -1;
+}
+
 int ownviews_ready(void)
 {
+    if (defaults_ready() < 0) {
+        return -1;
+    }
     for (size_t i = 0; i < sizeof views / sizeof *views; i++) {
         PyObject *dict = dict_of(views[i].type);
         PyObject *old = dict ? PyDict_GetItemString(dict, views[i].entry.name) : NULL;

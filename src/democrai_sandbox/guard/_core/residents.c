@@ -257,11 +257,22 @@ int resident_inherit(PyObject *code, PyObject *copy)
     return resident && copy && PyCode_Check(copy) ? mark(copy, resident) : 0;
 }
 
-/* own_code(code): a loader, under the guard of the subject whose code it is about to run. */
+static bool is_running(PyObject *code)
+{
+    const Frame *frame = innermost(PyThreadState_Get());
+    while (frame != NULL && (PyObject *)code_of(frame) != code) {
+        frame = frame->previous;
+    }
+    return frame != NULL;
+}
+
+/* own_code(code): a loader, under the guard of the subject whose code it is about to run. Subjects can call it too: a
+ * function of the host's, or a module that has begun, would be restricted by it from then on. */
 PyObject *core_own_code(PyObject *module, PyObject *code)
 {
-    if (!PyCode_Check(code)) {
-        PyErr_Format(PyExc_TypeError, "expected a code object, got %s", Py_TYPE(code)->tp_name);
+    if (!PyCode_Check(code) || PyUnicode_CompareWithASCIIString(((PyCodeObject *)code)->co_name, "<module>") != 0 ||
+        is_running(code)) {
+        PyErr_SetString(PyExc_TypeError, "expected the code of a module, before it runs");
         return NULL;
     }
     State *state = state_guarding();

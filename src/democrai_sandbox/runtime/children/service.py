@@ -160,7 +160,7 @@ class Children:
         for handle, running in list(self._running.items()):
             if running.is_abandoned():
                 del self._running[handle]
-        same = sum(running.owner == owner for running in self._running.values())
+        same = sum(_payer(running.owner) == _payer(owner) for running in self._running.values())
         if len(self._running) >= self._settings.most or same >= self._settings.most_of_subject:
             raise RuntimeServiceFailed("too many programs run at the moment")
 
@@ -171,6 +171,14 @@ class Children:
 
 def _owner(view: RawView | None) -> tuple[str, ...]:
     return () if view is None else (*view.labels, str(view.session_key))
+
+
+def _payer(owner: tuple[str, ...]) -> str:
+    """Return on whose account a child runs: a module's, whatever session, task or tool of it asked.
+
+    By all of the chain and the session, a module would have as many accounts as it has users, and leave no room.
+    """
+    return next((label for label in owner if label.startswith("module:")), owner[0] if owner else "")
 
 
 def _goes_on(task: asyncio.Task[Any] | None) -> bool:

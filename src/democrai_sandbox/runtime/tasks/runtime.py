@@ -57,7 +57,7 @@ class TaskRuntime:
         self._schedule = Schedule(clock, self._ensure, self._claim)
         self._declared = Declared(self._settings)
         self._working: set[asyncio.Task[Any]] = set()
-        self._house: list[asyncio.Task[Any]] = []
+        self._house: set[asyncio.Task[Any]] = set()
         self._saying: asyncio.TimerHandle | None = None
         self._pruned: datetime | None = None
         self._closing = False
@@ -79,7 +79,8 @@ class TaskRuntime:
         )
         if lost:
             _log.warning("tasks of a process that is gone are lost: %s", ", ".join(lost))
-        self._house = [self._spawn(self._keep_alive()), self._spawn(self._schedule.run())]
+        self._stay(self._keep_alive)
+        self._stay(self._schedule.run)
         return lost
 
     async def stop(self) -> None:
@@ -87,7 +88,8 @@ class TaskRuntime:
         if self.loop is None or self._closing:
             return
         self._closing = True
-        for task in self._house:
+        house = tuple(self._house)
+        for task in house:
             task.cancel()
         for job in self.jobs:
             self._end(job, "the runtime was stopped")
@@ -96,7 +98,7 @@ class TaskRuntime:
             await asyncio.wait(tuple(self._working), timeout=patience)
         for task in tuple(self._working):
             task.cancel()  # the store is away: its node's silence will tell
-        await asyncio.gather(*self._house, *self._working, return_exceptions=True)
+        await asyncio.gather(*house, *self._working, return_exceptions=True)
         self._clerk.stop()
 
     # ---- what the host and the SDK ask for
@@ -240,6 +242,18 @@ class TaskRuntime:
             self.loop.call_later(self._settings.patience, job.given_up.set, context=Context())
 
     # ---- what goes on beside
+
+    def _stay(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Have something go on for as long as this does: guarded code finds every task of the loop, and cancels it."""
+
+        def again(ended: asyncio.Task[Any]) -> None:
+            self._house.discard(ended)
+            if ended.cancelled() and not self._closing:
+                self._stay(work)
+
+        task = self._spawn(work())
+        self._house.add(task)
+        task.add_done_callback(hidden(again))
 
     async def _keep_alive(self) -> None:
         """Say that this node lives, hear of cancellations, and look after the tasks of those that do not live."""

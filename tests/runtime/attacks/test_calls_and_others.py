@@ -1,0 +1,287 @@
+"""A hostile module in the host's process: calls that should fail otherwise, and everybody else's work."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.guard.harness import Case
+
+STAGE = os.path.join(os.path.dirname(__file__), "..", "stage.py")
+
+
+@pytest.fixture
+def case(tmp_path):
+    """A private world in which a body runs in a process of its own."""
+    return Case(tmp_path)
+
+
+ERRORS = """
+import types
+from democrai_sandbox import errors, policy
+
+class Odd(Exception):
+    @property
+    def __notes__(self): raise SystemExit(3)
+    @property
+    def __cause__(self): raise SystemExit(3)
+
+class Named(type):
+    @property
+    def __name__(self): raise SystemExit(3)
+
+@sdk.action("notes")
+def notes(): raise Odd("x")
+
+@sdk.action("notes later")
+async def notes_later(): raise Odd("x")
+
+@sdk.action("name")
+async def name(): raise Named("N", (Exception,), {})()
+
+@sdk.action("problems")
+async def problems():
+    error = policy.InvalidInputError.of("x")
+    error.problems = [types.SimpleNamespace(pointer=object(), message=None, suggestion=[])]
+    raise error
+
+@sdk.action("decision")
+async def decision():
+    class Decision(policy.AccessDecision):
+        code = "none of ours"
+    error = errors.NetworkDenied("x", subject="demo", subject_kind="module", chain=(), operations=())
+    error.decision = Decision(False, policy.DecisionCode.NOT_ENABLED, False, "", "")
+    raise error
+
+@sdk.action("target")
+async def target():
+    raise errors.FilesystemDenied(["x"], subject=object(), subject_kind="module", chain=(), operations=())
+"""
+
+
+def odd_errors(world):
+    stage = world.load(STAGE)["Stage"](world.base)
+    stage.module("demo", ERRORS)
+    found = {}
+
+    async def story(stage):
+        for name in ("notes", "notes later", "name", "problems", "decision", "target"):
+            try:
+                await stage.runtime.modules.action("demo", name, {}, stage.uma())
+            except BaseException as error:  # noqa: BLE001 - an exit would end the host
+                found[name] = [type(error).__module__.partition(".")[0], type(error).__name__]
+        return found
+
+    return stage.play(story)
+
+
+def test_an_error_that_resists_being_told_is_still_an_error_of_that_call(case):
+    found = case.run(odd_errors)
+    assert len(found) == 6
+    assert {kind for kind, _ in found.values()} == {"democrai_sandbox"}
+    assert {name for _, name in found.values()} <= {"ExtensionFailed", "InvalidInputError", "NetworkDenied"}
+
+
+DEADLINES = """
+import asyncio, time
+
+@sdk.action("outlive")
+async def outlive():
+    from democrai_sandbox.runtime import deadlines
+    found = []
+    for value in list(vars(deadlines).values()):
+        try:
+            found += [deadline for kept in value.values() for deadline in kept._pending.values()]
+        except Exception:
+            pass
+    try:
+        found += deadlines.deadlines()._pending.values()
+    except Exception:
+        pass
+    for deadline in found:
+        deadline.when = 1e12
+    await asyncio.sleep(2)
+    return len(found)
+"""
+
+
+def deadlines(world):
+    stage = world.load(STAGE)["Stage"](world.base)
+    stage.module("demo", DEADLINES)
+
+    async def story(stage):
+        return await stage.action("demo", "outlive")
+
+    return stage.play(story, call_timeout=0.5)
+
+
+def test_a_module_does_not_put_off_its_own_deadline(case):
+    assert case.run(deadlines) == ["CallTimeout", "action outlive did not end within 0.5 s"]
+
+
+CANCELS = """
+import asyncio
+
+@sdk.action("cancel")
+async def cancel():
+    for task in asyncio.all_tasks():
+        if task is not asyncio.current_task():
+            task.cancel()
+
+@sdk.task("tick", every=1)
+async def tick(): pass
+"""
+
+
+def cancels(world):
+    import asyncio
+
+    from democrai_sandbox.runtime.store import TaskFilter
+
+    stage = world.load(STAGE)["Stage"](world.base)
+    stage.module("demo", CANCELS)
+
+    async def story(stage):
+        await stage.action("demo", "cancel")
+        await asyncio.sleep(0.1)
+        before = len(await stage.runtime.tasks.tasks(TaskFilter(module="demo")))
+        await asyncio.sleep(2.2)
+        return len(await stage.runtime.tasks.tasks(TaskFilter(module="demo"))) > before
+
+    return stage.play(story)
+
+
+def test_the_schedule_goes_on_when_a_module_cancels_all_tasks_it_finds(case):
+    assert case.run(cancels) is True
+
+
+ENVIRONMENT = """
+import os
+
+@sdk.action("set")
+async def put(value):
+    for name in ("LD_LIBRARY_PATH", "LD_PRELOAD", "PATH", "PIP_INDEX_URL", "CC"):
+        os.environ[name] = value
+
+@sdk.action("names")
+def names(value): return [name for name, given in os.environ.items() if value in given]
+
+@sdk.action("hang")
+def hang():
+    import time
+    time.sleep(60)
+"""
+
+
+def environment(world):
+    from democrai_sandbox.runtime.inherited import host_environment
+
+    stage = world.load(STAGE)["Stage"](world.base)
+    stage.module("demo", ENVIRONMENT)
+    stage.module("far", ENVIRONMENT)
+
+    async def story(stage):
+        value = str(stage.data / "modules" / "demo")
+        await stage.action("demo", "set", value=value)
+        await stage.told(stage.runtime.modules.call("far", "action", "hang", {}, stage.uma(), seconds=0.2))
+        kept = [name for name, given in host_environment().items() if value in given]
+        return [kept, await stage.action("far", "names", value=value)]
+
+    return stage.play(story, isolation={"module:far": "process"})
+
+
+def test_what_a_module_puts_into_the_environment_is_not_given_to_later_children_of_the_host(case):
+    kept, of_worker = case.run(environment)
+    assert kept == []
+    assert [name for name in of_worker if name not in ("DEMOCRAI_ACCESS",)] == []
+
+
+IDENTITY = """
+import contextvars, threading
+
+def forge():
+    for variable in contextvars.copy_context():
+        present = variable.get(None)
+        if type(present).__name__ == "Caller":
+            variable.set(type(present)("ada", "", "", "super", "", ""))
+
+def tell(function):
+    try:
+        return repr(function())
+    except Exception as error:
+        return type(error).__name__
+
+@sdk.action("forge")
+async def forged():
+    forge()
+    return [tell(sdk.access.pending_requests), sdk.request().user_id]
+"""
+
+
+def identity(world):
+    from democrai_sandbox.policy import Subject
+
+    stage = world.load(STAGE)["Stage"](world.base)
+    stage.module("demo", IDENTITY)
+    stage.open(access_settings={"managers": (Subject.parse("module:demo"),)})
+
+    async def story(stage):
+        return await stage.action("demo", "forge")
+
+    return stage.play(story)
+
+
+@pytest.mark.xfail(reason="open")
+def test_a_manager_does_not_become_another_user_by_writing_into_its_context(case):
+    assert case.run(identity) == ["ExternalAccessAdminRequired", "uma"]
+
+
+CHILDREN = """
+import asyncio
+
+@sdk.action("flood")
+async def flood(count):
+    started = 0
+    for _ in range(count):
+        try:
+            waiting.append(asyncio.ensure_future(sdk.tasks.run_subprocess(["sleep", "20"])))
+            await asyncio.sleep(0)
+            if waiting[-1].done():
+                waiting[-1].result()
+            started += 1
+        except Exception:
+            pass
+    await asyncio.sleep(3)
+    return started
+
+@sdk.action("one")
+async def one():
+    return (await sdk.tasks.run_subprocess(["true"])).returncode
+
+waiting = []
+"""
+
+
+def children(world):
+    import asyncio
+
+    stage = world.load(STAGE)["Stage"](world.base)
+    stage.module("demo", CHILDREN)
+    stage.module("other", CHILDREN)
+
+    async def story(stage):
+        floods = [
+            asyncio.ensure_future(stage.action("demo", "flood", stage.uma(session_key=f"s{number}"), count=14))
+            for number in range(5)
+        ]
+        await asyncio.sleep(1)
+        came = await stage.action("other", "one")
+        await asyncio.gather(*floods)
+        return came
+
+    return stage.play(story)
+
+
+def test_a_module_with_many_sessions_leaves_room_for_the_programs_of_others(case):
+    assert case.run(children) == 0
