@@ -172,6 +172,8 @@ def found_callback(world):
 
     async def subject():
         knock()
+        if asyncio.current_task()._callbacks is None:
+            return "hidden"
         callback, _ = asyncio.current_task()._callbacks[-1]
         own = Own()
         try:

@@ -433,15 +433,16 @@ import wanting
 
 
 def other_guards(world):
-    """Another guard decides where it is in force, also for code of this subject."""
+    """Under the guard of another, code of this subject may do what both may; by its entrance, what that says."""
     from democrai_sandbox import network_policy_context, process_guard_context
     from democrai_sandbox.guard import entrance
 
     found = subject_of(world, "def read(): return open(SECRET).read()")
     wide = process_guard_context(subject="other", allowed_paths=[world.outside])
-    enter = entrance(found["read"], subject="tool", allowed_paths=[world.outside])
+    enter = entrance(found["read"], whose=found["read"], subject="tool", allowed_paths=[world.outside])
     return {
         "guard": world.verdict(wide.run, found["read"]),
+        "own code": world.verdict(wide.run, lambda: open(world.secret).read()),
         "entrance": world.verdict(enter),
         "network only": world.verdict(network_policy_context(subject="net").run, found["read"]),
         "host, network only": world.verdict(
@@ -598,9 +599,10 @@ def test_a_file_of_the_subjects_is_the_subjects_though_a_library_imports_it(case
     assert case.run(planted_library, PYTHONPATH=write_libraries(case.base / "library")) == DENIED
 
 
-def test_where_a_guard_is_in_force_that_guard_decides(case: Case) -> None:
+def test_under_the_guard_of_another_code_may_do_what_both_may(case: Case) -> None:
     assert case.run(other_guards) == {
-        "guard": "ok",
+        "guard": DENIED,
+        "own code": "ok",
         "entrance": "ok",
         "network only": DENIED,
         "host, network only": "ok",

@@ -34,13 +34,21 @@ def door(function: Callable[..., Any]) -> Door:
     return _core.door(function)
 
 
-def entrance(function: Callable[..., Any], *, exact: bool = False, **declarations: Any) -> Entrance:
+def entrance(
+    function: Callable[..., Any],
+    *,
+    exact: bool = False,
+    whose: Callable[..., Any] | None = None,
+    **declarations: Any,
+) -> Entrance:
     """Return a callable that runs a function as the subject of these declarations; refused inside a guard.
 
     Whoever calls it, guarded or not, runs that function and no other under them. Identity and, unless ``exact``, the
-    rights of the caller go along. The declarations are those of ``process_guard_context``.
+    rights of the caller go along. The declarations are those of ``process_guard_context``. ``whose`` is the function of
+    an extension that it leads to in the end: its code runs under the rights that are in force there, also in the guard
+    of another extension.
     """
-    return _core.entrance(policy_of(**declarations), function, exact)
+    return _core.entrance(policy_of(**declarations), function, exact, whose)
 
 
 def own_code(code: CodeType) -> None:

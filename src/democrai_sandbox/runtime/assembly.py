@@ -27,6 +27,7 @@ from .media.doors import MediaDoors
 from .media.service import Media
 from .modules import ModuleRuntime
 from .output import Output, divert_output
+from .reports import watch_reports
 from .settings import Isolation
 from .store import RuntimeStore
 from .tasks import TaskRuntime, TaskService
@@ -98,6 +99,7 @@ class Runtime:
         """Import the modules, each under its guard, and begin to serve. A broken one is listed, the others run."""
         if self.settings.capture_output:
             divert_output()
+        self._undo_reports = watch_reports(asyncio.get_running_loop())
         self.children.open()
         self.mcp.open()
         self.media.open()
@@ -118,6 +120,7 @@ class Runtime:
 
     async def stop(self) -> None:
         """End what runs, and wait for it."""
+        self._undo_reports()
         await self.tasks.stop()
         await self.engines.stop()
         await self.extractors.stop()

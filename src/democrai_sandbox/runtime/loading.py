@@ -7,6 +7,7 @@ bytecode cache: what lies there could have been put there by somebody else than 
 
 from __future__ import annotations
 
+import builtins
 import importlib
 import importlib.machinery
 import importlib.util
@@ -98,8 +99,9 @@ def package_name(kind: str, name: str) -> str:
 
 def prepare(kind: str, name: str, folder: str) -> str:
     """Make the package of an extension known to the import system, and return its name. Done by the host."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    # First each time: an extension that was loaded before this one may have put in a finder of its own, which would be
+    # asked for the files of this one, in this one's guard. By identity: nothing of what else is there is looked at.
+    sys.meta_path[:] = [_FINDER, *(finder for finder in sys.meta_path if finder is not _FINDER)]
     package = package_name(kind, name)
     parent, _, _ = package.rpartition(".")
     for outer in (PACKAGE, parent):
@@ -126,10 +128,26 @@ def preload() -> None:
     settle_environment()
 
 
-def import_entry(package: str, entry: str) -> None:
-    """Import the file of an extension that declares its surfaces. Runs under its guard."""
+def import_entry(package: str, entry: str, folder: str | None = None) -> None:
+    """Import the file of an extension that declares its surfaces. Runs under its guard.
+
+    With the folder it is loaded from there and by nobody else, whatever others have made of the import system.
+    """
     stem, _ = os.path.splitext(entry)  # noqa: PTH122 - no pathlib inside a guard that may deny it
-    importlib.import_module(f"{package}.{stem.replace('/', '.')}")
+    name = f"{package}.{stem.replace('/', '.')}"
+    if folder is None or "/" in entry:
+        importlib.import_module(name)
+        return
+    file = f"{folder}/{entry}"
+    spec = importlib.machinery.ModuleSpec(name, loader := _Loader(name, file), origin=file)
+    spec.has_location = True
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
+    setattr(sys.modules[package], stem, module)
 
 
 def _bare_package(name: str, path: Iterable[str]) -> ModuleType:
@@ -164,9 +182,17 @@ class _Finder:
 class _Loader(importlib.machinery.SourceFileLoader):
     """Compiles the source each time and tells the guard whose code it is."""
 
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the file with names of the interpreter of its own: those that it changes are changed for nobody else."""
+        module.__dict__["__builtins__"] = dict(vars(builtins))
+        super().exec_module(module)
+
     def get_code(self, fullname: str) -> Any:
         """Return the code of a file, marked as the subject's."""
         path = self.get_filename(fullname)
         code = compile(self.get_data(path), path, "exec", dont_inherit=True)
         own_code(code)
         return code
+
+
+_FINDER = _Finder()

@@ -189,7 +189,7 @@ class ModuleRuntime:
         outcome: list[Any] = []
 
         def work() -> None:
-            outcome.append(activation.guard(nobody).run(capture, import_entry, package, entry))
+            outcome.append(activation.guard(nobody).run(capture, import_entry, package, entry, extension.folder))
 
         self._declarations.begin(label)
         thread = threading.Thread(target=hidden(work), name=f"load-{label}", daemon=True)

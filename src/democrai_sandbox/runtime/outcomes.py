@@ -57,9 +57,14 @@ async def capture_async(function: Callable[..., Awaitable[Any]], /, *args: Any, 
 
 
 def describe(error: BaseException) -> Outcome:
-    """Return an exception as plain data, whatever its own code makes of being looked at: that must not get out."""
+    """Return an exception as plain data, whatever its own code makes of being looked at: that must not get out.
+
+    Nor must one of ours with facts that it cannot have: it is made again here, as the other side will do.
+    """
     try:
         told: Outcome = plain(_described(error))
+        kind, *facts = plain(told)
+        _rebuilt(kind, facts)
     except BaseException:  # noqa: BLE001 - properties that a traceback reads are the extension's, and may raise an exit
         return (FAILED, "Exception", _UNTOLD, "")
     return told
@@ -82,11 +87,7 @@ def release(outcome: Any) -> Any:
     kind, *facts = plain(outcome)
     if kind == VALUE:
         return facts[0]
-    try:
-        error = _rebuilt(kind, facts)
-    except (LookupError, TypeError, ValueError, AttributeError):  # an error of ours with facts that it cannot have
-        error = errors.ExtensionFailed(_UNTOLD, kind="Exception")
-    raise error
+    raise _rebuilt(kind, facts)  # not by way of a variable here, which the error would keep, and itself with it
 
 
 def _rebuilt(kind: Any, facts: list[Any]) -> BaseException:

@@ -133,6 +133,47 @@ async def attack(secret, out):
     raise policy.InvalidInputError.of("x")
 """
 
+FUTURES = """
+@sdk.action("attack")
+async def attack(secret, out):
+    class Odd(Exception):
+        __str__ = __repr__ = steal(secret, out)
+    for task in asyncio.all_tasks():
+        if task is not asyncio.current_task():
+            tell(lambda: task._fut_waiter.set_exception(Odd()))
+    await asyncio.sleep(0.05)
+"""
+
+METHODS = """
+@sdk.action("attack")
+async def attack(secret, out):
+    loop = asyncio.get_running_loop()
+    found = [handle._callback for handle in [*loop._scheduled, *loop._ready]]
+    found += [handle._callback for key in loop._selector.get_map().values() for handle in key.data or () if handle]
+    return sorted({type(owner).__name__ for method in found for owner in owners(method)
+                   if type(owner).__module__.startswith("democrai_sandbox")})
+
+def owners(method):
+    yield getattr(method, "__self__", None)
+    try:
+        yield method.__reduce__()[1][0]
+    except BaseException:
+        pass
+"""
+
+IMPORTS = """
+@sdk.action("attack")
+async def attack(secret, out):
+    folder = sdk.data_dir() / "mcp"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(f"open({out!r}, 'a').write(open({secret!r}).read())")
+    sys.path.insert(0, str(sdk.data_dir()))
+    try:
+        await sdk.mcp.list_tools("none")
+    except Exception:
+        pass
+"""
+
 ATTACKS = {
     "jobs for the threads of the host": (JOBS, None),
     "what the thread that loads a module works with": (LOADING, []),
@@ -141,8 +182,16 @@ ATTACKS = {
     "what a coroutine yields": (YIELDS, ...),
     "errors that the loop reports": (REPORTS, None),
     "names of our modules": (OWN_NAMES, ["InvalidInputError", "x"]),
+    "futures that tasks of the host wait for": (FUTURES, None),
+    "methods that the loop is to call": (METHODS, []),
+    "a library of the host's that it imports later": (IMPORTS, None),
 }
-OPEN = {"what a coroutine yields", "errors that the loop reports"}
+OPEN = {
+    "errors that the loop reports",
+    "futures that tasks of the host wait for",
+    "methods that the loop is to call",
+    "a library of the host's that it imports later",
+}
 
 
 @pytest.fixture
@@ -162,14 +211,30 @@ def attacked(world):
     secret.write_text("SECRET")
     stage.module("demo", world.args[0])
     stage.module("after", "@sdk.action('fine')\ndef fine(): return 1")
+    stage.module("far", "@sdk.action('fine')\ndef fine(): return 1")
 
     async def story(stage):
+        house = asyncio.ensure_future(keep_house())
+        await stage.action("far", "fine")
         came = await stage.action("demo", "attack", secret=str(secret), out=str(out))
         gc.collect()
         await asyncio.sleep(0.1)
+        house.cancel()
         return [came, await stage.action("after", "fine"), out.read_text() if out.exists() else ""]
 
-    return stage.play(story)
+    return stage.play(story, isolation={"module:far": "process"})
+
+
+async def keep_house():
+    """Work of the host's own, which goes on whatever happens, and tells of it."""
+    import asyncio
+    import logging
+
+    while True:
+        try:
+            await asyncio.sleep(0.3)
+        except Exception:  # noqa: BLE001 - the host is like that
+            logging.getLogger("host").exception("something went wrong")
 
 
 @pytest.mark.parametrize("name", ATTACKS)

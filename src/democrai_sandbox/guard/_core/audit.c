@@ -241,6 +241,26 @@ static int on_event(State *state, const char *event, PyObject *args)
     }
 }
 
+/* The host imports what a subject has put before its own modules, on sys.path or in a finder: a file that subjects can
+ * write is not run by the host. */
+static int foreign_exec(PyObject *code)
+{
+    const char *file = PyCode_Check(code) ? PyUnicode_AsUTF8(((PyCodeObject *)code)->co_filename) : NULL;
+    char path[PATH_MAX];
+    PathKey key;
+    PyErr_Clear();
+    if (file == NULL || file[0] != '/' || strlen(file) >= PATH_MAX || runtime_policy == NULL ||
+        path_canonical(file, 1, path) < 0) {
+        return 0;
+    }
+    path_key(&key, path);
+    if (!(policy_mask(runtime_policy, &key) & (FLAG_PROTECTED | OP_CREATE | OP_MODIFY))) {
+        return 0;
+    }
+    PyErr_Format(PyExc_ImportError, "%s lies where extensions can write: it is not run by the host", file);
+    return -1;
+}
+
 static int hook(const char *event, PyObject *args, void *unused)
 {
     if (LIKELY(live_states == 0) || strchr("oeiscfmgpr", event[0]) == NULL) {
@@ -255,7 +275,7 @@ static int hook(const char *event, PyObject *args, void *unused)
     }
     State *state = state_guarding();
     if (state == NULL) {
-        return 0;
+        return residents > 0 && is(event, "exec") ? foreign_exec(item(args, 0)) : 0;
     }
     finders_suspect = finders_suspect || event[0] == 'i';
     Py_INCREF(state);

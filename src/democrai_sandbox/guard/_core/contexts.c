@@ -150,7 +150,7 @@ int guard_prepare(void)
         return -1;
     }
     sealed = true;
-    return ownviews_settle() < 0 ? -1 : patch_loaded_modules();
+    return ownviews_settle() < 0 || steps_settle() < 0 ? -1 : patch_loaded_modules();
 }
 
 /* A state for this activation: what encloses it decides whether it adds, replaces or can only narrow. */
@@ -349,7 +349,7 @@ PyTypeObject Guard_Type = {
 int contexts_ready(void)
 {
     return served_ready() < 0 || PyType_Ready(&Guard_Type) < 0 || PyType_Ready(&Steps_Type) < 0 ||
-                   PyType_Ready(&Ready_Type) < 0 || doors_ready() < 0
+                   PyType_Ready(&Ready_Type) < 0 || PyType_Ready(&Wake_Type) < 0 || doors_ready() < 0
                ? -1
                : 0;
 }

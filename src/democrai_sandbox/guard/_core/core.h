@@ -140,6 +140,8 @@ typedef struct State {
     PyObject *view;      /* tuple for the Python face, made on first use */
     PyObject *dialled;   /* (address, port) that rules permitted last: most connections go where others went before */
     int dialled_family;
+    Policy *guest;           /* whose code an entrance has called here */
+    PyObject *served;        /* whom the host was serving when it entered; guarded code inherits it from around it */
     PyFrameObject *entering; /* of a with statement that entered a bypass; not owned, gone when it is left */
 } State;
 
@@ -173,6 +175,7 @@ PyObject *state_view(State *state);
 bool state_allows_import(const State *state, PyObject *root);
 bool state_has_policy(const State *state, uint64_t policy_id);
 bool state_has_subject(const State *state, const Policy *policy);
+bool state_has_guest(const State *state, const Policy *policy);
 int frameviews_ready(void);
 bool code_is_ours(PyCodeObject *code);
 int ownviews_ready(void);
@@ -378,6 +381,7 @@ int refuse_internet_socket(State *state, PyObject *number);
 PyObject *on_umask(State *state, Call *call);
 PyObject *on_code_replace(State *state, Call *call);
 PyObject *on_frame_clear(State *state, Call *call);
+PyObject *on_method_reduce(State *state, Call *call);
 PyObject *on_made_code(State *state, Call *call);
 int listings_ready(void);
 PyObject *on_fault_file(State *state, Call *call);
@@ -452,6 +456,9 @@ extern PyTypeObject Door_Type, Entrance_Type;
 int doors_ready(void);
 int guard_prepare(void);
 int steps_isolate(PyObject *result);
+int steps_settle(void);
+PyObject *wake_new(State *state, PyObject *future);
+extern PyTypeObject Wake_Type;
 PyObject *guarded_result(State *state, PyObject *result);
 
 PyObject *served_save(void);

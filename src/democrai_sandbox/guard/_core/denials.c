@@ -179,7 +179,11 @@ PyObject *call_outside(State *state, PyObject *function, PyObject *args)
     Entered entered;
     if (outside != NULL && state_enter(outside, &entered) == 0) {
         outside_begin();
+        /* for whom the subject works, whatever it has put into the variable that says so */
+        PyObject *pretended = served_save();
+        served_restore(Py_XNewRef(state->served));
         result = PyObject_Call(function, args, NULL);
+        served_restore(pretended);
         state_leave(&entered);
         PyObject *type, *value, *trace;
         PyErr_Fetch(&type, &value, &trace);

@@ -12,6 +12,7 @@ typedef struct {
     PyObject_HEAD vectorcallfunc call;
     PyObject *function;
     Policy *policy; /* of an entrance */
+    Policy *guest;  /* whose code it leads to, if that is known */
     Mode mode;
 } Passage;
 
@@ -29,7 +30,7 @@ static Passage *passage_new(PyTypeObject *type, vectorcallfunc call, PyObject *f
     if (passage != NULL) {
         passage->call = call;
         passage->function = Py_NewRef(function);
-        passage->policy = NULL;
+        passage->policy = passage->guest = NULL;
         passage->mode = MODE_MERGE;
     }
     return passage;
@@ -39,6 +40,7 @@ static void passage_dealloc(PyObject *self)
 {
     Py_XDECREF(((Passage *)self)->function);
     Py_XDECREF(((Passage *)self)->policy);
+    Py_XDECREF(((Passage *)self)->guest);
     PyObject_Free(self);
 }
 
@@ -120,6 +122,9 @@ static PyObject *entrance_call(PyObject *self, PyObject *const *args, size_t nar
     State *state = state_new(state_current(), passage->policy, passage->mode, children, NULL);
     Entered entered;
     PyObject *result = NULL;
+    if (state != NULL) {
+        state->guest = (Policy *)Py_XNewRef(passage->guest);
+    }
     if (state != NULL && state_enter(state, &entered) == 0) {
         PyObject *served = served_save();
         result = PyObject_Vectorcall(passage->function, args, nargsf, kwnames);
@@ -134,18 +139,21 @@ static PyObject *entrance_call(PyObject *self, PyObject *const *args, size_t nar
     return result;
 }
 
-/* entrance(policy, function, exact) */
+/* entrance(policy, function, exact, whose): `whose` is the function that it leads to in the end, or None. */
 PyObject *core_entrance(PyObject *module, PyObject *args)
 {
-    PyObject *policy, *function;
+    PyObject *policy, *function, *whose;
     int exact;
-    if (!PyArg_ParseTuple(args, "O!Op", &Policy_Type, &policy, &function, &exact)) {
+    if (!PyArg_ParseTuple(args, "O!OpO", &Policy_Type, &policy, &function, &exact, &whose)) {
         return NULL;
     }
     Passage *passage = passage_new(&Entrance_Type, entrance_call, function);
     if (passage != NULL) {
         passage->policy = (Policy *)Py_NewRef(policy);
         passage->mode = exact ? MODE_EXACT : MODE_MERGE;
+        const Policy *owner =
+            PyFunction_Check(whose) ? resident_owner((PyCodeObject *)PyFunction_GET_CODE(whose)) : NULL;
+        passage->guest = (Policy *)Py_XNewRef((PyObject *)owner);
     }
     return (PyObject *)passage;
 }

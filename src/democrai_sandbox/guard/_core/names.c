@@ -48,7 +48,10 @@ static int module_setattro(PyObject *module, PyObject *name, PyObject *value)
     State *state = state_guarding();
     if (UNLIKELY(state != NULL)) {
         PyObject *own = PyModule_GetNameObject(module);
-        bool refused = is_ours(own) && !caller_is_importlib();
+        bool builtins = own && PyUnicode_CompareWithASCIIString(own, "builtins") == 0;
+        /* gettext installs its function there; nobody of the host's uses that name */
+        bool harmless = builtins && PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, "_") == 0;
+        bool refused = (is_ours(own) && !caller_is_importlib()) || (builtins && !harmless);
         Py_XDECREF(own);
         PyErr_Clear();
         if (refused) {

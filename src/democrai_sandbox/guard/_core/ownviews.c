@@ -17,7 +17,8 @@ static bool is_our_name(PyObject *name)
     static const char prefix[] = "democrai_sandbox";
     const char *text = name && PyUnicode_CheckExact(name) ? PyUnicode_AsUTF8(name) : NULL;
     PyErr_Clear();
-    return text != NULL && strncmp(text, prefix, sizeof prefix - 1) == 0 && strchr(".", text[sizeof prefix - 1]);
+    bool ours = text != NULL && strncmp(text, prefix, sizeof prefix - 1) == 0 && strchr(".", text[sizeof prefix - 1]);
+    return ours || (text != NULL && strcmp(text, "builtins") == 0); /* everybody's functions look names up there */
 }
 
 /* Called before a guard is entered, by the host. A module that guarded code is the first to import comes later, and
@@ -100,6 +101,14 @@ static PyObject *method_self(PyObject *method, void *unused)
     bool hidden = state_guarding() != NULL && function_is_ours(PyMethod_GET_FUNCTION(method)) &&
                   !PyType_Check(PyMethod_GET_SELF(method));
     return Py_NewRef(hidden ? Py_None : PyMethod_GET_SELF(method));
+}
+
+/* method.__reduce__() names the object as well. */
+PyObject *on_method_reduce(State *state, Call *call)
+{
+    bool hidden = PyMethod_Check(call->self) && function_is_ours(PyMethod_GET_FUNCTION(call->self)) &&
+                  !PyType_Check(PyMethod_GET_SELF(call->self));
+    return hidden ? deny_text(state, DENY_TAMPER, "method.__reduce__") : call_original(call);
 }
 
 /* ---- in the place of the members ---------------------------------------------------------------- */

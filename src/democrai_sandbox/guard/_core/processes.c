@@ -287,6 +287,26 @@ static bool steers_resolver(const char *name)
     return false;
 }
 
+/* The host's own children, also those it starts by itself, would run other code than theirs. */
+static bool steers_programs(const char *name)
+{
+    static const char *const prefixes[] = {"LD_", "PIP_", "DYLD_"};
+    static const char *const names[] = {"PYTHONPATH",       "PYTHONHOME",    "PYTHONSTARTUP", "PYTHONUSERBASE",
+                                        "PYTHONPLATLIBDIR", "PYTHONINSPECT", "BASH_ENV",      "GCONV_PATH"};
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
+        if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0) {
+            return true;
+        }
+    }
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        size_t length = strlen(names[i]);
+        if (strncmp(name, names[i], length) == 0 && (name[length] == '\0' || name[length] == '=')) {
+            return true;
+        }
+    }
+    return false;
+}
+
 int environment_check(State *state, PyObject *name)
 {
     PyObject *bytes = NULL;
@@ -294,7 +314,8 @@ int environment_check(State *state, PyObject *name)
         return -1;
     }
     int result = 0;
-    if (is_owned_name(PyBytes_AS_STRING(bytes)) || steers_resolver(PyBytes_AS_STRING(bytes))) {
+    const char *text = PyBytes_AS_STRING(bytes);
+    if (is_owned_name(text) || steers_resolver(text) || steers_programs(text)) {
         deny_text(state, DENY_ENVIRONMENT, PyBytes_AS_STRING(bytes));
         result = -1;
     }

@@ -58,6 +58,8 @@ State *state_new(State *parent, Policy *policy, Mode mode, bool allow_subprocess
     static uint64_t serials = 0;
     state->view = state->dialled = NULL;
     state->entering = NULL;
+    state->guest = NULL;
+    state->served = parent != NULL && parent->mode != MODE_BYPASS ? Py_XNewRef(parent->served) : served_save();
     state->generation = 0;
     state->serial = ++serials;
     state->decisions = PyDict_New();
@@ -86,6 +88,8 @@ static void state_dealloc(PyObject *self)
     Py_XDECREF(state->decisions);
     Py_XDECREF(state->view);
     Py_XDECREF(state->dialled);
+    Py_XDECREF(state->served);
+    Py_XDECREF(state->guest);
     PyObject_Free(self);
 }
 
@@ -134,14 +138,38 @@ static bool is_open(const State *state)
     return state == NULL || state->mode == MODE_BYPASS || state_guards_network_only(state);
 }
 
+static FAST_THREAD_LOCAL State *guest_state = NULL; /* the latest of those below; kept for the next question */
+
+/* Code of one subject that runs under the guard of another, which has never called it: it was put there, into a module
+ * or an object of the other's. It may do what both may. */
+static State *among_others(State *state)
+{
+    State *found = resident_running(state, thread_boundary);
+    if (LIKELY(found == NULL) || state_has_subject(state, found->policy) || state_has_guest(state, found->policy)) {
+        return state;
+    }
+    if (guest_state == NULL || guest_state->parent != state || guest_state->policy != found->policy) {
+        State *made = state_new(state, found->policy, MODE_NARROW, false, NULL);
+        if (made == NULL) {
+            PyErr_Clear();
+            return found; /* its own rights alone, then */
+        }
+        Py_XSETREF(guest_state, made);
+    }
+    return guest_state;
+}
+
 State *state_current(void)
 {
     if (LIKELY(live_states == 0)) {
         return NULL;
     }
     State *state = entered_state();
-    if (LIKELY(residents == 0) || !is_open(state)) {
+    if (LIKELY(residents == 0)) {
         return state;
+    }
+    if (!is_open(state)) {
+        return among_others(state);
     }
     State *resident = resident_running(state, thread_boundary);
     return resident ? resident : state;
@@ -328,6 +356,17 @@ bool state_has_subject(const State *state, const Policy *policy)
         const Policy *own = state->policy;
         if (own == policy || (PyUnicode_Compare(own->subject, policy->subject) == 0 &&
                               PyUnicode_Compare(own->kind, policy->kind) == 0)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether code of a subject was called by its own entrance, to run under what encloses that. */
+bool state_has_guest(const State *state, const Policy *policy)
+{
+    for (; state != NULL && state->mode != MODE_BYPASS; state = state->parent) {
+        if (state->guest == policy) {
             return true;
         }
     }

@@ -1,6 +1,8 @@
 /* Awaitables: a coroutine or generator whose every step is guarded, and one that is done at once. */
 #include "core.h"
 
+#include <string.h>
+
 /* An awaitable that is done at once: async with enters and leaves in the caller's own frame. */
 typedef struct {
     PyObject_HEAD PyObject *value;
@@ -98,6 +100,104 @@ static void end_step(Steps *steps, Entered *entered)
     }
 }
 
+/* ---- what is waited for ----------------------------------------------------------------------- */
+
+static PyObject *waitable[5]; /* Future, Task, _GatheringFuture, and the first two as written in Python */
+static PyObject *cancelled_error = NULL;
+
+static getter waiter_original = NULL, callbacks_original[2];
+
+/* What a task waits for, and who is called when it is done, are the ways by which one task gets hold of another. */
+static PyObject *task_waiter(PyObject *task, void *closure)
+{
+    return state_guarding() ? Py_NewRef(Py_None) : waiter_original(task, closure);
+}
+
+static PyObject *future_callbacks(PyObject *future, void *closure)
+{
+    return state_guarding() ? Py_NewRef(Py_None) : callbacks_original[0](future, closure);
+}
+
+static PyObject *task_callbacks(PyObject *task, void *closure)
+{
+    return state_guarding() ? Py_NewRef(Py_None) : callbacks_original[1](task, closure);
+}
+
+static void exchange(PyObject *type, const char *name, getter view, getter *original)
+{
+    PyGetSetDef *entry = type && PyType_Check(type) ? ((PyTypeObject *)type)->tp_getset : NULL;
+    for (; entry != NULL && entry->name != NULL; entry++) {
+        if (strcmp(entry->name, name) == 0 && entry->get != view) {
+            *original = entry->get;
+            entry->get = view;
+        }
+    }
+}
+
+/* Looked up before the first guard: later, names of asyncio may be somebody's. */
+int steps_settle(void)
+{
+    static const char *const names[][2] = {{"_asyncio", "Future"},
+                                           {"_asyncio", "Task"},
+                                           {"asyncio.tasks", "_GatheringFuture"},
+                                           {"asyncio.futures", "_PyFuture"},
+                                           {"asyncio.tasks", "_PyTask"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        PyObject *module = waitable[i] ? NULL : PyDict_GetItemString(PyImport_GetModuleDict(), names[i][0]);
+        PyObject *type = module ? PyObject_GetAttrString(module, names[i][1]) : NULL;
+        waitable[i] = type ? type : waitable[i];
+        PyErr_Clear();
+    }
+    exchange(waitable[0], "_callbacks", future_callbacks, &callbacks_original[0]);
+    exchange(waitable[1], "_callbacks", task_callbacks, &callbacks_original[1]);
+    exchange(waitable[1], "_fut_waiter", task_waiter, &waiter_original);
+    PyObject *module = PyDict_GetItemString(PyImport_GetModuleDict(), "asyncio.exceptions");
+    if (cancelled_error == NULL && module != NULL) {
+        cancelled_error = PyObject_GetAttrString(module, "CancelledError");
+        PyErr_Clear();
+    }
+    return 0;
+}
+
+/* Whether an object of this kind has only the methods of its class. */
+static bool is_bare(PyObject *object)
+{
+    static const char *const used[] = {"get_loop", "add_done_callback", "remove_done_callback", "cancel", "done"};
+    PyObject *dict = PyObject_GenericGetDict(object, NULL);
+    bool bare = true;
+    for (size_t i = 0; dict != NULL && i < sizeof used / sizeof *used; i++) {
+        bare = bare && PyDict_GetItemString(dict, used[i]) == NULL;
+    }
+    Py_XDECREF(dict);
+    PyErr_Clear();
+    return bare;
+}
+
+/* The task that steps a coroutine asks what it yields for its loop, and leaves a callback with it: by then the guard is
+ * left. So only futures that nobody has furnished with methods of his own are let out. */
+static bool may_be_waited_for(PyObject *yielded)
+{
+    if (yielded == Py_None || Py_IS_TYPE(yielded, &Wake_Type)) {
+        return true;
+    }
+    for (size_t i = 0; i < sizeof waitable / sizeof *waitable; i++) {
+        if (waitable[i] != NULL && (PyObject *)Py_TYPE(yielded) == waitable[i]) {
+            return is_bare(yielded);
+        }
+    }
+    return false;
+}
+
+/* In the place of a future, a wake. *result is replaced; -1 with an exception. */
+static int hide_future(Steps *steps, PyObject **result)
+{
+    if (*result == Py_None || Py_IS_TYPE(*result, &Wake_Type)) {
+        return 0;
+    }
+    Py_SETREF(*result, wake_new(steps->state, *result));
+    return *result ? 0 : -1;
+}
+
 static PyObject *steps_call(PyObject *self, const char *name, PyObject *args);
 
 /* Ends what was abandoned and tells whoever awaits it that it was cancelled. */
@@ -119,6 +219,47 @@ static PyObject *end_abandoned(Steps *steps)
     return NULL;
 }
 
+/* The value of the StopIteration that is being raised, which is then over. */
+static PyObject *returned_value(void)
+{
+    PyObject *type, *value, *trace, *found = NULL;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    if (value != NULL && PyObject_TypeCheck(value, (PyTypeObject *)PyExc_StopIteration)) {
+        found = Py_XNewRef(((PyStopIterationObject *)value)->value);
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+    return found ? found : Py_NewRef(Py_None);
+}
+
+/* Throws an error into the coroutine in the place of going on; what it does with that is the next step. */
+static PySendResult refuse_wait(Steps *steps, PyObject **result)
+{
+    for (int times = 0; times < 8; times++) {
+        Py_CLEAR(*result);
+        PyObject *args = Py_BuildValue("(Os)", PyExc_TypeError, "an extension waits for futures and tasks of asyncio");
+        PyObject *method = args ? PyObject_GetAttrString(steps->inner, "throw") : NULL;
+        *result = method ? PyObject_Call(method, args, NULL) : NULL;
+        Py_XDECREF(method);
+        Py_XDECREF(args);
+        if (*result == NULL && PyErr_ExceptionMatches(PyExc_StopIteration)) {
+            *result = returned_value();
+            return *result ? PYGEN_RETURN : PYGEN_ERROR;
+        }
+        if (*result == NULL) {
+            return PYGEN_ERROR;
+        }
+        if (may_be_waited_for(*result)) {
+            return PYGEN_NEXT;
+        }
+    }
+    Py_CLEAR(*result);
+    PyErr_SetString(PyExc_TypeError, "an extension waits for futures and tasks of asyncio");
+    return PYGEN_ERROR;
+}
+
 static PySendResult steps_send_result(PyObject *self, PyObject *value, PyObject **result)
 {
     Steps *steps = (Steps *)self;
@@ -132,6 +273,10 @@ static PySendResult steps_send_result(PyObject *self, PyObject *value, PyObject 
         return PYGEN_ERROR;
     }
     PySendResult kind = PyIter_Send(steps->inner, value, result);
+    if (kind == PYGEN_NEXT && steps->context != NULL) {
+        kind = may_be_waited_for(*result) ? kind : refuse_wait(steps, result);
+        kind = kind == PYGEN_NEXT && hide_future(steps, result) < 0 ? PYGEN_ERROR : kind;
+    }
     end_step(steps, &entered);
     if (kind != PYGEN_NEXT) { /* in between nobody but the loop goes on in this context */
         served_restore(Py_XNewRef(steps->served));
@@ -139,9 +284,14 @@ static PySendResult steps_send_result(PyObject *self, PyObject *value, PyObject 
     return kind;
 }
 
+/* Await goes by the slot. Whoever steps by hand gets what is waited for into his hands: not another subject. */
 static PyObject *steps_send(PyObject *self, PyObject *value)
 {
     PyObject *result;
+    State *state = state_guarding();
+    if (((Steps *)self)->context != NULL && state != NULL) {
+        return deny_text(state, DENY_TAMPER, "send");
+    }
     PySendResult kind = steps_send_result(self, value, &result);
     if (kind == PYGEN_RETURN) {
         stop_with(result);
@@ -163,6 +313,16 @@ static PyObject *steps_call(PyObject *self, const char *name, PyObject *args)
     Entered entered;
     if (method != NULL && begin_step(steps, &entered) == 0) {
         result = PyObject_Call(method, args, NULL);
+        if (result != NULL && steps->context != NULL && strcmp(name, "throw") == 0) {
+            PySendResult kind = may_be_waited_for(result) ? PYGEN_NEXT : refuse_wait(steps, &result);
+            if (kind == PYGEN_RETURN) {
+                stop_with(result);
+                Py_CLEAR(result);
+            }
+            else if (kind == PYGEN_NEXT && hide_future(steps, &result) < 0) {
+                Py_CLEAR(result);
+            }
+        }
         end_step(steps, &entered);
         served_restore(Py_XNewRef(steps->served));
     }
@@ -170,9 +330,44 @@ static PyObject *steps_call(PyObject *self, const char *name, PyObject *args)
     return result;
 }
 
+/* A cancellation that passes from one subject to another: a new one, with the same text at most. NULL for all else. */
+static PyObject *same_cancellation(PyObject *args)
+{
+    PyObject *given = PyTuple_GET_SIZE(args) > 0 ? PyTuple_GET_ITEM(args, 0) : NULL;
+    if (PyTuple_GET_SIZE(args) > 1 && PyExceptionInstance_Check(PyTuple_GET_ITEM(args, 1))) {
+        given = PyTuple_GET_ITEM(args, 1);
+    }
+    PyObject *type = given == NULL ? NULL : PyExceptionClass_Check(given) ? given : (PyObject *)Py_TYPE(given);
+    if (type == NULL || (type != cancelled_error && type != PyExc_GeneratorExit)) {
+        return NULL;
+    }
+    PyObject *said = type == given ? NULL : ((PyBaseExceptionObject *)given)->args, *text = NULL;
+    if (said != NULL && PyTuple_GET_SIZE(said) == 1 && PyUnicode_CheckExact(PyTuple_GET_ITEM(said, 0))) {
+        text = PyTuple_GET_ITEM(said, 0);
+    }
+    PyObject *error = PyObject_CallFunctionObjArgs(type, text, NULL);
+    PyObject *fresh = error ? PyTuple_Pack(1, error) : NULL;
+    Py_XDECREF(error);
+    return fresh;
+}
+
+/* Errors of futures come from the futures themselves. What another subject would throw in is an object of his. */
 static PyObject *steps_throw(PyObject *self, PyObject *args)
 {
-    return ((Steps *)self)->abandoned ? end_abandoned((Steps *)self) : steps_call(self, "throw", args);
+    State *state = state_guarding();
+    if (((Steps *)self)->abandoned) {
+        return end_abandoned((Steps *)self);
+    }
+    if (((Steps *)self)->context == NULL || state == NULL) {
+        return steps_call(self, "throw", args);
+    }
+    PyObject *fresh = same_cancellation(args);
+    if (fresh == NULL) {
+        return PyErr_Occurred() ? NULL : deny_text(state, DENY_TAMPER, "throw");
+    }
+    PyObject *result = steps_call(self, "throw", fresh);
+    Py_DECREF(fresh);
+    return result;
 }
 
 static PyObject *steps_close(PyObject *self, PyObject *unused)

@@ -149,6 +149,10 @@
     X(posix, _, setpgrp, on_process, 0, 0, "os", 0, 1, 0)                                                              \
     X(posix, _, umask, on_umask, 0, 0, "os", 0, 0, 0)                                                                \
     X(posix, _, register_at_fork, on_callables, 0, 0, NULL, 0, 1, 0)                                                     \
+    X(_thread, _, interrupt_main, on_process, 0, 0, NULL, 0, 1, 0)                                                     \
+    X(_signal, _, raise_signal, on_process, 0, 0, NULL, 0, 1, 0)                                                       \
+    X(_signal, _, setitimer, on_process, 0, 0, NULL, 0, 1, 0)                                                          \
+    X(_signal, _, alarm, on_process, 0, 0, NULL, 0, 1, 0)                                                              \
     X(_signal, _, pidfd_send_signal, on_process, 0, 0, "signal", 0, 1, 0)                                              \
     X(spwd, _, getspnam, on_secret_database, 0, 0, NULL, 0, 1, 0)                                                      \
     X(spwd, _, getspall, on_secret_database, 0, 0, NULL, 0, 1, 0)                                                      \
@@ -167,6 +171,7 @@
     X(_contextvars, Context, run, on_context_run, 0, 0, NULL, 0, 0, 1)                                                 \
     X(_contextvars, ContextVar, set, on_context_variable, 0, 0, NULL, 0, 0, 0)                                         \
     X(_contextvars, ContextVar, reset, on_context_variable, 0, 0, NULL, 0, 0, 0)                                       \
+    X(types, MethodType, __reduce__, on_method_reduce, 0, 0, NULL, 0, 1, 0)                                            \
     X(types, FrameType, clear, on_frame_clear, 0, 0, NULL, 0, 0, 0)                                                    \
     X(types, CodeType, replace, on_code_replace, 0, 0, NULL, 0, 0, 1)                                                  \
     /* what a subject compiles is the subject's */                                                                     \

@@ -184,6 +184,7 @@ def _entrance(asset: Asset, body: Body) -> Entrance:
     return entrance(
         entry(asset.schema, body),
         exact=asset.declaration.access is not None,
+        whose=asset.function,
         subject=asset.name,
         subject_kind=asset.kind.value,
         access=asset.declaration.access or (),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 import sys
 import venv
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from democrai_sandbox.guard import AccessQuestion, child_environment
 from democrai_sandbox.guard.contexts import make_guard
 from democrai_sandbox.policy import AccessDecision, AccessRule, Operation, ResourceType, rules_for_paths
+from democrai_sandbox.runtime.inherited import host_environment
 
 from . import runner
 from .hosts import package_rules, pip_variables
@@ -154,7 +154,7 @@ class Builder:
             organization_id=organization,
             session_key=session,
         )
-        kept = {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith("LC_")}
+        kept = {name: value for name, value in host_environment().items() if name in _KEPT or name.startswith("LC_")}
         return {
             **kept,
             **pip_variables(configuration),

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
-from urllib.request import getproxies_environment
 
 from democrai_sandbox.policy import AccessRule, InvalidInputError, Operation, ResourceType, normalise_target
+from democrai_sandbox.runtime.inherited import host_environment
 
 from .interface import InstallFailed
 
@@ -75,7 +75,7 @@ def pip_variables(configuration: PipConfiguration) -> dict[str, str]:
 
 def _certificates() -> dict[str, str]:
     """Return the variables of the host that name its certificates."""
-    return {name: value for name in _CERTIFICATES if (value := os.environ.get(name))}
+    return {name: value for name in _CERTIFICATES if (value := host_environment().get(name))}
 
 
 def _places(configuration: PipConfiguration) -> Iterator[str]:
@@ -135,12 +135,20 @@ def _as_url(place: str) -> str:
 
 def _proxies(configuration: PipConfiguration) -> Iterator[str]:
     found = [configuration.proxy] if configuration.proxy else []
-    found += [url for scheme, url in getproxies_environment().items() if scheme in ("http", "https", "all")]
+    found += [url for scheme, url in _given_proxies().items() if scheme in ("http", "https", "all")]
     for url in found:
         yield url if "://" in url else f"http://{url}"
 
 
+def _given_proxies() -> dict[str, str]:
+    """Return the proxies of the host's environment by scheme, read as urllib does: names in lower case count more."""
+    given = host_environment().items()
+    found = {name.lower()[:-6]: value for name, value in given if name.lower().endswith("_proxy")}
+    found |= {name.lower()[:-6]: value for name, value in given if name.endswith("_proxy")}
+    return {scheme: value for scheme, value in found.items() if value}
+
+
 def _proxy_variables() -> dict[str, str]:
     return {
-        f"{scheme}_proxy": url for scheme, url in getproxies_environment().items() if scheme in (*_WEB, "all", "no")
+        f"{scheme}_proxy": url for scheme, url in _given_proxies().items() if scheme in (*_WEB, "all", "no")
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import compileall
 import importlib.util
 import json
-import os
 import re
 import shutil
 import sys
@@ -15,6 +14,8 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.runtime.inherited import host_environment
 
 from .interface import InstallFailed
 from .process import output_of
@@ -120,7 +121,7 @@ async def read_configuration(starter: Starter, pip: Path) -> PipConfiguration:
     """Ask pip what it would do. One that does not answer as expected is an error, never a configuration made up."""
     command = [sys.executable, "-I", "-c", _QUESTION, str(pip.parent)]
     try:
-        told = json.loads(await output_of(starter, command, os.environ, _PATIENCE))
+        told = json.loads(await output_of(starter, command, host_environment(), _PATIENCE))
         return PipConfiguration(**{name: _plain(value) for name, value in told.items()})
     except InstallFailed as error:
         raise InstallFailed(f"pip did not tell its configuration: {error}", lines=error.lines) from error

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from democrai_sandbox.guard.environment import ACCESS, SUBJECT, SUBJECT_CHAIN, SUBJECT_KIND
 from democrai_sandbox.policy import InvalidInputError
+from democrai_sandbox.runtime.inherited import host_environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,7 +46,7 @@ def environment_of(spec: WorkerSpec) -> dict[str, str]:
     for name, _ in spec.env:
         if name.startswith("DEMOCRAI_"):
             raise InvalidInputError.of(f"{name} belongs to the runtime", pointer="/env")
-    kept = {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith("LC_")}
+    kept = {name: value for name, value in host_environment().items() if name in _KEPT or name.startswith("LC_")}
     return {
         **kept,
         **dict(spec.env),

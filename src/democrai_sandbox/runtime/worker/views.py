@@ -98,7 +98,7 @@ class Witness:
             raise FrameError(f"a question that is not of {label}")
         for inner in chain[chain.index(label) + 1 :]:
             kind, _, name = inner.partition(":")
-            own = self._spec.name in (name, name.rpartition(".")[0])
+            own = self._spec.kind == "module" and name.rpartition(".")[0] == self._spec.name
             if inner != label and not (kind in _INNER and own):
                 raise FrameError(f"a question of {inner} in the worker of {label}")
         return tuple(chain)
