@@ -325,3 +325,132 @@ def test_the_host_can_end_a_coroutine_that_ignores_its_cancellation(case):
     host, guarded = case.run(abandoned)
     assert host == [True, "CancelledError", False]
     assert guarded == ["TamperDenied", "TamperDenied"]
+
+
+def waiting_tasks(world):
+    from democrai_sandbox.guard import entrance, live_states, process_guard_context
+
+    async def slow():
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    async def fails():
+        task = asyncio.ensure_future(asyncio.sleep(0, 7))
+        value = await task
+        raise LookupError(value)
+
+    async def several():
+        return await asyncio.gather(asyncio.sleep(0.01, 1), asyncio.sleep(0, 2))
+
+    ended = []
+    tools = {
+        function.__name__: entrance(function, subject=f"demo.{function.__name__}", subject_kind="tool")
+        for function in (slow, fails, several)
+    }
+
+    async def subject():
+        found = []
+        for wait in ("wait_for", "timeout", "cancel"):
+            started = asyncio.get_running_loop().time()
+            try:
+                if wait == "wait_for":
+                    await asyncio.wait_for(tools["slow"](), 0.1)
+                elif wait == "timeout":
+                    async with asyncio.timeout(0.1):
+                        await tools["slow"]()
+                else:
+                    task = asyncio.ensure_future(tools["slow"]())
+                    await asyncio.sleep(0.05)
+                    task.cancel()
+                    await task
+            except (TimeoutError, asyncio.CancelledError) as error:
+                found.append([wait, type(error).__name__, asyncio.get_running_loop().time() - started < 5])
+        try:
+            await tools["fails"]()
+        except LookupError as error:
+            found.append(error.args[0])
+        found.append(await tools["several"]())
+        queue = asyncio.Queue()
+        asyncio.get_running_loop().call_later(0.01, queue.put_nowait, "item")
+        found.append(await queue.get())
+        found.append(await asyncio.to_thread(int, "5"))
+        return found
+
+    async def main():
+        return await process_guard_context(subject="demo").run(subject).isolated()
+
+    return [asyncio.run(main()), ended, live_states() <= 1]
+
+
+def test_ordinary_waiting_works_across_guards(case):
+    """Timeouts, cancellation, errors and results of what is awaited reach who awaits it, and nobody else."""
+    found, ended, left = case.run(waiting_tasks)
+    assert found[:3] == [
+        ["wait_for", "TimeoutError", True],
+        ["timeout", "TimeoutError", True],
+        ["cancel", "CancelledError", True],
+    ]
+    assert found[3:] == [7, [1, 2], "item", 5]
+    assert ended == ["cancelled"] * 3
+    assert left
+
+
+def what_leaves(world):
+    from democrai_sandbox.guard import entrance, process_guard_context
+
+    class Odd:
+        _asyncio_future_blocking = True
+
+        def __await__(self):
+            return (yield self)
+
+        def get_loop(self):
+            found.append("asked outside")
+            return asyncio.get_running_loop()
+
+    found = []
+
+    async def tool():
+        return await asyncio.sleep(0.05, "value")
+
+    async def odd():
+        try:
+            return await Odd()
+        except TypeError as error:
+            return str(error)
+
+    async def subject():
+        def step():
+            yield
+
+        inner = enter()
+        coroutine = wrap(inner)
+        waits = coroutine.send(None)
+        names = [name for name in ("set_result", "set_exception") if hasattr(waits, name)]
+        said = []
+        for throw in (lambda: coroutine.throw(LookupError("mine")), lambda: inner.send("mine")):
+            said.append(world.verdict(throw))
+        coroutine.close()
+        return [type(waits).__name__, names, said]
+
+    async def wrap(awaitable):
+        return await awaitable
+
+    enter = entrance(tool, subject="demo.tool", subject_kind="tool")
+
+    async def main():
+        guard = lambda: process_guard_context(subject="demo")
+        return [await guard().run(odd).isolated(), await guard().run(subject).isolated(), found]
+
+    return asyncio.run(main())
+
+
+def test_what_a_coroutine_waits_for_is_in_nobodys_hands_outside_its_guard(case):
+    odd, (kind, settling, said), asked = case.run(what_leaves)
+    assert odd == "an extension waits for futures and tasks of asyncio"
+    assert (kind, settling) == ("Wake", [])
+    assert said == ["TamperDenied", "TamperDenied"]
+    assert asked == []

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _UNTOLD = "(its text cannot be had)"
 _LONGEST = 10_000
 
-_arguments = format_helpers._format_args_and_kwargs  # type: ignore[attr-defined] # noqa: SLF001 - what Handle._run asks
+_arguments = format_helpers._format_args_and_kwargs  # noqa: SLF001 - what Handle._run asks
 
 
 def watch_reports(loop: asyncio.AbstractEventLoop) -> Callable[[], None]:

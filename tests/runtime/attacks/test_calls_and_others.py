@@ -9,7 +9,7 @@ import pytest
 from tests.guard.harness import Case
 
 STAGE = os.path.join(os.path.dirname(__file__), "..", "stage.py")
-OPEN = {"callback", "task", "own coroutine", "waiter"}
+OPEN = {"callback", "task"}
 
 
 @pytest.fixture
@@ -389,9 +389,7 @@ async def read() -> int:
 
 
 @pytest.mark.parametrize("how", ["hand", "own coroutine", "waiter"])
-def test_who_calls_a_shared_tool_puts_no_object_into_it(case, request, how):
-    if how in OPEN:
-        request.applymarker(pytest.mark.xfail(reason="open"))
+def test_who_calls_a_shared_tool_puts_no_object_into_it(case, how):
     assert case.run(shared, how) == []
 
 

@@ -284,11 +284,11 @@ static PySendResult steps_send_result(PyObject *self, PyObject *value, PyObject 
     return kind;
 }
 
-/* Await goes by the slot. Whoever steps by hand gets what is waited for into his hands: not another subject. */
+/* Whoever steps by hand gets a wake into his hands; what another subject would send in is an object of his. */
 static PyObject *steps_send(PyObject *self, PyObject *value)
 {
     PyObject *result;
-    State *state = state_guarding();
+    State *state = value == Py_None ? NULL : state_guarding();
     if (((Steps *)self)->context != NULL && state != NULL) {
         return deny_text(state, DENY_TAMPER, "send");
     }

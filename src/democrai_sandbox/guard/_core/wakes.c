@@ -112,12 +112,6 @@ static PyObject *wake_done(PyObject *self, PyObject *unused)
 
 /* ---- what a task asks of a future --------------------------------------------------------------- */
 
-static PyObject *refuse_guarded(void)
-{
-    State *state = state_guarding();
-    return state ? deny_text(state, DENY_TAMPER, "wake") : NULL;
-}
-
 static PyObject *wake_get_loop(PyObject *self, PyObject *unused)
 {
     return Py_XNewRef(((Wake *)self)->loop);
@@ -204,12 +198,8 @@ static PyObject *get_blocking(PyObject *self, void *unused)
     return PyBool_FromLong(((Wake *)self)->blocking);
 }
 
-/* Guarded code that has found one in between must not make the task take it for something else. */
 static int set_blocking(PyObject *self, PyObject *value, void *unused)
 {
-    if (refuse_guarded() != NULL || PyErr_Occurred()) {
-        return -1;
-    }
     ((Wake *)self)->blocking = value == Py_True;
     return 0;
 }

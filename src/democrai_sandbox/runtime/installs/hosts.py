@@ -149,6 +149,4 @@ def _given_proxies() -> dict[str, str]:
 
 
 def _proxy_variables() -> dict[str, str]:
-    return {
-        f"{scheme}_proxy": url for scheme, url in _given_proxies().items() if scheme in (*_WEB, "all", "no")
-    }
+    return {f"{scheme}_proxy": url for scheme, url in _given_proxies().items() if scheme in (*_WEB, "all", "no")}
