@@ -315,7 +315,7 @@ int environment_check(State *state, PyObject *name)
     }
     int result = 0;
     const char *text = PyBytes_AS_STRING(bytes);
-    if (is_owned_name(text) || steers_resolver(text) || steers_programs(text)) {
+    if (is_owned_name(text) || steers_resolver(text) || (!state->allow_subprocess && steers_programs(text))) {
         deny_text(state, DENY_ENVIRONMENT, PyBytes_AS_STRING(bytes));
         result = -1;
     }
