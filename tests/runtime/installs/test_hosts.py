@@ -91,7 +91,9 @@ def test_a_local_index_is_read_with_the_files_beside_it():
 
 def test_a_proxy_may_be_gone_through(monkeypatch):
     """From pip's option or the environment; it is connected to for permitted requests only."""
-    monkeypatch.setattr(hosts, "getproxies_environment", lambda: {"https": "http://out.test:3128", "no": "inner.test"})
+    monkeypatch.setattr(
+        hosts, "host_environment", lambda: {"https_proxy": "http://out.test:3128", "no_proxy": "inner.test"}
+    )
     configuration = made(proxy="me:pw@other.test:8080")
     assert {("connect", "http://out.test:3128"), ("connect", "http://other.test:8080")} <= told(configuration)
     assert pip_variables(configuration)["no_proxy"] == "inner.test"

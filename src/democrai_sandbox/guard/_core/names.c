@@ -49,9 +49,8 @@ static int module_setattro(PyObject *module, PyObject *name, PyObject *value)
     if (UNLIKELY(state != NULL)) {
         PyObject *own = PyModule_GetNameObject(module);
         bool builtins = own && PyUnicode_CompareWithASCIIString(own, "builtins") == 0;
-        /* gettext installs its function there; nobody of the host's uses that name */
-        bool harmless = builtins && PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, "_") == 0;
-        bool refused = (is_ours(own) && !caller_is_importlib()) || (builtins && !harmless);
+        /* site and gettext have something to put there */
+        bool refused = (is_ours(own) && !caller_is_importlib()) || (builtins && !caller_is_library());
         Py_XDECREF(own);
         PyErr_Clear();
         if (refused) {
