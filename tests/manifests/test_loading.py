@@ -290,7 +290,7 @@ class TestFiles:
         (tmp_path / "empty").touch()
         (tmp_path / "loop").symlink_to("loop")
         expected = {
-            "missing": "no such file",
+            "missing": "there is no file",
             "": "got a folder (did you mean",
             "pipe": "got a device, pipe or socket",
             "large": "larger than",

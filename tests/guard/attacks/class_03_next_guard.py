@@ -112,3 +112,25 @@ def cached_policy(ground: Ground) -> None:
     for key in keys:
         contexts._core.remember(key, wide)
     ground.held.keys = len(keys)
+
+
+@attack(
+    "the default values of the guard's functions are changed",
+    expect=SANDBOX,
+    after=lambda ground: next_bare_guard(ground),
+)
+def next_guard_defaults(ground: Ground) -> None:
+    for module in guard_modules():
+        for thing in list(vars(module).values()):
+            defaults = getattr(thing, "__kwdefaults__", None)
+            if isinstance(defaults, dict) and "allowed_paths" in defaults:
+                defaults["allowed_paths"] = ("/",)
+
+
+def next_bare_guard(ground: Ground) -> object:
+    """What a guard without any declaration lets its subject read."""
+    if type(ground.held.make).__name__ == "type":
+        return open(ground.outside).read()
+    from democrai_sandbox import process_guard_context
+
+    return process_guard_context(subject="bare").run(lambda: open(ground.outside).read())

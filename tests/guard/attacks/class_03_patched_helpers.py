@@ -36,7 +36,7 @@ def os_functions(ground: Ground) -> object:
         vars(os).update(kept)
 
 
-@attack("the builtins that checks are written with always say yes", expect=FILES)
+@attack("the builtins that checks are written with always say yes", expect=SANDBOX)
 def builtin_functions(ground: Ground) -> object:
     import builtins
 
@@ -280,3 +280,17 @@ def question_type_changed(ground: Ground) -> object:
 
     AccessQuestion.__init__ = AccessQuestion.__new__ = thief(ground)
     return read(ground)
+
+
+@attack("a builtin function is replaced", expect=SANDBOX, after=lambda ground: len(ground.held.__dict__) and None)
+def builtin_replaced(ground: Ground) -> None:
+    import builtins
+
+    original = len
+
+    def thief(thing: object) -> int:
+        builtins.len = original
+        ground.steal()
+        return original(thing)
+
+    builtins.len = thief

@@ -99,7 +99,8 @@ class Evil:
     prepare=lambda ground: (hold_future(ground), ground.held.future.add_done_callback(lambda it: it.result())),
 )
 async def callback_of_the_host(ground: Ground) -> None:
-    ground.held.future._callbacks[0][0](Evil(ground))
+    callbacks = ground.held.future._callbacks
+    callbacks[0][0](Evil(ground)) if callbacks else ground.steal()
 
 
 async def finish_future(ground: Ground) -> None:

@@ -20,12 +20,6 @@ REPLACED = Residual(
     closes="code provenance: code objects that a subject's loader made are guarded wherever they run",
     loaded=SANDBOX.quietly,
 )
-WIDENED = Residual(
-    why="the default values of the guard's Python functions, which turn declarations into a policy, are a dictionary "
-    "that can be changed; the next guard the host makes is then as wide as the subject likes (the one in force is not "
-    "touched)",
-    closes="compiling declarations in C, or by functions that only C can reach; until then Landlock bounds the process",
-)
 REGISTERED = Residual(
     why="the host consults a registry of the interpreter or of a library in which the subject left a function",
     closes="code provenance",
@@ -91,20 +85,6 @@ def bytecode_by_marshal(ground: Ground) -> bool:
     return eval(types.FunctionType(marshal.loads(changed), {}).__code__) == "ANOTHER  TEXT"
 
 
-@attack("a builtin function is replaced", expect=REPLACED, after=lambda ground: len(ground.held.__dict__) and None)
-def builtin_replaced(ground: Ground) -> None:
-    import builtins
-
-    original = len
-
-    def thief(thing: object) -> int:
-        builtins.len = original
-        ground.steal()
-        return original(thing)
-
-    builtins.len = thief
-
-
 @attack(
     "a function of the standard library is replaced",
     expect=REPLACED,
@@ -128,33 +108,6 @@ def module_replaced(ground: Ground) -> None:
             ground.steal()
 
     sys.modules["colorsys"] = Module
-
-
-def guard_modules() -> list[object]:
-    ours = [module for name, module in list(sys.modules.items()) if name.startswith("democrai_sandbox")]
-    return [module for module in ours if "rules_for_paths" in vars(module)]
-
-
-@attack(
-    "the default values of the guard's functions are changed",
-    expect=WIDENED,
-    after=lambda ground: next_bare_guard(ground),
-)
-def next_guard_defaults(ground: Ground) -> None:
-    for module in guard_modules():
-        for thing in list(vars(module).values()):
-            defaults = getattr(thing, "__kwdefaults__", None)
-            if isinstance(defaults, dict) and "allowed_paths" in defaults:
-                defaults["allowed_paths"] = ("/",)
-
-
-def next_bare_guard(ground: Ground) -> object:
-    """What a guard without any declaration lets its subject read."""
-    if type(ground.held.make).__name__ == "type":
-        return open(ground.outside).read()
-    from democrai_sandbox import process_guard_context
-
-    return process_guard_context(subject="bare").run(lambda: open(ground.outside).read())
 
 
 def raise_in_thread(ground: Ground) -> None:

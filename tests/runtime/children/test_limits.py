@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import resource
 import threading
 import time
 from types import SimpleNamespace
@@ -188,7 +187,9 @@ def output_story(world):
 
     rule = {"resource_type": "filesystem", "operation": "execute", "target": world.inside("broken")}
     answers = use.guarded(world, children, body, access=[rule])
-    answers["memory"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Not ru_maxrss, which begins with what the process had that was forked for it.
+    status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    answers["memory"] = int(status["VmHWM"].split()[0])
     return answers
 
 

@@ -361,6 +361,7 @@ PyObject *on_dup2(State *state, Call *call);
 PyObject *on_close(State *state, Call *call);
 PyObject *on_refuse_descriptor(State *state, Call *call);
 PyObject *on_process(State *state, Call *call);
+PyObject *on_own_signal(State *state, Call *call);
 PyObject *on_spawn(State *state, Call *call);
 PyObject *on_system(State *state, Call *call);
 PyObject *on_fork_exec(State *state, Call *call);

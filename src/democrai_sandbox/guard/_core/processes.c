@@ -1,6 +1,8 @@
 /* Children: refused by default; where the runtime allows them they get the environment the runtime owns. */
 #include "core.h"
 
+#include <signal.h>
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,6 +23,35 @@ static void *refuse(State *state, const Call *call)
 PyObject *on_process(State *state, Call *call)
 {
     return state->allow_subprocess ? call_original(call) : refuse(state, call);
+}
+
+/* The signal that a call sends to this process, by itself or by a timer; 0 when it only stops one. */
+static int signal_sent(const Call *call)
+{
+    static const int timers[] = {SIGALRM, SIGVTALRM, SIGPROF};
+    double argument[2] = {0, 0};
+    for (Py_ssize_t i = 0; i < 2 && i < call->nargs; i++) {
+        argument[i] = PyNumber_Check(call->args[i]) ? PyFloat_AsDouble(call->args[i]) : 0;
+    }
+    PyErr_Clear();
+    if (strcmp(call->row->name, "alarm") == 0) {
+        return argument[0] > 0 ? SIGALRM : 0;
+    }
+    if (strcmp(call->row->name, "setitimer") == 0) {
+        int which = (int)argument[0];
+        return argument[1] > 0 && which >= 0 && which < 3 ? timers[which] : 0;
+    }
+    return (int)argument[0];
+}
+
+/* Timers and signals to itself are ordinary where somebody handles them; unhandled, they end the host. */
+PyObject *on_own_signal(State *state, Call *call)
+{
+    struct sigaction present;
+    int number = signal_sent(call);
+    bool ends = number > 0 && sigaction(number, NULL, &present) == 0 && present.sa_handler == SIG_DFL;
+    return ends && number != SIGCHLD && number != SIGURG && number != SIGWINCH ? on_process(state, call)
+                                                                               : call_original(call);
 }
 
 /* The mask is the whole process's. Libraries set it for a moment and set it back. */
@@ -287,26 +318,6 @@ static bool steers_resolver(const char *name)
     return false;
 }
 
-/* The host's own children, also those it starts by itself, would run other code than theirs. */
-static bool steers_programs(const char *name)
-{
-    static const char *const prefixes[] = {"LD_", "PIP_", "DYLD_"};
-    static const char *const names[] = {"PYTHONPATH",       "PYTHONHOME",    "PYTHONSTARTUP", "PYTHONUSERBASE",
-                                        "PYTHONPLATLIBDIR", "PYTHONINSPECT", "BASH_ENV",      "GCONV_PATH"};
-    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
-        if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0) {
-            return true;
-        }
-    }
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        size_t length = strlen(names[i]);
-        if (strncmp(name, names[i], length) == 0 && (name[length] == '\0' || name[length] == '=')) {
-            return true;
-        }
-    }
-    return false;
-}
-
 int environment_check(State *state, PyObject *name)
 {
     PyObject *bytes = NULL;
@@ -314,8 +325,7 @@ int environment_check(State *state, PyObject *name)
         return -1;
     }
     int result = 0;
-    const char *text = PyBytes_AS_STRING(bytes);
-    if (is_owned_name(text) || steers_resolver(text) || (!state->allow_subprocess && steers_programs(text))) {
+    if (is_owned_name(PyBytes_AS_STRING(bytes)) || steers_resolver(PyBytes_AS_STRING(bytes))) {
         deny_text(state, DENY_ENVIRONMENT, PyBytes_AS_STRING(bytes));
         result = -1;
     }

@@ -149,10 +149,10 @@
     X(posix, _, setpgrp, on_process, 0, 0, "os", 0, 1, 0)                                                              \
     X(posix, _, umask, on_umask, 0, 0, "os", 0, 0, 0)                                                                \
     X(posix, _, register_at_fork, on_callables, 0, 0, NULL, 0, 1, 0)                                                     \
-    X(_thread, _, interrupt_main, on_process, 0, 0, NULL, 0, 1, 0)                                                     \
-    X(_signal, _, raise_signal, on_process, 0, 0, NULL, 0, 1, 0)                                                       \
-    X(_signal, _, setitimer, on_process, 0, 0, NULL, 0, 1, 0)                                                          \
-    X(_signal, _, alarm, on_process, 0, 0, NULL, 0, 1, 0)                                                              \
+    X(_thread, _, interrupt_main, on_process, 0, 0, "_thread", 0, 1, 0)                                                \
+    X(_signal, _, raise_signal, on_own_signal, 0, 0, "signal", 0, 1, 0)                                                \
+    X(_signal, _, setitimer, on_own_signal, 0, 0, "signal", 0, 1, 0)                                                   \
+    X(_signal, _, alarm, on_own_signal, 0, 0, "signal", 0, 1, 0)                                                       \
     X(_signal, _, pidfd_send_signal, on_process, 0, 0, "signal", 0, 1, 0)                                              \
     X(spwd, _, getspnam, on_secret_database, 0, 0, NULL, 0, 1, 0)                                                      \
     X(spwd, _, getspall, on_secret_database, 0, 0, NULL, 0, 1, 0)                                                      \
