@@ -267,7 +267,7 @@ def main():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Odd)
     server.daemon_threads = True
     print(server.server_port, flush=True)
-    threading.Thread(target=server.serve_forever).start()
+    server.serve_forever()
 
 
 if __name__ == "__main__":
