@@ -44,6 +44,11 @@ def open_store(url: str, *, create: bool = True) -> SqlStore:
     Raises ``SchemaOutdated`` when the database was made by another version, and ``StoreUnavailable`` when it cannot be
     reached. Without ``create`` an empty database is refused like an outdated one.
     """
+    return SqlStore(open_database(url, create=create))
+
+
+def open_database(url: str, *, create: bool = True) -> Database:
+    """Return the connections to a database with the present schema, for whoever keeps records in it."""
     database = Database(parse_url(url, must_exist=not create))
     try:
         if create:
@@ -53,7 +58,7 @@ def open_store(url: str, *, create: bool = True) -> SqlStore:
     except BaseException:
         database.close()
         raise
-    return SqlStore(database)
+    return database
 
 
 class SqlStore:

@@ -112,31 +112,6 @@ static void bound_dealloc(PyObject *self)
     PyObject_GC_Del(self);
 }
 
-/* A loop lets an exit pass and ends: that of a callback which guarded code left there is an error like others. */
-static void keep_loop_running(const State *state)
-{
-    bool exits = PyErr_ExceptionMatches(PyExc_SystemExit) || PyErr_ExceptionMatches(PyExc_KeyboardInterrupt);
-    if (!exits || state == NULL || state->mode == MODE_BYPASS || state_guarding() != NULL) {
-        return;
-    }
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
-    PyObject *events = PyDict_GetItemString(PyImport_GetModuleDict(), "_asyncio");
-    PyObject *loop = events ? PyObject_CallMethod(events, "_get_running_loop", NULL) : NULL;
-    bool running = loop != NULL && loop != Py_None;
-    Py_XDECREF(loop);
-    PyErr_Clear();
-    if (running) {
-        Py_XDECREF(type);
-        Py_XDECREF(value);
-        Py_XDECREF(trace);
-        PyErr_SetString(PyExc_RuntimeError, "a callback of guarded code wanted to end the process");
-    }
-    else {
-        PyErr_Restore(type, value, trace);
-    }
-}
-
 static PyObject *bound_call(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     Bound *bound = (Bound *)self;
@@ -170,9 +145,6 @@ static PyObject *bound_call(PyObject *self, PyObject *args, PyObject *kwargs)
     state_leave(&entered);
     served_restore(served);
     ticket_restore(carried);
-    if (UNLIKELY(result == NULL)) {
-        keep_loop_running(bound->state);
-    }
     return result;
 }
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.access.store.schema import check_schema, prepare_schema
-from democrai_sandbox.access.store.transactions import Database
-from democrai_sandbox.access.store.urls import parse_url
+from democrai_sandbox.access.store.sql import open_database
 
 from . import registry, scheduling, tasking
 from .values import Failure, NewTask, Progress, Task, TaskFilter, TaskState
@@ -16,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime, timedelta
 
+    from democrai_sandbox.access.store.transactions import Database
     from democrai_sandbox.manifests import McpServer
 
 _ALL = TaskFilter()
@@ -26,16 +25,7 @@ def open_runtime_store(url: str, *, create: bool = True) -> RuntimeStore:
 
     Raises ``SchemaOutdated`` and ``StoreUnavailable`` as ``open_store`` does.
     """
-    database = Database(parse_url(url, must_exist=not create))
-    try:
-        if create:
-            prepare_schema(database)
-        else:
-            check_schema(database)
-    except BaseException:
-        database.close()
-        raise
-    return RuntimeStore(database)
+    return RuntimeStore(open_database(url, create=create))
 
 
 class RuntimeStore:
