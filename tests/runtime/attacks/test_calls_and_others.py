@@ -432,5 +432,9 @@ def exits(world):
 @pytest.mark.parametrize("how", ["callback", "task", "signal"])
 def test_a_module_does_not_end_the_host(case, request, how):
     if how in OPEN:
-        request.applymarker(pytest.mark.xfail(reason="asyncio lets an exit that is raised in a callback or task end its loop; see SECURITY.md"))
+        request.applymarker(
+            pytest.mark.xfail(
+                reason="asyncio lets an exit that is raised in a callback or task end its loop; see SECURITY.md"
+            )
+        )
     assert case.run(exits, how) == "goes on"
