@@ -1,0 +1,17 @@
+"""The kernel layer: Landlock, seccomp, confined children, and the egress allowlist with its privileged helper."""
+
+from __future__ import annotations
+
+from .flow import FlowLog
+from .settings import LandlockSettings, OsSettings, SeccompSettings, os_settings
+from .states import ControlState, ControlStatus
+
+__all__ = [
+    "ControlState",
+    "ControlStatus",
+    "FlowLog",
+    "LandlockSettings",
+    "OsSettings",
+    "SeccompSettings",
+    "os_settings",
+]

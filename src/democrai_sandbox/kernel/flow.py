@@ -1,0 +1,39 @@
+"""What the kernel layer does, line by line, when ``DEMOCRAI_DEBUG_OS_SANDBOX_FLOW=1`` is set for the host."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from contextlib import suppress
+
+SWITCH = "DEMOCRAI_DEBUG_OS_SANDBOX_FLOW"
+_OFF = frozenset({"", "0", "false", "no", "off"})
+_SECRETS = frozenset({"session", "session_key"})
+_MASKED_DIGITS = 8
+
+
+class FlowLog:
+    """Prints the flow, or nothing. Session keys are masked wherever they are named."""
+
+    def __init__(self, *, enabled: bool | None = None) -> None:
+        """Look at the environment once, in the host's own code; guarded code cannot change it there anyway."""
+        self.enabled = os.environ.get(SWITCH, "").strip().lower() not in _OFF if enabled is None else enabled
+
+    def __call__(self, event: str, **details: object) -> None:
+        """Print one line on the standard error: what happened, and with what."""
+        if self.enabled:
+            parts = (f"{name}={_shown(name, value)!r}" for name, value in details.items())
+            with suppress(OSError, ValueError):  # whoever reads along may go away
+                print("[OS_SANDBOX_FLOW]", event, *parts, file=sys.stderr, flush=True)  # noqa: T201 - it is there for that
+
+
+def masked_key(key: object) -> str:
+    """Return a text by which two lines about one session can be told to belong together, and no more."""
+    if key in (None, ""):
+        return ""
+    return f"***{hashlib.sha256(str(key).encode('utf-8', 'surrogatepass')).hexdigest()[:_MASKED_DIGITS]}"
+
+
+def _shown(name: str, value: object) -> object:
+    return masked_key(value) if name in _SECRETS else value
