@@ -1,4 +1,4 @@
-# Each target prepares what it needs by itself: .venv, the hashed requirements and the compiled extension.
+# Each target prepares what it needs by itself: .venv, the hashed requirements and the compiled extensions.
 
 PYTHON ?= python3
 VENV := .venv
@@ -13,7 +13,7 @@ help: ## list the targets
 servers: # what tests and benchmarks need beside it
 	@scripts/setup $(VENV) $(PYTHON) servers
 
-setup: ## create .venv and compile the extension
+setup: ## create .venv and compile the extensions
 	@scripts/setup $(VENV) $(PYTHON)
 
 run: setup ## run a small example subject under the guard, the story of one approval, and the example extensions
@@ -46,6 +46,7 @@ lock: ## resolve requirements/*.in again
 	@PYTHON=$(PYTHON) scripts/lock
 
 clean: ## remove everything that make created
-	rm -rf .venv .venv.lock .venvs .bench build dist src/*.egg-info src/democrai_sandbox/guard/_core.*.so
+	rm -rf .venv .venv.lock .venvs .bench build dist src/*.egg-info
+	rm -f src/democrai_sandbox/guard/_core.*.so src/democrai_sandbox/kernel/_native.*.so
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

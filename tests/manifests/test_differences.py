@@ -153,3 +153,33 @@ def test_many_entries_are_compared_quickly():
     begin = time.process_time()
     assert len(diff(old, new).changes) == 6_000
     assert time.process_time() - begin < 5
+
+
+class TestLimits:
+    """Limits are power the other way round."""
+
+    @pytest.mark.parametrize(
+        ("before", "after", "effect", "shown"),
+        [
+            ({"cpu_seconds": 5}, {"cpu_seconds": 6}, Effect.WIDENED, "widened /limits/cpu_seconds: 5 -> 6"),
+            ({"cpu_seconds": 5}, {}, Effect.WIDENED, "widened /limits/cpu_seconds: 5 -> no limit"),
+            ({"cpu_seconds": 6}, {"cpu_seconds": 5}, Effect.NARROWED, "narrowed /limits/cpu_seconds: 6 -> 5"),
+            ({}, {"open_files": 9}, Effect.NARROWED, "narrowed /limits/open_files: no limit -> 9"),
+        ],
+    )
+    def test_a_limit_that_is_raised_or_left_out_is_power(self, before, after, effect, shown):
+        """A reviewer is told of it as of a wider rule."""
+        old, new = (make_manifest({"name": "demo", "limits": limits}, "module") for limits in (before, after))
+        difference = diff(old, new)
+        assert [change.effect for change in difference.changes] == [effect]
+        assert str(difference) == shown
+        assert difference.adds_power is effect.adds_power
+
+    def test_each_phase_has_its_own(self):
+        """A limit of the installation is not one of the runtime."""
+        old = make_manifest({"name": "demo", "install": {"limits": {"processes": 4}}}, "engine")
+        new = make_manifest({"name": "demo", "runtime": {"limits": {"processes": 4}}}, "engine")
+        assert {change.pointer: change.effect for change in diff(old, new).changes} == {
+            "/install/limits/processes": Effect.WIDENED,
+            "/runtime/limits/processes": Effect.NARROWED,
+        }

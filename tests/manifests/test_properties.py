@@ -48,6 +48,7 @@ def entries(draw):
 SECTIONS = {
     "access": st.lists(entries(), max_size=4),
     "allowed_imports": st.lists(st.sampled_from(["ctypes", "cffi", "numpy"]), max_size=3),
+    "limits": st.dictionaries(st.sampled_from(["address_space_mb", "processes"]), st.integers(1, 5000), max_size=2),
 }
 DESCRIPTIONS = st.text(st.characters(categories=["L", "N", "P", "S", "Zs"]), min_size=1, max_size=80)
 MODULES = st.fixed_dictionaries({"name": NAMES}, optional={"description": DESCRIPTIONS, **SECTIONS})

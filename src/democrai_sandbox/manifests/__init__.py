@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .covering import Coverage, covers
 from .differences import Change, Difference, Effect, diff
+from .limits import Limits, limits_from
 from .lint import Finding, FindingCode, Severity, lint
 from .loading import FILE_NAME, load_manifest, make_manifest, manifest_to_dict, parse_manifest
 from .models import (
@@ -38,6 +39,7 @@ __all__ = [
     "Finding",
     "FindingCode",
     "Install",
+    "Limits",
     "Manifest",
     "ManifestError",
     "ManifestKind",
@@ -53,6 +55,7 @@ __all__ = [
     "ToolDeclaration",
     "covers",
     "diff",
+    "limits_from",
     "lint",
     "load_manifest",
     "make_manifest",

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 from democrai_sandbox.policy import AccessRule, InvalidInputError, ResourceType, normalise_target, pointer_to
 
 from .covering import Coverage
+from .limits import LARGEST, NO_LIMITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from .limits import Limits
     from .models import Manifest, Section
 
 _LISTS = ("allowed_imports", "allowed_config_urls", "requirements")
@@ -81,6 +83,7 @@ def diff(old: Manifest, new: Manifest) -> Difference:
         changes += _access_changes(before, _rebased(after, new, old), pointer_to(pointer, "access"))
         for name in _LISTS:
             changes += _list_changes(_names(before, name), _names(after, name), pointer_to(pointer, name))
+        changes += _limit_changes(_limits(before), _limits(after), pointer_to(pointer, "limits"))
     return Difference(tuple(sorted(changes, key=lambda change: tuple(Effect).index(change.effect))))
 
 
@@ -119,6 +122,24 @@ def _uncovered(
 def _list_changes(old: tuple[str, ...], new: tuple[str, ...], pointer: str) -> Iterator[Change]:
     yield from (Change(Effect.ADDED, pointer, after=(name,)) for name in new if name not in old)
     yield from (Change(Effect.DROPPED, pointer, before=(name,)) for name in old if name not in new)
+
+
+def _limit_changes(old: Limits, new: Limits, pointer: str) -> Iterator[Change]:
+    """Yield the limits that differ; one that is raised or left out is power, as a rule would be."""
+    for name in LARGEST:
+        before, after = getattr(old, name), getattr(new, name)
+        if before != after:
+            widened = after is None or (before is not None and after > before)
+            effect = Effect.WIDENED if widened else Effect.NARROWED
+            yield Change(effect, pointer_to(pointer, name), (_limit(before),), (_limit(after),))
+
+
+def _limits(section: Section | None) -> Limits:
+    return NO_LIMITS if section is None else section.limits
+
+
+def _limit(number: int | None) -> str:
+    return "no limit" if number is None else str(number)
 
 
 def _rebased(section: Section | None, manifest: Manifest, other: Manifest) -> Section | None:

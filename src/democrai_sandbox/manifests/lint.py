@@ -23,6 +23,7 @@ from democrai_sandbox.policy import (
 from democrai_sandbox.policy.hosts import LOOPBACK, host_key, is_address
 
 from .covering import Coverage
+from .limits import LARGEST
 from .loading import manifest_to_dict, open_at_once
 from .models import Manifest, McpServer
 
@@ -60,6 +61,7 @@ class FindingCode(StrEnum):
     NEEDLESS_IMPORT = "needless_import"
     UNUSED_IMPORT = "unused_import"
     SENSITIVE_IMPORT = "sensitive_import"
+    NEEDLESS_LIMIT = "needless_limit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,7 @@ def lint(manifest: Manifest, *, sensitive_imports: Iterable[str] = SENSITIVE_IMP
             found.update(dict.fromkeys(_target_findings(one, manifest.source.folder)))
         found.update(dict.fromkeys(_covered_entries(declared)))
         found.update(dict.fromkeys(_import_findings(manifest, pointer, frozenset(sensitive_imports))))
+        found.update(dict.fromkeys(_limit_findings(manifest, pointer)))
     return tuple(sorted((_placed(finding, manifest) for finding in found), key=lambda finding: finding.line))
 
 
@@ -225,6 +228,21 @@ def _import_findings(manifest: Manifest, pointer: str, sensitive: frozenset[str]
             message = f"{root} can do whatever the process can"
             advice = "Prefer a dependency that does without."
             yield Finding(FindingCode.SENSITIVE_IMPORT, Severity.NOTICE, place, message, advice)
+
+
+def _limit_findings(manifest: Manifest, pointer: str) -> Iterator[Finding]:
+    """Find limits that limit nothing: a reviewer would take them for protection."""
+    written = _written(manifest, pointer).get("limits")
+    if written is None:
+        return
+    place = pointer_to(pointer, "limits")
+    notice, advice = Severity.NOTICE, "Leave it out, or give a number that could be reached."
+    if not written:
+        yield Finding(FindingCode.NEEDLESS_LIMIT, notice, place, "it holds no limit", advice)
+    for name, number in written.items():
+        if number >= LARGEST[name]:
+            message = f"{number:,} is more than any machine has to give"
+            yield Finding(FindingCode.NEEDLESS_LIMIT, notice, pointer_to(place, name), message, advice)
 
 
 def _is_unused(root: str, folder: str | None) -> bool:

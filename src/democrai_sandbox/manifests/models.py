@@ -15,6 +15,8 @@ from democrai_sandbox.policy import (
     rules_for_targets,
 )
 
+from .limits import NO_LIMITS, Limits
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -66,6 +68,8 @@ class Section:
 
     access: tuple[AccessRule, ...] = ()
     allowed_imports: tuple[str, ...] = ()
+    limits: Limits = NO_LIMITS
+    """Of each process in that phase."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,11 +122,14 @@ class ModuleManifest(Manifest):
     """The file that is imported, relative to the manifest's folder."""
     access: tuple[AccessRule, ...] = ()
     allowed_imports: tuple[str, ...] = ()
+    limits: Limits = NO_LIMITS
+    """Of each process of the module: the programs that it starts, and its worker if it has one."""
 
     @property
     def sections(self) -> Mapping[str, Section | None]:
         """The declarations of the module, which stand at the top level."""
-        return MappingProxyType({"": Section(access=self.access, allowed_imports=self.allowed_imports)})
+        section = Section(access=self.access, allowed_imports=self.allowed_imports, limits=self.limits)
+        return MappingProxyType({"": section})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

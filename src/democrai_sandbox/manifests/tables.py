@@ -11,6 +11,8 @@ from democrai_sandbox.policy import nearest, pointer_to
 from democrai_sandbox.policy.text import shown
 
 from .grants import Access, Endpoint, Imports
+from .limits import LARGEST, Limits
+from .limits import OTHER_NAMES as OTHER_LIMITS
 from .models import (
     AgentDeclaration,
     EngineManifest,
@@ -39,7 +41,7 @@ SCHEMA_KEY = "$schema"
 # Powers and limits that only the host gives. Named here so that a refusal can say where they belong.
 _HOST_KEYS = frozenset(
     {
-        *("isolation", "limits", "resources", "memory", "memory_mb", "cpu", "max_processes", "timeout"),
+        *("isolation", "limits", "timeout"),
         *("allow_subprocess", "subprocess", "include_runtime_paths", "trusted", "privileged", "access_manager"),
         *("subject", "subject_kind", "user", "organization", "session", "role", "runtime_code", "protected_paths"),
     }
@@ -58,6 +60,7 @@ _OTHER_NAMES: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("type", "protocol"), "transport"),
         **dict.fromkeys(("timeout", "timeout_s", "timeout_seconds"), "timeout_ms"),
         **dict.fromkeys(("config_urls", "allowed_urls"), "allowed_config_urls"),
+        **dict.fromkeys(("resources", "ulimits", "rlimits", "quota"), "limits"),
     }
 )
 _OTHER_TRANSPORTS = MappingProxyType(dict.fromkeys(("http", "https", "streamable"), "streamable_http"))
@@ -83,6 +86,8 @@ class Table:
     keys: tuple[Key, ...]
     whole: bool = False
     """Whether this is a manifest and not a part of one."""
+    other_names: Mapping[str, str] | None = None
+    """What its keys are called elsewhere, if they have names of their own."""
 
     @property
     def required(self) -> tuple[str, ...]:
@@ -118,13 +123,16 @@ class Table:
 
     def _unknown(self, name: str, absent: list[str]) -> tuple[str, str | None]:
         """Word the refusal of a key, with the name that was probably meant."""
-        other = _OTHER_NAMES.get(name.lower())
+        others = _OTHER_NAMES if self.other_names is None else self.other_names
+        other = others.get(name.lower())
         meant = other if other in absent else nearest(name, absent)
-        if meant is None and name.lower() in _HOST_KEYS:
-            return f"{shown(name)} is for the host's configuration to say, not for a manifest", None
         sections = {key.name: key.shape for key in self.keys if isinstance(key.shape, Table)}
         below = {inner for section in sections.values() for inner in section.names}
-        inner = next((word for word in (name, other, nearest(name, below)) if word in below), None)
+        if meant is None and name.lower() in _HOST_KEYS and name not in below:
+            return f"{shown(name)} is for the host's configuration to say, not for a manifest", None
+        known = {word: inner for section in sections.values() for word, inner in (section.other_names or {}).items()}
+        words = (name, other, known.get(name.lower()), nearest(name, below))
+        inner = next((word for word in words if word in below), None)
         if meant is None and inner is not None:
             inside = " or ".join(repr(word) for word, section in sections.items() if inner in section.names)
             what = f"the key {inner!r} belongs" if inner == name else f"unknown key {shown(name)}; {inner!r} belongs"
@@ -191,6 +199,25 @@ _NAMED = Key("name", _NAME, "The name of the subject, in checks, requests and th
 _ABOUT = Key("description", _DESCRIPTION, "What it does, in one line.")
 _ACCESS = Key("access", Access(), "What it may use. An empty or missing list means nothing.")
 _IMPORTS = Key("allowed_imports", Imports(), "Sensitive import roots (ctypes, cffi) that it may use. Needed rarely.")
+_ABOUT_LIMITS = MappingProxyType(
+    {
+        "address_space_mb": "Megabytes of addresses, used or not.",
+        "cpu_seconds": "Seconds of computing, over the whole life of the process.",
+        "open_files": "Open files and sockets at a time.",
+        "processes": "Processes and threads of the same user at a time.",
+        "wall_seconds": "Seconds by the clock: of a program or an installation, of each call to a worker.",
+    }
+)
+_LIMITS = Key(
+    "limits",
+    Table(
+        Limits,
+        "how much each process may use",
+        tuple(Key(name, Number(1, largest), _ABOUT_LIMITS[name]) for name, largest in LARGEST.items()),
+        other_names=OTHER_LIMITS,
+    ),
+    "How much each of its processes may use of the machine, at most; the host may allow less.",
+)
 _REQUIRED = Key("requirements", Texts(_REQUIREMENT), "What pip installs into its own environment.")
 _EXTENSION = (
     _NAMED,
@@ -205,6 +232,7 @@ _ENGINE_RUNTIME = Table(
     (
         _ACCESS,
         _IMPORTS,
+        _LIMITS,
         Key(
             "allowed_config_urls",
             Texts(_CONFIG_KEY),
@@ -212,8 +240,8 @@ _ENGINE_RUNTIME = Table(
         ),
     ),
 )
-_RUNTIME = Table(Section, "what holds while it runs", (_ACCESS, _IMPORTS))
-_INSTALL = Table(Install, "what holds while it is installed", (_ACCESS, _IMPORTS, _REQUIRED))
+_RUNTIME = Table(Section, "what holds while it runs", (_ACCESS, _IMPORTS, _LIMITS))
+_INSTALL = Table(Install, "what holds while it is installed", (_ACCESS, _IMPORTS, _LIMITS, _REQUIRED))
 
 
 def _declaration(model: type[Manifest], word: str) -> Table:
@@ -229,7 +257,7 @@ def _declaration(model: type[Manifest], word: str) -> Table:
 TABLES: Mapping[ManifestKind, Table] = MappingProxyType(
     {
         ManifestKind.MODULE: Table(
-            ModuleManifest, "the manifest of a module", (*_EXTENSION, _ACCESS, _IMPORTS), whole=True
+            ModuleManifest, "the manifest of a module", (*_EXTENSION, _ACCESS, _IMPORTS, _LIMITS), whole=True
         ),
         ManifestKind.ENGINE: Table(
             EngineManifest,

@@ -284,12 +284,13 @@ def test_an_event_in_ones_own_name_is_not_told(ipc):
 def test_a_node_that_does_not_read_is_let_go_and_slows_nobody(ipc):
     """What it has not read is bounded."""
     _, heard = node_in_here(ipc)
-    channel = ipc.settings["channel"]
+    channel, gaps = ipc.settings["channel"], heard.gaps
     with stranger(ipc) as deaf, stranger(ipc) as loud:
         last = 40_000
         for first in range(1, last, 100):
             loud.sendall(b"".join(framed(Event("loud", first + i, channel).encoded()) for i in range(100)))
-        assert heard.reaches(last)
+        # On a busy machine the node itself may be too slow for the flood: it is let go, comes back, and looks.
+        assert heard.learns(last, gaps=gaps)
         assert is_let_go(deaf)
     assert len(heard.generations) < last / 10, "a flood is told as a few events"
 

@@ -220,6 +220,8 @@ static int on_event(State *state, const char *event, PyObject *args)
             return refuse_ctypes(state);
         }
         return is(event, "code.__new__") ? on_code_event(state, event) : 0;
+    case 'd': /* the kernel layer's system calls: a thread could be confined for ever, or a program be started */
+        return is(event, "democrai.kernel") ? refuse(state, event) : 0;
     case 'f':
         if (is(event, "fcntl.ioctl") && ioctl_check(state, item(args, 0), item(args, 1)) < 0) {
             return -1;
@@ -263,7 +265,7 @@ static int foreign_exec(PyObject *code)
 
 static int hook(const char *event, PyObject *args, void *unused)
 {
-    if (LIKELY(live_states == 0) || strchr("oeiscfmgpr", event[0]) == NULL) {
+    if (LIKELY(live_states == 0) || strchr("oeiscdfmgpr", event[0]) == NULL) {
         return 0;
     }
     if (begins(event, "socket.") && event[7] != 's') {
