@@ -1,0 +1,82 @@
+"""The guard's own attacks again, with the guard switched off, against a process that only the kernel confines.
+
+What the kernel promises for a worker process: the content of files outside its rules is not read, nothing there is
+made, removed or rewritten, and no program is started. It does not promise what Landlock does not restrict: metadata.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.guard.attacks.kit import Works
+from tests.guard.attacks.test_attacks import ATTACKS, running_version, unmet
+
+HERE = Path(__file__).parent
+
+# Classes that are about files and processes. Those about the network meet the packet filter in tests of their own;
+# those about descriptors, threads and objects of the host (classes 2, 27 to 29) have nothing to use in a worker.
+FILES = (
+    *("class_01_forgotten_libraries", "class_01_forgotten_native", "class_01_forgotten_reading"),
+    *("class_01_forgotten_writing", "class_01_forgotten_processes", "class_01_operations", "class_04_traversal"),
+    *("class_05_prefix", "class_06_symlink", "class_07_argument_race", "class_08_late_files"),
+    *("class_09_special_files", "class_10_spelling", "class_20_other_syscalls", "class_27_object_graph"),
+    *("class_28_deferred", "class_28_finalisers", "class_31_sql"),
+)
+
+METADATA = "an extended attribute: Landlock restricts no metadata"
+INHERITED = "through a descriptor that the host had open: a worker is started without any"
+COARSE = "create, modify and delete are one right at the kernel, which includes reading"
+EXECUTABLE = "the kernel reads a program to execute it: execute is a read-only path"
+OWN_MEMORY = "a memory file of the process's own"
+
+LEFT: dict[str, dict[str, str]] = {
+    "class_01_forgotten_reading": {"getxattr": METADATA},
+    "class_01_operations": {
+        **dict.fromkeys(("without_read_read", "without_read_read_and_write", "without_read_os_open_both"), COARSE),
+        **dict.fromkeys(("without_read_linked", "without_read_moved", "without_read_symlinked"), COARSE),
+        "execute_is_not_read": EXECUTABLE,
+    },
+    "class_09_special_files": {"memory_file_by_name": OWN_MEMORY, "memory_file_by_number": OWN_MEMORY},
+    "class_20_other_syscalls": {
+        **dict.fromkeys(("splice_in", "sendfile_to_pipe", "copy_file_range", "out_copy_file_range_out"), INHERITED),
+        **dict.fromkeys(("out_pwritev", "out_splice_out"), INHERITED),
+    },
+}
+
+
+@cache
+def player() -> subprocess.Popen[str]:
+    """One process for all attacks that this worker of pytest plays."""
+    return subprocess.Popen(
+        [sys.executable, "-P", str(HERE / "player.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def play(entry) -> str:
+    with tempfile.TemporaryDirectory(prefix="attack-", ignore_cleanup_errors=True) as folder:
+        order = {"file": entry.file, "name": entry.name, "base": f"{folder}/k"}
+        player().stdin.write(json.dumps(order) + "\n")
+        player().stdin.flush()
+        return json.loads(player().stdout.readline())["verdict"]
+
+
+def is_played(entry) -> bool:
+    return entry.since <= running_version() <= entry.until and not isinstance(entry.expect, Works) and not unmet(entry)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_the_kernel_stops_what_it_promises_to(file: str) -> None:
+    """With no guard at all, nothing outside is read, changed or executed, but for what is listed."""
+    verdicts = {entry.name: play(entry) for entry in ATTACKS if entry.file == file and is_played(entry)}
+    broken = {name: verdict for name, verdict in verdicts.items() if verdict.startswith(("secret", "changed"))}
+    assert broken.keys() == LEFT.get(file, {}).keys(), broken
+    odd = {name: verdict for name, verdict in verdicts.items() if verdict.startswith(("unconfined", "hung", "crashed"))}
+    assert not odd
+    assert sum(verdict.startswith("stopped") for verdict in verdicts.values()) > 0
