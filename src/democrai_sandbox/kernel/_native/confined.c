@@ -1,0 +1,238 @@
+/* The child of spawn: from the clone of its parent to a confined program, step by step.
+ *
+ * It shares the memory of its parent, which stands still meanwhile: it makes system calls only, and what it writes is
+ * the order. Nothing is executed unless every step before has succeeded. A step returns 0 or a negative errno. */
+#include "spawn.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { FIRST_SPARE = 64, NOT_STARTED = 127, SIGNALS = 64, CAPABILITY_WORDS = 2 };
+/* Headers may be older than the kernel. */
+enum { CLOSE_RANGE = 436, CLOSE_RANGE_ON_EXEC = 1 << 2, LANDLOCK_ADD_RULE = 445, LANDLOCK_PATH_BENEATH = 1 };
+
+/* --- the steps of the child: 0, or a negative errno ----------------------------------------------------------------
+ */
+
+static int start_session(Order *order)
+{
+    return setsid() < 0 ? -errno : 0;
+}
+
+/* Before anything else could be done: no socket of the child is older than its cgroup. */
+static int join_cgroup(Order *order)
+{
+    return order->cgroup >= 0 && write(order->cgroup, "0", 1) != 1 ? -errno : 0;
+}
+
+/* The child's own folder in /proc is another one than its parent's, so this rule cannot be made beforehand. Where there
+ * is no /proc, nothing is opened by it. */
+static int open_own_proc(Order *order)
+{
+    struct {
+        uint64_t access;
+        int32_t parent;
+    } __attribute__((packed)) rule = {.access = order->own_proc};
+    if (order->own_proc == 0 || order->ruleset_count == 0) {
+        return 0;
+    }
+    rule.parent = open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (rule.parent < 0) {
+        return 0;
+    }
+    int ruleset = order->rulesets[order->ruleset_count - 1];
+    int failed = syscall(LANDLOCK_ADD_RULE, ruleset, LANDLOCK_PATH_BENEATH, &rule, 0) < 0 ? -errno : 0;
+    close(rule.parent);
+    return failed;
+}
+
+/* A number that is wanted for one descriptor may be that of another: all go out of the way first. */
+static int move_aside(Order *order, int spare)
+{
+    for (Py_ssize_t i = 0; i < order->fd_count; i++) {
+        order->fds[i].source = fcntl(order->fds[i].source, F_DUPFD_CLOEXEC, spare);
+        if (order->fds[i].source < 0) {
+            return -errno;
+        }
+    }
+    for (Py_ssize_t i = 0; i < order->ruleset_count; i++) {
+        order->rulesets[i] = fcntl(order->rulesets[i], F_DUPFD_CLOEXEC, spare);
+        if (order->rulesets[i] < 0) {
+            return -errno;
+        }
+    }
+    return 0;
+}
+
+static int close_all_on_exec(void)
+{
+    if (syscall(CLOSE_RANGE, 0U, ~0U, CLOSE_RANGE_ON_EXEC) == 0) {
+        return 0;
+    }
+    struct rlimit open_files;
+    if (getrlimit(RLIMIT_NOFILE, &open_files) < 0) {
+        return -errno;
+    }
+    for (rlim_t fd = 0; fd < open_files.rlim_cur && fd < INT32_MAX; fd++) {
+        if (fcntl((int)fd, F_SETFD, FD_CLOEXEC) < 0 && errno != EBADF) {
+            return -errno;
+        }
+    }
+    return 0;
+}
+
+static int place_descriptors(Order *order)
+{
+    int spare = FIRST_SPARE;
+    for (Py_ssize_t i = 0; i < order->fd_count; i++) {
+        spare = order->fds[i].target >= spare ? order->fds[i].target + 1 : spare;
+    }
+    int failed = move_aside(order, spare);
+    if (failed == 0) {
+        failed = close_all_on_exec();
+    }
+    for (Py_ssize_t i = 0; failed == 0 && i < order->fd_count; i++) {
+        failed = dup2(order->fds[i].source, order->fds[i].target) < 0 ? -errno : 0;
+    }
+    return failed;
+}
+
+static int enter_folder(Order *order)
+{
+    return chdir(order->cwd) < 0 ? -errno : 0;
+}
+
+static int set_umask(Order *order)
+{
+    if (order->umask >= 0) {
+        umask((mode_t)order->umask);
+    }
+    return 0;
+}
+
+/* Only ever lowered: a limit is no permission. */
+static int set_limits(Order *order)
+{
+    for (Py_ssize_t i = 0; i < order->limit_count; i++) {
+        struct rlimit now;
+        Limit limit = order->limits[i];
+        if (getrlimit(limit.resource, &now) < 0) {
+            return -errno;
+        }
+        now.rlim_cur = now.rlim_cur < limit.most ? now.rlim_cur : limit.most;
+        now.rlim_max = now.rlim_max < limit.most ? now.rlim_max : limit.most;
+        if (setrlimit(limit.resource, &now) < 0) {
+            return -errno;
+        }
+    }
+    return 0;
+}
+
+/* A parent that has given them up itself hands on nothing to drop. The bounding set may be wider then: it only counts
+ * where execve gives privileges, which it does not after no_new_privs. Ambient ones are among the permitted. */
+static bool has_others(uint64_t keep)
+{
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
+    struct __user_cap_data_struct sets[CAPABILITY_WORDS] = {{0}};
+    if (syscall(SYS_capget, &header, sets) < 0) {
+        return true;
+    }
+    uint32_t others = 0;
+    for (int word = 0; word < CAPABILITY_WORDS; word++) {
+        others |= (sets[word].permitted | sets[word].inheritable) & ~(uint32_t)(keep >> (word * 32));
+    }
+    return others != 0;
+}
+
+static int keep_capabilities(Order *order)
+{
+    return has_others(order->keep_caps) ? kernel_keep_capabilities(order->keep_caps) : 0;
+}
+
+static int gain_nothing(Order *order)
+{
+    return kernel_set_no_new_privs();
+}
+
+static int apply_rulesets(Order *order)
+{
+    int failed = 0;
+    for (Py_ssize_t i = 0; failed == 0 && i < order->ruleset_count; i++) {
+        failed = kernel_restrict(order->rulesets[i], 0);
+    }
+    return failed;
+}
+
+static int apply_filter(Order *order)
+{
+    long result = order->filter_size ? kernel_filter(order->filter, (size_t)order->filter_size, 0) : 0;
+    return result > 0 ? -ESRCH : (int)result;
+}
+
+/* An ignored signal would stay ignored in the program, and a blocked one blocked. */
+static int reset_signals(Order *order)
+{
+    struct sigaction ordinary = {.sa_handler = SIG_DFL};
+    for (int number = 1; number <= SIGNALS; number++) {
+        sigaction(number, &ordinary, NULL); /* some are not to be had: those cannot be ignored either */
+    }
+    sigset_t none;
+    sigemptyset(&none);
+    return sigprocmask(SIG_SETMASK, &none, NULL) < 0 ? -errno : 0;
+}
+
+/* Late: the kernel forgets it when credentials change. A parent that has ended by now sends no signal any more. */
+static int die_with_parent(Order *order)
+{
+    int failed = kernel_parent_death_signal(SIGKILL);
+    return failed == 0 && getppid() != order->parent ? -ESRCH : failed;
+}
+
+static int execute(Order *order)
+{
+    execve(order->program, order->argv, order->env);
+    return -errno;
+}
+
+static const struct {
+    const char *name;
+    int (*run)(Order *order);
+} steps[] = {
+    {"session", start_session},     {"cgroup", join_cgroup},
+    {"proc", open_own_proc},        {"descriptors", place_descriptors},
+    {"folder", enter_folder},       {"umask", set_umask},
+    {"limits", set_limits},         {"capabilities", keep_capabilities},
+    {"no_new_privs", gain_nothing}, {"landlock", apply_rulesets},
+    {"seccomp", apply_filter},      {"signals", reset_signals},
+    {"parent", die_with_parent},    {"program", execute},
+};
+enum { STEPS = sizeof steps / sizeof *steps };
+
+int spawn_child(void *data)
+{
+    Order *order = data;
+    for (int step = 0; step < STEPS; step++) {
+        order->step = step;
+        int failed = steps[step].run(order);
+        if (failed < 0) {
+            order->error = -failed;
+            break;
+        }
+    }
+    _exit(NOT_STARTED);
+}
+
+bool spawn_executed(const Order *order)
+{
+    return order->error == 0 && order->step == STEPS - 1;
+}
+
+const char *spawn_step(const Order *order)
+{
+    return steps[order->step].name;
+}

@@ -1,0 +1,134 @@
+/* The three system calls of Landlock. Which bits a kernel knows is decided in Python; here they are only carried. */
+#include "native.h"
+
+#include <errno.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* The same on every architecture. Headers that are older than the running kernel lack them, or parts of the structs. */
+enum { CREATE_RULESET = 444, ADD_RULE = 445, RESTRICT_SELF = 446 };
+enum { RULE_PATH_BENEATH = 1, RULE_NET_PORT = 2, CREATE_RULESET_VERSION = 1, HIGHEST_PORT = 65535 };
+
+typedef struct {
+    uint64_t fs, net, scoped;
+} RulesetAttr;
+
+typedef struct {
+    uint64_t access;
+    int32_t parent;
+} __attribute__((packed)) PathAttr;
+
+typedef struct {
+    uint64_t access, port;
+} PortAttr;
+
+int kernel_restrict(int ruleset, unsigned flags)
+{
+    int failed = kernel_set_no_new_privs();
+    if (failed < 0) {
+        return failed;
+    }
+    return syscall(RESTRICT_SELF, ruleset, flags) < 0 ? -errno : 0;
+}
+
+static long version(void)
+{
+    long abi = syscall(CREATE_RULESET, NULL, 0, CREATE_RULESET_VERSION);
+    return abi < 0 ? -errno : abi;
+}
+
+PyObject *native_landlock_abi(PyObject *module, PyObject *unused)
+{
+    if (native_announce("landlock_abi") < 0) {
+        return NULL;
+    }
+    long abi = version();
+    return PyLong_FromLong(abi > 0 ? abi : 0);
+}
+
+/* Why there is no ABI: ENOSYS when the kernel was built without Landlock, EOPNOTSUPP when it was not enabled at boot,
+ * something else when a filter around us refuses the call. */
+PyObject *native_landlock_errno(PyObject *module, PyObject *unused)
+{
+    if (native_announce("landlock_errno") < 0) {
+        return NULL;
+    }
+    long abi = version();
+    return PyLong_FromLong(abi < 0 ? -abi : 0);
+}
+
+/* A kernel refuses a struct that is longer than the one it knows unless the rest is zero, and some filters look at the
+ * size alone: what is not used is not sent. */
+static size_t size_of(const RulesetAttr *attr)
+{
+    if (attr->scoped != 0) {
+        return sizeof *attr;
+    }
+    return attr->net != 0 ? offsetof(RulesetAttr, scoped) : offsetof(RulesetAttr, net);
+}
+
+PyObject *native_landlock_create(PyObject *module, PyObject *args)
+{
+    RulesetAttr attr = {0};
+    if (native_announce("landlock_create") < 0 ||
+        !PyArg_ParseTuple(args, "O&O&O&:landlock_create", native_bits, &attr.fs, native_bits, &attr.net, native_bits,
+                          &attr.scoped)) {
+        return NULL;
+    }
+    long fd = syscall(CREATE_RULESET, &attr, size_of(&attr), 0); /* the kernel makes it close-on-exec */
+    return fd < 0 ? native_failed(errno) : PyLong_FromLong(fd);
+}
+
+static PyObject *add_rule(int ruleset, int kind, const void *attr)
+{
+    if (syscall(ADD_RULE, ruleset, kind, attr, 0) < 0) {
+        return native_failed(errno);
+    }
+    Py_RETURN_NONE;
+}
+
+PyObject *native_landlock_add_path(PyObject *module, PyObject *args)
+{
+    int ruleset, fd;
+    uint64_t access;
+    if (native_announce("landlock_add_path") < 0 ||
+        !PyArg_ParseTuple(args, "iiO&:landlock_add_path", &ruleset, &fd, native_bits, &access)) {
+        return NULL;
+    }
+    PathAttr attr = {.access = access, .parent = fd};
+    return add_rule(ruleset, RULE_PATH_BENEATH, &attr);
+}
+
+PyObject *native_landlock_add_port(PyObject *module, PyObject *args)
+{
+    int ruleset, port;
+    uint64_t access;
+    if (native_announce("landlock_add_port") < 0 ||
+        !PyArg_ParseTuple(args, "iiO&:landlock_add_port", &ruleset, &port, native_bits, &access)) {
+        return NULL;
+    }
+    if (port < 0 || port > HIGHEST_PORT) {
+        return PyErr_Format(PyExc_ValueError, "a port is a number from 0 to %d, not %d", HIGHEST_PORT, port);
+    }
+    PortAttr attr = {.access = access, .port = (uint64_t)port};
+    return add_rule(ruleset, RULE_NET_PORT, &attr);
+}
+
+PyObject *native_landlock_restrict(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"ruleset", "flags", NULL};
+    int ruleset;
+    uint64_t flags = 0;
+    if (native_announce("landlock_restrict") < 0 ||
+        !PyArg_ParseTupleAndKeywords(args, kwargs, "i|O&:landlock_restrict", names, &ruleset, native_bits, &flags)) {
+        return NULL;
+    }
+    if (flags > UINT32_MAX) { /* cut to 32 bits they would be other flags than those asked for */
+        return native_failed(EINVAL);
+    }
+    int failed = kernel_restrict(ruleset, (unsigned)flags);
+    if (failed < 0) {
+        return native_failed(failed);
+    }
+    Py_RETURN_NONE;
+}

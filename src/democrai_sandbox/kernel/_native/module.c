@@ -1,0 +1,75 @@
+/* The extension module: system calls for which the standard library has no function.
+ *
+ * Each function raises the audit event "democrai.kernel" before it looks at its arguments, and the guard refuses that
+ * event: none of this is for guarded code. The spawn server loads the file by its path, without the package. */
+#include "native.h"
+
+#include <errno.h>
+
+int native_announce(const char *name)
+{
+    return PySys_Audit("democrai.kernel", "s", name);
+}
+
+PyObject *native_failed(long number)
+{
+    errno = (int)(number < 0 ? -number : number);
+    return PyErr_SetFromErrno(PyExc_OSError);
+}
+
+int native_bits(PyObject *value, void *place)
+{
+    unsigned long long bits = PyLong_AsUnsignedLongLong(value);
+    if (bits == (unsigned long long)-1 && PyErr_Occurred()) {
+        return 0;
+    }
+    *(uint64_t *)place = bits;
+    return 1;
+}
+
+#define WITH_KEYWORDS(function) ((PyCFunction)(void (*)(void))(function))
+
+static PyMethodDef methods[] = {
+    {"landlock_abi", native_landlock_abi, METH_NOARGS, "Return the kernel's Landlock ABI; 0 when there is none."},
+    {"landlock_errno", native_landlock_errno, METH_NOARGS, "Return why there is no Landlock; 0 when there is."},
+    {"landlock_create", native_landlock_create, METH_VARARGS,
+     "Return the descriptor of a new ruleset that handles these rights."},
+    {"landlock_add_path", native_landlock_add_path, METH_VARARGS, "Allow rights at and beneath a descriptor."},
+    {"landlock_add_port", native_landlock_add_port, METH_VARARGS, "Allow rights for one TCP port."},
+    {"landlock_restrict", WITH_KEYWORDS(native_landlock_restrict), METH_VARARGS | METH_KEYWORDS,
+     "Set no_new_privs and restrict the calling thread for ever."},
+    {"seccomp_install", native_seccomp_install, METH_VARARGS,
+     "Set no_new_privs and install a filter; a number above 0 is the thread because of which nothing was installed."},
+    {"seccomp_mode", native_seccomp_mode, METH_NOARGS,
+     "Return the calling thread's seccomp mode: 0, or 2 for filters."},
+    {"no_new_privs", native_no_new_privs, METH_NOARGS, "Return whether the calling thread can gain no privileges."},
+    {"set_subreaper", native_set_subreaper, METH_NOARGS, "Become the parent of orphaned descendants."},
+    {"set_dumpable", native_set_dumpable, METH_O, "Let processes of the same user look into this one, or not."},
+    {"set_parent_death_signal", native_set_parent_death_signal, METH_O, "Get this signal when the parent ends."},
+    {"drop_capabilities", native_drop_capabilities, METH_O, "Give up every capability but those in the mask."},
+    {"probe", native_probe, METH_O, "Make one harmless call of a fixed table; return 0 or its errno."},
+    {"spawn", WITH_KEYWORDS(native_spawn), METH_VARARGS | METH_KEYWORDS,
+     "Start a confined program; return its pid and its pidfd."},
+    {NULL},
+};
+
+static PyModuleDef_Slot slots[] = {
+#ifdef Py_mod_multiple_interpreters
+    {Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED},
+#endif
+    {0, NULL},
+};
+
+static PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "democrai_sandbox.kernel._native",
+    .m_doc = "System calls of the kernel layer.",
+    .m_size = 0,
+    .m_methods = methods,
+    .m_slots = slots,
+};
+
+PyMODINIT_FUNC PyInit__native(void)
+{
+    return PyModuleDef_Init(&definition);
+}

@@ -1,0 +1,55 @@
+/* What the files of the extension share.
+ *
+ * The kernel_* functions are plain system calls: they touch no Python object, allocate nothing and return 0 or a
+ * negative errno, so that a child that shares its parent's memory may call them between clone and execve. */
+#ifndef DEMOCRAI_KERNEL_NATIVE_H
+#define DEMOCRAI_KERNEL_NATIVE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { FILTER_INSTRUCTION = 8, FILTER_LONGEST = 4096 }; /* struct sock_filter, and BPF_MAXINSNS */
+
+/* --- system calls, also for the child of spawn ------------------------------------------------------------------- */
+
+int kernel_set_no_new_privs(void);
+int kernel_restrict(int ruleset, unsigned flags);                     /* Landlock; no_new_privs first */
+long kernel_filter(const void *program, size_t size, unsigned flags); /* seccomp; no_new_privs first; > 0: a thread */
+int kernel_keep_capabilities(uint64_t keep);
+int kernel_parent_death_signal(int number);
+
+/* --- functions of the module ------------------------------------------------------------------------------------- */
+
+/* Raises the audit event that the guard refuses. First thing in every function; -1 with an exception set. */
+int native_announce(const char *name);
+/* Sets OSError from an errno, positive or negative. Always NULL. */
+PyObject *native_failed(long number);
+/* For "O&": a whole number of 64 bits that is not negative, into a uint64_t. */
+int native_bits(PyObject *value, void *place);
+
+PyObject *native_landlock_abi(PyObject *module, PyObject *unused);
+PyObject *native_landlock_errno(PyObject *module, PyObject *unused);
+PyObject *native_landlock_create(PyObject *module, PyObject *args);
+PyObject *native_landlock_add_path(PyObject *module, PyObject *args);
+PyObject *native_landlock_add_port(PyObject *module, PyObject *args);
+PyObject *native_landlock_restrict(PyObject *module, PyObject *args, PyObject *kwargs);
+
+PyObject *native_seccomp_install(PyObject *module, PyObject *args);
+PyObject *native_seccomp_mode(PyObject *module, PyObject *unused);
+
+PyObject *native_no_new_privs(PyObject *module, PyObject *unused);
+PyObject *native_set_subreaper(PyObject *module, PyObject *unused);
+PyObject *native_set_dumpable(PyObject *module, PyObject *value);
+PyObject *native_set_parent_death_signal(PyObject *module, PyObject *value);
+PyObject *native_drop_capabilities(PyObject *module, PyObject *value);
+
+PyObject *native_probe(PyObject *module, PyObject *value);
+
+/* spawn.c: spawn(argv, program, env, cwd, fds, *, rulesets, filter, cgroup, limits, keep_caps, umask, own_proc) */
+PyObject *native_spawn(PyObject *module, PyObject *args, PyObject *kwargs);
+
+#endif

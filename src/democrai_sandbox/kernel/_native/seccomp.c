@@ -1,0 +1,62 @@
+/* Installing a seccomp filter. The program comes as bytes from the assembler in Python. */
+#include "native.h"
+
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+_Static_assert(sizeof(struct sock_filter) == FILTER_INSTRUCTION, "a filter's instruction has eight bytes");
+
+/* With TSYNC the kernel answers with the id of a thread that could not follow, and then nothing was installed: a
+ * positive number is handed on as what it is, never taken for success. */
+long kernel_filter(const void *program, size_t size, unsigned flags)
+{
+    size_t count = size / FILTER_INSTRUCTION;
+    if (size % FILTER_INSTRUCTION != 0 || count == 0 || count > FILTER_LONGEST) {
+        return -EINVAL;
+    }
+    long failed = kernel_set_no_new_privs();
+    if (failed < 0) {
+        return failed;
+    }
+    struct sock_fprog filter = {.len = (unsigned short)count, .filter = (struct sock_filter *)program};
+    long result = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &filter);
+    return result < 0 ? -errno : result;
+}
+
+PyObject *native_seccomp_install(PyObject *module, PyObject *args)
+{
+    const char *program;
+    Py_ssize_t size;
+    uint64_t flags;
+    if (native_announce("seccomp_install") < 0 ||
+        !PyArg_ParseTuple(args, "y#O&:seccomp_install", &program, &size, native_bits, &flags)) {
+        return NULL;
+    }
+    if (flags > UINT32_MAX) {
+        return native_failed(EINVAL);
+    }
+    /* A listener's descriptor comes back by the same number as a failing thread: there is no telling them apart. */
+    if (flags & SECCOMP_FILTER_FLAG_NEW_LISTENER) {
+        PyErr_SetString(PyExc_ValueError, "a filter with a listener is not offered");
+        return NULL;
+    }
+    long result = kernel_filter(program, (size_t)size, (unsigned)flags);
+    return result < 0 ? native_failed(result) : PyLong_FromLong(result);
+}
+
+/* PR_GET_SECCOMP kills a thread in strict mode, but no thread that runs Python is in it. */
+PyObject *native_seccomp_mode(PyObject *module, PyObject *unused)
+{
+    if (native_announce("seccomp_mode") < 0) {
+        return NULL;
+    }
+    int mode = prctl(PR_GET_SECCOMP, 0, 0, 0, 0);
+    if (mode < 0 && errno != EINVAL) { /* EINVAL: the kernel was built without */
+        return native_failed(errno);
+    }
+    return PyLong_FromLong(mode < 0 ? 0 : mode);
+}

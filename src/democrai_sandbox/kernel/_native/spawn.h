@@ -1,0 +1,39 @@
+/* What spawn.c prepares and the child in confined.c carries out. */
+#ifndef DEMOCRAI_KERNEL_SPAWN_H
+#define DEMOCRAI_KERNEL_SPAWN_H
+
+#include "native.h"
+
+#include <sys/resource.h>
+#include <sys/types.h>
+
+typedef struct {
+    int source, target;
+} Descriptor;
+
+typedef struct {
+    int resource;
+    rlim_t most;
+} Limit;
+
+typedef struct {
+    char **argv, **env;
+    const char *program, *cwd, *filter;
+    Descriptor *fds;
+    int *rulesets;
+    Limit *limits;
+    Py_ssize_t fd_count, ruleset_count, limit_count, filter_size;
+    uint64_t keep_caps, own_proc;
+    int cgroup, umask;
+    pid_t parent;
+    volatile int step, error; /* written by the child, read by its parent afterwards */
+} Order;
+
+/* The child, from its first instruction to the program; the argument is an Order. Never returns. */
+int spawn_child(void *data);
+/* Whether the last step was come to and did not fail. */
+bool spawn_executed(const Order *order);
+/* The name of the step that the child was at. */
+const char *spawn_step(const Order *order);
+
+#endif

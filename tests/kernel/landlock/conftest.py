@@ -1,0 +1,28 @@
+"""Fixtures of the Landlock tests."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.landlock.harness import Ground
+
+
+@pytest.fixture
+def ground():
+    """A place of its own for each test, which other users can come to as well."""
+    with tempfile.TemporaryDirectory(prefix="landlock-") as base:
+        Path(base).chmod(0o755)
+        yield Ground(Path(base).resolve())
+
+
+def pytest_collection_modifyitems(items):
+    from democrai_sandbox.kernel.landlock import landlock_support
+
+    support = landlock_support()
+    missing = pytest.mark.skipif(support.abi < 7, reason=f"needs Landlock ABI 7: {support.reason or support.abi}")
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(missing)

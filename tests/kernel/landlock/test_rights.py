@@ -1,0 +1,77 @@
+"""The tables of rights, against the kernel's own header and the running kernel."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from democrai_sandbox.kernel import _native
+from democrai_sandbox.kernel.landlock import EXECUTE, FILE_RIGHTS, READ, WRITE, FsRight, NetRight, Scope, supported
+from democrai_sandbox.kernel.landlock.rights import DEVICE, FEATURES, HIGHEST_ABI
+
+HEADER = Path("/usr/include/linux/landlock.h")
+BIT = re.compile(r"#define\s+LANDLOCK_(ACCESS_FS|ACCESS_NET|SCOPE)_(\w+)\s+\(1ULL << (\d+)\)")
+NAMES = {"ABSTRACT_UNIX_SOCKET": "ABSTRACT_UNIX"}
+FIRST = {0: (0, 0, 0), 1: (13, 0, 0), 2: (14, 0, 0), 3: (15, 0, 0), 4: (15, 2, 0), 5: (16, 2, 0), 6: (16, 2, 2)}
+"""How many bits of files, ports and scopes each ABI knows, by the kernel's documentation."""
+
+
+@pytest.mark.skipif(not HEADER.is_file(), reason="the kernel's headers are not installed")
+def test_bits_are_those_of_the_kernels_header():
+    """Each bit that the header defines has our name for it and that place. An older header has fewer."""
+    kinds = {"ACCESS_FS": FsRight, "ACCESS_NET": NetRight, "SCOPE": Scope}
+    found = BIT.findall(HEADER.read_text())
+    assert len(found) >= 13
+    for kind, name, place in found:
+        if 1 << int(place) > max(kinds[kind]):
+            continue  # newer than what is known here
+        assert kinds[kind][NAMES.get(name, name)] == 1 << int(place)
+
+
+@pytest.mark.parametrize("abi", range(12))
+def test_an_abi_handles_what_it_knows_and_no_bit_more(abi):
+    """One bit too many and an older kernel refuses the whole ruleset; a newer one is used like the newest known."""
+    known = supported(abi)
+    files, ports, scopes = FIRST[min(abi, 6)]
+    assert (known.fs, known.net, known.scoped) == ((1 << files) - 1, (1 << ports) - 1, (1 << scopes) - 1)
+    assert known.abi == min(abi, HIGHEST_ABI)
+    assert known.features + known.lacking == FEATURES
+    assert all(feature.abi <= abi for feature in known.features)
+
+
+@pytest.mark.parametrize("abi", range(1, 8))
+def test_the_kernel_takes_the_handled_sets_of_every_abi(abi):
+    """Making a ruleset restricts nobody."""
+    known = supported(abi)
+    os.close(_native.landlock_create(known.fs, known.net, known.scoped))
+
+
+@pytest.mark.parametrize("right", list(FsRight), ids=lambda right: right.name)
+def test_rights_of_files_are_those_that_the_kernel_takes_for_a_file(right, tmp_path):
+    """A rule on a file with a right of folders is refused by the kernel: the mask has exactly the others."""
+    (tmp_path / "file").touch()
+    ruleset = _native.landlock_create(int(right), 0, 0)
+    file = os.open(tmp_path / "file", os.O_PATH)
+    try:
+        if right in FILE_RIGHTS:
+            _native.landlock_add_path(ruleset, file, int(right))
+        else:
+            with pytest.raises(OSError, match="Invalid argument") as refused:
+                _native.landlock_add_path(ruleset, file, int(right))
+            assert refused.value.errno == errno.EINVAL
+    finally:
+        os.close(file)
+        os.close(ruleset)
+
+
+def test_no_group_makes_device_nodes_or_commands_devices():
+    """Either would lead past every rule on files."""
+    never = FsRight.MAKE_BLOCK | FsRight.MAKE_CHAR | FsRight.IOCTL_DEV
+    for group in (READ, EXECUTE, WRITE, DEVICE):
+        assert not group & never
+    assert FsRight.EXECUTE not in WRITE
+    assert READ & WRITE == READ

@@ -1,0 +1,123 @@
+"""What is said about a machine's Landlock, also where there is none."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from democrai_sandbox.errors import KernelLayerError, KernelUnsupported
+from democrai_sandbox.kernel.landlock import PathRule, PortRule, RulesetPlan, apply, build, landlock_support, support
+from democrai_sandbox.kernel.landlock.rights import READ, NetRight
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    """Play a kernel of some ABI, with nothing forced."""
+
+    def play(abi, number=0, *, forced=None):
+        native = SimpleNamespace(landlock_abi=lambda: abi, landlock_errno=lambda: number)
+        monkeypatch.setattr(support, "native_module", lambda: native)
+        monkeypatch.setattr(support, "_limit_from_environment", lambda: forced)
+
+    return play
+
+
+@pytest.mark.parametrize(
+    ("number", "reason", "fix"),
+    [
+        (errno.ENOSYS, "built without Landlock", "5.13"),
+        (errno.EOPNOTSUPP, "not enabled at boot", "lsm="),
+        (errno.EPERM, "a filter around this process", "seccomp profile"),
+        (errno.EIO, "Input/output error", "log"),
+    ],
+)
+def test_each_reason_for_there_being_none_has_its_fix(kernel, number, reason, fix):
+    """Nothing is restricted, and the status says why and what to do."""
+    kernel(0, number)
+    status = apply(RulesetPlan())
+    assert status.state == "unsupported"
+    assert reason in status.reason
+    assert fix in status.fix
+    assert status.details["abi"] == 0
+
+
+def test_a_system_without_the_compiled_part_is_unsupported(monkeypatch):
+    """Elsewhere than on Linux it is not even built; the rest still imports, and reports."""
+    monkeypatch.delattr("democrai_sandbox.kernel._native", raising=False)
+    monkeypatch.setitem(sys.modules, "democrai_sandbox.kernel._native", None)
+    found = landlock_support()
+    assert (found.abi, found.kernel_abi) == (0, 0)
+    assert "compiled part" in found.reason
+    assert apply(RulesetPlan()).state == "unsupported"
+    with pytest.raises(KernelUnsupported, match="compiled part"):
+        build(RulesetPlan(), 7)
+
+
+@pytest.mark.parametrize(
+    ("kernel_abi", "forced", "used", "was_forced", "threads"),
+    [
+        (7, None, 7, False, False),
+        (7, 3, 3, True, False),
+        (3, 7, 3, False, False),
+        (7, 0, 0, True, False),
+        (11, None, 7, False, True),
+        (8, None, 7, False, True),
+        (8, 7, 7, True, False),
+        (8, 8, 7, False, True),
+    ],
+)
+def test_the_abi_is_the_lowest_of_kernel_force_and_knowledge(kernel, kernel_abi, forced, used, was_forced, threads):
+    """A forced one only ever lowers, and threads are taken along only by a kernel that can."""
+    for by_argument in (True, False):
+        kernel(kernel_abi, forced=None if by_argument else forced)
+        found = landlock_support(forced if by_argument else None)
+        assert (found.abi, found.kernel_abi, found.forced) == (used, kernel_abi, was_forced)
+        assert found.synchronises_threads is threads
+
+
+@pytest.mark.parametrize("text", ["seven", "-1", "3.5", "٣", "0x3"])
+def test_a_forced_abi_that_is_no_number_is_refused(monkeypatch, text):
+    """A typing error does not quietly turn something off."""
+    monkeypatch.setenv(support.FORCED, text)
+    support._limit_from_environment.cache_clear()
+    try:
+        with pytest.raises(KernelLayerError, match=support.FORCED) as refused:
+            landlock_support()
+        assert refused.value.fix
+    finally:
+        support._limit_from_environment.cache_clear()
+
+
+def test_the_environment_is_looked_at_once(monkeypatch):
+    """What is put there later, by whatever code, changes nothing."""
+    monkeypatch.delenv(support.FORCED, raising=False)
+    support._limit_from_environment.cache_clear()
+    try:
+        before = landlock_support()
+        monkeypatch.setenv(support.FORCED, "0")
+        assert landlock_support() == before
+    finally:
+        support._limit_from_environment.cache_clear()
+
+
+@pytest.mark.parametrize("path", ["", "relative", "./here", "/with\0nul"])
+def test_a_rule_needs_an_absolute_path(path):
+    """Another one would be about another place in another working directory."""
+    with pytest.raises(KernelLayerError, match="not an absolute path"):
+        PathRule(path, READ)
+
+
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_a_rule_needs_a_port(port):
+    """The kernel would refuse the whole ruleset for it."""
+    with pytest.raises(KernelLayerError, match="port"):
+        PortRule(port, NetRight.CONNECT_TCP)
+
+
+def test_no_ruleset_is_made_for_a_kernel_without_landlock():
+    """Asking for one anyway is an error of its own."""
+    with pytest.raises(KernelUnsupported):
+        build(RulesetPlan(), 0)

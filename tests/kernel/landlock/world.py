@@ -1,0 +1,117 @@
+"""The child's side of harness.py: takes an order from the standard input, answers in the last line of its output."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import socket
+import sys
+import traceback
+from pathlib import Path
+
+from democrai_sandbox.errors import SandboxError
+from democrai_sandbox.kernel import _native
+from democrai_sandbox.kernel.landlock import (
+    EXECUTE,
+    READ,
+    WRITE,
+    FsRight,
+    NetRight,
+    PathRule,
+    PortRule,
+    RulesetPlan,
+    apply,
+    build,
+    landlock_support,
+)
+
+
+class World:
+    """What bodies work with; everything is imported before they restrict themselves."""
+
+    native = _native
+    READ, WRITE, EXECUTE = READ, WRITE, EXECUTE
+    FsRight, NetRight = FsRight, NetRight
+    PathRule, PortRule, RulesetPlan = PathRule, PortRule, RulesetPlan
+    apply, build, support = staticmethod(apply), staticmethod(build), staticmethod(landlock_support)
+
+    def __init__(self, base):
+        self.base = Path(base)
+        self.inside, self.outside, self.read = self.base / "inside", self.base / "outside", self.base / "read"
+        self.secret = self.outside / "secret.txt"
+
+    def confine(self, *rules, write=None, ports=(), connect=False, bind=False, scopes=False):
+        """Apply a plan: `inside` read-write, `read` read-only, and the rules that are given as (path, rights)."""
+        paths = [PathRule(str(self.inside if write is None else write), WRITE), PathRule(str(self.read), READ)]
+        paths += [PathRule(str(path), rights) for path, rights in rules]
+        numbers = tuple(PortRule(port, rights) for port, rights in ports)
+        return apply(RulesetPlan(tuple(paths), numbers, handle_connect=connect, handle_bind=bind, scopes=scopes))
+
+    @staticmethod
+    def tried(act, *args, **options):
+        """Do it; return `ok`, or the name of the errno, or what else was raised."""
+        try:
+            result = act(*args, **options)
+        except OSError as error:
+            return errno.errorcode.get(error.errno, str(error.errno))
+        except SandboxError as error:
+            return f"{type(error).__name__}: {error}"
+        if hasattr(result, "close"):
+            result.close()
+        return "ok"
+
+    @staticmethod
+    def listener(host="127.0.0.1"):
+        """Return a listening TCP socket and its port."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        server = socket.create_server((host, 0), family=family)
+        return server, server.getsockname()[1]
+
+    @staticmethod
+    def connected(host, port):
+        client = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        client.settimeout(20)
+        try:
+            client.connect((host, port))
+        except OSError:
+            client.close()
+            raise
+        return client
+
+    @staticmethod
+    def executed(program):
+        """Execute a program in a fork of this process; return its exit code, or the errno's name."""
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.execv(program, [str(program)])
+            except OSError as error:
+                os._exit(100 + error.errno)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        return errno.errorcode[code - 100] if code > 100 else code
+
+
+def main():
+    order = json.load(sys.stdin)
+    if order["user"] is not None:
+        os.setgroups([])
+        os.setgid(order["user"])
+        os.setuid(order["user"])
+    names = {}
+    exec(compile("from __future__ import annotations\n" + order["source"], "<body>", "exec"), names)
+    signal.alarm(50)  # whatever hangs ends by itself
+    answer = names[order["body"]](World(sys.argv[1]), *order["args"])
+    sys.stdout.write("\n" + json.dumps(answer) + "\n")
+    sys.stdout.flush()
+    os._exit(0)  # not waiting for threads that a body left
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)

@@ -1,0 +1,425 @@
+"""The compiled module of the kernel layer: its calls, what it refuses, and that guarded code gets nothing out of it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from democrai_sandbox.kernel import _native
+
+STUB = Path(_native.__file__).parent / "_native.pyi"
+STUBBED = frozenset(re.findall(r"^def (\w+)\(", STUB.read_text(), re.MULTILINE))
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+PACKAGED = "from democrai_sandbox.kernel import _native as native"
+ALONE = """
+import importlib.machinery, importlib.util
+loader = importlib.machinery.ExtensionFileLoader("_native", sys.argv.pop())
+native = importlib.util.module_from_spec(importlib.util.spec_from_loader("_native", loader))
+loader.exec_module(native)
+"""
+PRELUDE = """
+import errno, json, os, signal, sys, threading
+def tried(act, *args, **options):
+    try:
+        return act(*args, **options)
+    except BaseException as error:
+        kernels = isinstance(error, OSError) and type(error).__module__ == "builtins"
+        return errno.errorcode[error.errno] if kernels else type(error).__name__
+def status(field, task="self"):
+    for line in open(f"/proc/{task}/status"):
+        if line.startswith(field + ":"):
+            return line.split(":")[1].strip()
+def say(answer):
+    print(json.dumps(answer))
+"""
+AUDIT_ARCH = {"aarch64": 0xC00000B7, "x86_64": 0xC000003E}
+# Filters are hand-made here: (code, jump if true, jump if false, constant).
+ALLOW = (0x06, 0, 0, 0x7FFF0000)
+LOAD_NUMBER = (0x20, 0, 0, 0)
+
+
+def packed(*instructions):
+    import struct
+
+    return b"".join(struct.pack("<HBBI", *one) for one in instructions)
+
+
+def run(body, *args):
+    """Run code in a process of its own, with the module alone as the spawn server has it; return what it says."""
+    return started(["-I", "-S"], PRELUDE + ALONE + textwrap.dedent(body), *args, _native.__file__)
+
+
+def started(options, code, *args):
+    command = [sys.executable, *options, "-c", code, *map(str, args)]
+    child = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd="/")
+    assert child.returncode == 0, child.stderr
+    return json.loads(child.stdout)
+
+
+# --- its interface --------------------------------------------------------------------------------------------------
+
+
+def test_the_stub_names_every_function():
+    """What type checkers see is what is there."""
+    assert {name for name in dir(_native) if not name.startswith("_")} == STUBBED
+
+
+def test_every_function_announces_itself_by_name_before_it_looks_at_anything():
+    """An audit hook that refuses the event stops each of them, however it is called."""
+    answer = run(
+        """
+        seen, on = [], True
+        def hook(event, args):
+            if on and event == "democrai.kernel":
+                seen.append(args[0])
+                raise RuntimeError("refused")
+        sys.addaudithook(hook)
+        outcomes = []
+        for name in sys.argv[1:]:
+            function = getattr(native, name)
+            one = name in ("set_dumpable", "set_parent_death_signal", "drop_capabilities", "probe")
+            outcomes.append(tried(function, object()) if one else tried(function))
+        on = False
+        say([seen, outcomes, native.no_new_privs(), status("Seccomp")])
+        """,
+        *sorted(STUBBED),
+    )
+    seen, outcomes, privileges, filtered = answer
+    assert seen == sorted(STUBBED)
+    assert set(outcomes) == {"RuntimeError"}
+    assert (privileges, filtered) == (False, "0")
+
+
+GUARDED = """
+from democrai_sandbox import process_guard_context
+import importlib.machinery, importlib.util
+calls = {
+    "landlock_abi": (), "landlock_errno": (), "landlock_create": (4, 0, 0), "landlock_add_path": (3, 0, 4),
+    "landlock_add_port": (3, 80, 1), "landlock_restrict": (3,), "seccomp_install": (bytes(8), 0), "seccomp_mode": (),
+    "no_new_privs": (), "set_subreaper": (), "set_dumpable": (False,), "set_parent_death_signal": (9,),
+    "drop_capabilities": (0,), "probe": ("unshare",),
+}
+options = dict(rulesets=[], filter=b"", cgroup=-1, limits=[], keep_caps=0, umask=0o22, own_proc=0)
+spawn = ([b"/bin/true"], b"/bin/true", [], b"/", [])
+def everything(module):
+    outcomes = {name: tried(getattr(module, name), *args) for name, args in calls.items()}
+    return {**outcomes, "spawn": tried(module.spawn, *spawn, **options)}
+def imported():
+    import democrai_sandbox.kernel._native as module
+    return module
+def loaded():
+    loader = importlib.machinery.ExtensionFileLoader("_native", native.__file__)
+    return importlib.util.module_from_spec(importlib.util.spec_from_loader("_native", loader))
+def attempt(get):
+    try:
+        module = get()
+    except BaseException as error:
+        return {"import": type(error).__name__}
+    return everything(module)
+before = [status(name) for name in ("NoNewPrivs", "CapBnd", "CapEff", "Seccomp")]
+with process_guard_context(subject="guarded", access=[], allow_subprocess=sys.argv[1] == "programs"):
+    answers = [everything(native), attempt(imported), attempt(loaded)]
+after = [status(name) for name in ("NoNewPrivs", "CapBnd", "CapEff", "Seccomp")]
+say([answers, before, after, native.landlock_abi() >= 0])
+"""
+
+
+@pytest.mark.parametrize("programs", ["programs", "none"])
+def test_guarded_code_cannot_call_any_of_it(programs):
+    """Kept from before, imported, or loaded afresh from the file: each call is refused, whoever may start programs."""
+    answers, before, after, host = started([], PRELUDE + PACKAGED + GUARDED, programs)
+    kept, imported, loaded = answers
+    assert set(kept) == STUBBED
+    assert set(kept.values()) == {"TamperDenied"}
+    for answer in (imported, loaded):  # not importable is as good
+        assert set(answer.values()) <= {"TamperDenied", "ImportDenied", "FilesystemDenied"}
+    assert before == after
+    assert host is True
+
+
+@pytest.mark.parametrize(
+    ("call", "raised"),
+    [
+        ("landlock_create(-1, 0, 0)", "OverflowError"),
+        ("landlock_create(1 << 64, 0, 0)", "OverflowError"),
+        ("landlock_create(1.0, 0, 0)", "TypeError"),
+        ("landlock_create(0, 0, 0)", "ENOMSG"),
+        ("landlock_create(1 << 63, 0, 0)", "EINVAL"),
+        ("landlock_add_path(-1, 0, 1)", "EBADF"),
+        ("landlock_add_port(-1, 65536, 1)", "ValueError"),
+        ("landlock_add_port(-1, -1, 1)", "ValueError"),
+        ("landlock_add_port(-1, 80, 1)", "EBADF"),
+        ("landlock_restrict(-1)", "EBADF"),
+        ("landlock_restrict(-1, 1 << 40)", "EINVAL"),
+        ("landlock_restrict(-1, flags=-1)", "OverflowError"),
+        ("seccomp_install(b'', 0)", "EINVAL"),
+        ("seccomp_install(bytes(7), 0)", "EINVAL"),
+        ("seccomp_install(bytes(9), 0)", "EINVAL"),
+        ("seccomp_install(bytes(8 * 4097), 0)", "EINVAL"),
+        ("seccomp_install(bytes(8), 0)", "EINVAL"),
+        ("seccomp_install(bytes(8), 1 << 31)", "EINVAL"),
+        ("seccomp_install(bytes(8), 1 << 32)", "EINVAL"),
+        ("seccomp_install(bytes(8), 1 << 3)", "ValueError"),
+        ("seccomp_install('text', 0)", "TypeError"),
+        ("set_parent_death_signal(-1)", "OverflowError"),
+        ("set_parent_death_signal(1000)", "EINVAL"),
+        ("set_parent_death_signal(1 << 32 | 9)", "EINVAL"),
+        ("drop_capabilities(-1)", "OverflowError"),
+        ("drop_capabilities('all')", "TypeError"),
+        ("probe('execve')", "ValueError"),
+        ("probe(7)", "ValueError"),
+        ("probe('\\udc80')", "UnicodeEncodeError"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(call, raised):
+    """Nothing is cut to fit, and nothing is installed."""
+    answer = run("say([tried(lambda: eval('native.' + sys.argv[1])), status('Seccomp')])", call)
+    assert answer == [raised, "0"]
+
+
+# --- Landlock -------------------------------------------------------------------------------------------------------
+
+CREATE_RULESET = 444
+
+
+@pytest.mark.skipif(platform.machine() not in AUDIT_ARCH, reason="the filter is for x86_64 and aarch64")
+@pytest.mark.skipif(_native.landlock_abi() < 6, reason="needs Landlock ABI 6")
+@pytest.mark.parametrize(("known", "taken"), [(8, [True, False, False]), (16, [True, True, False]), (24, [True] * 3)])
+def test_a_ruleset_is_described_no_longer_than_it_needs(known, taken):
+    """Kernels, and filters before them, that know a shorter description are not sent a longer one full of zeros."""
+    size_argument = 16 + 8
+    refuses_longer = packed(
+        LOAD_NUMBER,
+        (0x15, 0, 2, CREATE_RULESET),
+        (0x20, 0, 0, size_argument),
+        (0x25, 1, 0, known),  # greater: one further on
+        ALLOW,
+        (0x06, 0, 0, 0x00050000 | errno.E2BIG),
+    )
+    answer = run(
+        """
+        assert native.seccomp_install(bytes.fromhex(sys.argv[1]), 0) == 0
+        made = [tried(native.landlock_create, *numbers) for numbers in ((4, 0, 0), (4, 2, 0), (4, 0, 1))]
+        say(made)
+        """,
+        refuses_longer.hex(),
+    )
+    assert [type(outcome) is int for outcome in answer] == taken
+    assert {outcome for outcome in answer if type(outcome) is not int} <= {"E2BIG"}
+
+
+@pytest.mark.skipif(platform.machine() not in AUDIT_ARCH, reason="the filter is for x86_64 and aarch64")
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM])
+def test_a_kernel_without_landlock_has_abi_0_and_says_why(number):
+    """Neither raises: what to say about it is for the caller."""
+    none_at_all = packed(LOAD_NUMBER, (0x15, 0, 1, CREATE_RULESET), (0x06, 0, 0, 0x00050000 | number), ALLOW)
+    answer = run(
+        """
+        before = native.landlock_abi(), native.landlock_errno()
+        native.seccomp_install(bytes.fromhex(sys.argv[1]), 0)
+        say([before[1] == 0 or before[0] == 0, native.landlock_abi(), native.landlock_errno()])
+        """,
+        none_at_all.hex(),
+    )
+    assert answer == [True, 0, number]
+
+
+@pytest.mark.skipif(_native.landlock_abi() < 1, reason="needs Landlock")
+def test_restricting_sets_no_new_privs_of_the_thread_that_asks():
+    """Without it an ordinary user would be refused; other threads are left as they are."""
+    answer = run(
+        """
+        def restrict():
+            native.landlock_restrict(native.landlock_create(1, 0, 0))
+            seen.append(native.no_new_privs())
+        seen = [native.no_new_privs()]
+        worker = threading.Thread(target=restrict)
+        worker.start()
+        worker.join()
+        say([*seen, native.no_new_privs()])
+        """
+    )
+    assert answer == [False, True, False]
+
+
+# --- seccomp --------------------------------------------------------------------------------------------------------
+
+
+def test_a_filter_is_installed_for_the_calling_thread():
+    """The answer is 0, and mode, count and no_new_privs are what the kernel says afterwards."""
+    answer = run(
+        """
+        before = native.seccomp_mode(), native.no_new_privs()
+        result = native.seccomp_install(bytes.fromhex(sys.argv[1]), 0)
+        say([before, result, native.seccomp_mode(), native.no_new_privs(), status("Seccomp")])
+        """,
+        packed(ALLOW).hex(),
+    )
+    assert answer == [[0, False], 0, 2, True, "2"]
+
+
+def test_a_thread_that_cannot_follow_is_returned_as_a_number_above_0():
+    """Nothing is installed then: whoever only looks for errors would take it for success."""
+    answer = run(
+        """
+        program, ready, go, tid = bytes.fromhex(sys.argv[1]), threading.Event(), threading.Event(), []
+        def different():
+            native.seccomp_install(program, 0)
+            tid.append(threading.get_native_id())
+            ready.set()
+            go.wait(40)
+        threading.Thread(target=different, daemon=True).start()
+        ready.wait(40)
+        result = native.seccomp_install(program, 1)
+        answer = [result == tid[0], native.seccomp_mode()]
+        go.set()
+        say(answer)
+        """,
+        packed(ALLOW).hex(),
+    )
+    assert answer == [True, 0]
+
+
+# --- processes ------------------------------------------------------------------------------------------------------
+
+
+@root_only
+def test_capabilities_are_dropped_from_every_set_and_do_not_come_back():
+    """Only those in the mask stay: in the process, and in a program that root executes."""
+    keep = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 4
+    answer = run(
+        """
+        import subprocess
+        sets = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
+        native.drop_capabilities(int(sys.argv[1]))
+        own = [int(status(name), 16) for name in sets]
+        told = subprocess.run(["/bin/cat", "/proc/self/status"], capture_output=True, text=True).stdout
+        lines = dict(line.split(":\\t") for line in told.splitlines() if line.startswith("Cap"))
+        say([own, [int(lines[name], 16) for name in sets], tried(os.setuid, 65534), tried(os.chroot, "/")])
+        """,
+        keep,
+    )
+    own, program, setuid, chroot = answer
+    assert own == [0, keep, keep, keep, 0]
+    assert program == [0, keep, keep, keep, 0]
+    assert (setuid, chroot) == ("EPERM", "EPERM")
+
+
+@root_only
+def test_an_ordinary_user_drops_what_it_has_without_an_error():
+    """It cannot lower the bounding set, and gains nothing by it once no_new_privs is set."""
+    answer = run(
+        """
+        os.setgroups([]), os.setgid(65534), os.setuid(65534)
+        say([tried(native.drop_capabilities, 0), status("CapEff"), status("CapPrm")])
+        """
+    )
+    assert answer == [None, "0" * 16, "0" * 16]
+
+
+def test_keeping_everything_changes_nothing():
+    """A mask of all bits drops none."""
+    answer = run(
+        """
+        sets = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
+        before = [status(name) for name in sets]
+        native.drop_capabilities((1 << 64) - 1)
+        say([before, [status(name) for name in sets]])
+        """
+    )
+    assert answer[0] == answer[1]
+
+
+def test_a_subreaper_becomes_the_parent_of_orphans():
+    """A grandchild whose parent has ended is ours to wait for."""
+    answer = run(
+        """
+        native.set_subreaper()
+        end, start = os.pipe()
+        child = os.fork()
+        if child == 0:
+            grandchild = os.fork()
+            if grandchild == 0:
+                os.close(start)
+                os.read(end, 1)
+                os._exit(9)
+            os._exit(0)
+        os.waitpid(child, 0)
+        os.close(start)
+        say(os.waitstatus_to_exitcode(os.waitpid(-1, 0)[1]))
+        """
+    )
+    assert answer == 9
+
+
+def test_a_process_ends_with_its_parent_when_it_asked_for_that():
+    """The signal comes when the thread that started it is gone."""
+    answer = run(
+        """
+        native.set_subreaper()
+        end, start = os.pipe()
+        ready_end, ready_start = os.pipe()
+        child = os.fork()
+        if child == 0:
+            if os.fork() == 0:
+                native.set_parent_death_signal(signal.SIGKILL)
+                os.write(ready_start, b"x")
+                os.close(start)
+                os.read(end, 1)
+                os._exit(0)
+            os.read(ready_end, 1)
+            os._exit(0)
+        os.waitpid(child, 0)
+        say(os.waitstatus_to_exitcode(os.waitpid(-1, 0)[1]))
+        """
+    )
+    assert answer == -signal.SIGKILL
+
+
+def test_a_process_can_shut_itself_to_others_of_its_user():
+    """Its files in /proc belong to root then, and it leaves no core."""
+    answer = run(
+        """
+        import ctypes
+        get = lambda: ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)
+        before = get()
+        native.set_dumpable(False)
+        shut = get()
+        native.set_dumpable(True)
+        say([before, shut, get()])
+        """
+    )
+    assert answer == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "outcomes"),
+    [
+        ("ptrace", {"ESRCH", "EPERM"}),
+        ("unshare", {"ok"}),
+        ("bpf", {"EINVAL", "EPERM"}),
+        ("perf_event_open", {"EFAULT", "EACCES", "EPERM", "ENOSYS"}),
+        ("userfaultfd", {"EINVAL", "EPERM", "ENOSYS"}),
+        ("io_uring_setup", {"EFAULT", "EPERM", "ENOSYS"}),
+        ("keyctl", {"EOPNOTSUPP", "ENOTSUP", "ENOSYS"}),
+        ("process_vm_readv", {"ok"}),
+        ("setns", {"EBADF", "EPERM"}),
+        ("mount", {"EFAULT", "EPERM"}),
+        ("pivot_root", {"EFAULT", "EPERM"}),
+    ],
+)
+def test_a_probe_reaches_the_kernel_and_does_nothing(name, outcomes):
+    """Where no filter is in force the kernel itself answers; the process goes on as it was."""
+    answer = run("say(errno.errorcode.get(native.probe(sys.argv[1]), 'ok'))", name)
+    assert answer in outcomes
