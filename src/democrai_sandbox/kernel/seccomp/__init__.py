@@ -1,0 +1,22 @@
+"""seccomp: the table of system calls, the filters made of it, and putting them over a process."""
+
+from __future__ import annotations
+
+from .applying import apply, now, support
+from .arguments import Inet
+from .filters import APPLICATION, NO_EXEC, Profile, child_profile, program
+from .syscalls import Architecture, this_architecture
+
+__all__ = [
+    "APPLICATION",
+    "NO_EXEC",
+    "Architecture",
+    "Inet",
+    "Profile",
+    "apply",
+    "child_profile",
+    "now",
+    "program",
+    "support",
+    "this_architecture",
+]

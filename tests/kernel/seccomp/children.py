@@ -1,0 +1,124 @@
+"""Runs a piece of Python in a process of its own, which may restrict itself, and brings back what it found."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+
+PRELUDE = """
+from __future__ import annotations
+import asyncio, ctypes, errno, json, os, select, signal, socket, subprocess, sys, threading, time
+from dataclasses import replace
+from democrai_sandbox.kernel import _native
+from democrai_sandbox.kernel.seccomp import (
+    APPLICATION, NO_EXEC, Inet, Profile, apply, child_profile, now, program, support, this_architecture
+)
+from democrai_sandbox.kernel.seccomp.syscalls import TABLE
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+_ARCH = this_architecture()
+NUMBERS = {row.name: row.number(_ARCH) for row in TABLE}
+
+
+def call(name, *args):
+    '''Make a system call; the name of its error, or "ok".'''
+    number = NUMBERS[name] if isinstance(name, str) else name
+    result = _libc.syscall(ctypes.c_long(number), *[ctypes.c_long(value) for value in (*args, 0, 0, 0, 0, 0, 0)[:6]])
+    return "ok" if result >= 0 else errno.errorcode[ctypes.get_errno()]
+
+
+def forked(act):
+    '''Run something in a fork, which has the same filters: what it returned, or the signal that ended it.'''
+    receiving, sending = os.pipe()
+    pid = os.fork()
+    if not pid:
+        signal.alarm(20)
+        try:
+            text = act()
+        except BaseException as error:
+            text = f"{type(error).__name__}: {error}"
+        os.write(sending, str(text).encode())
+        os._exit(0)
+    os.close(sending)
+    with open(receiving, "rb") as answer:
+        text = answer.read().decode()
+    status = os.waitpid(pid, 0)[1]
+    return f"killed by {signal.Signals(os.WTERMSIG(status)).name}" if os.WIFSIGNALED(status) else text
+
+
+def refused(act):
+    '''Whether something is refused: the name of its error, or "ok".'''
+    try:
+        value = act()
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    if hasattr(value, "close"):
+        value.close()
+    return "ok"
+
+
+class Holder(threading.Thread):
+    '''A thread that does what it is told, when it is told.'''
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self._order, self._answer = None, None
+        self._asked, self._done = threading.Event(), threading.Event()
+        self.start()
+
+    def run(self):
+        while True:
+            self._asked.wait()
+            self._asked.clear()
+            if self._order is None:
+                return
+            try:
+                self._answer = self._order()
+            except BaseException as error:
+                self._answer = error
+            self._done.set()
+
+    def do(self, order):
+        self._order = order
+        self._done.clear()
+        self._asked.set()
+        assert self._done.wait(30)
+        return self._answer
+
+    def end(self):
+        self._order = None
+        self._asked.set()
+        self.join(30)
+
+
+def tell(**found):
+    print(json.dumps(found, default=str), flush=True)
+"""
+
+
+def run(body: str, *, timeout: float = 50) -> subprocess.CompletedProcess[str]:
+    """Run it to its end, whatever that is."""
+    return subprocess.run(
+        [sys.executable, "-B", "-c", PRELUDE + textwrap.dedent(body)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def told(body: str, *, timeout: float = 50) -> dict:
+    """Run it, and return what it told last."""
+    result = run(body, timeout=timeout)
+    assert result.returncode == 0, (result.returncode, result.stderr, result.stdout)
+    return json.loads(result.stdout.splitlines()[-1])

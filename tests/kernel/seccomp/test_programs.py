@@ -1,0 +1,232 @@
+"""Every profile's program, run for every number on both architectures, against the table and the promises."""
+
+from __future__ import annotations
+
+import errno
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from democrai_sandbox.errors import KernelUnsupported
+from democrai_sandbox.kernel.seccomp import filters
+from democrai_sandbox.kernel.seccomp.filters import APPLICATION, NO_EXEC, Inet, Profile, child_profile, program
+from democrai_sandbox.kernel.seccomp.syscalls import TABLE, Action, Architecture
+from tests.kernel.seccomp.interpreter import decoded, run, run_steps
+from tests.kernel.seccomp.test_syscalls import KILLED, NOT_THERE, REFUSED
+
+X86, ARM = Architecture.X86_64, Architecture.AARCH64
+AUDIT = {X86: 0xC000003E, ARM: 0xC00000B7}
+ALLOWED, KILL = 0x7FFF0000, 0x80000000
+EPERM, ENOSYS = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
+CHILDREN = [
+    child_profile(inet=inet, unix=unix, fastopen=fastopen)
+    for inet, unix, fastopen in product(Inet, (True, False), (True, False))
+]
+APPLICATIONS = [APPLICATION, Profile(fastopen=False), Profile(inet=Inet.NO_DATAGRAM), Profile(inet=Inet.NONE)]
+PROFILES = [*APPLICATIONS, *CHILDREN, Profile(child=True)]
+
+
+def described(profile: Profile) -> str:
+    kind = "second" if profile.only_exec else "child" if profile.child else "application"
+    kind += "-exec" if profile.allow_exec else ""
+    return f"{kind}-{profile.inet}{'' if profile.unix else '-no_unix'}{'' if profile.fastopen else '-no_fastopen'}"
+
+
+BOTH = pytest.mark.parametrize("arch", [X86, ARM], ids=str)
+NUMBERS = {arch: {row.name: row.number(arch) for row in TABLE} for arch in Architecture}
+# Arguments that every inspected call may be made with, so that only the numbers decide.
+HARMLESS = {
+    "clone": (0x11,),
+    "socket": (1, 1, 0),
+    "socketpair": (1, 1, 0),
+    "sendto": (3, 0, 0, 0),
+    "sendmsg": (3, 0, 0),
+    "sendmmsg": (3, 0, 0, 0),
+}
+NAMES = {arch: {number: name for name, number in NUMBERS[arch].items()} for arch in Architecture}
+
+
+def promised(profile: Profile, arch: Architecture, number: int) -> int:
+    """What a call meets by its number, with harmless arguments."""
+    name = NAMES[arch].get(number)
+    if arch is X86 and (512 <= number <= 547 or number >= 0x40000000):
+        return EPERM
+    if name in {"execve", "execveat"}:
+        return ALLOWED if profile.allow_exec else KILL
+    if profile.only_exec:
+        return ALLOWED
+    if name == "socket" and not profile.unix:
+        return EPERM
+    return KILL if name in KILLED else EPERM if name in REFUSED else ENOSYS if name in NOT_THERE else ALLOWED
+
+
+@BOTH
+@pytest.mark.parametrize("profile", [NO_EXEC, *PROFILES], ids=described)
+def test_every_number_meets_what_the_table_says(arch, profile):
+    steps = decoded(program(profile, arch))
+    beyond = [1000, 4096, 99999, 0x3FFFFFFF, 0x40000000, 0x40000208, 0x4000003B, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF]
+    for number in [*range(601), *beyond]:
+        harmless = HARMLESS.get(NAMES[arch].get(number, ""), (0,) * 6)
+        answer, _ = run_steps(steps, AUDIT[arch], number, harmless)
+        assert answer == promised(profile, arch, number), (number, NAMES[arch].get(number))
+
+
+@BOTH
+@pytest.mark.parametrize("profile", [NO_EXEC, APPLICATION, CHILDREN[0]], ids=described)
+def test_a_call_by_another_convention_ends_the_process(arch, profile):
+    steps = decoded(program(profile, arch))
+    others = {0, 0x40000003, 0x40000028, 0xFFFFFFFF, *AUDIT.values()} - {AUDIT[arch]}
+    for other, number in product(others, [0, 1, 59, 221, 0x40000000]):
+        assert run_steps(steps, other, number)[0] == KILL
+
+
+@BOTH
+def test_no_argument_opens_what_the_number_refuses(arch):
+    steps = decoded(program(APPLICATION, arch))
+
+    @settings(max_examples=200, deadline=None)
+    @given(
+        row=st.sampled_from(
+            [row for row in TABLE if row.number(arch) is not None and row.action is not Action.INSPECT]
+        ),
+        args=st.tuples(*[st.integers(0, 2**64 - 1)] * 6),
+    )
+    def check(row, args):
+        assert run_steps(steps, AUDIT[arch], row.number(arch), args)[0] == filters.ANSWERS[row.action]
+
+    check()
+
+
+def _noisy(low: st.SearchStrategy[int]) -> st.SearchStrategy[int]:
+    """The kernel drops the upper half of these arguments, so an attacker may put anything there."""
+    return st.builds(lambda value, noise: value | noise << 32, low, st.integers(0, 2**32 - 1))
+
+
+_word = st.integers(0, 2**32 - 1)
+_families = st.one_of(st.integers(0, 50), st.sampled_from([1, 2, 10, 16, 17, 38, 40, 44]), _word)
+_types = st.builds(
+    lambda kind, extra: kind | extra,
+    st.one_of(st.integers(0, 15), _word),
+    st.sampled_from([0, 0o2000000, 0o4000, 0o2004000, 0x10, 0x80000000]),
+)
+_protocols = st.one_of(st.sampled_from([0, 1, 4, 6, 17, 58, 132, 136, 255, 256, 262]), _word)
+
+
+def may_make(profile: Profile, family: int, kind: int, protocol: int) -> bool:
+    """The promise about sockets, said a second time and in other words."""
+    kind &= 0xF
+    if family == 1:
+        return profile.unix
+    if family == 16:
+        return protocol == 0 or not profile.child
+    if family == 38:
+        return not profile.child
+    if family not in {2, 10} or profile.inet is Inet.NONE:
+        return False
+    if profile.inet is Inet.NO_DATAGRAM:
+        return kind == 1 and protocol in {0, 6}
+    if profile.child:
+        return (kind, protocol) in {(1, 0), (1, 6), (2, 0), (2, 17)}
+    return kind not in {3, 10} and protocol not in {256, 262}
+
+
+@BOTH
+@settings(max_examples=1500, deadline=None)
+@given(profile=st.sampled_from(PROFILES), family=_noisy(_families), kind=_noisy(_types), protocol=_noisy(_protocols))
+def test_sockets_are_made_as_promised(arch, profile, family, kind, protocol):
+    answer = run(program(profile, arch), AUDIT[arch], NUMBERS[arch]["socket"], (family, kind, protocol))
+    word = 0xFFFFFFFF
+    allowed = may_make(profile, family & word, kind & word, protocol & word)
+    assert answer == (ALLOWED if allowed else EPERM)
+
+
+@BOTH
+@pytest.mark.parametrize("profile", PROFILES, ids=described)
+def test_sockets_of_every_small_combination_are_made_as_promised(arch, profile):
+    steps = decoded(program(profile, arch))
+    for family, kind, protocol in product(range(47), range(12), (0, 1, 6, 17, 132, 256, 262)):
+        answer, _ = run_steps(steps, AUDIT[arch], NUMBERS[arch]["socket"], (family, kind | 0o2000000, protocol))
+        assert (answer == ALLOWED) == may_make(profile, family, kind, protocol), (family, kind, protocol)
+
+
+@BOTH
+@settings(max_examples=500, deadline=None)
+@given(profile=st.sampled_from(PROFILES), family=_noisy(_families), kind=_noisy(_types))
+def test_pairs_of_sockets_are_local_and_without_unix_rules_stay_connected(arch, profile, family, kind):
+    answer = run(program(profile, arch), AUDIT[arch], NUMBERS[arch]["socketpair"], (family, kind, 0, 0x1000))
+    local = family & 0xFFFFFFFF == 1
+    assert answer == (ALLOWED if local and (profile.unix or kind & 0xF in {1, 5}) else EPERM)
+
+
+@BOTH
+@settings(max_examples=500, deadline=None)
+@given(
+    profile=st.sampled_from(PROFILES),
+    flags=_noisy(st.one_of(_word, st.sampled_from([1 << bit for bit in range(32)]), st.just(0x003D0F00))),
+)
+def test_no_namespace_is_made_by_clone(arch, profile, flags):
+    new = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
+    answer = run(program(profile, arch), AUDIT[arch], NUMBERS[arch]["clone"], (flags, 0x1000))
+    assert answer == (EPERM if flags & new else ALLOWED)
+
+
+@BOTH
+@settings(max_examples=500, deadline=None)
+@given(
+    profile=st.sampled_from(PROFILES),
+    call=st.sampled_from([("sendto", 3), ("sendmsg", 2), ("sendmmsg", 3)]),
+    flags=_noisy(st.one_of(_word, st.sampled_from([0, 0x4000, 0x20000000, 0x20004000]))),
+    others=st.tuples(*[st.integers(0, 2**64 - 1)] * 6),
+)
+def test_sending_connects_only_where_it_may(arch, profile, call, flags, others):
+    name, place = call
+    args = (*others[:place], flags, *others[place + 1 :])
+    answer = run(program(profile, arch), AUDIT[arch], NUMBERS[arch][name], args)
+    assert answer == (EPERM if flags & 0x20000000 and not profile.fastopen else ALLOWED)
+
+
+@BOTH
+@pytest.mark.parametrize("profile", [NO_EXEC, *PROFILES], ids=described)
+def test_a_number_is_found_in_few_steps(arch, profile):
+    """For kernels that run the filter at every call: two for the architecture, one load, a search, one answer."""
+    steps = decoded(program(profile, arch))
+    inspected = {NUMBERS[arch][name] for name in HARMLESS}
+    assert max(run_steps(steps, AUDIT[arch], n)[1] for n in range(601) if n not in inspected) <= 11
+    assert len(steps) < 256
+
+
+@BOTH
+def test_what_is_allowed_whatever_the_arguments_reads_no_argument(arch):
+    """Only such numbers are let through by the kernel without running the filter."""
+    for profile in PROFILES:
+        steps = decoded(program(profile, arch))
+        inspected = {row.number(arch) for row in filters.rows(profile, arch) if row.action is Action.INSPECT}
+        for number in set(range(601)) - inspected:
+            place = 0
+            accumulator = None
+            while steps[place][0] != 0x06:
+                code, jt, jf, k = steps[place]
+                place += 1
+                if code == 0x20:
+                    assert k in {0, 4}, number
+                    accumulator = number if k == 0 else AUDIT[arch]
+                elif code == 0x05:
+                    place += k
+                else:
+                    place += jt if (accumulator == k if code == 0x15 else accumulator >= k) else jf
+
+
+def test_a_worker_may_add_the_second_filter_and_loses_nothing_but_exec():
+    assert [row.name for row in filters.rows(NO_EXEC, ARM)] == ["execve", "execveat"]
+
+
+def test_sends_are_not_looked_at_unless_asked_for():
+    assert not {"sendto", "sendmsg", "sendmmsg"} & {row.name for row in filters.rows(APPLICATION, ARM)}
+
+
+def test_without_a_table_for_the_architecture_the_error_names_the_fix(monkeypatch):
+    monkeypatch.setattr(filters, "this_architecture", lambda: None)
+    with pytest.raises(KernelUnsupported, match=r"os_sandbox_unsupported: .*; to fix it: .*x86_64 or aarch64"):
+        program(APPLICATION)

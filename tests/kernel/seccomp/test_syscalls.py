@@ -1,0 +1,109 @@
+"""The table against the kernel's own numbers."""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+
+import pytest
+
+from democrai_sandbox.kernel.seccomp.syscalls import TABLE, Action, Architecture, Group, this_architecture
+from tests.kernel.seccomp.headers import HEADERS_MISSING, aarch64, own_machine, written_x86_64
+
+needs_headers = pytest.mark.skipif(HEADERS_MISSING, reason="needs gcc and the kernel's headers (linux-libc-dev)")
+
+KILLED = {
+    *("execve", "execveat", "ptrace", "kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module"),
+    *("pivot_root", "chroot", "setuid", "setgid", "setreuid", "setregid", "setresuid", "setresgid", "setfsuid"),
+    *("setfsgid", "setgroups", "bpf", "perf_event_open", "userfaultfd"),
+}
+NOT_THERE = {"io_uring_setup", "io_uring_enter", "io_uring_register", "clone3"}
+REFUSED = {
+    *("unshare", "setns", "pidfd_getfd", "mount", "umount2", "fsopen", "fsmount", "fsconfig", "fspick", "move_mount"),
+    *("open_tree", "open_tree_attr", "mount_setattr", "process_vm_readv", "process_vm_writev", "process_madvise"),
+    *("open_by_handle_at", "keyctl", "add_key", "request_key", "kcmp", "quotactl", "quotactl_fd", "acct", "swapon"),
+    *("swapoff", "reboot", "settimeofday", "clock_settime", "syslog", "lookup_dcookie", "vhangup", "nfsservctl"),
+    *("ioperm", "iopl"),
+}
+
+
+@pytest.mark.parametrize(
+    ("action", "names"),
+    [(Action.KILL, KILLED), (Action.ENOSYS, NOT_THERE), (Action.EPERM, REFUSED)],
+    ids=["killed", "not there", "refused"],
+)
+def test_each_call_meets_the_action_that_was_promised_for_it(action, names):
+    assert {row.name for row in TABLE if row.action is action} == names
+
+
+def test_no_name_and_no_number_stands_twice():
+    for column in ("name", "x86_64", "aarch64"):
+        counted = Counter(getattr(row, column) for row in TABLE)
+        del counted[None]
+        assert set(counted.values()) == {1}, column
+
+
+def test_x86_64_has_the_numbers_of_the_kernels_table():
+    known = written_x86_64()
+    assert {row.name: row.x86_64 for row in TABLE} == {row.name: known[row.name] for row in TABLE}
+
+
+@needs_headers
+def test_aarch64_has_the_numbers_of_the_kernels_headers():
+    known = aarch64()
+    newest = max(known.values())
+    for row in TABLE:
+        if row.aarch64 is None:
+            assert row.name not in known, row
+        elif row.aarch64 <= newest:
+            assert known.get(row.name) == row.aarch64, row
+
+
+@needs_headers
+def test_this_machines_headers_agree_with_its_column():
+    arch, known = this_architecture(), own_machine()
+    assert arch is not None
+    for row in TABLE:
+        if row.name in known:
+            assert row.number(arch) == known[row.name], row
+
+
+def test_calls_newer_than_the_headers_have_the_number_that_all_architectures_share():
+    assert all(row.x86_64 == row.aarch64 for row in TABLE if max(row.x86_64 or 0, row.aarch64 or 0) >= 424)
+
+
+@needs_headers
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="these headers are of another architecture")
+def test_the_written_table_agrees_with_the_headers_of_x86_64():
+    known = own_machine()
+    assert {name: number for name, number in written_x86_64().items() if name in known} == {
+        name: number for name, number in known.items() if name in written_x86_64()
+    }
+
+
+def test_every_group_is_used():
+    assert {row.group for row in TABLE} == set(Group)
+
+
+@pytest.mark.parametrize(
+    ("machine", "bytes_of_address", "expected"),
+    [
+        ("x86_64", 8, Architecture.X86_64),
+        ("aarch64", 8, Architecture.AARCH64),
+        ("x86_64", 4, None),  # i386 and x32 programs on a 64-bit kernel: our filter would kill them at once
+        ("aarch64", 4, None),
+        ("armv8l", 8, None),
+        ("riscv64", 8, None),
+        ("", 8, None),
+    ],
+)
+def test_a_filter_of_another_architecture_is_never_chosen(monkeypatch, machine, bytes_of_address, expected):
+    from democrai_sandbox.kernel.seccomp import syscalls
+
+    class Uname:
+        pass
+
+    Uname.machine = machine
+    monkeypatch.setattr(syscalls.os, "uname", Uname)
+    monkeypatch.setattr(syscalls.struct, "calcsize", lambda _: bytes_of_address)
+    assert this_architecture() is expected
