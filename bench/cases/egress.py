@@ -1,0 +1,109 @@
+"""A swap of an allowlist of a thousand endpoints, against three runs of ``iptables-restore`` with as many rules."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count, repeat
+from time import perf_counter_ns
+from typing import TYPE_CHECKING
+
+from bench.registry import Case, UnavailableError, add
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bench.bed import Bed
+    from bench.registry import Loop
+
+LIMIT = 1.0
+ENDPOINTS = 1000
+_RESTORES = 3
+_NEWNET = 0x40000000
+_ADDRESSES = [f"198.18.{number // 250}.{number % 250}" for number in range(ENDPOINTS)]
+
+
+def _elsewhere() -> ThreadPoolExecutor:
+    """Return a thread in a network of its own: what it starts sees no rule of the machine's, and changes none."""
+    if os.geteuid() != 0:
+        raise UnavailableError("needs root: the packet filter is the kernel's")
+    if shutil.which("iptables-restore") is None or shutil.which("ip6tables-restore") is None:
+        raise UnavailableError("install iptables")
+    thread = ThreadPoolExecutor(1)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if thread.submit(libc.unshare, _NEWNET).result():
+        raise UnavailableError("needs the right to make a network namespace")
+    return thread
+
+
+def _timed(thread: ThreadPoolExecutor, act: Callable[[], object]) -> Loop:
+    def turn(turns: int) -> int:
+        start = perf_counter_ns()
+        for _ in repeat(None, turns):
+            act()
+        return perf_counter_ns() - start
+
+    return lambda turns: thread.submit(turn, turns).result()
+
+
+def _restoring(thread: ThreadPoolExecutor) -> Loop:
+    rules = [f"-A BENCH -d {address} -p tcp --dport 443 -j RETURN" for address in _ADDRESSES]
+    text = "\n".join(["*filter", ":BENCH - [0:0]", *rules, "COMMIT", ""])
+    command = [shutil.which("iptables-restore"), "--noflush", "-w", "10"]
+
+    def restore() -> None:
+        for _ in range(_RESTORES):
+            subprocess.run(command, input=text, text=True, check=True, capture_output=True)
+
+    return _timed(thread, restore)
+
+
+def _swapping(thread: ThreadPoolExecutor) -> Loop:
+    from democrai_sandbox.kernel.helper.cgroups import find_tree
+    from democrai_sandbox.kernel.helper.enforcing import Enforcer
+    from democrai_sandbox.kernel.helper.policy import Endpoint, Policy
+    from democrai_sandbox.kernel.helper.processes import facts
+
+    # An application that waits for nothing, and ends with this process.
+    application = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    enforcer = Enforcer(application.pid, facts(application.pid).start_time)
+    numbers = count()
+    policies = [
+        Policy(tuple(Endpoint(address, port) for address in _ADDRESSES), digest=str(port)) for port in (443, 8443)
+    ]
+
+    def end() -> None:
+        application.kill()
+        application.wait()
+        # The rules go with the network, and that with this process.
+        find_tree().application(application.pid).remove()
+
+    atexit.register(end)
+
+    def swap() -> None:
+        if not enforcer.apply(policies[next(numbers) % 2], application.pid)["changed"]:
+            raise RuntimeError("nothing was swapped")
+
+    return _timed(thread, swap)
+
+
+def swap_of_a_thousand(bed: Bed) -> Loop:
+    thread = _elsewhere()
+    return _swapping(thread) if bed.guarded else _restoring(thread)
+
+
+add(
+    Case(
+        "swap of 1000 endpoints (to three iptables-restore)",
+        swap_of_a_thousand,
+        limit=LIMIT,
+        wrapped=False,
+        reference=False,
+        parts=3,
+        samples=8,
+    )
+)

@@ -1,0 +1,182 @@
+"""What can be asked of the helper, once it is known who is asking."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .answers import VERSION, Refused, Request
+from .policy import read_policy, requested_endpoints
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from .arguments import Arguments
+    from .errands import Errands
+    from .interface import Enforcement
+    from .journal import Journal
+    from .peers import Family
+    from .processes import Handle
+
+_LONGEST_WAIT = 60.0
+
+
+class Outcome(NamedTuple):
+    """The answer to a request, and what belongs to it."""
+
+    fields: dict[str, Any]
+    descriptor: int = -1
+    """Goes along with the answer."""
+    child: int | None = None
+    """Is to be released when the answer does not arrive: nobody else knows of it."""
+    ends: bool = False
+    """The helper ends when the answer is out."""
+
+
+class Actions:
+    """Does what is asked, one request at a time."""
+
+    def __init__(
+        self, enforcement: Enforcement, family: Family, arguments: Arguments, errands: Errands, journal: Journal
+    ) -> None:
+        self._enforcement = enforcement
+        self._family = family
+        self._arguments = arguments
+        self._errands = errands
+        self._journal = journal
+        self._lock = threading.Lock()
+        self._applied = False
+        self.in_force = True
+        """Whether there may be rules, also those of a predecessor: until they are cleared."""
+        self._refresh: dict[str, Any] = {"at": None, "error": ""}
+        self._table: dict[str, tuple[Callable[[Request, Handle], Outcome], frozenset[str]]] = {
+            "ping": (self._ping, frozenset()),
+            "apply": (self._apply, frozenset({"pid"})),
+            "join": (self._join, frozenset({"pid"})),
+            "child": (self._child, frozenset({"endpoints"})),
+            "release": (self._release, frozenset({"child"})),
+            "status": (self._status, frozenset()),
+            "clear": (self._clear, frozenset({"exit"})),
+        }
+
+    def answer(self, request: Request, client: Handle) -> Outcome:
+        """Do it, or refuse it. The client is looked at before and after: a dead one's number says nothing."""
+        act, known = self._table.get(request.action, (None, frozenset()))
+        if act is None:
+            error = f"there is no action {request.action[:40]!a}"
+            raise Refused("unknown_action", error, f"ask for one of {', '.join(self._table)}")
+        if unknown := request.fields.keys() - known:
+            error = f"{request.action} takes no {', '.join(sorted(map(ascii, unknown)))[:200]}"
+            raise Refused("bad_request", error, f"it takes {', '.join(sorted(known)) or 'nothing'}")
+        client.check()
+        outcome = act(request, client)
+        try:
+            client.check()
+        except Refused:
+            self.undo(outcome)
+            raise
+        return outcome
+
+    def undo(self, outcome: Outcome) -> None:
+        """Take back what nobody will use, because the answer did not reach anybody."""
+        if outcome.descriptor >= 0:
+            os.close(outcome.descriptor)
+        if outcome.child is not None:
+            try:
+                with self._alone():
+                    self._enforcement.release(outcome.child)
+            except Refused as refused:
+                self._journal.say(f"child {outcome.child}, which nobody knows of, stays: {refused}")
+
+    def resume(self) -> None:
+        """Go on where a predecessor was killed: with the policy file as it is now, for the application as a whole."""
+        with self._alone():
+            if not self._applied:
+                self._put_in_force(self._family.parent)
+
+    def refresh(self) -> None:
+        """Renew the rules, if any were applied; what fails is kept for the status, and the old rules with it."""
+        with self._alone():
+            if not self._applied:
+                return
+            try:
+                found, error = self._enforcement.refresh(), ""
+            except Refused as refused:
+                found, error = {}, str(refused)
+            if error and error != self._refresh["error"]:
+                self._journal.say(f"the refresh failed, the rules stay as they are: {error}")
+            self._refresh = {"at": time.time(), "error": error}
+            self._journal.flow("refresh", error=error, found=found)
+
+    def close(self, patience: float) -> bool:
+        """Keep everything from being done from now on; return whether what was going on has come to its end."""
+        return self._lock.acquire(timeout=patience)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._lock.acquire(timeout=_LONGEST_WAIT):
+            raise Refused("busy", "the helper is busy with another request, or is ending", "try again")
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _put_in_force(self, target: Handle) -> dict[str, Any]:
+        policy = read_policy(self._arguments.policy_file, self._errands.user.uid, self._errands.open_file)
+        target.check()  # reading and waiting took their time
+        fields = self._enforcement.apply(policy, target.pid)
+        self._applied = self.in_force = True
+        return {"digest": policy.digest, **fields}
+
+    def _ping(self, _: Request, __: Handle) -> Outcome:
+        return Outcome({"pid": os.getpid(), "version": VERSION, "privileged": True})
+
+    def _apply(self, request: Request, _: Handle) -> Outcome:
+        with self._family.target(request.fields.get("pid", self._family.parent.pid)) as target, self._alone():
+            return Outcome(self._put_in_force(target))
+
+    def _join(self, request: Request, _: Handle) -> Outcome:
+        with self._family.target(request.fields.get("pid")) as target, self._alone():
+            target.check()
+            return Outcome(self._enforcement.join(target.pid))
+
+    def _child(self, request: Request, _: Handle) -> Outcome:
+        endpoints = requested_endpoints(request.fields.get("endpoints"))
+        with self._alone():
+            fields, descriptor = self._enforcement.child(endpoints)
+        return Outcome(fields, descriptor, fields["child"])
+
+    def _release(self, request: Request, _: Handle) -> Outcome:
+        child = request.fields.get("child")
+        if type(child) is not int or child < 0:
+            raise Refused("bad_request", "the child is not a number", "send the number that was given for it")
+        with self._alone():
+            return Outcome(self._enforcement.release(child))
+
+    def _status(self, _: Request, __: Handle) -> Outcome:
+        with self._alone():
+            found = self._enforcement.status()
+        own = {
+            "pid": os.getpid(),
+            "version": VERSION,
+            "parent_pid": self._family.parent.pid,
+            "policy_file": self._arguments.policy_file,
+            "refresh_seconds": self._arguments.refresh_seconds,
+            "last_refresh": dict(self._refresh),
+        }
+        return Outcome({**own, **found})
+
+    def _clear(self, request: Request, client: Handle) -> Outcome:
+        ends = request.fields.get("exit", False)
+        if type(ends) is not bool:
+            raise Refused("bad_request", "exit is neither true nor false", "send true to end the helper, or nothing")
+        if not self._family.is_parent(client):
+            error = f"only the application itself (process {self._family.parent.pid}) may have its rules removed"
+            raise Refused("not_the_parent", error, "let the application stop the kernel layer in its own process")
+        with self._alone():
+            fields = self._enforcement.clear()
+            self._applied = self.in_force = False
+        return Outcome({**fields, "exiting": True} if ends else fields, ends=ends)

@@ -1,0 +1,108 @@
+"""How the helper is started: its command line, and the user in whose name it works."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+from .answers import Refused
+from .errands import User
+from .processes import HIGHEST_PID, Handle, owners
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+LONGEST_SOCKET_PATH = 107
+"""What fits the kernel's structure for an address of a unix socket, less the zero at its end."""
+_LONGEST_PAUSE = 24 * 3600
+_LONGEST_PATH = 4096
+_GIVEN_BY = ("SUDO_UID", "PKEXEC_UID")
+
+
+class Arguments(NamedTuple):
+    """What the command line says."""
+
+    socket: str
+    policy_file: str
+    refresh_seconds: int
+    parent_pid: int
+    debug: bool = False
+
+
+def helper_command() -> tuple[str, ...]:
+    """Return the fixed front of the helper's command line, which is also what a rule for ``sudo`` permits.
+
+    It is the interpreter itself, not the link to it in a virtual environment: nothing of that is needed.
+    """
+    interpreter = getattr(sys, "_base_executable", "") or sys.executable
+    return (str(Path(interpreter).resolve()), "-I", "-S", "-B", str(Path(__file__).resolve().with_name("__main__.py")))
+
+
+def parse(words: Sequence[str]) -> Arguments:
+    """Read the command line."""
+    parser = _Parser(prog="democrai-os-helper", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--socket", required=True, metavar="PATH", help="where the helper listens")
+    parser.add_argument(
+        "--policy-file", required=True, metavar="PATH", help="the allowlist that the application writes"
+    )
+    parser.add_argument(
+        "--refresh-seconds", default="0", metavar="N", help="resolve names again every N seconds; 0: never"
+    )
+    parser.add_argument("--parent-pid", required=True, metavar="PID", help="the application")
+    parser.add_argument("--debug", action="store_true", help="print the flow")
+    found = parser.parse_args(words)
+    arguments = Arguments(
+        _path("--socket", found.socket),
+        _path("--policy-file", found.policy_file),
+        _number("--refresh-seconds", found.refresh_seconds, 0, _LONGEST_PAUSE),
+        _number("--parent-pid", found.parent_pid, 2, HIGHEST_PID),
+        found.debug,
+    )
+    if len(os.fsencode(arguments.socket)) > LONGEST_SOCKET_PATH:
+        error = f"the socket's path is longer than {LONGEST_SOCKET_PATH} bytes: {arguments.socket}"
+        raise Refused("socket_path_too_long", error, "set sandbox.os.helper_socket to a shorter path, e.g. below /run")
+    return arguments
+
+
+def expected_user(parent: Handle, environment: Mapping[str, str]) -> User:
+    """Return the user in whose name everything is done: the one who asked for the privileges, if there was one.
+
+    Otherwise whoever may start the helper through ``sudo`` could name a process of another user as the application.
+    """
+    found = owners(parent.pid)
+    uid = found.users[0]
+    for name in _GIVEN_BY:
+        text = environment.get(name)
+        if text is None:
+            continue
+        if _number(name, text, 0, 2**32 - 2) != uid:
+            error = f"{name} says user {text}, but the application (process {parent.pid}) is user {uid}'s"
+            raise Refused("foreign_uid", error, "start the helper as the user to whom the application belongs")
+        break
+    if set(found.users) != {uid}:
+        error = f"process {parent.pid} has more than one user id, as a program with the setuid bit does"
+        raise Refused("foreign_uid", error, "give the application one user of its own")
+    parent.check()
+    return User(uid, found.groups[0], found.further)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Refuses as the rest of the helper does."""
+
+    def error(self, message: str) -> NoReturn:
+        raise Refused("bad_arguments", message, "see --help")
+
+
+def _path(name: str, text: str) -> str:
+    if not text.startswith("/") or "\0" in text or len(text) > _LONGEST_PATH:
+        raise Refused("bad_arguments", f"{name} is not an absolute path: {text[:80]!a}", "give an absolute path")
+    return text
+
+
+def _number(name: str, text: str, lowest: int, highest: int) -> int:
+    if text.isascii() and text.isdecimal() and len(text) <= len(str(highest)) and lowest <= int(text) <= highest:
+        return int(text)
+    raise Refused("bad_arguments", f"{name} is not a number from {lowest} to {highest}: {text[:80]!a}", "correct it")

@@ -1,0 +1,187 @@
+"""The helper from its first moment to its last."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+import traceback
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .actions import Actions
+from .answers import Refused
+from .arguments import Arguments, expected_user, parse
+from .cgroups import Cgroup, find_tree
+from .errands import Errands, User
+from .journal import Journal
+from .peers import Family
+from .processes import Handle
+from .serving import Server
+from .watching import Happened, Watch
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Mapping, Sequence
+
+    from .interface import Enforcement
+
+_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+_ATTEMPTS = 5
+_BETWEEN_ATTEMPTS = 1.0
+_PATIENCE = 30.0
+_LINGER = 2.0
+"""How long the application's own end is waited for: a service manager asks all processes of a service at once."""
+EXIT_ENDED, EXIT_REFUSED, EXIT_BAD_ARGUMENTS, EXIT_PARENT_GONE, EXIT_LEFT_BEHIND = 0, 1, 2, 3, 4
+
+
+def run(words: Sequence[str], environment: Mapping[str, str], enforcement: Callable[[int, int], Enforcement]) -> int:
+    """Be the helper; return the exit status. Everything that keeps it from starting is told on the standard error."""
+    journal = Journal()
+    try:
+        arguments = parse(words)
+        journal.debug = arguments.debug
+        return _live(arguments, environment, enforcement, journal)
+    except Refused as error:
+        refused = error
+    except Exception as error:  # noqa: BLE001 - whoever started it gets a last word that can be read
+        journal.say(traceback.format_exc())
+        refused = Refused("failed", f"{type(error).__name__}: {error}", "see the lines before this one")
+    journal.last_word(refused)
+    return {"bad_arguments": EXIT_BAD_ARGUMENTS, "gone": EXIT_PARENT_GONE}.get(refused.reason, EXIT_REFUSED)
+
+
+def alone_in_the_world() -> None:
+    """Keep nothing of the environment that somebody else prepared."""
+    os.environ.clear()
+    os.environ["PATH"] = _PATH
+    os.umask(0o077)
+    os.chdir("/")
+    with suppress(PermissionError):  # it leads a group already
+        os.setsid()  # what a terminal sends to all is not for the helper, which ends after the application
+
+
+class _Life:
+    """What is there while the helper is: whose it is, what it enforces, and who runs its errands."""
+
+    def __init__(
+        self, arguments: Arguments, parent: Handle, user: User, enforcer: Enforcement, journal: Journal
+    ) -> None:
+        self._arguments = arguments
+        self._family = Family(parent, user.uid)
+        self._enforcer = enforcer
+        self._journal = journal
+        self._took_over = False
+        self._errands = Errands(user)  # before there are threads
+
+    def live(self) -> int:
+        """Look whether it can work here, take up what is there, serve, and leave things in order."""
+        try:
+            for warning in self._enforcer.probe():
+                self._journal.say(f"warning: {warning}")
+            swept = self._enforcer.sweep()
+            self._took_over = swept.get("took_over") is True
+            self._journal.flow("sweep", found=swept)
+            with _listen(self._arguments.socket, self._errands) as listener:
+                return self._serve(listener)
+        finally:
+            self._errands.close()
+
+    def _serve(self, listener: socket.socket) -> int:
+        arguments, parent, journal = self._arguments, self._family.parent, self._journal
+        watch = Watch(parent, listener)
+        watch.heed_signals()
+        actions = Actions(self._enforcer, self._family, arguments, self._errands, journal)
+        work = partial(_keep_up, actions, arguments.refresh_seconds, journal, resume=self._took_over)
+        threading.Thread(target=work, daemon=True).start()
+        journal.say(f"serves process {parent.pid} of user {self._family.user} at {arguments.socket}")
+        happened = Server(listener, self._family, actions, watch, journal).run()
+        self._remove(self._errands.remove_socket, arguments.socket)  # while it is alive: a dead one may be replaced
+        actions.close(_PATIENCE)
+        if happened is Happened.PARENT_GONE or (actions.in_force and watch.parent_ends_within(_LINGER)):
+            return self._after_the_parent()
+        journal.say("ends; whatever rules are in force stay")
+        return EXIT_ENDED
+
+    def _after_the_parent(self) -> int:
+        self._journal.say(f"process {self._family.parent.pid} has ended; its rules are removed")
+        self._remove(self._errands.remove_file, self._arguments.policy_file)
+        return EXIT_ENDED if _removed(self._enforcer, self._journal) else EXIT_LEFT_BEHIND
+
+    def _remove(self, act: Callable[[str], None], path: str) -> None:
+        try:
+            act(path)
+        except (OSError, Refused) as error:
+            self._journal.say(f"{path} stays: {error}")
+
+
+def _live(
+    arguments: Arguments,
+    environment: Mapping[str, str],
+    enforcement: Callable[[int, int], Enforcement],
+    journal: Journal,
+) -> int:
+    try:
+        parent = Handle.of(arguments.parent_pid)
+    except Refused:
+        # Restarted after both had ended: nobody else would remove what is left of the application.
+        journal.flow("sweep", found=enforcement(arguments.parent_pid, 0).sweep())
+        raise
+    user = expected_user(parent, environment)
+    _step_out(parent.pid)
+    return _Life(arguments, parent, user, enforcement(parent.pid, parent.start_time), journal).live()
+
+
+def _step_out(parent_pid: int) -> None:
+    """Leave the application's own cgroup, into which it is born when one that is inside starts it.
+
+    There it would be refused by the rules it makes, and end itself together with what is left of the application.
+    """
+    with suppress(Refused):  # the enforcer says in a moment what is missing
+        tree = find_tree()
+        own = tree.path_of(os.getpid())
+        if own is not None and Path(own).is_relative_to(tree.application(parent_pid).path):
+            Cgroup(Path(tree.mount), "").add(os.getpid())
+
+
+def _listen(path: str, errands: Errands) -> socket.socket:
+    try:
+        return errands.place_socket(path)
+    except OSError as error:
+        text = f"the socket {path} cannot be placed: {error.strerror}"
+        if error.errno in {errno.EEXIST, errno.EADDRINUSE}:
+            fix = "set sandbox.os.helper_socket to a path of this application's own, or end what uses it"
+            raise Refused("socket_taken", text, fix) from None
+        fix = "give the application's user a folder for it that exists and that the user can write"
+        raise Refused("socket_refused", text, fix) from None
+
+
+def _keep_up(actions: Actions, seconds: int, journal: Journal, *, resume: bool) -> None:
+    """Take up a predecessor's work, then renew the rules every so often, or never when that is 0."""
+    if resume:
+        _try(actions.resume, "the predecessor's work could not be taken up, its rules stay", journal)
+    while seconds:
+        time.sleep(seconds)
+        _try(actions.refresh, "the refresh failed, the rules stay as they are", journal)
+
+
+def _try(act: Callable[[], None], otherwise: str, journal: Journal) -> None:
+    try:
+        act()
+    except Exception as error:  # noqa: BLE001 - the next one may succeed
+        journal.say(f"{otherwise}: {type(error).__name__}: {error}")
+
+
+def _removed(enforcer: Enforcement, journal: Journal) -> bool:
+    for attempt in range(_ATTEMPTS):
+        try:
+            enforcer.remove()
+        except Exception as error:  # noqa: BLE001 - rules must not stay because of one failure
+            journal.say(f"the rules could not be removed (attempt {attempt + 1}): {error}")
+            time.sleep(_BETWEEN_ATTEMPTS)
+        else:
+            return True
+    return False

@@ -1,0 +1,268 @@
+"""The policy file: read once from one descriptor that was opened as its owner, and believed in nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import os
+import re
+import stat
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from .answers import Reason, Refused, strict_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+VERSION = 1
+LARGEST_FILE = 4 * 1024 * 1024
+MOST_ENDPOINTS = 16384
+MOST_ADDRESSES = 256
+PROTOCOLS = ("tcp", "udp")
+_LONGEST_HOST = 253
+_LONGEST_ADDRESS = 64
+_LONGEST_SOURCE = 1024
+_HIGHEST_PORT = 65535
+_PROBLEMS_TOLD = 10
+_KEPT = 32768
+"""How many short texts are remembered: the file is read again at every change, and most of it is the same."""
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_REPLACED_AT_MOST = 5
+_LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)", re.ASCII)
+# What getaddrinfo would take for an address that nobody sees in the text: "2130706433", "0x7f.1".
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII)
+_KEYS = frozenset({"host", "port", "protocol", "source", "addresses"})
+
+
+class Endpoint(NamedTuple):
+    """One destination that is permitted: a name or an address, a port, and tcp or udp."""
+
+    host: str
+    port: int
+    protocol: str = "tcp"
+    source: str = ""
+    addresses: tuple[str, ...] = ()
+    """Addresses which the application itself has resolved the name to."""
+
+
+class Policy(NamedTuple):
+    """What the policy file said, and the digest of its bytes."""
+
+    endpoints: tuple[Endpoint, ...]
+    digest: str = ""
+
+
+def read_policy(path: str, owner: int, opened: Callable[[str], int]) -> Policy:
+    """Read the policy file. ``opened`` opens it for reading with the owner's rights, never following a last link.
+
+    What was opened is what is looked at and what is read, whatever the path leads to by then.
+    """
+    for _ in range(_REPLACED_AT_MOST):
+        descriptor = _open(path, opened)
+        try:
+            before = os.fstat(descriptor)
+            if before.st_nlink == 0:
+                continue  # replaced by a newer one between the two calls: that one is wanted
+            _check(path, before, owner)
+            data = _read(descriptor)
+            after = os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
+        if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or len(data) != after.st_size:
+            raise _torn(path, "it was written to while it was read")
+        return parse_policy(data, path)
+    raise Refused("busy", f"the policy file {path} was replaced again and again", "try again")
+
+
+def parse_policy(data: bytes, path: str = "") -> Policy:
+    """Read the contents; everything that is wrong with them is told at once."""
+    try:
+        value = strict_json(data)
+    except ValueError as error:
+        raise _torn(path, f"it is not whole JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise _invalid(path, ["the file does not hold a JSON object"])
+    version = value.get("version")
+    if type(version) is not int or version != VERSION:
+        raise _invalid(path, [f"/version: expected {VERSION}, got {_shown(version)}"])
+    problems = [f"/{_shown(key)}: unknown key" for key in value if key not in {"version", "endpoints"}]
+    endpoints = _endpoints(value.get("endpoints"), "/endpoints", problems)
+    if problems:
+        raise _invalid(path, problems)
+    return Policy(endpoints, hashlib.sha256(data).hexdigest())
+
+
+def requested_endpoints(value: object) -> tuple[Endpoint, ...]:
+    """Read the endpoints of a request, by the same rules."""
+    problems: list[str] = []
+    endpoints = _endpoints(value, "/endpoints", problems)
+    if problems:
+        raise Refused("bad_request", _told(problems), "send endpoints with a host, a port and a protocol")
+    return endpoints
+
+
+@lru_cache(_KEPT)
+def canonical_host(text: str) -> str:
+    """Return a name in lower case, or an address as it is usually written; a ValueError says why it is neither."""
+    address = _address(text)
+    if address is not None:
+        # The kernel takes a connection to "any address" to this machine itself; a rule for it has to say so.
+        return str(_loopback(address)) if address.is_unspecified else str(address)
+    host = text.lower().removesuffix(".")
+    if "*" in host:
+        raise ValueError("a wildcard is no single host; leave it out of the file")
+    labels = host.split(".")
+    if len(host) > _LONGEST_HOST or not all(_LABEL.fullmatch(label) for label in labels):
+        raise ValueError("neither a host name in ASCII nor an IP address")
+    if _NUMBER.fullmatch(labels[-1]):
+        raise ValueError("an address in an unusual notation; write it in the usual one")
+    return host
+
+
+def _open(path: str, opened: Callable[[str], int]) -> int:
+    fix = "let the application write the file before it asks"
+    try:
+        return opened(path)
+    except FileNotFoundError:
+        raise Refused("policy_missing", f"there is no policy file {path}", fix) from None
+    except PermissionError:
+        error = f"the application's user may not read the policy file {path}"
+        raise Refused("policy_mode", error, "make the file and its folders readable by that user") from None
+    except OSError as error:
+        text = f"the policy file {path} cannot be opened as a file: {error.strerror or error}"
+        raise Refused("policy_type", text, "put a regular file there, not a link or a device") from None
+
+
+def _check(path: str, found: os.stat_result, owner: int) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise _refused("policy_type", path, "is not a regular file", "put a regular file there")
+    if found.st_uid != owner:
+        text = f"belongs to user {found.st_uid}, not to user {owner}"
+        raise _refused("policy_owner", path, text, "let the application write the file itself")
+    if found.st_mode & _OTHERS_WRITE:
+        text = f"can be written by others (mode {stat.S_IMODE(found.st_mode):04o})"
+        raise _refused("policy_mode", path, text, f"chmod 0600 {path}")
+    if found.st_nlink > 1:
+        text = "has a second name (a hard link)"
+        raise _refused("policy_type", path, text, "remove the file and let the application write it anew")
+    if found.st_size > LARGEST_FILE:
+        text = f"is larger than {LARGEST_FILE} bytes"
+        raise _refused("policy_too_large", path, text, "declare fewer endpoints")
+
+
+def _read(descriptor: int) -> bytes:
+    parts: list[bytes] = []
+    left = LARGEST_FILE + 1
+    while left and (part := os.read(descriptor, left)):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
+def _endpoints(value: object, pointer: str, problems: list[str]) -> tuple[Endpoint, ...]:
+    if not isinstance(value, list):
+        problems.append(f"{pointer}: expected a list, got {_shown(value)}")
+        return ()
+    if len(value) > MOST_ENDPOINTS:
+        problems.append(f"{pointer}: {len(value)} endpoints are more than {MOST_ENDPOINTS}")
+        return ()
+    found = [_endpoint(entry, f"{pointer}/{number}", problems) for number, entry in enumerate(value)]
+    return tuple(entry for entry in found if entry is not None)
+
+
+def _endpoint(value: object, pointer: str, problems: list[str]) -> Endpoint | None:
+    if not isinstance(value, dict):
+        problems.append(f"{pointer}: expected an object, got {_shown(value)}")
+        return None
+    before = len(problems)
+    problems.extend(f"{pointer}/{_shown(key)}: unknown key" for key in value if key not in _KEYS)
+    port = value.get("port")
+    if type(port) is not int or not 1 <= port <= _HIGHEST_PORT:
+        problems.append(f"{pointer}/port: expected a number from 1 to {_HIGHEST_PORT}, got {_shown(port)}")
+    protocol = value.get("protocol", "tcp")
+    if protocol not in PROTOCOLS:
+        problems.append(f"{pointer}/protocol: expected tcp or udp, got {_shown(protocol)}")
+    source = value.get("source", "")
+    if not isinstance(source, str) or len(source) > _LONGEST_SOURCE:
+        problems.append(f"{pointer}/source: expected a short text, got {_shown(source)}")
+    host = _host(value.get("host"), f"{pointer}/host", problems)
+    addresses = _addresses(value.get("addresses", []), f"{pointer}/addresses", problems)
+    if len(problems) > before:
+        return None
+    return Endpoint(host, int(port or 0), str(protocol), str(source), addresses)
+
+
+def _host(value: object, pointer: str, problems: list[str]) -> str:
+    try:
+        if not isinstance(value, str):
+            raise ValueError("expected a host name or an IP address")  # noqa: TRY004, TRY301 - a problem like the others
+        return canonical_host(value)
+    except ValueError as error:
+        problems.append(f"{pointer}: {_shown(value)}: {error}")
+        return ""
+
+
+def _addresses(value: object, pointer: str, problems: list[str]) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(value) > MOST_ADDRESSES:
+        problems.append(f"{pointer}: expected a list of at most {MOST_ADDRESSES} addresses, got {_shown(value)}")
+        return ()
+    found: dict[str, None] = {}
+    for number, text in enumerate(value):
+        address = _canonical_address(text) if isinstance(text, str) and len(text) <= _LONGEST_ADDRESS else None
+        if address is None:
+            problems.append(f"{pointer}/{number}: expected an IP address, got {_shown(text)}")
+        elif address:
+            found[address] = None
+    return tuple(found)
+
+
+@lru_cache(_KEPT)
+def _canonical_address(text: str) -> str | None:
+    """Return an address as it is usually written; nothing for the one that some name servers answer to block a name."""
+    address = _address(text)
+    if address is None:
+        return None
+    return "" if address.is_unspecified else str(address)
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the address which a text is; one of IPv4 in the clothes of IPv6 travels as IPv4, and becomes that."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.scope_id is not None:
+            return None
+        return address.ipv4_mapped or address
+    return address
+
+
+def _loopback(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
+    return "127.0.0.1" if address.version == 4 else "::1"  # noqa: PLR2004 - the two versions of IP
+
+
+def _shown(value: object) -> str:
+    """Return a value as a short text of ASCII: it comes from outside and goes into logs."""
+    text = ascii(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."  # noqa: PLR2004 - what fits a line
+
+
+def _told(problems: list[str]) -> str:
+    rest = len(problems) - _PROBLEMS_TOLD
+    return "; ".join(problems[:_PROBLEMS_TOLD]) + (f"; and {rest} more" if rest > 0 else "")
+
+
+def _refused(reason: Reason, path: str, text: str, fix: str) -> Refused:
+    return Refused(reason, f"the policy file {path} {text}", fix)
+
+
+def _torn(path: str, why: str) -> Refused:
+    return _refused("policy_torn", path, f"is torn: {why}", "write it to a new file and rename that over the old one")
+
+
+def _invalid(path: str, problems: list[str]) -> Refused:
+    return _refused(
+        "policy_invalid", path, f"is refused: {_told(problems)}", "correct these entries; nothing was applied"
+    )

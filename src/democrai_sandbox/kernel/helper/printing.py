@@ -1,0 +1,161 @@
+"""Prints what an operator installs so that the helper may be started: a rule for sudo, or a unit for systemd.
+
+``python -m democrai_sandbox.kernel.helper.printing sudoers --user democrai``
+``python -m democrai_sandbox.kernel.helper.printing systemd``
+
+There is none for polkit: its actions name a program, not its arguments, and the program is the interpreter. ``pkexec``
+asks the person at the machine instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import os
+import pwd
+import re
+import sys
+from typing import TYPE_CHECKING
+
+from .arguments import helper_command
+from .trust import weaknesses
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_UNIT = "democrai-os-helper@.service"
+_SPECIAL_TO_SUDO = re.compile(r"([\\,:=\s!\"'()#])")
+_NOT_FOR_SUDO = re.compile(r"[\\*?\[\]\"'()!\n\r]")
+"""What sudo takes for a pattern, or cannot be told in a path at all."""
+_SUDOERS = """\
+# Lets {user} start the privileged helper of democrai-sandbox as root, and nothing else.
+# It belongs into a file of /etc/sudoers.d, mode 0440, looked at first with: visudo -cf FILE
+# The interpreter, its standard library and the helper's folder must be root's and writable by nobody else:
+# whoever can change one of them is root with this rule. The command that prints this looks whether they are.
+{rule}
+"""
+_SYSTEMD = """\
+# /etc/systemd/system/{unit}
+# One instance serves one process, whose number is the instance's name; it ends with that process. The application's own
+# unit starts it, by these lines in a drop-in:
+#   [Service]
+#   ExecStartPost=+systemctl start --no-block democrai-os-helper@${{MAINPID}}.service
+# The paths below are those which the application has with state_dir {state} and data_dir {data}.
+
+[Unit]
+Description=Egress allowlist of process %i
+
+[Service]
+Type=exec
+ExecStart={command} --socket {socket} --policy-file {policy} --refresh-seconds {seconds} --parent-pid %i
+# Killed, its rules stay in force; the next one takes them over.
+Restart=on-failure
+RestartSec=1
+RestartPreventExitStatus=2 3
+KillMode=mixed
+NoNewPrivileges=yes
+CapabilityBoundingSet=CAP_NET_ADMIN CAP_NET_RAW CAP_SETUID CAP_SETGID CAP_KILL CAP_DAC_OVERRIDE
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
+RestrictNamespaces=yes
+RestrictRealtime=yes
+LockPersonality=yes
+ProtectSystem=full
+SystemCallArchitectures=native
+"""
+
+
+def sudoers_rule(user: str, command: Sequence[str]) -> str:
+    """Return the rule that lets a user start the helper with whatever arguments of its own.
+
+    The star comes after the script, so that it can stand for nothing that the interpreter would take for itself. What
+    the arguments name is looked at by the helper: a process of the same user, and paths with that user's own rights.
+    """
+    odd = next((word for word in command if _NOT_FOR_SUDO.search(word)), None)
+    if odd is not None:
+        raise ValueError(f"sudo would take {odd!a} for something else; install it at a path of plain characters")
+    who, *words = (_SPECIAL_TO_SUDO.sub(r"\\\1", word) for word in (user, *command))
+    return f"{who} ALL=(root) NOPASSWD: {' '.join(words)} *"
+
+
+def systemd_unit(command: Sequence[str], *, state: str, data: str, seconds: int) -> str:
+    """Return a template unit of which one instance serves one process of the application."""
+    return _SYSTEMD.format(
+        unit=_UNIT,
+        state=state,
+        data=data,
+        seconds=seconds,
+        command=" ".join(map(_for_systemd, command)),
+        socket=_for_systemd(f"{state}/os_sandbox_helper_", "%i.sock"),
+        policy=_for_systemd(f"{data}/os_sandbox_allowlist_", "%i.json"),
+    )
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Print what was asked for; where it would be dangerous, that is told, and it is printed as a comment only."""
+    parser = _parser()
+    arguments = parser.parse_args(words)
+    command = helper_command()
+    if arguments.what == "sudoers":
+        try:
+            rule = sudoers_rule(arguments.user, command)
+        except ValueError as error:
+            parser.error(str(error))
+        text = _SUDOERS.format(user=arguments.user, rule=rule)
+    else:
+        folders = {"state": arguments.state_dir.rstrip("/"), "data": arguments.data_dir.rstrip("/")}
+        text = systemd_unit(command, **folders, seconds=arguments.refresh_seconds)
+    found = weaknesses(command)
+    if found:
+        warnings = [f"WARNING: {weakness}" for weakness in found]
+        warnings.append("WARNING: with this installed, that would be a way to become root; what follows is turned off")
+        text = "".join(f"# {line}\n" for line in [*warnings, *text.splitlines()])
+        print("\n".join(warnings), file=sys.stderr)  # noqa: T201 - a command that prints
+    print(text, end="")  # noqa: T201 - a command that prints
+    return 1 if found else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="democrai-os-helper-printing", description=(__doc__ or "").partition("\n")[0])
+    kinds = parser.add_subparsers(dest="what", required=True)
+    sudoers = kinds.add_parser("sudoers", help="the rule that lets a user start the helper through sudo")
+    sudoers.add_argument(
+        "--user",
+        type=_user,
+        default=None if os.geteuid() == 0 else getpass.getuser(),
+        required=os.geteuid() == 0,
+        help="to whom the application belongs",
+    )
+    systemd = kinds.add_parser("systemd", help="a unit that runs the helper for a service")
+    systemd.add_argument("--state-dir", type=_folder, default="/run/democrai", help="the application's state_dir")
+    systemd.add_argument("--data-dir", type=_folder, default="/var/lib/democrai", help="the application's data_dir")
+    systemd.add_argument("--refresh-seconds", type=_seconds, default=60, help="how often names are resolved again")
+    return parser
+
+
+def _user(text: str) -> str:
+    try:
+        return pwd.getpwnam(text).pw_name
+    except KeyError:
+        raise argparse.ArgumentTypeError(f"there is no user {text!a} on this machine") from None
+
+
+def _folder(text: str) -> str:
+    if not text.startswith("/") or not text.isprintable():
+        raise argparse.ArgumentTypeError(f"not an absolute path: {text!a}")
+    return text
+
+
+def _seconds(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"not a number of seconds: {text!a}")
+    return int(text)
+
+
+def _for_systemd(text: str, end: str = "") -> str:
+    """Return a word for ExecStart: with what systemd would replace doubled, and quoted where it would be split."""
+    word = text.replace("\\", "\\\\").replace("%", "%%").replace("$", "$$").replace('"', '\\"') + end
+    return f'"{word}"' if re.search(r"[\s\"'\\;]", word) else word
+
+
+if __name__ == "__main__":
+    sys.exit(main())

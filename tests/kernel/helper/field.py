@@ -1,0 +1,79 @@
+"""An application in a network of its own, and the enforcer for it: what the tests of the packet filter stand on."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, contextmanager
+
+from democrai_sandbox.kernel.helper.commands import Commands
+from democrai_sandbox.kernel.helper.enforcing import Enforcer
+from democrai_sandbox.kernel.helper.policy import Endpoint, Policy
+from democrai_sandbox.kernel.helper.resolving import Resolver
+from tests.kernel.netlab import Lab, cgroup_mount, wait_until
+
+REFUSED = {"tcp": "ECONNREFUSED", "udp": "EPERM"}
+"""What a connection meets that is not permitted."""
+
+
+class Field:
+    """A lab with an application; its enforcer works in the lab, in this process."""
+
+    def __init__(self, lab):
+        self.lab = lab
+        self.names = {}
+        self.app = self.application()
+        self.enforcer = self.enforcer_for(self.app)
+
+    def application(self, user=None):
+        app = self.lab.inside.agent(user)
+        self.lab.will_remove(cgroup_mount() / f"democrai_os_sandbox_{app.pid}")
+        return app
+
+    def enforcer_for(self, app, **options):
+        options = {"servers": frozenset, "resolver": Resolver(self.look_up), **options}
+        return Within(self.lab.inside, Enforcer(app.pid, app.start_time, **options))
+
+    def look_up(self, name):
+        if name not in self.names:
+            raise OSError("no such name")
+        return self.names[name]
+
+    def serve(self, *protocols):
+        """Return servers in the world: for each protocol one by IPv4 and one by IPv6."""
+        world = self.lab.world
+        return [world.serve(each, address) for each in protocols for address in (world.v4, world.v6)]
+
+    def apply(self, *endpoints):
+        return self.enforcer.apply(policy(*endpoints), self.app.pid)
+
+
+class Within:
+    """An object whose methods are called in a network namespace."""
+
+    def __init__(self, space, target):
+        self._space, self._target = space, target
+
+    def __getattr__(self, name):
+        found = getattr(self._target, name)
+
+        def call(*args, **options):
+            with self._space.entered():
+                return found(*args, **options)
+
+        return call
+
+
+def policy(*endpoints):
+    made = tuple(each if isinstance(each, Endpoint) else Endpoint(*each) for each in endpoints)
+    return Policy(made, f"digest of {made}")
+
+
+def end(server, protocol="tcp"):
+    """Return the endpoint that a server is."""
+    return Endpoint(server.address, server.port, protocol)
+
+
+@contextmanager
+def field(**options):
+    with ExitStack() as stack:
+        yield Field(stack.enter_context(Lab(**options)))

@@ -1,0 +1,183 @@
+"""An application, its folder and a helper for it, all of them gone at the end whatever happens.
+
+with Stage("nobody") as stage:
+    helper = stage.helper()
+    assert stage.ask("ping")["ok"]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from democrai_sandbox.kernel.helper.arguments import helper_command
+
+HERE = Path(__file__).parent
+SECONDS = 30.0
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="takes on other users' ids, which needs root")
+
+
+def until(condition, *, what="the condition", seconds=SECONDS):
+    """Wait for a condition and return what it gave."""
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, f"{what} did not come about within {seconds} s"
+        time.sleep(0.02)
+    return found
+
+
+class Application:
+    def __init__(self, user):
+        known = pwd.getpwnam(user)
+        command = [sys.executable, "-I", "-S", str(HERE / "application.py"), str(known.pw_uid), str(known.pw_gid)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        assert json.loads(self._process.stdout.readline()) == "ready"
+        self.pid = self._process.pid
+
+    def run(self, code):
+        """Run code in it; return its ``result``."""
+        self._process.stdin.write(json.dumps(textwrap.dedent(code)) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def kill(self):
+        """End it with everything it has forked."""
+        if self._process.returncode is None:  # not waited for yet, so that the number is still its own
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait(SECONDS)
+        self._process.stdin.close()
+        self._process.stdout.close()
+
+
+class Helper:
+    """A started helper, of which every line on the standard error is kept."""
+
+    def __init__(self, command, environment):
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+        self.pid = self.process.pid
+        self.lines = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self):
+        for line in self.process.stderr:
+            self.lines.append(line.rstrip("\n"))
+
+    def ready(self):
+        until(lambda: self.said("serves process") or self.process.poll() is not None, what="a helper that serves")
+        assert self.process.poll() is None, self.lines
+        return self
+
+    def said(self, text):
+        return any(text in line for line in list(self.lines))
+
+    def ended(self):
+        """Wait for its end and return the exit status."""
+        status = self.process.wait(SECONDS)
+        self._reader.join(SECONDS)
+        return status
+
+    def refusal(self):
+        """Return the last line of one that could not start."""
+        assert self.ended() != 0
+        return json.loads(self.lines[-1])
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.ended()
+        self.process.stderr.close()
+
+
+class Stage:
+    def __init__(self, user="root"):
+        self.user = user
+        self._helpers = []
+        self._others = []
+
+    def __enter__(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="democrai-helper-", dir="/tmp"))
+        known = pwd.getpwnam(self.user)
+        self.uid, self.gid = known.pw_uid, known.pw_gid
+        self.home = self.folder / "home"
+        self.home.mkdir(mode=0o700)
+        os.chown(self.home, self.uid, self.gid)
+        self.folder.chmod(0o755)
+        self.socket = self.home / "helper.sock"
+        self.policy = self.home / "policy.json"
+        self.record = self.folder / "record"
+        self.application = self.another()
+        return self
+
+    def __exit__(self, *_):
+        for application in self._others:
+            application.kill()
+        for helper in self._helpers:
+            helper.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def another(self, user=None):
+        """Start one more application, which is a stranger to the first."""
+        application = Application(user or self.user)
+        self._others.append(application)
+        return application
+
+    def words(self, **changes):
+        given = {
+            "socket": self.socket,
+            "policy-file": self.policy,
+            "refresh-seconds": 0,
+            "parent-pid": self.application.pid,
+            **{name.replace("_", "-"): value for name, value in changes.items()},
+        }
+        return [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
+
+    def helper(self, *more, real=False, environment=None, ready=True, front=(), **changes):
+        """Start a helper: the one around the fake enforcer, or the real command."""
+        command = list(helper_command()) if real else [sys.executable, str(HERE / "fake_helper.py"), str(self.record)]
+        base = {} if real else {"PATH": os.environ["PATH"]}
+        helper = Helper([*front, *command, *self.words(**changes), *more], {**base, **(environment or {})})
+        self._helpers.append(helper)
+        return helper.ready() if ready else helper
+
+    def write_policy(self, *endpoints, text=None, path=None):
+        """Write the policy as the application would: a new file, moved over the old one."""
+        path = path or self.policy
+        given = [{"host": host, "port": port, "protocol": "tcp", "source": "test"} for host, port in endpoints]
+        fresh = path.with_name(f"{path.name}.new")
+        fresh.write_bytes(text if text is not None else json.dumps({"version": 1, "endpoints": given}).encode())
+        fresh.chmod(0o600)
+        os.chown(fresh, self.uid, self.gid)
+        fresh.rename(path)
+
+    def ask(self, action, application=None, **fields):
+        return (application or self.application).run(f"result = ask({str(self.socket)!r}, {action!r}, **{fields!r})")
+
+    def raw(self, data):
+        return self.application.run(f"result = ask_raw({str(self.socket)!r}, {data!r})")
+
+    def calls(self, name=None):
+        lines = self.record.read_text().splitlines() if self.record.exists() else []
+        found = [json.loads(line) for line in lines]
+        return [call for call in found if name in (None, call["call"])]

@@ -1,0 +1,207 @@
+"""Control groups: found wherever they are mounted, and removed with all that is in them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from democrai_sandbox.kernel.helper.answers import Refused
+from democrai_sandbox.kernel.helper.cgroups import Cgroup, find_tree
+from tests.kernel.netlab import cgroup_mount, cgroup_of, needs_netlab, remove_cgroup, wait_until
+
+
+@pytest.fixture
+def group(request):
+    name = f"democrai_test_{os.getpid()}_{abs(hash(request.node.name)) % 10**6}"
+    yield find_tree().group(name)
+    remove_cgroup(cgroup_mount() / name)
+
+
+def sleeper(code="import time; time.sleep(60)"):
+    return subprocess.Popen([sys.executable, "-I", "-S", "-c", code])
+
+
+def mountinfo(tmp_path, *lines):
+    file = tmp_path / "mountinfo"
+    file.write_text("".join(f"{line}\n" for line in lines))
+    return str(file)
+
+
+def folder(tmp_path, name):
+    made = tmp_path / name
+    made.mkdir()
+    (made / "cgroup.procs").touch()
+    return made
+
+
+def test_the_tree_is_found_wherever_it_is_mounted(tmp_path):
+    place = folder(tmp_path, "with blank")
+    written = str(place).replace(" ", "\\040")
+    file = mountinfo(
+        tmp_path,
+        "33 25 0:30 / /sys/fs/cgroup rw - tmpfs tmpfs rw",
+        "34 33 0:31 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu",
+        f"43 33 0:40 / {written} rw,nosuid shared:4 master:2 - cgroup2 cgroup2 rw,nsdelegate",
+    )
+    tree = find_tree(file)
+    assert tree.mount == str(place)
+    assert tree.application(5).relative == "democrai_os_sandbox_5"
+
+
+def test_a_part_of_the_tree_is_named_from_the_root_for_the_filter(tmp_path):
+    place = folder(tmp_path, "part")
+    tree = find_tree(mountinfo(tmp_path, f"43 33 0:40 /system.slice/x {place} rw - cgroup2 cgroup2 rw"))
+    assert tree.application(5).relative == "system.slice/x/democrai_os_sandbox_5"
+    assert tree.application(5).path == f"{place}/democrai_os_sandbox_5"
+
+
+def test_a_writable_mount_is_preferred_to_one_that_is_not(tmp_path):
+    one, two = folder(tmp_path, "one"), folder(tmp_path, "two")
+    lines = [f"43 33 0:40 / {one} ro - cgroup2 cgroup2 rw", f"44 33 0:40 / {two} rw - cgroup2 cgroup2 rw"]
+    assert find_tree(mountinfo(tmp_path, *lines)).mount == str(two)
+
+
+@pytest.mark.parametrize("options", ["ro,nosuid - cgroup2 cgroup2 rw", "rw - cgroup2 cgroup2 ro"])
+def test_a_read_only_tree_is_refused_with_the_fix(tmp_path, options):
+    with pytest.raises(Refused) as caught:
+        find_tree(mountinfo(tmp_path, f"43 33 0:40 / {folder(tmp_path, 'tree')} {options}"))
+    assert caught.value.reason == "cgroup_read_only"
+    assert "remount,rw" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "34 33 0:31 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu",
+        "43 33 0:40 / /nowhere rw - cgroup2 cgroup2 rw",
+        "43 33 0:40 /../.. /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw",
+        "nonsense",
+    ],
+)
+def test_a_machine_without_such_a_tree_is_refused_with_the_fix(tmp_path, line):
+    with pytest.raises(Refused) as caught:
+        find_tree(mountinfo(tmp_path, line))
+    assert caught.value.reason == "no_cgroup2"
+    assert "mount -t cgroup2" in caught.value.fix
+
+
+@needs_netlab
+def test_a_tree_that_is_bound_read_only_is_noticed_by_the_real_kernel():
+    code = (
+        "import os, sys; sys.path.insert(0, sys.argv[1])\n"
+        "from democrai_sandbox.kernel.helper.cgroups import *\n"
+        "from democrai_sandbox.kernel.helper.answers import Refused\n"
+        "tree = Tree(sys.argv[2], '/')\n"
+        "for act in (find_tree, lambda: tree.application(os.getpid()).make()):\n"
+        "    try: act()\n"
+        "    except Refused as refused: print(refused.reason)\n"
+    )
+    mount = cgroup_mount()
+    script = f'mount --bind {mount} {mount} && mount -o remount,bind,ro {mount} && exec "$@"'
+    source = str(Path(__file__).parents[3] / "src")
+    argv = ["unshare", "-m", "--propagation", "private", "sh", "-c", script, "sh"]
+    done = subprocess.run(
+        [*argv, sys.executable, "-I", "-c", code, source, str(mount)], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.split() == ["cgroup_read_only"] * 2, done.stderr
+
+
+@needs_netlab
+def test_a_process_is_moved_in_and_killed_with_what_it_has_started(group):
+    group.make("7 8")
+    assert group.mark() == "7 8"
+    code = "import os, time\nfor _ in range(5):\n    if os.fork() == 0: break\ntime.sleep(60)"
+    process = sleeper()
+    group.add(process.pid)
+    second = group.below("set_1")
+    second.make()
+    forking = sleeper(code)
+    second.add(forking.pid)
+    assert cgroup_of(process.pid) == f"/{group.relative}"
+    assert group.members() == [process.pid]
+    assert group.populated()
+    assert not group.remove()
+    assert group.kill()
+    assert process.wait(30) == forking.wait(30) == -9
+    assert not group.populated()
+    assert group.remove()
+    assert group.identity() is None
+
+
+@needs_netlab
+def test_a_kernel_without_cgroup_kill_is_helped_by_signals(group, monkeypatch):
+    group.make()
+    inner = group.below("set_1")
+    inner.make()
+    code = "import os, time\nfor _ in range(5):\n    if os.fork() == 0: break\ntime.sleep(60)"
+    process = sleeper(code)
+    inner.add(process.pid)
+    wait_until(lambda: len(inner.members()) > 1, "children")
+    write = Cgroup._write
+
+    def older(self, name, text):
+        if name == "cgroup.kill":
+            raise FileNotFoundError(2, name)
+        write(self, name, text)
+
+    monkeypatch.setattr(Cgroup, "_write", older)
+    assert group.kill(10)
+    assert process.wait(30) == -9
+
+
+@needs_netlab
+def test_a_dead_process_cannot_be_moved(group):
+    group.make()
+    process = sleeper("pass")
+    process.wait(30)
+    with pytest.raises(Refused) as caught:
+        group.add(process.pid)
+    assert caught.value.reason == "gone"
+
+
+@needs_netlab
+def test_a_group_made_again_has_another_identity(group):
+    first = group.make()
+    assert group.make() == first
+    assert group.remove()
+    assert group.make() != first
+
+
+@needs_netlab
+def test_a_group_that_is_gone_is_no_failure_to_look_at(group):
+    assert group.identity() is None
+    assert group.members() == []
+    assert not group.populated()
+    assert group.kill()
+    assert group.remove()
+    for act in (group.opened, lambda: group.add(os.getpid())):
+        with pytest.raises(Refused) as caught:
+            act()
+        assert caught.value.reason == "gone"
+
+
+@needs_netlab
+def test_the_folder_can_be_looked_into_whatever_the_umask(group):
+    before = os.umask(0o077)
+    try:
+        group.make()
+    finally:
+        os.umask(before)
+    assert os.stat(group.path).st_mode & 0o777 == 0o755
+
+
+@needs_netlab
+def test_the_place_of_a_process_is_told_as_a_folder(group):
+    group.make()
+    tree = find_tree()
+    process = sleeper()
+    assert tree.path_of(process.pid) == str(Path(tree.mount, cgroup_of(process.pid).lstrip("/")))
+    group.add(process.pid)
+    assert tree.path_of(process.pid) == group.path
+    process.kill()
+    process.wait(30)
+    assert tree.path_of(process.pid) is None

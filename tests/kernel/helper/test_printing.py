@@ -1,0 +1,168 @@
+"""What an operator is given to install, and the warning where that would be a way to root."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from democrai_sandbox.kernel.helper.arguments import helper_command
+from democrai_sandbox.kernel.helper.printing import main, sudoers_rule, systemd_unit
+from democrai_sandbox.kernel.helper.trust import weaknesses
+from tests.kernel.helper.stage import needs_root
+
+COMMAND = ("/opt/python/bin/python3", "-I", "-S", "-B", "/opt/democrai/helper/__main__.py")
+needs_visudo = pytest.mark.skipif(shutil.which("visudo") is None, reason="visudo is not installed")
+needs_analyze = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+
+
+def _visudo(path, text):
+    path.write_text(text)
+    path.chmod(0o440)
+    return subprocess.run(["visudo", "-cf", str(path)], capture_output=True, text=True, check=False)
+
+
+def test_the_rule_names_the_whole_command_up_to_the_helpers_own_arguments():
+    """The star stands behind the script: nothing of the interpreter's own can be put in its place."""
+    rule = sudoers_rule("democrai", COMMAND)
+    assert rule == f"democrai ALL=(root) NOPASSWD: {' '.join(COMMAND)} *"
+
+
+@needs_visudo
+def test_sudo_understands_the_rule_also_with_odd_paths_and_users(tmp_path):
+    """Spaces, commas, colons and the like are escaped, and stay what they are."""
+    for number, command in enumerate(
+        [COMMAND, ("/opt/my python,3:x=1#/bin/python", "-I", "-S", "-B", "/opt/a b,c:d=e/#/__main__.py")]
+    ):
+        for user in ("democrai", "svc democrai", "domain\\user"):
+            done = _visudo(tmp_path / f"rule{number}", sudoers_rule(user, command) + "\n")
+            assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("odd", ["/opt/*", "/opt/a?", "/opt/[a]", "/opt/a\\b", "/opt/a\nb ALL"])
+def test_a_path_that_sudo_would_take_for_a_pattern_is_refused(odd):
+    """Rather none than a rule that permits more than what is meant."""
+    with pytest.raises(ValueError, match="plain characters"):
+        sudoers_rule("democrai", (*COMMAND[:-1], odd))
+
+
+@needs_visudo
+@pytest.mark.skipif(shutil.which("cvtsudoers") is None, reason="cvtsudoers is not installed")
+def test_sudo_takes_the_rule_for_what_is_meant(tmp_path):
+    """As sudo reads it: one user, root, no password, and the command with its fixed front."""
+    path = tmp_path / "rule"
+    path.write_text(sudoers_rule("democrai", COMMAND) + "\n")
+    done = subprocess.run(["cvtsudoers", "-f", "json", str(path)], capture_output=True, text=True, check=True)
+    assert f'"command": "{" ".join(COMMAND)} *"' in done.stdout
+    assert '"username": "democrai"' in done.stdout and '"authenticate": false' in done.stdout
+
+
+@needs_visudo
+@needs_root
+def test_the_printed_rule_is_valid_as_it_is(tmp_path, capsys):
+    """What the command prints can be installed; the command is the one by which the application starts the helper."""
+    status = main(["sudoers", "--user", "nobody"])
+    text = capsys.readouterr().out
+    assert _visudo(tmp_path / "sudoers", text).returncode == 0
+    assert " ".join(helper_command()) in text
+    assert (status == 0) is not ("WARNING" in text)
+
+
+@needs_analyze
+def test_systemd_understands_the_unit(tmp_path, capsys):
+    """The unit is verified as an instance for one process."""
+    main(["systemd", "--refresh-seconds", "30"])
+    text = capsys.readouterr().out
+    plain = systemd_unit(helper_command(), state="/run/democrai", data="/var/lib/democrai", seconds=30)
+    assert "--refresh-seconds 30" in text and "--parent-pid %i" in text
+    unit = tmp_path / "democrai-os-helper@.service"
+    unit.write_text(plain)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(tmp_path / "democrai-os-helper@4711.service")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:/usr/lib/systemd/system:/lib/systemd/system"},
+    )
+    if "Failed to initialize manager" in done.stderr:
+        pytest.skip(f"systemd-analyze cannot work here: {done.stderr.strip()}")
+    complaints = [line for line in done.stderr.splitlines() if "democrai-os-helper" in line]
+    assert not complaints and done.returncode == 0, done.stderr
+
+
+def test_paths_that_systemd_would_change_are_escaped():
+    """Percent and dollar signs are doubled, and what has spaces is quoted."""
+    unit = systemd_unit(COMMAND, state="/run/50% of $HOME", data="/var/lib/d", seconds=0)
+    assert '--socket "/run/50%% of $$HOME/os_sandbox_helper_%i.sock"' in unit
+    assert "--policy-file /var/lib/d/os_sandbox_allowlist_%i.json --refresh-seconds 0" in unit
+
+
+@needs_root
+def test_what_others_can_change_is_told_and_turns_the_rule_off(tmp_path, monkeypatch, capsys):
+    """An interpreter, a library or a helper that is not root's alone makes the rule a way to root."""
+    place = Path("/opt") if os.access("/opt", os.W_OK) else Path("/usr/local")
+    folder = place / f"democrai-test-{os.getpid()}"
+    helper = folder / "helper"
+    helper.mkdir(parents=True, mode=0o755)
+    try:
+        main_file, library = helper / "__main__.py", folder / "os.py"
+        for path in (main_file, library, folder / "python"):
+            path.write_text("")
+            path.chmod(0o644)
+        command = (str(folder / "python"), "-I", "-S", "-B", str(main_file))
+        known = {each.path for each in weaknesses(command, standard_library=str(library))}
+        assert not {path for path in known if path.startswith(str(folder))}
+        for path, change in (
+            (folder / "python", lambda path: os.chown(path, 65534, 65534)),
+            (main_file, lambda path: path.chmod(0o666)),
+            (helper, lambda path: path.chmod(0o777)),
+            (library, lambda path: (os.chown(path, 0, 65534), path.chmod(0o664))),
+        ):
+            change(path)
+            found = {each.path: str(each) for each in weaknesses(command, standard_library=str(library))}
+            assert str(path) in found and "to fix it: install" in found[str(path)]
+        monkeypatch.setattr("democrai_sandbox.kernel.helper.printing.helper_command", lambda: command)
+        assert main(["sudoers", "--user", "nobody"]) == 1
+        printed = capsys.readouterr()
+        assert all(line.startswith("#") for line in printed.out.splitlines()) and "WARNING" in printed.err
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_bad_arguments_are_told():
+    """A user that does not exist, a relative folder and an unknown kind are refused."""
+    for words in (
+        ["sudoers", "--user", "no-such-user"],
+        ["systemd", "--state-dir", "relative"],
+        ["systemd", "--refresh-seconds", "-1"],
+        ["polkit"],
+        [],
+    ):
+        with pytest.raises(SystemExit) as caught:
+            main(words)
+        assert caught.value.code == 2
+
+
+def test_it_is_a_command_and_the_helper_imports_nothing_of_the_package():
+    """The module runs by name; the script has its folder's modules and the standard library, and no more."""
+    done = subprocess.run(
+        [sys.executable, "-m", "democrai_sandbox.kernel.helper.printing", "systemd"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode in {0, 1} and "ExecStart=" in done.stdout
+    code = (
+        "import runpy, sys\n"
+        f"found = runpy.run_path({helper_command()[-1]!r}, run_name='looked_at')\n"
+        "import os; os.setsid = lambda: None; sys.argv[1:] = ['--nonsense']\n"
+        "status = found['_start']()\n"
+        "print(status, sorted(name for name in sys.modules if name.startswith('democrai_sandbox')))\n"
+        "print('site' in sys.modules, 'ctypes' in sys.modules)"
+    )
+    done = subprocess.run([*helper_command()[:4], "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["2 []", "False False"]

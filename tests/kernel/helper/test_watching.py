@@ -1,0 +1,197 @@
+"""How the helper ends: after the application, or before it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from democrai_sandbox.kernel.helper.processes import Handle
+from democrai_sandbox.kernel.helper.watching import Happened, Watch
+from tests.kernel.helper.stage import SECONDS, Stage, needs_root, until
+
+
+@pytest.fixture
+def stage():
+    with Stage("nobody") as found:
+        found.write_policy(("api.example.com", 443))
+        yield found
+
+
+def _names(stage):
+    return [call["call"] for call in stage.calls()]
+
+
+def _children(pid):
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+@needs_root
+def test_when_the_application_is_killed_everything_of_it_is_removed(stage):
+    """The rules, the socket and the policy file go, and the helper with its errand process ends with status 0."""
+    helper = stage.helper()
+    assert stage.ask("apply")["ok"]
+    others = _children(helper.pid)
+    assert others
+    stage.application.kill()
+    assert helper.ended() == 0
+    assert _names(stage)[-1] == "remove"
+    assert not stage.socket.exists() and not stage.policy.exists()
+    until(lambda: not any(map(_alive, others)), what="the end of the errand process")
+
+
+@needs_root
+def test_nobody_reading_along_does_not_keep_the_rules_in_place(stage):
+    """The standard error may be closed by then: what it would say is lost, what it does is not."""
+    helper = stage.helper()
+    reading, writing = os.pipe()
+    command = [*helper.process.args]
+    helper.kill()
+    process = subprocess.Popen(command, stderr=writing, env={"PATH": os.environ["PATH"]})
+    try:
+        os.close(writing)
+        until(lambda: stage.socket.exists() and _answers(stage), what="a helper that serves")
+        os.close(reading)
+        stage.application.kill()
+        assert process.wait(SECONDS) == 0
+        assert _names(stage)[-1] == "remove" and not stage.socket.exists()
+    finally:
+        process.kill()
+        process.wait(SECONDS)
+
+
+def _answers(stage):
+    answer = stage.application.run(f"""
+        try:
+            result = ask({str(stage.socket)!r}, "ping")
+        except OSError:
+            result = None
+    """)
+    return bool(answer and answer["ok"])
+
+
+@needs_root
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_asked_to_end_it_leaves_the_rules_in_force(stage, number):
+    """Only the socket goes: the application lives on, closed in as before, and a restarted helper takes over."""
+    helper = stage.helper()
+    assert stage.ask("apply")["ok"]
+    helper.process.send_signal(number)
+    assert helper.ended() == 0
+    assert not stage.socket.exists() and stage.policy.exists() and "remove" not in _names(stage)
+    stage.helper()
+    assert _names(stage)[-1] == "sweep" and stage.ask("ping")["ok"]
+
+
+@needs_root
+def test_asked_to_end_together_with_the_application_it_cleans_up_first(stage):
+    """A service manager asks all processes of a service at once: the application's end is waited for a moment."""
+    helper = stage.helper(environment={"FAKE_LINGER": "20"})
+    assert stage.ask("apply")["ok"]
+    helper.process.send_signal(signal.SIGTERM)
+    until(lambda: not stage.socket.exists(), what="the end of the socket")
+    stage.application.kill()
+    assert helper.ended() == 0
+    assert _names(stage)[-1] == "remove" and not stage.policy.exists()
+
+
+@needs_root
+def test_a_killed_helper_is_followed_by_one_that_goes_on(stage):
+    """Its errand process goes too; the next helper replaces the dead socket, sweeps, and takes up the policy."""
+    first = stage.helper()
+    assert stage.ask("apply")["ok"]
+    others = _children(first.pid)
+    first.kill()
+    until(lambda: not any(map(_alive, others)), what="the end of the errand process")
+    assert stage.socket.exists() and stage.policy.exists() and "remove" not in _names(stage)
+    stage.helper(environment={"FAKE_TOOK_OVER": "1"})
+    until(lambda: _names(stage)[-1] == "apply", what="the policy in force again")
+    assert stage.calls("apply")[-1]["pid"] == stage.application.pid
+    assert stage.ask("ping")["ok"]
+
+
+@needs_root
+def test_a_helper_that_comes_after_the_applications_end_sweeps_and_says_so(stage):
+    """Restarted when both were killed, it removes what is left, and ends with a status of its own."""
+    stage.application.kill()
+    helper = stage.helper(ready=False)
+    assert helper.ended() == 3 and helper.refusal()["reason"] == "gone"
+    assert _names(stage)[-1] == "sweep"
+
+
+@needs_root
+def test_rules_that_cannot_be_removed_are_tried_again_and_told(stage):
+    """After several attempts it ends with a status that says that something was left behind."""
+    helper = stage.helper(environment={"FAKE_REMOVE": "1"})
+    stage.application.kill()
+    assert helper.ended() == 4
+    assert _names(stage).count("remove") == 5 and helper.said("could not be removed")
+
+
+@needs_root
+def test_a_busy_helper_still_notices_the_applications_end(stage):
+    """While a slow apply goes on the end is noticed; the rules are removed after it, not in its middle."""
+    helper = stage.helper()
+    stage.write_policy(("slow-10.example", 1))
+    stage.application.run(f"""
+        connection = connect({str(stage.socket)!r})
+        connection.sendall(b'{{"action": "apply"}}\\n')
+        result = None
+    """)
+    until(lambda: "apply" in _names(stage), what="the apply")
+    stage.application.kill()
+    assert helper.ended() == 0
+    assert _names(stage)[-1] == "remove" and not stage.policy.exists()
+
+
+@needs_root
+def test_only_what_it_placed_and_what_is_the_users_is_removed(stage):
+    """A folder where the policy was, and another file where the socket was, stay."""
+    helper = stage.helper()
+    stage.policy.unlink()
+    stage.policy.mkdir()
+    stage.socket.unlink()
+    stage.socket.write_text("something else")
+    stage.application.kill()
+    assert helper.ended() == 0
+    assert stage.policy.is_dir() and stage.socket.read_text() == "something else"
+
+
+@pytest.mark.parametrize("pidfds", [True, False])
+def test_the_end_of_a_process_is_seen_with_and_without_a_descriptor_of_it(pidfds, tmp_path):
+    """Where the kernel has no such descriptor the process is looked at every second, also during a flood."""
+    sleeper = subprocess.Popen(["sleep", "60"])
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
+        listener.bind(str(tmp_path / "socket"))
+        listener.listen()
+        try:
+            with Handle.of(sleeper.pid, pidfds=pidfds) as handle:
+                watch = Watch(handle, listener)
+                client.connect(str(tmp_path / "socket"))
+                assert watch.next() is Happened.CONNECTION
+                watch.wake()
+                assert watch.next() is Happened.ASKED_TO_END
+                assert watch.parent_ends_within(0.2) is False
+                watch = Watch(handle, listener)
+                threading.Timer(0.2, sleeper.kill).start()
+                end = time.monotonic() + SECONDS
+                while watch.next() is Happened.CONNECTION:  # it is never accepted
+                    assert time.monotonic() < end
+                assert not handle.alive()
+                assert Watch(handle, listener).parent_ends_within(5) is True
+        finally:
+            sleeper.kill()
+            sleeper.wait(SECONDS)

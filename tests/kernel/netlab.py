@@ -1,0 +1,536 @@
+"""Network namespaces with a wire between them, small servers and obedient clients, for tests of the packet filter.
+
+Nothing here touches the machine's own network: the namespaces have no name, live as long as a descriptor of this
+process, and take their interfaces, rules and routes with them; the processes die with the test. Needs root.
+
+    from tests.kernel.netlab import Lab, needs_netlab
+
+    @needs_netlab
+    def test_something():
+        with Lab() as lab:
+            echo = lab.world.serve("tcp", lab.world.v4)      # a thread; .port, .accepted (peers seen), .received
+            app = lab.inside.agent()                          # a process in the other namespace; .pid, .start_time
+            assert app.tcp(lab.world.v4, echo.port) == "ok"   # or the errno's name: "ECONNREFUSED", "timeout", ...
+            lab.inside.run(["iptables", "-A", "OUTPUT", "-j", "REJECT"])
+            assert app.tcp(lab.world.v4, echo.port) == "ECONNREFUSED"
+
+* ``Lab()``: two namespaces, ``inside`` (where the application and its rules are) and ``world`` (the others), joined by
+  a veth pair with IPv4 and IPv6 (``lab.inside.v4``, ``.v6``, ``lab.world.v4``, ``.v6``, two more addresses each of
+  ``world`` in ``lab.world.more_v4``/``more_v6``), loopback up in both. ``Lab(ipv6=False)`` has the sixth version off.
+* ``Namespace.entered()``: a context in which this thread is in that namespace, so that what it starts is too
+  (a helper, ``iptables``), and the sockets it makes stay there. ``Namespace.path`` is for ``nsenter --net=PATH``.
+* ``Namespace.run(argv)``, ``.popen(argv, **options)``: a command in it.
+* ``Namespace.serve(protocol, address, port=0)``: an echo server on a thread of this process.
+* ``Namespace.agent(user=None)``: a process that does what it is told, one order at a time: ``tcp``, ``udp``, ``keep``
+  (a connection that stays), ``send`` on it, ``listen``, ``join`` (write "0" to a cgroup.procs, by its path or by a
+  descriptor that is handed over), ``load`` (connect again and again until ``unload`` tells the outcomes), ``fork`` (a
+  child that sleeps; it may outlive the agent). ``user="nobody"``: it has no rights.
+* ``lab.will_remove(path)``: a control group which is emptied and removed at the end, whatever happened.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import pwd
+import selectors
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+SECONDS = 30.0
+"""How long anything here may take before it is given up."""
+_NEWNET = 0x40000000
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _missing() -> str:
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    lacking = [name for name in ("ip", "nsenter", "iptables", "ip6tables") if shutil.which(name) is None]
+    if lacking:
+        return f"not installed here: {', '.join(lacking)}"
+    if not any(" - cgroup2 " in line for line in Path("/proc/self/mountinfo").read_text().splitlines()):
+        return "no cgroup2 is mounted here"
+    return ""
+
+
+needs_netlab = pytest.mark.skipif(bool(_missing()), reason=_missing() or "-")
+
+
+def wait_until(condition, what="the condition", seconds=SECONDS):
+    """Wait for a condition, and return its value; fail when it does not come."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, f"waited {seconds} s for {what}"
+        time.sleep(0.01)
+    return value
+
+
+def start_time(pid):
+    """Return when a process was started, in ticks since boot: with the number, its identity."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+
+
+def has_ended(pid):
+    """Tell whether a process has ended; whoever has it to reap may be slow."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def cgroup_of(pid):
+    """Return the path of a process in the unified tree of control groups."""
+    lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    return next(line[3:] for line in lines if line.startswith("0::"))
+
+
+def cgroup_mount():
+    """Return where the unified tree is mounted."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        if after.startswith("cgroup2 "):
+            return Path(before.split()[4])
+    raise AssertionError("no cgroup2 is mounted here")
+
+
+def remove_cgroup(path):
+    """Kill what is in a control group and below, and remove all of it."""
+    path = Path(path)
+    if not path.exists():
+        return
+    with suppress(OSError):
+        (path / "cgroup.kill").write_text("1")
+    with suppress(FileNotFoundError):
+        wait_until(lambda: "populated 0" in (path / "cgroup.events").read_text(), "an empty cgroup")
+    for folder, _, _ in os.walk(path, topdown=False):
+        with suppress(FileNotFoundError):
+            os.rmdir(folder)
+
+
+class Namespace:
+    """One network namespace, kept by a descriptor of this process."""
+
+    def __init__(self, v4, v6):
+        self.v4, self.v6 = v4, v6
+        self.more_v4, self.more_v6 = [], []
+        self._closing = ExitStack()
+        made = []
+
+        def make():
+            if _libc.unshare(_NEWNET):
+                made.append(OSError(ctypes.get_errno(), "unshare"))
+            else:
+                made.append(os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC))
+
+        # On a thread that ends at once: no other is taken along.
+        thread = threading.Thread(target=make)
+        thread.start()
+        thread.join()
+        if isinstance(made[0], OSError):
+            raise made[0]
+        self._fd = made[0]
+        self._closing.callback(os.close, self._fd)
+
+    @property
+    def path(self):
+        """Where other processes find it."""
+        return f"/proc/{os.getpid()}/fd/{self._fd}"
+
+    @contextmanager
+    def entered(self):
+        """Have this thread, and what it starts meanwhile, in the namespace."""
+        before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _set_namespace(self._fd)
+            yield self
+        finally:
+            _set_namespace(before)
+            os.close(before)
+
+    def run(self, argv, **options):
+        """Run a command in the namespace, and return the finished process; a failure is the test's."""
+        options = {"check": True, "capture_output": True, "text": True, "timeout": SECONDS, **options}
+        with self.entered():
+            try:
+                return subprocess.run(argv, **options)
+            except subprocess.CalledProcessError as error:
+                raise AssertionError(f"{argv}: {error.stderr}") from error
+
+    def popen(self, argv, **options):
+        """Start a command in the namespace; it is killed at the end of the test."""
+        with self.entered():
+            process = subprocess.Popen(argv, **options)
+        self._closing.callback(_end, process)
+        return process
+
+    def serve(self, protocol, address, port=0):
+        """Start an echo server on a thread."""
+        with self.entered():
+            server = Server(protocol, address, port)
+        self._closing.callback(server.close)
+        return server
+
+    def agent(self, user=None):
+        """Start a process that connects, sends and listens when it is told to."""
+        agent = Agent(self, user)
+        self._closing.callback(agent.close)
+        return agent
+
+    def rules(self, family="ipv4"):
+        """Return the filter table as text."""
+        name = {"ipv4": "iptables-save", "ipv6": "ip6tables-save"}[family]
+        return self.run([name, "-t", "filter"]).stdout
+
+    def close(self):
+        """End what was started here, and let the namespace go."""
+        self._closing.close()
+
+
+class Lab:
+    """Two namespaces with a wire between them."""
+
+    def __init__(self, *, ipv6=True):
+        self.ipv6 = ipv6
+        self._stack = ExitStack()
+        self._paths = []
+
+    def __enter__(self):
+        with ExitStack() as stack:
+            # Entered first, so removed last: cgroups are empty only once the processes of the namespaces have ended.
+            stack.callback(lambda: [remove_cgroup(path) for path in self._paths])
+            self.inside = Namespace("10.77.0.1", "fd77::1")
+            stack.callback(self.inside.close)
+            self.world = Namespace("10.77.0.2", "fd77::2")
+            stack.callback(self.world.close)
+            self._wire()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_):
+        self._stack.close()
+
+    def will_remove(self, path):
+        """Remove a control group with all that is in it at the end, whatever happened."""
+        self._paths.append(Path(path))
+        return Path(path)
+
+    def _wire(self):
+        self.inside.run(["ip", "link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns", self.world.path])
+        self.world.more_v4 = ["10.77.0.3", "10.77.0.4"]
+        self.world.more_v6 = ["fd77::3", "fd77::4"]
+        for space in (self.inside, self.world):
+            lines = ["link set lo up"]
+            lines += [f"address add {v4}/24 dev wire" for v4 in (space.v4, *space.more_v4)]
+            if self.ipv6:
+                lines += [f"address add {v6}/64 dev wire nodad" for v6 in (space.v6, *space.more_v6)]
+            else:
+                with space.entered():
+                    for name in ("all", "default", "lo", "wire"):
+                        Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6").write_text("1")
+            lines += ["link set wire up"]
+            space.run(["ip", "-batch", "-"], input="\n".join(lines) + "\n")
+        for space in (self.inside, self.world):
+            wait_until(lambda space=space: "state UP" in space.run(["ip", "link", "show", "wire"]).stdout, "the wire")
+
+
+class Server:
+    """An echo server: a thread of this process, on a socket of the namespace in which it was made."""
+
+    def __init__(self, protocol, address, port=0):
+        kind = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}[protocol]
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self.accepted = []
+        self.received = []
+        self._socket = socket.socket(family, kind)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind((address, port))
+        self.address, self.port = address, self._socket.getsockname()[1]
+        self._stop, self._stopped = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._stopped, selectors.EVENT_READ)
+        self._open = set()
+        if protocol == "tcp":
+            self._socket.listen(128)
+        self._socket.setblocking(False)
+        self._selector.register(self._socket, selectors.EVENT_READ, self._accept if protocol == "tcp" else self._echo)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def close(self):
+        self._stop.send(b"x")
+        self._thread.join(SECONDS)
+        for each in (self._socket, self._stop, self._stopped, *self._open):
+            each.close()
+        self._selector.close()
+
+    def _serve(self):
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._stopped:
+                    return
+                with suppress(OSError):
+                    key.data(key.fileobj)
+
+    def _accept(self, listener):
+        connection, peer = listener.accept()
+        self.accepted.append(peer[:2])
+        connection.setblocking(False)
+        self._open.add(connection)
+        self._selector.register(connection, selectors.EVENT_READ, self._answer)
+
+    def _answer(self, connection):
+        try:
+            data = connection.recv(65536)
+        except OSError:
+            data = b""
+        if data:
+            self.received.append(data)
+            connection.send(data)
+        else:
+            self._selector.unregister(connection)
+            self._open.discard(connection)
+            connection.close()
+
+    def _echo(self, receiver):
+        data, peer = receiver.recvfrom(65536)
+        self.accepted.append(peer[:2])
+        self.received.append(data)
+        receiver.sendto(data, peer)
+
+
+class Agent:
+    """A process in a namespace that does what it is told. It has no socket until it is told to make one."""
+
+    def __init__(self, space, user=None):
+        entry = None if user is None else pwd.getpwnam(user)
+        # It changes its user by itself, later: the interpreter may lie where no other user can execute it.
+        wanted = [] if entry is None else [str(entry.pw_uid), str(entry.pw_gid)]
+        self._link, theirs = socket.socketpair()
+        with space.entered(), theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _AGENT, str(theirs.fileno()), *wanted],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                bufsize=1,
+                start_new_session=True,
+            )
+        self.pid = self.process.pid
+        self._lock = threading.Lock()
+        assert self.ask("ready") == "ok"
+        self.start_time = start_time(self.pid)
+
+    def ask(self, order, **arguments):
+        """Give one order and return the answer."""
+        with self._lock:
+            self.process.stdin.write(json.dumps({"order": order, **arguments}) + "\n")
+            self.process.stdin.flush()
+            line = self.process.stdout.readline()
+        assert line, f"the agent has ended: {self.process.poll()}"
+        return json.loads(line)
+
+    def tcp(self, host, port, timeout=5.0):
+        """Connect and have eight bytes echoed: ``"ok"``, or the name of the error."""
+        return self.ask("tcp", host=host, port=port, timeout=timeout)
+
+    def udp(self, host, port, timeout=5.0):
+        """Send a datagram and have it echoed: ``"ok"``, or the name of the error."""
+        return self.ask("udp", host=host, port=port, timeout=timeout)
+
+    def keep(self, host, port):
+        """Connect, and keep the connection under a number which is the answer (a name is an error's)."""
+        return self.ask("keep", host=host, port=port)
+
+    def send(self, number):
+        """Have eight bytes echoed on a kept connection."""
+        return self.ask("send", number=number)
+
+    def listen(self, host):
+        """Serve echoes at a port of the agent's own, which is the answer."""
+        return self.ask("listen", host=host)
+
+    def join(self, target):
+        """Write "0" to a file or to a descriptor of ours, as a process does to enter a control group."""
+        if isinstance(target, int):
+            socket.send_fds(self._link, [b"x"], [target])
+            return self.ask("join_handed")
+        return self.ask("join", path=str(target))
+
+    def load(self, targets, threads=1):
+        """Connect to ``[(protocol, host, port), ...]`` in turns, until ``unload``."""
+        return self.ask("load", targets=[list(target) for target in targets], threads=threads)
+
+    def unload(self):
+        """Stop, and return the outcomes: ``{"tcp 10.77.0.2 8000": {"ok": 412}, ...}``."""
+        return self.ask("unload")
+
+    def fork(self, seconds=60):
+        """Leave a child behind which sleeps; its number is the answer."""
+        return self.ask("fork", seconds=seconds)
+
+    def kill(self):
+        """End it as ``kill -9`` does, and reap it."""
+        self.process.kill()
+        self.process.wait(SECONDS)
+
+    def close(self):
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, 9)
+        _end(self.process)
+        self._link.close()
+        with suppress(OSError):
+            self.process.stdin.close()
+        self.process.stdout.close()
+
+
+def _set_namespace(descriptor):
+    if _libc.setns(descriptor, _NEWNET):
+        raise OSError(ctypes.get_errno(), "setns")
+
+
+def _end(process):
+    with suppress(ProcessLookupError):
+        process.kill()
+    process.wait(SECONDS)
+
+
+_AGENT = r"""
+import errno, json, os, socket, sys, threading, time
+link = socket.socket(fileno=int(sys.argv[1]))
+if sys.argv[2:]:
+    os.setgroups([])
+    os.setgid(int(sys.argv[3]))
+    os.setuid(int(sys.argv[2]))
+kept, outcomes, stopping, lock = [], {}, threading.Event(), threading.Lock()
+
+def named(error):
+    if isinstance(error, TimeoutError) and error.errno is None:
+        return "timeout"
+    return errno.errorcode.get(error.errno, type(error).__name__)
+
+def family(host):
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+def echoed(s, data=b"12345678"):
+    s.sendall(data)
+    got = b""
+    while len(got) < len(data):
+        more = s.recv(64)
+        if not more:
+            return "closed"
+        got += more
+    return "ok"
+
+def once(kind, host, port, timeout=5.0):
+    try:
+        with socket.socket(family(host), kind) as s:
+            s.settimeout(timeout)
+            s.connect((host, port))
+            return echoed(s)
+    except OSError as error:
+        return named(error)
+
+def tcp(host, port, timeout=5.0): return once(socket.SOCK_STREAM, host, port, timeout)
+def udp(host, port, timeout=5.0): return once(socket.SOCK_DGRAM, host, port, timeout)
+
+def keep(host, port):
+    s = socket.socket(family(host), socket.SOCK_STREAM)
+    s.settimeout(5)
+    try:
+        s.connect((host, port))
+        echoed(s)
+    except OSError as error:
+        return named(error)
+    kept.append(s)
+    return len(kept) - 1
+
+def send(number):
+    try:
+        return echoed(kept[number])
+    except OSError as error:
+        return named(error)
+
+def serve(listener):
+    while True:
+        s, _ = listener.accept()
+        with s:
+            while data := s.recv(64):
+                s.sendall(data)
+
+def listen(host):
+    listener = socket.socket(family(host), socket.SOCK_STREAM)
+    listener.bind((host, 0))
+    listener.listen()
+    threading.Thread(target=serve, args=(listener,), daemon=True).start()
+    return listener.getsockname()[1]
+
+def join(path):
+    try:
+        with open(path, "w") as f:
+            f.write("0")
+    except OSError as error:
+        return named(error)
+    return "ok"
+
+def join_handed():
+    descriptor = socket.recv_fds(link, 1, 1)[1][0]
+    try:
+        os.write(descriptor, b"0")
+    except OSError as error:
+        return named(error)
+    finally:
+        os.close(descriptor)
+    return "ok"
+
+def loading(targets):
+    while not stopping.is_set():
+        for protocol, host, port in targets:
+            outcome = globals()[protocol](host, port)
+            with lock:
+                counts = outcomes.setdefault(f"{protocol} {host} {port}", {})
+                counts[outcome] = counts.get(outcome, 0) + 1
+
+workers = []
+def load(targets, threads):
+    stopping.clear()
+    outcomes.clear()
+    workers[:] = [threading.Thread(target=loading, args=(targets,), daemon=True) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    return "ok"
+
+def unload():
+    stopping.set()
+    for worker in workers:
+        worker.join()
+    return outcomes
+
+def fork(seconds):
+    pid = os.fork()
+    if pid == 0:
+        for each in (0, 1):
+            os.close(each)
+        time.sleep(seconds)
+        os._exit(0)
+    return pid
+
+def ready(): return "ok"
+def counts():
+    with lock:
+        return dict(outcomes)
+
+for line in sys.stdin:
+    order = json.loads(line)
+    print(json.dumps(globals()[order.pop("order")](**order)), flush=True)
+"""
