@@ -1,0 +1,301 @@
+"""The order in which an application puts itself under the kernel's controls, and what it holds afterwards.
+
+The order is not a matter of taste. The spawn server comes first, because it is to know no secret and to be held by
+nothing; then the helper and the cgroup, because a socket keeps the cgroup that it was made in; then Landlock, which
+takes in no thread that exists already; then the filter, after which nothing can be executed. Threads, pools and
+sockets follow.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from enum import StrEnum
+from functools import partial
+from typing import TYPE_CHECKING, Self
+
+from democrai_sandbox.errors import KernelLayerError, KernelUnsupported, SpawnFailed
+
+from . import selftest, status
+from .egress.allowlist import AllowlistBuilder
+from .egress.control import EgressControl
+from .flow import FlowLog
+from .landlock import applying as landlock
+from .landlock.application import application_paths, application_plan
+from .landlock.support import landlock_support, native_module
+from .places import ApplicationPlaces, plain_plan, readable, writable
+from .seccomp import applying as seccomp
+from .seccomp.filters import APPLICATION
+from .selftest_child import attempts_in_child, unenforced_in_children
+from .selftest_ground import cgroup_root
+from .spawn.client import SpawnServer
+from .states import ControlState, ControlStatus
+from .status import EGRESS, HELPER, LANDLOCK, SECCOMP, SPAWN_SERVER, KernelStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from .landlock.application import ApplicationPaths
+    from .selftest import SelfTest
+    from .settings import OsSettings
+
+__all__ = ["ApplicationPlaces", "Kernel", "Stage"]
+
+_IN_FORCE = frozenset({ControlState.ACTIVE, ControlState.PARTIAL})
+
+
+class Stage(StrEnum):
+    """How far an application has come."""
+
+    NEW = "new"
+    PREPARED = "prepared"
+    CONFINED = "confined"
+    STOPPED = "stopped"
+
+
+class Kernel:
+    """The kernel layer of an application: ``prepare``, ``confine``, then threads and sockets; ``stop`` at the end."""
+
+    spawn: SpawnServer | None
+    """Starts the children. None when neither ``enabled`` nor ``seccomp`` is on, or this system has no kernel layer."""
+    egress: EgressControl | None
+    """Follows the allowlist. None when ``enabled`` is off, or the helper could not be had and is not required."""
+    baseline: ApplicationPaths | None
+    """The lists that Landlock holds this process and all its children to, once it is applied."""
+    abi: int
+    """The Landlock ABI to work by; 0 when there is none."""
+
+    def __init__(
+        self,
+        settings: OsSettings,
+        places: ApplicationPlaces,
+        *,
+        endpoints: AllowlistBuilder | None = None,
+        flow: FlowLog | None = None,
+    ) -> None:
+        """Look at what is wanted; nothing is started or restricted yet. Sources may be added to ``endpoints`` later."""
+        self.settings = settings
+        self.places = places
+        self.endpoints = AllowlistBuilder() if endpoints is None else endpoints
+        self.flow = FlowLog() if flow is None else flow
+        self.stage = Stage.NEW
+        self.spawn = self.egress = self.baseline = None
+        self._support = landlock_support()
+        self.abi = self._support.abi
+        self._landlock = self._pending(LANDLOCK)
+        self._seccomp = self._pending(SECCOMP)
+        self._failures: dict[str, ControlStatus] = {}
+        self._tested: SelfTest | None = None
+
+    def __enter__(self) -> Self:
+        """Prepare and confine."""
+        self.prepare()
+        self.confine()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop."""
+        self.stop()
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """The controls that the configuration asks for."""
+        asked = {
+            LANDLOCK: self.settings.landlock.enabled,
+            SECCOMP: self.settings.seccomp.enabled,
+            SPAWN_SERVER: self.settings.wants_spawn_server,
+            EGRESS: self.settings.enabled,
+            HELPER: self.settings.enabled,
+        }
+        return tuple(name for name, is_asked in asked.items() if is_asked)
+
+    def prepare(self) -> None:
+        """Start the spawn server, then the helper, and join the cgroup. Before the first thread and the first socket.
+
+        What cannot be had is in the status, and refuses the start if it is required; without the spawn server nothing
+        goes on in any case where children are to be confined, because they would not be.
+        """
+        self._advance(Stage.NEW, Stage.PREPARED)
+        if self.wanted:
+            self.places.check()
+        try:
+            if self.settings.wants_spawn_server:
+                self._start_server()
+            if self.settings.enabled:
+                self._start_egress()
+            self._refuse_if_required(self._impossible())
+        except BaseException:
+            self.stop()
+            raise
+
+    def confine(self) -> KernelStatus:
+        """Apply Landlock, then seccomp, then try what is forbidden. Neither can be undone."""
+        self._advance(Stage.PREPARED, Stage.CONFINED)
+        try:
+            if self.settings.landlock.enabled:
+                self._landlock = self._applied(LANDLOCK, self._apply_landlock)
+            if self.settings.seccomp.enabled:
+                self._seccomp = self._applied(SECCOMP, self._apply_seccomp)
+            self.selftest()
+            measured = self.status()
+            self._refuse_if_required(measured.less_than_active(self.wanted))
+        except BaseException:
+            self.stop()
+            raise
+        if self.egress is not None:
+            self.egress.follow()
+        return measured
+
+    def status(self) -> KernelStatus:
+        """Measure what is in force now. What the last self-test met is part of it."""
+        attempts = () if self._tested is None else self._tested.attempts
+        controls = (status.with_attempts(control, attempts) for control in self._controls())
+        return KernelStatus(tuple(controls), attempts)
+
+    def selftest(self) -> SelfTest:
+        """Try forbidden acts for real; what went through shows in the status from then on."""
+        server, egress = self.spawn, self.egress
+        in_child = partial(attempts_in_child, server=server, abi=self.abi, egress=egress) if server else None
+        self._tested = selftest.run(
+            selftest.Claims(
+                state_dir=self.places.state_dir,
+                landlock_abi=self.abi if self._landlock.state in _IN_FORCE else 0,
+                readable=readable(self.baseline),
+                writable=writable(self.baseline),
+                seccomp=self._seccomp.state in _IN_FORCE,
+                egress=egress is not None,
+                foreign_cgroup=cgroup_root() if egress is not None else "",
+                outsider=server.pid if server is not None and server.alive else 0,
+                child=in_child,
+            )
+        )
+        for attempt in self._tested.attempts:
+            self.flow("selftest", act=attempt.act, where=attempt.where, outcome=attempt.outcome, ok=attempt.ok)
+        return self._tested
+
+    def stop(self) -> None:
+        """End the helper, and the spawn server with its children. Landlock and seccomp stay. May be called twice."""
+        self.stage = Stage.STOPPED
+        egress, self.egress = self.egress, None
+        server, self.spawn = self.spawn, None
+        try:
+            if egress is not None:
+                egress.stop()
+        finally:
+            if server is not None:
+                server.stop()
+        self.flow("stopped")
+
+    def _advance(self, expected: Stage, to: Stage) -> None:
+        if self.stage is not expected:
+            raise KernelLayerError(
+                f"the kernel layer is {self.stage}, and this step needs it to be {expected}",
+                fix="call prepare() once, then confine() once, and make a new Kernel in a new process after stop()",
+            )
+        self.stage = to
+
+    def _start_server(self) -> None:
+        try:
+            native_module()
+        except KernelUnsupported as error:
+            unsupported = ControlStatus(SPAWN_SERVER, ControlState.UNSUPPORTED, error.what, error.fix)
+            self._failures[SPAWN_SERVER] = unsupported
+            return
+        self.spawn = SpawnServer.start()
+        self.flow("spawn_server_started", pid=self.spawn.pid)
+
+    def _start_egress(self) -> None:
+        control = EgressControl(
+            self.endpoints,
+            settings=self.settings,
+            data_dir=self.places.data_dir,
+            state_dir=self.places.state_dir,
+            flow=self.flow,
+        )
+        try:
+            control.start(() if self.spawn is None else (self.spawn.pid,))
+        except KernelLayerError as error:
+            self._failures |= {name: status.without_helper(name, error) for name in (EGRESS, HELPER)}
+            self.flow("egress_failed", error=str(error))
+        else:
+            self.egress = control
+            self.flow("egress_started", policy_file=control.policy_file, socket=control.socket)
+
+    def _apply_landlock(self) -> ControlStatus:
+        places = self.places
+        written = [places.data_dir, places.state_dir, *places.write]
+        if self.egress is not None:
+            # Wherever the configuration put it: the file is made anew beside the old one at every change.
+            written.append(os.path.dirname(self.egress.policy_file))  # noqa: PTH120 - a text
+        paths = application_paths(places.read, written, self.settings.landlock)
+        plan = application_plan(paths)
+        applied = landlock.apply(plan, support=self._support)
+        if applied.state in _IN_FORCE:
+            self.baseline = paths
+            if self.spawn is not None:
+                # From here on no child can be less confined than the application, whatever is asked for it.
+                self.spawn.baseline(plain_plan(plan, self.abi))
+        return applied
+
+    def _apply_seccomp(self) -> ControlStatus:
+        # A vfork shares the memory of the application. Kernels before 5.16 that write a core of a process killed by the
+        # filter end all who share its memory: a program that a library tries to start could take the application along.
+        vars(subprocess).update(_USE_VFORK=False, _USE_POSIX_SPAWN=False)  # documented switches, for such cases
+        return seccomp.apply(APPLICATION)
+
+    def _applied(self, name: str, apply: Callable[[], ControlStatus]) -> ControlStatus:
+        """Apply a control; one that failed is not in force, and whether that matters is for ``require`` to say."""
+        try:
+            applied = apply()
+        except SpawnFailed:  # the children would not get what the application has
+            raise
+        except KernelLayerError as error:
+            applied = ControlStatus(name, ControlState.OFF, error.what, error.fix)
+        self.flow(name, state=applied.state.value, reason=applied.reason)
+        return applied
+
+    def _refuse_if_required(self, lacking: tuple[ControlStatus, ...]) -> None:
+        if not self.settings.require or not lacking:
+            return
+        self.flow("refused", controls=[control.name for control in lacking])
+        raise status.refusal(lacking)
+
+    def _impossible(self) -> tuple[ControlStatus, ...]:
+        """Return what is known not to work before anything that cannot be undone is done."""
+        known = dict(self._failures)
+        if self.abi < 1:
+            known[LANDLOCK] = landlock.unsupported(self._support)
+        if (possible := seccomp.support()).state is ControlState.UNSUPPORTED:
+            known[SECCOMP] = possible
+        return tuple(known[name] for name in self.wanted if name in known)
+
+    def _controls(self) -> Iterator[ControlStatus]:
+        yield self._landlock_now()
+        yield seccomp.now(self._seccomp)
+        yield self._server_now()
+        if (egress := self.egress) is not None:
+            yield from (egress.status(), egress.helper_status())
+        else:
+            yield from (self._failures.get(name) or self._pending(name) for name in (EGRESS, HELPER))
+
+    def _landlock_now(self) -> ControlStatus:
+        if self.baseline is None:
+            return self._landlock
+        reaches = selftest.reaches_outside(readable(self.baseline))
+        return status.landlock_now(self._landlock, reaches_outside=reaches)
+
+    def _server_now(self) -> ControlStatus:
+        if (server := self.spawn) is None:
+            return self._failures.get(SPAWN_SERVER) or self._pending(SPAWN_SERVER)
+        try:
+            details = {"pid": server.pid, **server.stats()}
+        except KernelLayerError as error:
+            return ControlStatus(SPAWN_SERVER, ControlState.OFF, error.what, error.fix)
+        details |= {"abi": self.abi, "baseline": self.baseline is not None}
+        return status.server_now(unenforced_in_children(self.abi), self._support.fix, details)
+
+    def _pending(self, name: str) -> ControlStatus:
+        """Return the state of a control about which nothing was done, or nothing is done any more."""
+        if name not in self.wanted:
+            return status.not_wanted(name)
+        return status.not_applied(name, is_over=self.stage is Stage.STOPPED)

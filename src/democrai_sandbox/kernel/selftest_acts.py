@@ -1,0 +1,164 @@
+"""Forbidden acts, each made to do no harm should it go through. Runs in the application, and as a script in a child.
+
+Standard library only, and nothing of ours: the child that runs this may read nothing but the system and this folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib.machinery
+import importlib.util
+import json
+import os
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+THROUGH = "went through"
+UNTRIED = "could not be tried: "
+_PATIENCE = 3.0
+_ENDED_OTHERWISE = 70
+# What a call says that got past every filter, being made with arguments that are of no use.
+_REACHED = {
+    "ptrace": {errno.ESRCH},
+    "unshare": {0},
+    "setns": {errno.EBADF},
+    "io_uring_setup": {errno.EINVAL, errno.EFAULT},
+    "process_vm_readv": {0, errno.ESRCH},
+    "userfaultfd": {errno.EINVAL},
+}
+
+
+def by_errno(error: OSError) -> str:
+    """Return how an act was stopped, from the error that it got."""
+    if isinstance(error, TimeoutError):
+        return "stopped by silence"
+    return f"stopped by {errno.errorcode.get(error.errno or 0, str(error))}"
+
+
+def outcome_of(act: Callable[..., str | None], *arguments: Any) -> str:
+    """Do it and say what happened. An act returns nothing when it went through."""
+    try:
+        return act(*arguments) or THROUGH
+    except OSError as error:
+        return by_errno(error)
+
+
+def read(path: str) -> None:
+    """Open a file or folder for reading."""
+    os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+
+
+def write(folder: str) -> None:
+    """Make a file in a folder; it is gone again at once."""
+    path = f"{folder}/.democrai_selftest_{os.getpid()}"  # no pathlib: this is the start of a small process
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    os.unlink(path)  # noqa: PTH108
+
+
+def open_for_writing(path: str) -> None:
+    """Open a file that exists for writing, and write nothing."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CLOEXEC))
+
+
+def connect(family: int, address: Any) -> str | None:
+    """Make a stream connection to somebody who listens."""
+    with socket.socket(family, socket.SOCK_STREAM) as link:
+        link.settimeout(_PATIENCE)
+        link.connect(address)
+    return None
+
+
+def send(family: int, address: Any, token: str) -> None:
+    """Send a datagram; whether it went through is known where it should arrive."""
+    with socket.socket(family, socket.SOCK_DGRAM) as link:
+        link.sendto(token.encode(), address)
+
+
+def packet_socket() -> None:
+    """Make a socket that no packet filter sees."""
+    socket.socket(socket.AF_PACKET, socket.SOCK_RAW).close()
+
+
+def probe(native: ModuleType, name: str) -> str | None:
+    """Make a system call with arguments that are of no use to anybody."""
+    call = getattr(native, "probe", None)
+    if call is None:
+        return f"{UNTRIED}this build has no probe for {name}"
+    error = call(name)
+    return None if error in _REACHED[name] else f"stopped by {errno.errorcode.get(error, error)}"
+
+
+def execute(program: str) -> None:
+    """Become another program."""
+    os.execv(program, [program])  # noqa: S606 - that it is refused is what is tried
+
+
+def in_a_fork(act: Callable[..., str | None], *arguments: Any) -> str:
+    """Do it in a process of its own, because the kernel may kill it. Only from a process with one thread."""
+    heard, told = os.pipe()  # closed by a program that is executed: then nothing is heard, and its status is 0
+    child = os.fork()
+    if child == 0:
+        status = _ENDED_OTHERWISE
+        with contextlib.suppress(BaseException):
+            os.write(told, outcome_of(act, *arguments).encode())
+            status = 0
+        os._exit(status)
+    os.close(told)
+    return _verdict(child, heard)
+
+
+def _verdict(child: int, heard: int) -> str:
+    with open(heard, "rb") as told:
+        text = told.read().decode()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    return text or (THROUGH if code == 0 else f"{UNTRIED}the attempt ended with {code}")
+
+
+def main() -> int:
+    """Do what the plan on the command line says, one answer in a line."""
+    plan = json.loads(sys.argv[1])
+    native = _native(plan["native"])
+    acts: dict[str, tuple[Any, ...]] = {
+        "read": (read, plan["file"]),
+        "write": (write, plan["folder"]),
+        "exec": (execute, plan["program"]),
+        "ptrace": (probe, native, "ptrace"),
+        "setuid": (os.setuid, os.getuid()),
+        "chroot": (os.chroot, "/"),
+        "unshare": (probe, native, "unshare"),
+        "io_uring": (probe, native, "io_uring_setup"),
+        "unix socket": (connect, socket.AF_UNIX, "socket"),
+        "packet socket": (packet_socket,),
+    }
+    for name, family in (("v4", socket.AF_INET), ("v6", socket.AF_INET6)):
+        if plan[f"tcp {name}"]:
+            acts[f"tcp {name}"] = (connect, family, tuple(plan[f"tcp {name}"]))
+        if plan[f"udp {name}"]:
+            acts[f"udp {name}"] = (send, family, tuple(plan[f"udp {name}"]), plan["token"])
+    if plan["cgroup"]:
+        acts["leave the cgroup"] = (open_for_writing, plan["cgroup"])
+    for name in plan["acts"]:
+        if name in acts:
+            print(json.dumps([name, in_a_fork(*acts[name])]), flush=True)  # noqa: T201 - that is how it answers
+    return 0
+
+
+def _native(path: str) -> ModuleType:
+    loader = importlib.machinery.ExtensionFileLoader("_native", path)
+    spec = importlib.util.spec_from_loader("_native", loader)
+    module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+    loader.exec_module(module)
+    return module
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""What the kernel layer enforces at this moment, control by control."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from democrai_sandbox.errors import HelperFailed, KernelRefused
+
+from .states import ControlState, ControlStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from democrai_sandbox.errors import KernelLayerError
+
+    from .selftest import Attempt
+
+LANDLOCK = "landlock"
+SECCOMP = "seccomp"
+SPAWN_SERVER = "spawn_server"
+EGRESS = "egress"
+HELPER = "helper"
+
+_TASKS = "/proc/self/task"
+_SETTINGS = {LANDLOCK: "sandbox.os.landlock.enabled", SECCOMP: "sandbox.os.seccomp.enabled"}
+_MACHINE_LACKS = frozenset(
+    {"no_iptables", "no_ip6tables", "no_cgroup2", "cgroup_read_only", "not_privileged", "no_way_up"}
+)
+_NEWER = "run Linux 6.12 or newer, on x86_64 or aarch64"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelStatus:
+    """Every control with its state, and what the last self-test met."""
+
+    controls: tuple[ControlStatus, ...]
+    attempts: tuple[Attempt, ...] = ()
+
+    def __getitem__(self, name: str) -> ControlStatus:
+        """Return the control of this name."""
+        for control in self.controls:
+            if control.name == name:
+                return control
+        raise KeyError(name)
+
+    def less_than_active(self, wanted: Iterable[str]) -> tuple[ControlStatus, ...]:
+        """Return those of the wanted controls that do not hold everything they should."""
+        names = frozenset(wanted)
+        return tuple(
+            control for control in self.controls if control.name in names and control.state is not ControlState.ACTIVE
+        )
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it as plain data."""
+        return {
+            "controls": {
+                control.name: {**control.as_dict(), "details": plain(control.details)} for control in self.controls
+            },
+            "selftest": [attempt.as_dict() for attempt in self.attempts],
+        }
+
+
+def with_attempts(control: ControlStatus, attempts: Iterable[Attempt]) -> ControlStatus:
+    """Return the status with what the self-test met: a control that let something through is not active."""
+    own = [attempt for attempt in attempts if attempt.control == control.name]
+    failed = [attempt for attempt in own if not attempt.ok]
+    details = {**control.details, "selftest": {f"{tried.where}: {tried.act}": tried.outcome for tried in own}}
+    if not failed or control.state not in {ControlState.ACTIVE, ControlState.PARTIAL}:
+        return replace(control, details=details) if own else control
+    met = ", ".join(f"{attempt.act} ({attempt.where}): {attempt.outcome}" for attempt in failed)
+    reasons = (control.reason, f"the self-test met: {met}")
+    fixes = dict.fromkeys((control.fix, *(attempt.fix for attempt in failed)))
+    return ControlStatus(
+        control.name,
+        ControlState.PARTIAL,
+        "; ".join(filter(None, reasons)),
+        "; ".join(filter(None, fixes)),
+        details,
+    )
+
+
+def landlock_now(applied: ControlStatus, *, reaches_outside: bool) -> ControlStatus:
+    """Return the state of Landlock: no file of ``/proc`` tells it, but a thread can try whether it is held."""
+    details = {**applied.details, "threads_now": len(os.listdir(_TASKS))}  # noqa: PTH208 - names are all it takes
+    if reaches_outside and applied.state is ControlState.ACTIVE:
+        return ControlStatus(
+            applied.name,
+            ControlState.PARTIAL,
+            "the thread that asked can open what is outside the lists",
+            fix="call confine() in the main thread, before any other thread is started",
+            details=details,
+        )
+    return replace(applied, details=details)
+
+
+def not_wanted(name: str) -> ControlStatus:
+    """Return the state of a control that was not asked for."""
+    setting = _SETTINGS.get(name, "sandbox.os.enabled")
+    return ControlStatus(name, ControlState.OFF, f"{setting} is false", fix=f"set {setting} to true")
+
+
+def not_applied(name: str, *, is_over: bool) -> ControlStatus:
+    """Return the state of a control before its step, or after the end."""
+    if is_over:
+        return ControlStatus(name, ControlState.OFF, "the kernel layer has been stopped", "start the application anew")
+    step = "confine()" if name in _SETTINGS else "prepare()"
+    return ControlStatus(name, ControlState.OFF, "not applied yet", f"call {step}")
+
+
+def without_helper(name: str, error: KernelLayerError) -> ControlStatus:
+    """Return the state of what needs the helper when there is none."""
+    reason = error.reason if isinstance(error, HelperFailed) else ""
+    state = ControlState.UNSUPPORTED if reason in _MACHINE_LACKS else ControlState.OFF
+    return ControlStatus(name, state, error.what, error.fix, {"reason": reason})
+
+
+def server_now(unenforced: tuple[str, ...], fix: str, details: Mapping[str, object]) -> ControlStatus:
+    """Return the state of a spawn server that answers: active when its children are kept from everything."""
+    details = {**details, "unenforced": unenforced}
+    if not unenforced:
+        return ControlStatus(SPAWN_SERVER, ControlState.ACTIVE, details=details)
+    reason = "children are not kept from everything here: " + "; ".join(unenforced)
+    return ControlStatus(SPAWN_SERVER, ControlState.PARTIAL, reason, fix or _NEWER, details)
+
+
+def refusal(lacking: Iterable[ControlStatus]) -> KernelRefused:
+    """Return the error by which an application does not start: every control that lacks something, and each fix."""
+    lacking = tuple(lacking)
+    what = "; ".join(f"{control.name} is {control.state}: {control.reason}" for control in lacking)
+    fixes = dict.fromkeys(f"{control.name}: {control.fix}" for control in lacking if control.fix)
+    return KernelRefused(
+        f"sandbox.os.require is true, and not every control that is asked for is active: {what}", fix="; ".join(fixes)
+    )
+
+
+def plain(details: Mapping[str, object]) -> dict[str, object]:
+    """Return details as JSON can hold them."""
+    return {name: _plain(value) for name, value in details.items()}
+
+
+def _plain(value: object) -> object:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, dict):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(inner) for inner in value]
+    return str(value)

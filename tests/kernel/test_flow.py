@@ -1,0 +1,66 @@
+"""The debug flow: lines on the standard error when asked for, session keys masked."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from democrai_sandbox.kernel import FlowLog
+from democrai_sandbox.kernel.flow import SWITCH, masked_key
+
+KEY = "session-key-of-uma-2f9c"
+
+
+@pytest.mark.parametrize("value", [None, "", "0", "false", "No", " off "])
+def test_nothing_is_printed_unless_asked_for(monkeypatch, capsys, value):
+    """Without the variable, or with a word for no, the flow is silent."""
+    if value is None:
+        monkeypatch.delenv(SWITCH, raising=False)
+    else:
+        monkeypatch.setenv(SWITCH, value)
+    FlowLog()("helper_started", pid=7)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("value", ["1", "true", "yes"])
+def test_a_line_names_the_event_and_its_details(monkeypatch, capsys, value):
+    """The documented variable prints one line per event, on the standard error only."""
+    monkeypatch.setenv(SWITCH, value)
+    FlowLog()("helper_started", pid=7, socket="/run/x.sock")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "[OS_SANDBOX_FLOW] helper_started pid=7 socket='/run/x.sock'\n"
+
+
+@pytest.mark.parametrize("name", ["session", "session_key"])
+def test_session_keys_are_masked(capsys, name):
+    """A key never appears; two lines about the same session can be told to belong together."""
+    flow = FlowLog(enabled=True)
+    flow("refresh", **{name: KEY})
+    flow("apply", **{name: KEY})
+    flow("apply", **{name: "another"})
+    lines = capsys.readouterr().err.splitlines()
+    assert KEY not in "".join(lines)
+    marks = [line.rpartition("=")[2] for line in lines]
+    assert marks[0] == marks[1] != marks[2]
+
+
+def test_a_missing_key_stays_missing():
+    """No session is told as none, not as the mask of an empty text."""
+    assert masked_key(None) == masked_key("") == ""
+
+
+def test_a_line_is_one_line(capsys):
+    """A value with line ends cannot forge a second line."""
+    FlowLog(enabled=True)("resolved", host="a\n[OS_SANDBOX_FLOW] forged")
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_closed_standard_error_does_not_matter(monkeypatch):
+    """Whoever reads along may go away; the work goes on."""
+    gone = io.StringIO()
+    gone.close()
+    monkeypatch.setattr(sys, "stderr", gone)
+    FlowLog(enabled=True)("apply")

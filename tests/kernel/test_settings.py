@@ -1,0 +1,133 @@
+"""The ``sandbox.os`` section: what is read, and what is refused with a name and a place."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from democrai_sandbox.kernel import LandlockSettings, OsSettings, SeccompSettings, os_settings
+from democrai_sandbox.policy import InvalidInputError
+
+
+def problems(section):
+    with pytest.raises(InvalidInputError) as refused:
+        os_settings(section)
+    return {problem.pointer: str(problem) for problem in refused.value.problems}
+
+
+@pytest.mark.parametrize("section", [None, {}])
+def test_nothing_is_on_that_is_not_asked_for(section):
+    """Without the section, and with an empty one, every control is off and names are refreshed each minute."""
+    settings = os_settings(section)
+    assert settings == OsSettings()
+    assert not (settings.enabled or settings.require or settings.seccomp.enabled or settings.landlock.enabled)
+    assert settings.refresh_seconds == 60
+
+
+def test_the_documented_section_is_read_as_it_stands():
+    """The process restrictions and the network keys of the documentation end up in the settings."""
+    settings = os_settings(
+        {
+            "enabled": True,
+            "policy_file": "/var/lib/democrai/os_sandbox_allowlist.json",
+            "helper_socket": "/run/democrai/os_sandbox_helper.sock",
+            "refresh_seconds": 0,
+            "require": True,
+            "desktop": True,
+            "seccomp": {"enabled": True},
+            "landlock": {
+                "enabled": True,
+                "extra_read_paths": ["/opt/democrai/read-only"],
+                "extra_write_paths": ["/srv/democrai/work"],
+            },
+        }
+    )
+    assert settings == OsSettings(
+        enabled=True,
+        policy_file="/var/lib/democrai/os_sandbox_allowlist.json",
+        helper_socket="/run/democrai/os_sandbox_helper.sock",
+        refresh_seconds=0,
+        require=True,
+        desktop=True,
+        seccomp=SeccompSettings(enabled=True),
+        landlock=LandlockSettings(
+            enabled=True,
+            extra_read_paths=("/opt/democrai/read-only",),
+            extra_write_paths=("/srv/democrai/work",),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("enabled", "seccomp", "wanted"),
+    [(False, False, False), (True, False, True), (False, True, True), (True, True, True)],
+)
+def test_the_spawn_server_is_wanted_for_the_allowlist_and_for_seccomp(enabled, seccomp, wanted):
+    """Children go through it when the layer is on, and always when the process itself may not execute."""
+    settings = os_settings({"enabled": enabled, "seccomp": {"enabled": seccomp}})
+    assert settings.wants_spawn_server is wanted
+
+
+def test_everything_that_is_wrong_is_told_at_once():
+    """Each wrong value is named by its place, together with all the others."""
+    told = problems(
+        {
+            "enabled": "yes",
+            "refresh_seconds": -1,
+            "policy_file": "relative.json",
+            "helper_socket": 7,
+            "seccomp": {"enabled": 1},
+            "landlock": {"extra_read_paths": "/opt", "extra_write_paths": ["/srv", "work"]},
+        }
+    )
+    assert set(told) == {
+        "/sandbox/os/enabled",
+        "/sandbox/os/refresh_seconds",
+        "/sandbox/os/policy_file",
+        "/sandbox/os/helper_socket",
+        "/sandbox/os/seccomp/enabled",
+        "/sandbox/os/landlock/extra_read_paths",
+        "/sandbox/os/landlock/extra_write_paths",
+    }
+    assert "expected true or false" in told["/sandbox/os/enabled"]
+    assert "expected an absolute path" in told["/sandbox/os/policy_file"]
+
+
+@pytest.mark.parametrize(
+    ("section", "place", "nearest"),
+    [
+        ({"enable": True}, "/sandbox/os/enable", "enabled"),
+        ({"refresh_second": 5}, "/sandbox/os/refresh_second", "refresh_seconds"),
+        ({"seccomp": {"enabeld": True}}, "/sandbox/os/seccomp/enabeld", "enabled"),
+        ({"landlock": {"extra_read_path": []}}, "/sandbox/os/landlock/extra_read_path", "extra_read_paths"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest_name(section, place, nearest):
+    """A misspelt switch is an error, never a control that is silently off."""
+    told = problems(section)
+    assert set(told) == {place}
+    assert nearest in told[place]
+
+
+@pytest.mark.parametrize("section", [[], "on", 1, True])
+def test_a_section_that_is_no_object_is_refused(section):
+    """``os: true`` turns nothing on by accident: it is an error."""
+    assert set(problems(section)) == {"/sandbox/os"}
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=8,
+    )
+)
+def test_no_value_whatsoever_breaks_the_reading(section):
+    """Every value is read or refused with the typed error."""
+    try:
+        settings = os_settings(section)
+    except InvalidInputError as refused:
+        assert refused.problems
+    else:
+        assert isinstance(settings, OsSettings)

@@ -1,0 +1,211 @@
+"""The list "OS network enforcement still blocks": each of its seven points, seen as a person sees it who looks there.
+
+Each test has a target that the guard would allow and that is or is not reached, and looks where the point says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.appcase import EVERYTHING, NOBODY, Talking, application, short_folder
+from tests.kernel.netlab import Lab, cgroup_mount, needs_netlab, wait_until
+
+pytestmark = needs_netlab
+
+EGRESS = {"enabled": True}
+WORDS = """
+def reach(host, port):
+    return raised(lambda: socket.create_connection((host, port), 10).close())[0]
+def asked(**request):
+    "Ask the helper as the application does, and return its answer."
+    with socket.socket(socket.AF_UNIX) as link:
+        link.settimeout(20)
+        link.connect(kernel.egress.socket)
+        link.sendall(json.dumps({"version": 1, **request}).encode() + b"\\n")
+        return json.loads(link.makefile().readline())
+def look():
+    status = kernel.status()
+    egress, helper = status["egress"], status["helper"]
+    return {"egress": egress.state, "reason": egress.reason, "fix": egress.fix, "details": dict(egress.details),
+            "helper": helper.state, "helper_reason": helper.reason, "helper_fix": helper.fix}
+def begin(section, *targets):
+    global kernel
+    kernel = make(section, *targets)
+    kernel.prepare()
+    kernel.confine()
+def serve():
+    "Do what each line says, until there are no more."
+    for line in sys.stdin:
+        tell(value=eval(line))
+    kernel.stop()
+"""
+
+
+@pytest.fixture
+def place():
+    with short_folder() as here, Lab() as lab, ExitStack() as stack:
+        yield Place(here, lab, stack)
+
+
+class Place:
+    """A folder, a lab with a server, and applications in it that do what they are told."""
+
+    def __init__(self, here, lab, stack):
+        self.here, self.lab, self._stack = here, lab, stack
+        self.host = lab.world.v4
+        self.port = lab.world.serve("tcp", self.host).port
+
+    def start(self, section, *targets, folder=None):
+        body = f"{WORDS}\nbegin({section!r}, *{targets!r})\nserve()\n"
+        app = self._stack.enter_context(Talking(folder or self.here, body, space=self.lab.inside))
+        return app
+
+    def reach(self, app, port=None, host=None):
+        return value(app, f"reach({host or self.host!r}, {port or self.port})")
+
+
+def value(app, expression):
+    """Have an application work something out."""
+    return app.ask(expression)["value"]
+
+
+def test_1_nothing_is_filtered_unless_it_is_turned_on(place):
+    """With ``enabled`` false a target that nobody declared is reached, with it true not. The status says which."""
+    off = place.start({"landlock": {"enabled": True}}, folder=_folder(place, "a"))
+    on = place.start(EGRESS, folder=_folder(place, "b"))
+    assert place.reach(off) == "nothing"
+    assert place.reach(on) == "ConnectionRefusedError"
+    seen = value(off, "look()")
+    assert (seen["egress"], seen["reason"]) == ("off", "sandbox.os.enabled is false")
+
+
+def test_2_the_helper_runs_and_is_reached_through_its_socket(place):
+    """A socket that is gone shows as a helper that is not active, with the reason; the rules stay as they are."""
+    path = f"{place.here}/here.sock"
+    app = place.start({**EGRESS, "helper_socket": path}, f"{place.host}:{place.port}")
+    assert value(app, "look()")["helper"] == "active"
+    os.rename(path, f"{path}.away")
+    seen = value(app, "look()")
+    assert seen["helper"] == "off" and path in seen["helper_reason"] + seen["helper_fix"] and seen["helper_fix"]
+    assert seen["egress"] == "partial"
+    assert place.reach(app) == "nothing"
+    os.rename(f"{path}.away", path)
+    assert value(app, "look()")["helper"] == "active"
+
+
+def test_3_the_policy_file_exists(place):
+    """One that was deleted is named by the helper, and written anew at the next refresh."""
+    path = f"{place.here}/allowlist.json"
+    app = place.start({**EGRESS, "policy_file": path}, f"{place.host}:{place.port}")
+    assert value(app, "look()")["details"]["policy_file"] == path
+    os.unlink(path)
+    answer = value(app, 'asked(action="apply")')
+    assert (answer["ok"], answer["reason"]) == (False, "policy_missing") and answer["fix"]
+    assert place.reach(app) == "nothing"  # what is in force stays
+    value(app, 'kernel.egress.refresh("test", wait=True)')
+    assert json.loads(Path(path).read_text())["endpoints"]
+    assert value(app, 'asked(action="apply")')["ok"]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda path: os.chmod(path, 0o620), "policy_mode"),
+        (lambda path: os.chmod(path, 0o602), "policy_mode"),
+        (lambda path: os.chown(path, NOBODY, NOBODY), "policy_owner"),
+    ],
+    ids=["group-writable", "world-writable", "somebody else's"],
+)
+def test_4_the_policy_file_is_the_applications_own(place, change, reason):
+    """One that others could have written is refused with the reason, and nothing changes by it."""
+    app = place.start(EGRESS, f"{place.host}:{place.port}")
+    path = value(app, "look()")["details"]["policy_file"]
+    change(path)
+    answer = value(app, 'asked(action="apply")')
+    assert (answer["ok"], answer["reason"]) == (False, reason) and answer["fix"]
+    assert place.reach(app) == "nothing"
+
+
+def test_5_the_host_resolves_to_addresses(place):
+    """A name that leads nowhere is listed and cannot be reached; one that leads to an address is open there."""
+    hosts = place.here / "hosts"
+    hosts.write_text(f"127.0.0.1 localhost\n{place.host} service.test\n")
+    within = ["unshare", "-m", "sh", "-c", f'mount --bind {hosts} /etc/hosts && exec "$@"', "sh"]
+    told = application(
+        place.here,
+        f"""{WORDS}
+begin({EGRESS!r}, "service.test:{place.port}", "nowhere.invalid:443")
+tell(seen=look(), met=reach("service.test", {place.port}), nowhere=reach("nowhere.invalid", 443))
+kernel.stop()
+""",
+        within=within,
+        space=place.lab.inside,
+    )
+    assert told["met"] == "nothing" and told["nowhere"] == "gaierror"
+    assert told["seen"]["details"]["unresolved"] == ["nowhere.invalid"]
+
+
+def test_6_the_port_is_the_declared_one(place):
+    """Another port of the same host is refused; a host without a port is listed as not materialised."""
+    other = place.lab.world.serve("tcp", place.host).port
+    app = place.start(EGRESS, f"{place.host}:{place.port}", "api.example.com")
+    assert place.reach(app) == "nothing"
+    assert place.reach(app, other) == "ConnectionRefusedError"
+    listed = value(app, "look()")["details"]["not_materialised"]
+    assert [entry["target"] for entry in listed] == ["api.example.com"] and "port" in listed[0]["why"]
+
+
+def test_7_the_process_is_in_the_cgroup(place):
+    """A process that was moved away is held by nothing: the status notices it, and is off."""
+    app = place.start(EGRESS, f"{place.host}:{place.port}")
+    other = place.lab.world.serve("tcp", place.host).port
+    seen = value(app, "look()")
+    assert seen["details"]["in_cgroup"]
+    assert place.reach(app, other) == "ConnectionRefusedError"
+    (cgroup_mount() / "cgroup.procs").write_text(str(app.pid))
+    assert place.reach(app, other) == "nothing"
+    moved = value(app, "look()")
+    assert moved["egress"] == "off" and not moved["details"]["in_cgroup"] and moved["fix"]
+    Path(seen["details"]["cgroup"], "cgroup.procs").write_text(str(app.pid))
+    assert value(app, "look()")["details"]["in_cgroup"]
+    assert place.reach(app, other) == "ConnectionRefusedError"
+
+
+def test_two_instances_that_share_a_socket_by_configuration_are_told(place):
+    """The second finds a helper that is not its own: an error that names the cure, and the first is not disturbed."""
+    shared = {**EGRESS, "helper_socket": f"{place.here}/shared.sock"}
+    first = place.start(shared, f"{place.host}:{place.port}", folder=_folder(place, "a"))
+    assert place.reach(first) == "nothing"
+    second = place.start(shared, folder=_folder(place, "b"))
+    seen = value(second, "look()")
+    assert seen["egress"] == "off" and seen["helper"] == "off" and seen["fix"]
+    assert place.reach(first) == "nothing" and value(first, "look()")["helper"] == "active"
+
+
+def test_the_flow_shows_what_helper_and_allowlist_do(place):
+    """The debug variable tells of the start and of each apply, on the standard error."""
+    told = application(
+        place.here,
+        f"""{WORDS}
+begin({EVERYTHING!r}, "{place.host}:{place.port}")
+kernel.egress.refresh("test", wait=True)
+kernel.stop()
+""",
+        environment={"DEMOCRAI_DEBUG_OS_SANDBOX_FLOW": "1"},
+        space=place.lab.inside,
+    )
+    lines = [line for line in told["stderr"].splitlines() if line.startswith("[OS_SANDBOX_FLOW]")]
+    events = [line.split()[1] for line in lines]
+    assert {"spawn_server_started", "egress_started", "landlock", "seccomp", "selftest", "stopped"} <= set(events)
+    assert any(event.startswith("egress.") for event in events)
+
+
+def _folder(place, name):
+    folder = place.here / name
+    folder.mkdir()
+    return folder
