@@ -1,0 +1,108 @@
+"""From a rule or a configured address to the places that packets may go to, or to the reason why there are none."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from democrai_sandbox.policy import (
+    DEFAULT_PORTS,
+    AccessRule,
+    InvalidInputError,
+    NetworkTarget,
+    ResourceType,
+    TargetKind,
+    parse_declaration,
+)
+from democrai_sandbox.policy.hosts import LOOPBACK, LOOPBACK_ADDRESSES, host_key
+
+from .interface import Endpoint, NotMaterialised
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+BOTH = ("tcp", "udp")
+_TCP = ("tcp",)
+_LOOPBACK = tuple(map(str, LOOPBACK_ADDRESSES))
+_URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://([^/?#]*)")
+_USER = re.compile(r"(?<=://)[^/?#]*@")
+_LONGEST_SHOWN = 200
+
+_WHY = {
+    TargetKind.WILDCARD: "a pattern has no addresses; the hosts that it permits are added when they are connected to",
+    TargetKind.NETWORK: "a range is not opened as a whole; addresses in it are added when they are connected to",
+    TargetKind.UNIX: "a unix socket is no matter of packets",
+}
+_NO_PORT = "it names no port; ports are added when they are connected to"
+
+
+def endpoints_of(target: str | AccessRule | NetworkTarget, source: str) -> tuple[Endpoint, ...] | NotMaterialised:
+    """Return what the packet filter has to let through for a target.
+
+    A ``host:port`` is for sockets of both protocols, a URL for TCP. Of a configured URL everything but the place is
+    left out, so that a password in it goes nowhere. A rule about something else than the network needs nothing.
+    """
+    if isinstance(target, AccessRule):
+        if target.resource_type is not ResourceType.NETWORK:
+            return ()
+        target = target.normalized_target
+    if isinstance(target, NetworkTarget):
+        return _of_parsed(target, source)
+    try:
+        place = _place(target)
+        return _of_parsed(_parsed(place), source) if place else ()
+    except InvalidInputError as error:
+        why = "; ".join(problem.message for problem in error.problems)
+        return NotMaterialised(without_user(target), source, without_user(why))
+
+
+def endpoints_at(host: str, port: int, addresses: Iterable[str], source: str) -> tuple[Endpoint, ...]:
+    """Return the endpoints of a host whose addresses are known, for both protocols."""
+    return _endpoints(host, port, BOTH, source, tuple(addresses))
+
+
+def without_user(text: object) -> str:
+    """Return a target as it may be shown: without user and password, and not too long."""
+    return _USER.sub("", str(text))[:_LONGEST_SHOWN]
+
+
+def _of_parsed(target: NetworkTarget, source: str) -> tuple[Endpoint, ...] | NotMaterialised:
+    why = _WHY.get(target.kind)
+    if why is not None:
+        return NotMaterialised(target.normalized, source, why)
+    if target.port is None:
+        return NotMaterialised(target.normalized, source, _NO_PORT)
+    protocols = _TCP if target.kind is TargetKind.URL else BOTH
+    return _endpoints(target.host, target.port, protocols, source, ())
+
+
+def _endpoints(
+    host: str, port: int, protocols: tuple[str, ...], source: str, addresses: tuple[str, ...]
+) -> tuple[Endpoint, ...]:
+    if host_key(host) == LOOPBACK:
+        # One host in three spellings to the matcher, so that it is one here too, whatever a hosts file says.
+        host, addresses = LOOPBACK, _LOOPBACK
+    return tuple(Endpoint(host, port, protocol, source, addresses) for protocol in protocols)
+
+
+@lru_cache(maxsize=8192)
+def _parsed(place: str) -> NetworkTarget:
+    """Parse a target; the same ones come again at each rebuild."""
+    return parse_declaration(place)
+
+
+def _place(text: str) -> str:
+    """Return ``scheme://host:port`` of a URL, nothing of one without a host, and anything else as it is."""
+    match = _URL.match(text) if type(text) is str else None
+    if match is None:
+        return text
+    scheme, authority = match.groups()
+    host = authority.rpartition("@")[2]
+    return f"{_known_scheme(scheme.lower())}://{host}" if host else ""
+
+
+def _known_scheme(scheme: str) -> str:
+    """Return the part of ``postgresql+driver`` or ``git+ssh`` that says the port."""
+    first, _, last = scheme.partition("+")
+    return next((part for part in (scheme, last, first) if part in DEFAULT_PORTS), scheme)

@@ -1,0 +1,161 @@
+"""Endpoints that the guard has permitted and that no source names: hosts of patterns, ports nobody wrote down."""
+
+from __future__ import annotations
+
+import ipaddress
+import threading
+from collections import Counter, OrderedDict
+from functools import lru_cache
+from time import monotonic
+from typing import TYPE_CHECKING, NamedTuple
+
+from .endpoints import endpoints_at
+from .interface import SourceEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from .interface import Observation, StillPermitted
+
+EXPIRY = 600.0
+"""Seconds that an address stays after it was last connected to."""
+CAPACITY = 4096
+"""Addresses that are kept; a quarter of them for any one subject, so that none can push the others' out."""
+_SHARES = 4
+_LOOPBACK = {4: "127.0.0.1", 6: "::1"}
+
+
+class _Place(NamedTuple):
+    kind: str
+    subject: str
+    host: str
+    port: int
+
+
+class _Seen(NamedTuple):
+    place: _Place
+    address: str
+    """Empty when only the name is known."""
+
+
+class ObservedEndpoints:
+    """A source of the allowlist that the guard fills. Bounded; what is not used any more expires."""
+
+    name = "observed"
+
+    def __init__(
+        self,
+        *,
+        expiry: float = EXPIRY,
+        capacity: int = CAPACITY,
+        still_permitted: StillPermitted | None = None,
+        in_use: Callable[[], frozenset[tuple[str, int]]] = frozenset,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """Ask ``still_permitted`` about each endpoint at each rebuild, and ``in_use`` what has connections still.
+
+        Without ``still_permitted`` the guard's word counts until it expires.
+        """
+        self.still_permitted = still_permitted
+        self._expiry = expiry
+        self._capacity = capacity
+        self._in_use = in_use
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._until: OrderedDict[_Seen, float] = OrderedDict()
+        """In the order in which they expire."""
+        self._shares: Counter[tuple[str, str]] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def observe(self, endpoint: Observation) -> bool:
+        """Take note of a connection; return whether it leads to an address that was not known of."""
+        place = _Place(str(endpoint.subject_kind), str(endpoint.subject), endpoint.host, endpoint.port)
+        new = False
+        with self._lock:
+            for address in addresses_of(endpoint) or ("",):
+                new = self._note(_Seen(place, address)) or new
+        return new
+
+    def endpoints(self) -> Iterator[SourceEntry]:
+        """Yield what was observed, has not expired, and is permitted at this moment.
+
+        What is not permitted now is left out but not forgotten: permitted again, it is open again at once, although
+        the guard does not tell of the same endpoint twice within a minute.
+        """
+        self._expire()
+        found: dict[_Place, list[str]] = {}
+        with self._lock:
+            for place, address in self._until:
+                found.setdefault(place, []).extend(filter(None, (address,)))
+        permitted = self.still_permitted
+        for place, addresses in found.items():
+            if permitted is None or permitted(*place):
+                source = f"observed:{place.kind}:{place.subject}"
+                for endpoint in endpoints_at(place.host, place.port, addresses, source):
+                    yield SourceEntry(endpoint, source)
+
+    def next_expiry(self) -> float | None:
+        """Return in how many seconds the first one expires."""
+        with self._lock:
+            first = next(iter(self._until.values()), None)
+        return None if first is None else max(0.0, first - self._clock())
+
+    def _note(self, seen: _Seen) -> bool:
+        new = seen not in self._until
+        self._until[seen] = self._clock() + self._expiry
+        self._until.move_to_end(seen)
+        if new:
+            self._shares[seen.place[:2]] += 1
+            self._make_room(seen.place[:2])
+        return new
+
+    def _make_room(self, subject: tuple[str, str]) -> None:
+        if self._shares[subject] > max(1, self._capacity // _SHARES):
+            self._drop(next(seen for seen in self._until if seen.place[:2] == subject))
+        if len(self._until) > self._capacity:
+            self._drop(next(iter(self._until)))
+
+    def _drop(self, seen: _Seen) -> None:
+        del self._until[seen]
+        self._shares[seen.place[:2]] -= 1
+        if not self._shares[seen.place[:2]]:
+            del self._shares[seen.place[:2]]
+
+    def _expire(self) -> None:
+        """Forget what is over. A connection that is open still is not over: taking its endpoint away would end it."""
+        now = self._clock()
+        with self._lock:
+            over = [seen for seen, until in self._until.items() if until <= now]
+        if not over:
+            return
+        in_use = self._in_use()
+        with self._lock:
+            for seen in over:
+                if self._until.get(seen, now + 1) > now:
+                    continue  # observed again in the meantime, or gone
+                if (seen.address, seen.place.port) in in_use:
+                    self._note(seen)
+                else:
+                    self._drop(seen)
+
+
+def addresses_of(endpoint: Observation) -> tuple[str, ...]:
+    """Return the canonical addresses of a connection: those that packets will carry."""
+    host = _address(endpoint.host)
+    if host is not None and host.is_unspecified:
+        # A connection to "any address" goes to this machine.
+        return (_LOOPBACK[host.version],)
+    found = (host, *map(_address, endpoint.addresses))
+    # A name that leads to "any address" leads nowhere: name servers answer that for names which they block.
+    return tuple(dict.fromkeys(str(address) for address in found if address is not None and not address.is_unspecified))
+
+
+@lru_cache(maxsize=4096)
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address

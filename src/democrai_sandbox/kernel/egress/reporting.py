@@ -1,0 +1,194 @@
+"""What is measured about the egress control, in the words of the status."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from democrai_sandbox.kernel.states import ControlState, ControlStatus
+
+if TYPE_CHECKING:
+    from democrai_sandbox.errors import KernelLayerError
+
+    from .applying import Applied
+    from .elevation import Way
+
+CGROUP = "democrai_os_sandbox_{pid}"
+_MOST_LISTED = 100
+_UNSUPPORTED = frozenset({"no_cgroup2", "cgroup_read_only", "no_iptables", "no_ip6tables"})
+"""What the machine lacks, in the helper's words."""
+_HELPER_FIELDS = (
+    "cgroup",
+    "populated",
+    "chains",
+    "families",
+    "sets",
+    "children",
+    "warnings",
+    "unresolved",
+    "withheld",
+    "last_refresh",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What was found when it was looked for."""
+
+    pid: int
+    refresh_seconds: int
+    policy_file: str
+    socket: str
+    way: Way | None
+    """How the helper was started; None when none was, or it was stopped."""
+    comes_back: bool
+    """Whether a helper that is gone is started again by somebody."""
+    helper: dict[str, Any]
+    helper_error: KernelLayerError | None
+    applied: Applied | None
+    apply_error: KernelLayerError | None
+    cgroup: str
+    """Of this process, now."""
+    older_sockets: int
+    observed: int
+    following: bool
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether this process is in the cgroup that the rules are about, or in one below it."""
+        return CGROUP.format(pid=self.pid) in self.cgroup.split("/")
+
+
+class _Flaw(NamedTuple):
+    """Something that is less than it should be."""
+
+    reason: str
+    fix: str
+
+
+def egress_status(facts: Facts) -> ControlStatus:
+    """Say how far this process's packets are held to the allowlist."""
+    state, flaws = _state(facts)
+    told = flaws if state is not ControlState.ACTIVE else _remarks(facts)
+    return ControlStatus(
+        "egress",
+        state,
+        "; ".join(flaw.reason for flaw in told),
+        "; ".join(dict.fromkeys(flaw.fix for flaw in told if flaw.fix)),
+        _details(facts),
+    )
+
+
+def helper_status(facts: Facts) -> ControlStatus:
+    """Say whether the helper answers."""
+    details = {
+        "pid": facts.helper.get("pid"),
+        "way": facts.way.value if facts.way is not None else None,
+        "socket": facts.socket,
+        "refresh_seconds": facts.refresh_seconds,
+        "comes_back": facts.comes_back,
+    }
+    error = facts.helper_error
+    if facts.way is None:
+        lacking = getattr(error, "reason", "") in _UNSUPPORTED
+        state = ControlState.UNSUPPORTED if lacking else ControlState.OFF
+        return ControlStatus(
+            "helper", state, error.what if error else "not started", error.fix if error else "", details
+        )
+    if error is not None:
+        return ControlStatus("helper", ControlState.OFF, error.what, error.fix, details)
+    return ControlStatus("helper", ControlState.ACTIVE, details=details)
+
+
+def _state(facts: Facts) -> tuple[ControlState, list[_Flaw]]:
+    if facts.way is None or facts.applied is None:
+        error = facts.helper_error or facts.apply_error
+        state = ControlState.UNSUPPORTED if getattr(error, "reason", "") in _UNSUPPORTED else ControlState.OFF
+        return state, [_Flaw(error.what, error.fix) if error else _Flaw("not applied", "")]
+    if not facts.is_inside:
+        place = facts.cgroup or "no cgroup of the second version"
+        what = f"this process is in {place}, not in the cgroup that the rules are about"
+        return ControlState.OFF, [_Flaw(what, "restart the application, and keep others from moving its processes")]
+    flaws = list(_flaws(facts))
+    return (ControlState.PARTIAL if flaws else ControlState.ACTIVE), flaws
+
+
+def _flaws(facts: Facts) -> list[_Flaw]:
+    """Return what is not covered, or would not be followed."""
+    found = []
+    if facts.older_sockets:
+        what = f"{facts.older_sockets} open sockets are older than the cgroup and are not held to the rules"
+        found.append(_Flaw(what, "start the kernel layer before the first socket is made, or close these sockets"))
+    if facts.helper_error is not None:
+        what = f"the rules stay as they are, because {facts.helper_error.what}"
+        found.append(_Flaw(what, facts.helper_error.fix))
+    elif facts.helper.get("in_force") is False:
+        found.append(_not_in_force(facts.helper))
+    elif facts.apply_error is not None:
+        what = f"the last change was not applied, because {facts.apply_error.what}"
+        found.append(_Flaw(what, facts.apply_error.fix))
+    return found
+
+
+def _not_in_force(answer: dict[str, Any]) -> _Flaw:
+    problems = answer.get("problems")
+    told = "; ".join(f"{name}: {text}" for name, text in problems.items()) if isinstance(problems, dict) else ""
+    what = told or "the helper was started anew, and has applied nothing yet"
+    return _Flaw(f"the rules are not in force as they should be ({what})", "they are renewed at the next refresh")
+
+
+def _remarks(facts: Facts) -> list[_Flaw]:
+    """Return what makes the rules stricter than somebody may expect, while all that is promised holds."""
+    found = []
+    failed = facts.applied.allowlist.failed_sources if facts.applied is not None else ()
+    if failed:
+        names = ", ".join(source.name for source in failed)
+        found.append(_Flaw(f"nothing is let through for {names}, which could not be read", "see failed_sources"))
+    unresolved = _unresolved(facts)
+    if unresolved:
+        what = f"{len(unresolved)} hosts could not be resolved, and cannot be reached"
+        found.append(_Flaw(what, "correct their names, or the name service of this machine"))
+    return found
+
+
+def _unresolved(facts: Facts) -> list[object]:
+    answer = facts.applied.answer if facts.applied is not None else {}
+    unresolved = facts.helper.get("unresolved", answer.get("unresolved"))
+    return unresolved if isinstance(unresolved, list) else []
+
+
+def _details(facts: Facts) -> dict[str, object]:
+    applied = facts.applied
+    answer = applied.answer if applied is not None else {}
+    allowlist = applied.allowlist if applied is not None else None
+    details: dict[str, object] = {
+        "policy_file": facts.policy_file,
+        "helper_socket": facts.socket,
+        "helper_pid": facts.helper.get("pid"),
+        "way": facts.way.value if facts.way is not None else None,
+        "in_cgroup": facts.is_inside,
+        "own_cgroup": facts.cgroup,
+        "older_sockets": facts.older_sockets,
+        "refresh_seconds": facts.refresh_seconds,
+        "following": facts.following,
+        "observed": facts.observed,
+        "endpoints": len(allowlist.endpoints) if allowlist is not None else 0,
+        "addresses": answer.get("addresses", 0),
+        "not_materialised": [item._asdict() for item in allowlist.not_materialised[:_MOST_LISTED]] if allowlist else [],
+        "failed_sources": [source._asdict() for source in allowlist.failed_sources] if allowlist else [],
+        "last_apply": _last_apply(facts),
+        "can_leave": os.geteuid() == 0,
+    }
+    return details | {name: facts.helper.get(name, answer.get(name)) for name in _HELPER_FIELDS}
+
+
+def _last_apply(facts: Facts) -> dict[str, object]:
+    applied, error = facts.applied, facts.apply_error
+    return {
+        "at": datetime.fromtimestamp(applied.at, UTC).isoformat(timespec="seconds") if applied is not None else None,
+        "seconds": applied.answer.get("seconds") if applied is not None else None,
+        "digest": applied.digest if applied is not None else None,
+        "error": str(error) if error is not None else "",
+    }

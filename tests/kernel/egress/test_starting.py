@@ -1,0 +1,313 @@
+"""How the helper is started and kept: by which way, with what, and what is told when it cannot be."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from democrai_sandbox.errors import HelperFailed
+from democrai_sandbox.kernel.egress import elevation as elevating
+from democrai_sandbox.kernel.egress.client import HelperClient
+from democrai_sandbox.kernel.egress.elevation import Way, elevation
+from democrai_sandbox.kernel.egress.starting import HelperStarter, RunningHelper
+from democrai_sandbox.kernel.helper.arguments import parse
+
+SOURCES = str(Path(__file__).parents[3] / "src")
+
+_FAKE = """
+import json, os, signal, socket, sys
+path = sys.argv[1]
+facts = (os.getpid(), os.getsid(0), json.dumps(dict(os.environ)), os.getcwd(), len(os.listdir("/proc/self/fd")))
+print("helper", *facts, file=sys.stderr, flush=True)
+try:
+    os.unlink(path)
+except FileNotFoundError:
+    pass
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(path)
+listener.listen()
+while True:
+    connection, _ = listener.accept()
+    request = json.loads(connection.makefile("rb").readline())
+    answer = {"ok": True, "pid": os.getpid(), "version": 1}
+    connection.sendall(json.dumps(answer).encode() + b"\\n")
+    connection.close()
+    if request["action"] == "clear":
+        sys.exit(0)
+"""
+
+
+def wait_until(condition, what="the condition"):
+    end = time.monotonic() + 30
+    while not (value := condition()):
+        assert time.monotonic() < end, f"waited for {what}"
+        time.sleep(0.01)
+    return value
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "s.sock")
+
+
+@pytest.fixture
+def lines():
+    return []
+
+
+@pytest.fixture
+def running(path, lines):
+    helper = RunningHelper.launch(Way.DIRECT, [sys.executable, "-I", "-S", "-c", _FAKE, path], lines.append)
+    helper.await_answer(HelperClient(path), time.monotonic() + 30)
+    yield helper
+    helper.stop()
+    assert not helper.is_kept
+
+
+def answering(path, other_than=0):
+    try:
+        pid = HelperClient(path).ping()
+    except HelperFailed:
+        return 0
+    return pid if pid != other_than else 0
+
+
+def test_it_is_started_in_a_session_of_its_own_with_nothing_of_the_applications(running, lines):
+    wait_until(lambda: running.read_log(0.05) or lines, "its first line")
+    word, pid, session, rest = lines[0].split(" ", 3)
+    assert (word, int(pid)) == ("helper", running.pid)
+    assert int(session) != os.getsid(0)
+    environment, place, descriptors = rest.rsplit(" ", 2)
+    assert set(json.loads(environment)) <= {"PATH", "LANG", "LC_CTYPE"}
+    assert place == "/"
+    assert int(descriptors) == 4  # the standard three, and the one that counts
+
+
+def test_a_killed_helper_is_started_again(running, path, lines):
+    os.kill(running.pid, signal.SIGKILL)
+    running.hurry()
+    assert wait_until(lambda: answering(path, running.pid), "another helper")
+    wait_until(lambda: running.read_log(0.05) or any("ended with 137" in line for line in lines), "the line")
+    assert running.is_kept
+
+
+def test_one_that_is_killed_again_and_again_is_back_at_once_when_it_is_asked_for(running, path):
+    started, pid = time.monotonic(), running.pid
+    for _ in range(6):  # by itself it would pause for 12 seconds altogether
+        os.kill(pid, signal.SIGKILL)
+        running.hurry()
+        pid = wait_until(lambda pid=pid: answering(path, pid), "another helper")
+    assert time.monotonic() - started < 10
+
+
+def test_one_that_was_let_go_stays_away_when_it_ends(running, path):
+    running.let_go()
+    HelperClient(path).clear()
+    running.await_end()
+    assert not running.is_kept
+    assert answering(path) == 0
+
+
+def test_stopping_ends_the_helper_and_its_keeper(running, path):
+    running.stop()
+    wait_until(lambda: not alive(running.pid), "its end")
+    assert not running.is_kept
+    running.stop()
+
+
+def test_a_helper_that_ends_before_it_answers_is_told_with_its_own_last_word(path, lines):
+    answer = {"ok": False, "reason": "no_iptables", "error": "there is no iptables", "fix": "install it"}
+    script = f"import sys; print('first', file=sys.stderr); print({json.dumps(answer)!r}, file=sys.stderr); sys.exit(1)"
+    helper = RunningHelper.launch(Way.DIRECT, [sys.executable, "-I", "-S", "-c", script], lines.append)
+    with pytest.raises(HelperFailed) as failed:
+        helper.await_answer(HelperClient(path), time.monotonic() + 30)
+    helper.stop()
+    assert (failed.value.reason, failed.value.what, failed.value.fix) == (
+        "no_iptables",
+        "there is no iptables",
+        "install it",
+    )
+    assert lines[0] == "first"
+
+
+@pytest.mark.parametrize(("way", "reason"), [(Way.DIRECT, "not_running"), (Way.SUDO, "no_way_up")])
+def test_what_was_said_last_is_told_when_it_was_no_answer(path, lines, way, reason):
+    script = "import sys; sys.exit('sudo: a password is required')"
+    helper = RunningHelper.launch(way, [sys.executable, "-I", "-S", "-c", script], lines.append)
+    with pytest.raises(HelperFailed, match="a password is required") as failed:
+        helper.await_answer(HelperClient(path), time.monotonic() + 30)
+    helper.stop()
+    assert failed.value.reason == reason
+    assert failed.value.fix
+
+
+def test_a_helper_that_never_answers_is_given_up(path, lines):
+    script = "import time; time.sleep(60)"
+    helper = RunningHelper.launch(Way.DIRECT, [sys.executable, "-I", "-S", "-c", script], lines.append)
+    with pytest.raises(HelperFailed) as failed:
+        helper.await_answer(HelperClient(path), time.monotonic() + 0.3)
+    helper.stop()
+    assert failed.value.reason == "timed_out"
+
+
+def test_a_command_that_cannot_be_started_is_told(path, lines):
+    helper = RunningHelper.launch(Way.DIRECT, ["/nonexistent/helper"], lines.append)
+    with pytest.raises(HelperFailed, match="/nonexistent/helper could not be started"):
+        helper.await_answer(HelperClient(path), time.monotonic() + 30)
+    helper.stop()
+
+
+_APPLICATION = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from democrai_sandbox.kernel.egress.client import HelperClient
+from democrai_sandbox.kernel.egress.elevation import Way
+from democrai_sandbox.kernel.egress.starting import RunningHelper
+helper = RunningHelper.launch(Way.DIRECT, [sys.executable, "-I", "-S", "-c", sys.argv[2], sys.argv[3]], print)
+helper.await_answer(HelperClient(sys.argv[3]), time.monotonic() + 30)
+print(helper.pid, helper._keeper.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_when_the_application_is_killed_its_helper_is_left_to_clean_up_and_is_not_started_again(path):
+    application = subprocess.Popen(
+        [sys.executable, "-c", _APPLICATION, SOURCES, _FAKE, path], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        while not (words := application.stdout.readline().split())[0].isdecimal():
+            pass
+        helper, keeper = map(int, words)
+    finally:
+        application.kill()
+        application.wait()
+        application.stdout.close()
+    assert answering(path) == helper  # nobody has told it to end
+    os.kill(helper, signal.SIGKILL)
+    wait_until(lambda: not alive(keeper), "the keeper's end")
+    assert answering(path) == 0
+
+
+# ---- the way up ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """A folder for sudo and pkexec, for a process that is not privileged."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setattr(elevating, "is_privileged", lambda: False)
+
+    def put(name, text="#!/bin/sh\nexit 1\n"):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+        return str(folder / name)
+
+    put.folder = str(folder)
+    return put
+
+
+def test_a_desktop_asks_by_pkexec_and_a_server_by_sudo(programs):
+    sudo, pkexec = programs("sudo"), programs("pkexec")
+    assert elevation(desktop=False, programs=programs.folder) == (Way.SUDO, (sudo, "-n", "--"))
+    assert elevation(desktop=True, programs=programs.folder)[0] is Way.PKEXEC
+    assert elevation(desktop=True, programs=programs.folder)[1][0] == pkexec
+    os.unlink(pkexec)
+    assert elevation(desktop=True, programs=programs.folder)[0] is Way.SUDO
+
+
+def test_without_either_the_command_that_prints_the_rule_is_the_fix(programs):
+    with pytest.raises(HelperFailed) as failed:
+        elevation(programs=programs.folder)
+    assert failed.value.reason == "no_way_up"
+    assert "democrai_sandbox.kernel.helper.printing sudoers --user" in failed.value.fix
+
+
+def test_sudo_that_wants_a_password_is_no_way_up(programs, path, tmp_path):
+    programs("sudo", "#!/bin/sh\necho 'sudo: a password is required' >&2\nexit 1\n")
+    starter = HelperStarter(
+        socket_path=path, policy_file=str(tmp_path / "p"), log=lambda line: None, programs=programs.folder
+    )
+    with pytest.raises(HelperFailed, match="a password is required") as failed:
+        starter.start(HelperClient(path))
+    assert failed.value.reason == "no_way_up"
+
+
+def test_a_helper_that_answers_already_is_used_as_it_is(running, path, tmp_path, programs):
+    starter = HelperStarter(socket_path=path, policy_file=str(tmp_path / "p"), programs=programs.folder)
+    found = starter.start(HelperClient(path))
+    assert (found.way, found.pid) == (Way.ATTACH, running.pid)
+    found.stop()
+    assert answering(path) == running.pid
+
+
+def test_something_else_at_the_socket_is_told_with_its_path_and_a_fix(path, tmp_path, programs):
+    def greet():
+        connection, _ = listener.accept()
+        with connection:
+            connection.makefile("rb").readline()
+            connection.sendall(b"220 mail.example ESMTP\r\n")
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        greeting = threading.Thread(target=greet)
+        greeting.start()
+        with pytest.raises(HelperFailed) as failed:
+            HelperStarter(socket_path=path, policy_file=str(tmp_path / "p"), programs=programs.folder).start(
+                HelperClient(path)
+            )
+        greeting.join()
+    assert failed.value.reason == "socket_taken"
+    assert path in failed.value.what
+    assert "helper_socket" in failed.value.fix
+
+
+def test_the_helper_is_told_what_it_needs_and_understands_it(path, tmp_path):
+    starter = HelperStarter(socket_path=path, policy_file=str(tmp_path / "p"), refresh_seconds=0, debug=True)
+    python, *options, script = starter.command()[:5]
+    assert os.path.realpath(python) == python
+    assert options == ["-I", "-S", "-B"]
+    assert script.endswith("/kernel/helper/__main__.py")
+    assert parse(starter.command()[5:]) == (path, str(tmp_path / "p"), 0, os.getpid(), True)
+
+
+_AS_NOBODY = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from democrai_sandbox.errors import HelperFailed
+from democrai_sandbox.kernel import _native
+from democrai_sandbox.kernel.egress.elevation import elevation, is_privileged
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+print(is_privileged())
+_native.seccomp_install(bytes.fromhex("06000000" "0000ff7f"), 0)
+try:
+    elevation()
+except HelperFailed as error:
+    print(error.reason, "no_new_privs" in error.what)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_process_without_privileges_knows_it_and_one_that_is_confined_has_no_way_up():
+    done = subprocess.run(
+        [sys.executable, "-c", _AS_NOBODY, SOURCES], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines() == ["False", "no_way_up True"]
