@@ -21,6 +21,9 @@ from bench.cases import access
 
 # isort: split
 from bench.cases import extensions, nesting, provenance, workers
+
+# isort: split
+from bench.cases import egress
 from bench.registry import CASES
 
 __all__ = [
@@ -28,6 +31,7 @@ __all__ = [
     "access",
     "clients",
     "concurrency",
+    "egress",
     "extensions",
     "files",
     "guards",

@@ -40,15 +40,16 @@ LEFT: dict[str, dict[str, str]] = {
     "class_01_forgotten_reading": {"getxattr": METADATA},
     "class_01_operations": {
         **dict.fromkeys(("without_read_read", "without_read_read_and_write", "without_read_os_open_both"), COARSE),
-        **dict.fromkeys(("without_read_linked", "without_read_moved", "without_read_symlinked"), COARSE),
         "execute_is_not_read": EXECUTABLE,
     },
     "class_09_special_files": {"memory_file_by_name": OWN_MEMORY, "memory_file_by_number": OWN_MEMORY},
     "class_20_other_syscalls": {
-        **dict.fromkeys(("splice_in", "sendfile_to_pipe", "copy_file_range", "out_copy_file_range_out"), INHERITED),
+        **dict.fromkeys(("splice_in", "sendfile_to_pipe", "out_copy_file_range_out"), INHERITED),
         **dict.fromkeys(("out_pwritev", "out_splice_out"), INHERITED),
     },
 }
+
+NOT_PLAYED = {"class_08_late_files:protected_appears": "the host has to act meanwhile, and is another process here"}
 
 
 @cache
@@ -68,6 +69,8 @@ def play(entry) -> str:
 
 
 def is_played(entry) -> bool:
+    if entry.id in NOT_PLAYED:
+        return False
     return entry.since <= running_version() <= entry.until and not isinstance(entry.expect, Works) and not unmet(entry)
 
 

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import os
-import sys
 
-from democrai_sandbox.guard.runtime_paths import runtime_entries
 from democrai_sandbox.kernel import _native
 from democrai_sandbox.kernel.landlock.building import build
 from democrai_sandbox.kernel.seccomp import filters
 from democrai_sandbox.kernel.spawn.confinement import confinement_of, enforcement_of
+from democrai_sandbox.runtime.confinement.paths import Shut, runtime_paths, steady_rules
 
 KEPT_CAPABILITIES = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 4
 """chown, dac_override, fowner, fsetid: what a confined child of root keeps."""
 
 
-def confinement(rules, *, protected=(), temp=None):
-    read = [os.fsdecode(path) for path, _ in runtime_entries()]
+def confinement(rules, *, protected, temp):
+    """Work out what the runtimes hold a worker with these rules to."""
+    runtime, shut = runtime_paths(), Shut(tuple(protected))
     return confinement_of(
-        rules,
-        runtime_read=[path for path in read if not path.startswith(("/tmp", os.environ.get("TMPDIR", "/tmp")))],
-        runtime_execute=("/usr", "/bin", "/lib", sys.prefix, sys.base_prefix),
-        temp=temp,
-        **({"protected": protected} if "protected" in confinement_of.__kwdefaults__ else {}),
+        shut.rules(steady_rules(rules, [temp])),
+        runtime_read=shut.paths(runtime.read),
+        runtime_execute=shut.paths(runtime.execute),
+        own_write=shut.paths([temp]),
     )
 
 

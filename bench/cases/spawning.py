@@ -1,0 +1,180 @@
+"""Programs started by the spawn server; not installed, ``subprocess.run`` of the same program takes its place."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from itertools import repeat
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+from bench.registry import SHORT_PARTS, Case, add
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bench.bed import Bed
+    from bench.registry import Loop
+
+PLAIN_LIMIT = 1.5
+CONFINED_LIMIT = 10.0
+SIZE_LIMIT = 1.2
+_TRUE = "/bin/true"
+_RULES = 40
+_LARGE = 500 * 1024 * 1024
+_PAGE = 4096
+_LAUNCHER = "democrai.core.infrastructure.sandbox.launcher"
+_ballast: list[bytearray] = []
+
+
+def _timed(call: Callable[[], object]) -> Loop:
+    def loop(turns: int) -> int:
+        start = perf_counter_ns()
+        for _ in repeat(None, turns):
+            call()
+        return perf_counter_ns() - start
+
+    return loop
+
+
+def _directly() -> object:
+    return subprocess.run([_TRUE], check=True)
+
+
+def _server() -> Any:
+    """Start a server; it ends with the worker."""
+    from democrai_sandbox.kernel.spawn import SpawnServer
+
+    return SpawnServer.start()
+
+
+def _order(**confinement: Any) -> Any:
+    from democrai_sandbox.kernel.spawn import SpawnOrder
+
+    return SpawnOrder(_TRUE, (_TRUE,), dict(os.environ), "/", **confinement)
+
+
+def _by_server(order: Any) -> Loop:
+    server = _server()
+
+    def start() -> None:
+        code = server.spawn(order).collect()
+        assert code == 0
+
+    return _timed(start)
+
+
+def plain(bed: Bed) -> Loop:
+    return _by_server(_order()) if bed.guarded else _timed(_directly)
+
+
+add(
+    Case(
+        f"{_TRUE} by the spawn server (to subprocess.run)",
+        plain,
+        limit=PLAIN_LIMIT,
+        wrapped=False,
+        reference=False,
+        parts=SHORT_PARTS,
+        stretch=4,
+    )
+)
+
+
+def _folders(bed: Bed) -> list[str]:
+    """Make so many folders that rules can name."""
+    base = bed.ground.temp / f"spawning-{os.getpid()}"
+    folders = [base / f"rule{number}" for number in range(_RULES - len(_SYSTEM))]
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+    return [str(folder) for folder in folders]
+
+
+_SYSTEM = ("/usr", "/lib", "/bin", "/etc/ld.so.cache")
+
+
+def _launched(bed: Bed) -> Loop:
+    """Run the reference product's launcher; it takes the file with its order away, so each run has one of its own."""
+    rules = [
+        *({"resource_type": "filesystem", "operation": "execute", "target": path} for path in _SYSTEM),
+        *({"resource_type": "filesystem", "operation": "modify", "target": path} for path in _folders(bed)),
+    ]
+    file = bed.ground.temp / f"launch-{os.getpid()}.json"
+    text = json.dumps({"command": [_TRUE], "cwd": None, "env": None, "access": rules})
+
+    def launch() -> None:
+        file.write_text(text)
+        subprocess.run([sys.executable, "-m", _LAUNCHER, str(file)], check=True)
+
+    return _timed(launch)
+
+
+def _confined_order(bed: Bed) -> Any:
+    from democrai_sandbox.kernel.landlock import landlock_support
+    from democrai_sandbox.kernel.spawn import NO_LIMITS, confinement_of, enforcement_of
+
+    wanted = confinement_of((), runtime_execute=_SYSTEM, own_write=_folders(bed), limits=NO_LIMITS)
+    found = enforcement_of(wanted, landlock_support().abi)
+    return _order(plan=found.plan, filter=found.filter, limits=found.limits, cgroup=_cgroup())
+
+
+def _cgroup() -> int:
+    """Answer a descriptor by which a child joins a cgroup; -1 if it may not.
+
+    It is the one that this process is in already, because nothing would clear another one away after a killed worker.
+    The kernel takes the same locks for it.
+    """
+    try:
+        with open("/proc/self/mountinfo") as file:
+            mounts = [line.split() for line in file]
+        root = next(fields[4] for fields in mounts if fields[fields.index("-") + 1] == "cgroup2")
+        with open("/proc/self/cgroup") as file:
+            own = next(line.rstrip("\n").partition("::")[2] for line in file if line.startswith("0::"))
+        return os.open(f"{root}{own.rstrip('/')}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+    except (OSError, StopIteration):
+        return -1
+
+
+def confined(bed: Bed) -> Loop:
+    if bed.is_reference:
+        return _launched(bed)
+    return _by_server(_confined_order(bed)) if bed.guarded else _timed(_directly)
+
+
+_EVERYTHING = f"{_TRUE} with {_RULES} Landlock rules, seccomp and cgroup"
+add(
+    Case(
+        f"{_EVERYTHING} (to subprocess.run)",
+        confined,
+        limit=CONFINED_LIMIT,
+        wrapped=False,
+        reference=False,
+        stretch=4,
+    )
+)
+# The reference product's launcher is an interpreter with all of its imports: one at a time has to do.
+add(Case(f"{_EVERYTHING}, once (to subprocess.run)", confined, cheaper=10.0, wrapped=False, parts=2, samples=5))
+
+
+def large(bed: Bed) -> Loop:
+    """Measure the server's children from an application with much in memory, against those of a small one."""
+    if bed.guarded and not _ballast:
+        block = bytearray(_LARGE)
+        block[::_PAGE] = b"x" * len(range(0, _LARGE, _PAGE))  # touched, so that it is really there
+        _ballast.append(block)
+    return _by_server(_order())
+
+
+add(
+    Case(
+        f"{_TRUE} by the spawn server, from 500 MB in memory (to one from a small process)",
+        large,
+        limit=SIZE_LIMIT,
+        wrapped=False,
+        reference=False,
+        parts=SHORT_PARTS,
+        stretch=4,
+    )
+)
