@@ -49,11 +49,17 @@ class Application:
     def kill(self):
         self.process.kill()
         self.process.wait(30)
+        self._close()
 
     def stop(self):
         counts = ast.literal_eval(self.ask("stop"))
         assert self.process.wait(30) == 0
+        self._close()
         return counts
+
+    def _close(self):
+        self.process.stdin.close()
+        self.process.stdout.close()
 
 
 def is_clean(lab, application):
