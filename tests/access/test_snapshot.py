@@ -126,3 +126,42 @@ def test_many_threads_asking_first_lose_nothing():
         assert wrong == []
         assert ask(later, "https://a.test/7") is not None
         assert ask(later, "https://b.test") is not None
+
+
+def approved(snapshot, now=0, **which):
+    """The targets of the approvals in force."""
+    return sorted(found.target for found in snapshot.approved("network", now, **which))
+
+
+def test_approvals_in_force_are_listed_without_what_is_denied_expired_or_ended():
+    """For those who cannot ask one by one: before the subject has asked for anything, and after."""
+    rows = (
+        row(1, "https://a.test/v1"),
+        row(2, "https://b.test/v1", session="monday"),
+        row(3, "https://c.test", expires=10),
+        row(4, "https://d.test", ended=True),
+        row(5, "https://e.test/v1"),
+        row(6, "https://e.test", effect="denial"),
+        row(7, "*.f.example"),
+        row(8, "*.f.example", effect="denial"),
+        row(9, "*.g.example"),
+        row(10, "https://h.test", subject="other"),
+    )
+    snapshot = Snapshot().changed(Changes(1, rows))
+    mine = ["*.g.example", "https://a.test/v1", "https://b.test/v1", "https://c.test"]
+    for _ in range(2):
+        assert approved(snapshot, subject=("module", "demo")) == mine
+        assert approved(snapshot, 10, subject=("module", "demo")) == mine[:3]
+        assert approved(snapshot) == sorted([*mine, "https://h.test"])
+        assert approved(snapshot, subject=("module", "none")) == []
+        assert ask(snapshot, "https://a.test/v1/x") == DecisionCode.PERMANENT_APPROVAL
+    assert set(snapshot.subjects) == {("module", "demo"), ("module", "other")}
+    later = snapshot.changed(Changes(2, (row(1, "https://a.test/v1", ended=True),)))
+    assert "https://a.test/v1" not in approved(later)
+    assert "https://a.test/v1" in approved(snapshot)
+
+
+def test_an_approval_that_ends_before_its_subject_has_asked_is_not_listed():
+    """Rows that nobody has looked into are told apart by what came last."""
+    snapshot = Snapshot().changed(Changes(1, (row(1),))).changed(Changes(2, (row(1, ended=True),)))
+    assert approved(snapshot) == []

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -71,9 +72,11 @@ def is_clean(lab, application):
 @needs_netlab
 @pytest.mark.slow
 @pytest.mark.timeout(280)
-def test_swaps_under_load_with_kills_leave_nothing_behind(tmp_path):
+def test_swaps_under_load_with_kills_leave_nothing_behind():
     """What is permitted never fails, what is forbidden never passes, and at the end there is no trace of either."""
-    with Lab() as lab:
+    # A short name: below it there is a socket, whose path has to fit into 108 bytes.
+    with Lab() as lab, tempfile.TemporaryDirectory(dir="/tmp", prefix="soak-") as folder:
+        tmp_path = Path(folder)
         ports = [lab.world.serve("tcp", lab.world.v4).port for _ in range(3)]
         one, other = Application(lab, tmp_path, ports), Application(lab, tmp_path, ports)
         gone, counted = [], []

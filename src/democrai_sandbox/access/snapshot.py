@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from democrai_sandbox.policy import InvalidInputError
+
 from .bulk import no_collection
-from .targets import decision_key, is_network, prefix_of
+from .targets import Reader, decision_key, is_network, prefix_of
 from .values import Effect, Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from .targets import Wanted
     from .values import Changes, DecisionRow
@@ -76,6 +78,11 @@ class _Table:
         prefixes = {prefix_of(key) for key, some in groups.items() if is_network(some[0].resource_type, key)}
         return _Table(kept, max(self._depth, depth), self._prefixes | prefixes)
 
+    def rows(self) -> Iterator[DecisionRow]:
+        """Yield the decisions, expired ones too."""
+        for some in self._rows.values():
+            yield from some
+
     def find(self, wanted: Wanted, session_key: str, now: int) -> Found | None:
         """Return what was decided. The same question is answered from memory until a decision it met expires."""
         asked = (wanted.target, session_key)
@@ -138,6 +145,14 @@ class _Decisions:
         before, found = self._rows, self._tables  # in this order: rows go away after the tables are there
         return _Decisions((*before, *rows)) if found is None else _Decisions((), _built(found, rows))
 
+    def rows(self) -> list[DecisionRow]:
+        """Return the decisions, expired ones too."""
+        rows, tables = self._rows, self._tables  # in this order, see above
+        if tables is not None:
+            return [row for table in tables.values() for row in table.rows()]
+        latest = {row.id: row for row in rows}
+        return [row for row in latest.values() if not row.ended]
+
     def find(self, wanted: Wanted, session_key: str, now: int) -> Found | None:
         """Return what was decided about something."""
         rows, tables = self._rows, self._tables  # in this order, see above
@@ -193,6 +208,48 @@ class Snapshot:
         """
         decisions = self._subjects.get(subject)
         return None if decisions is None else decisions.find(wanted, session_key, now)
+
+    @property
+    def subjects(self) -> tuple[tuple[str, str], ...]:
+        """Kind and name of those about whom something was decided."""
+        return tuple(self._subjects)
+
+    def approved(self, resource_type: str, now: int, subject: tuple[str, str] | None = None) -> Iterator[DecisionRow]:
+        """Yield the approvals in force, of one subject or of all; one whose target is denied as well is none.
+
+        For those who have to know what is allowed before anybody asks, such as an allowlist of the kernel.
+        """
+        for who in self._subjects if subject is None else (subject,):
+            decisions = self._subjects.get(who)
+            if decisions is not None:
+                yield from _in_force(decisions, resource_type, now)
+
+
+def _in_force(decisions: _Decisions, resource_type: str, now: int) -> Iterator[DecisionRow]:
+    found = [
+        row
+        for row in decisions.rows()
+        if row.resource_type == resource_type and (row.expires_at is None or row.expires_at > now)
+    ]
+    denied = {
+        (row.operation, decision_key(row.resource_type, row.target)) for row in found if row.effect == Effect.DENIAL
+    }
+    reader = Reader()
+    for row in found:
+        if row.effect != Effect.APPROVAL or (row.operation, decision_key(row.resource_type, row.target)) in denied:
+            continue
+        if not denied or not _is_denied(decisions, reader, row, now):
+            yield row
+
+
+def _is_denied(decisions: _Decisions, reader: Reader, row: DecisionRow, now: int) -> bool:
+    """Tell whether a wider denial takes an approval back."""
+    try:
+        wanted = reader.read(str(row.resource_type), str(row.operation), row.target)
+    except InvalidInputError:
+        return False  # a pattern: what is asked for later is covered by the denial, or not
+    found = decisions.find(wanted, row.session_key, now)
+    return found is not None and found.code == DENIED
 
 
 def _built(tables: dict[tuple[str, str], _Table], rows: Iterable[DecisionRow]) -> dict[tuple[str, str], _Table]:

@@ -14,6 +14,7 @@ from . import doors
 from .ai.running import AiRuntime
 from .ai.tooling import Tooling
 from .children import Children, Rights
+from .confinement.assembly import Confinement
 from .engines import InstalledRuntime
 from .extensions import discover
 from .hosting import WorkerHost
@@ -33,7 +34,7 @@ from .store import RuntimeStore
 from .tasks import TaskRuntime, TaskService
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Self
 
     from democrai_sandbox.access import Access
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from .ai.assets import Asset
     from .ai.calling import Body
     from .ai.interface import Model
+    from .confinement.interface import KernelLayer
     from .extensions import Extension
     from .modules import LoadedModule
     from .settings import RuntimeSettings
@@ -66,29 +68,45 @@ class Runtime:
         protected_paths: Iterable[str] = (),
         recorder: DenialRecorder | None = None,
         observer: EndpointObserver | None = None,
+        kernel: KernelLayer | None = None,
+        endpoints: Mapping[str, str] | Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
         """Read the manifests, settle the guard, and open the doors. Nothing of an extension runs yet.
 
         ``protected_paths`` are the host's own files, such as its configuration and the database of the access service.
+        ``kernel`` is the kernel layer of this application, prepared already: with it, processes are confined below
+        Python. ``endpoints`` are the remote services of the host's own configuration, URLs by name, which the egress
+        allowlist lets through.
         """
         preload()
-        shut = (*settings.protected, *protected_paths)
-        configure_guard(decider=access.service, recorder=recorder, observer=observer, protected_paths=shut)
         self.settings = settings
         self._recorder = recorder
         self.access = access
         self.registry = discover(settings)
         self.store = RuntimeStore(access.store.database)
+        self.confinement = Confinement(kernel, access, settings, self.registry, owned=self._own_places)
+        self._endpoints = endpoints or {}
+        own = (*protected_paths, *self.confinement.protected)
+        shut = (*settings.protected, *own)
+        watching = self.confinement.observer(observer)
+        configure_guard(decider=access.service, recorder=recorder, observer=watching, protected_paths=shut)
         self.output = Output()
         self._declarations = Declarations()
-        self._workers = WorkerHost(access.service, self.output, recorder)
-        self.children = Children(Rights(access.service, owned=self._own_places), home_of=settings.data_of)
-        self._isolated = Workers(settings, self._workers, protected=shut, on_end=self.children.stop_of)
+        self._workers = WorkerHost(access.service, self.output, recorder, self.confinement.observe)
+        self.children = Children(
+            Rights(access.service, owned=self._own_places),
+            launcher=self.confinement.launcher,
+            home_of=settings.data_of,
+            longest=self.confinement.longest,
+        )
+        self._isolated = Workers(
+            settings, self._workers, protected=shut, on_end=self.children.stop_of, confinement=self.confinement
+        )
         self.modules = ModuleRuntime(settings, self.registry, self._declarations)
         self.tasks = TaskRuntime(self.store, self.modules.call, node=access.bus.node)
         self._task_service = TaskService(self.tasks)
-        self.engines = self._installed(ManifestKind.ENGINE, tuple(protected_paths))
-        self.extractors = self._installed(ManifestKind.EXTRACTOR, tuple(protected_paths))
+        self.engines = self._installed(ManifestKind.ENGINE, own)
+        self.extractors = self._installed(ManifestKind.EXTRACTOR, own)
         self._tooling = Tooling()
         self.ai = AiRuntime(models, activate=self._activate, apart=self._apart)
         self.mcp = McpRuntime(self.store, access.service)
@@ -100,6 +118,7 @@ class Runtime:
         if self.settings.capture_output:
             divert_output()
         self._undo_reports = watch_reports(asyncio.get_running_loop())
+        self.confinement.follow(self.store, self._endpoints)
         self.children.open()
         self.mcp.open()
         self.media.open()
@@ -151,6 +170,7 @@ class Runtime:
             self._workers,
             configuration=self.store.settings,
             decider=self.access.service,
+            confinement=self.confinement,
             protected=protected,
         )
 

@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     from democrai_sandbox.guard import Decider
     from democrai_sandbox.manifests import ManifestKind
 
+    from .confinement.assembly import Confinement
     from .extensions import Extension, Registry
     from .installs.interface import InstallStatus, Progress, Reporter
     from .installs.plan import Installed
     from .settings import RuntimeSettings
-    from .worker.interface import Host, Starter
+    from .worker.interface import Host, Starter, WorkerSpec
 
 METHOD = "method"
 _NOBODY = Identity()
@@ -67,12 +68,14 @@ class InstalledRuntime:
         configuration: Callable[[str, str], Mapping[str, Any]] | None = None,
         decider: Decider | None = None,
         starter: Starter | None = None,
+        confinement: Confinement | None = None,
         protected: tuple[str, ...] = (),
         sensitive_imports: tuple[str, ...] = (),
         look_seconds: float = 2.0,
     ) -> None:
         """Take what was found. ``configuration(kind, name)`` reads what is stored for one, and may block.
 
+        ``confinement`` says how processes are started where the kernel confines them; ``starter`` how they are else.
         ``look_seconds`` is how old a reading of the configuration may be before a call looks again.
         """
         self.kind = kind
@@ -81,7 +84,9 @@ class InstalledRuntime:
         self._host = host
         self._configuration = configuration or (lambda *_: _NO_CONFIGURATION)
         self._decider = decider
-        self._starter: Starter = starter or PlainStarter()
+        self._confinement = confinement
+        by_host = None if confinement is None else confinement.host_starter()
+        self._starter: Starter = starter or by_host or PlainStarter()
         self._protected = (*settings.protected, *protected)
         self._sensitive = sensitive_imports
         self._look_seconds = look_seconds
@@ -251,13 +256,19 @@ class InstalledRuntime:
             use.end()
             raise
         spec = spec._replace(protected=self._protected, sensitive_imports=self._sensitive)
-        worker = Worker(spec, self._host, starter=self._starter)
+        worker = self._made(installer.extension, spec)
         running = self._running[name] = _Running(worker, use, installed.folder, configuration)
         if old is not None:
             task = asyncio.create_task(_retire(old, self._settings.call_timeout))
             self._retiring.add(task)
             task.add_done_callback(self._retiring.discard)
         return running
+
+    def _made(self, extension: Extension, spec: WorkerSpec) -> Worker:
+        if self._confinement is None:
+            return Worker(spec, self._host, starter=self._starter)
+        confined, starter, rights = self._confinement.worker(extension, spec)
+        return Worker(confined, self._host, starter=starter or self._starter, rights=rights)
 
     def _found(self) -> Mapping[str, Extension]:
         return {extension.name: extension for extension in self._registry if extension.kind is self.kind}
@@ -268,7 +279,12 @@ class InstalledRuntime:
         known = self._installers.get(name)
         if known is None:
             known = self._installers[name] = Installer(
-                extension, self._settings, self._starter, decider=self._decider, protected=self._protected
+                extension,
+                self._settings,
+                self._starter,
+                decider=self._decider,
+                protected=self._protected,
+                confinement=self._confinement,
             )
         return known
 

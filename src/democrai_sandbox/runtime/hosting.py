@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.guard import AccessQuestion, Decider, DenialRecorder
     from democrai_sandbox.policy import AccessDecision
 
+    from .confinement.observing import Told
     from .output import Output
 
 _log = logging.getLogger(__name__)
@@ -23,8 +24,18 @@ _log = logging.getLogger(__name__)
 class WorkerHost:
     """Answers workers. What they say of themselves has been held against what the host knows before it comes here."""
 
-    def __init__(self, decider: Decider, output: Output, recorder: DenialRecorder | None = None) -> None:
-        """Decide as for this process, and keep what workers print where that of others is kept."""
+    def __init__(
+        self,
+        decider: Decider,
+        output: Output,
+        recorder: DenialRecorder | None = None,
+        observe: Callable[[Told], None] | None = None,
+    ) -> None:
+        """Decide as for this process, and keep what workers print where that of others is kept.
+
+        ``observe`` opens the way for a connection of a worker, where something below Python has to.
+        """
+        self._observe = observe
         self._decider = decider
         self._output = output
         self._recorder = recorder
@@ -54,6 +65,11 @@ class WorkerHost:
         """Keep what a worker wrote."""
         del stream
         self._output.add(label, text)
+
+    def observe(self, told: Told) -> None:
+        """Have the way opened for a connection of a worker."""
+        if self._observe is not None:
+            self._observe(told)
 
     def denied(self, label: str, denial: SandboxDenied) -> None:
         """Take note of a denial inside a worker."""

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from democrai_sandbox.manifests import ModuleManifest, ToolDeclaration
     from democrai_sandbox.policy import Subject
 
+    from .confinement.assembly import Confinement
     from .extensions import Extension
     from .settings import RuntimeSettings
-    from .worker.interface import Host, Starter
+    from .worker.interface import Host
 
 
 class Workers:
@@ -32,7 +33,7 @@ class Workers:
         *,
         protected: tuple[str, ...],
         on_end: Callable[[str], None] | None = None,
-        starter: Starter | None = None,
+        confinement: Confinement | None = None,
     ) -> None:
         """Take what no subject may reach, as this process's own guard was told.
 
@@ -41,7 +42,7 @@ class Workers:
         self._settings = settings
         self._host = host
         self._protected = protected
-        self._starter = starter
+        self._confinement = confinement
         self._on_end = on_end
         self._workers: dict[str, Worker] = {}
 
@@ -84,8 +85,14 @@ class Workers:
             start_timeout=self._settings.load_timeout,
             call_timeout=self._settings.call_timeout,
         )
-        worker = self._workers[spec.label] = Worker(spec, self._host, starter=self._starter, on_end=self._on_end)
+        worker = self._workers[spec.label] = self._made(extension, spec)
         return worker
+
+    def _made(self, extension: Extension, spec: WorkerSpec) -> Worker:
+        if self._confinement is None:
+            return Worker(spec, self._host, on_end=self._on_end)
+        confined, starter, rights = self._confinement.worker(extension, spec)
+        return Worker(confined, self._host, starter=starter, on_end=self._on_end, rights=rights)
 
     def access_changed(self) -> None:
         """Have the guards in the workers ask again. From any thread."""

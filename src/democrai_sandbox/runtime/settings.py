@@ -7,6 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from democrai_sandbox.manifests.limits import NO_LIMITS, Limits, limit_problems
 from democrai_sandbox.policy import InvalidInputError, Problem, Subject, SubjectKind
 
 if TYPE_CHECKING:
@@ -55,9 +56,12 @@ class RuntimeSettings:
     capture_output: bool = True
     """Keep what extensions print for the host to read, instead of letting it through to its own output."""
 
+    limits: Limits = NO_LIMITS
+    """How much each process of an extension may use; where its manifest says less, that counts."""
+
     def __post_init__(self) -> None:
         """Refuse what makes no sense, all at once."""
-        problems = [*self._path_problems(), *self._isolation_problems()]
+        problems = [*self._path_problems(), *self._isolation_problems(), *limit_problems(self.limits)]
         problems += [
             Problem(f"/{name}", "expected a positive number of seconds")
             for name in ("call_timeout", "load_timeout")

@@ -168,6 +168,8 @@ class ChildResult(NamedTuple):
     truncated: bool
     """Whether it wrote more than was kept."""
     timed_out: bool
+    unenforced: tuple[str, ...] = ()
+    """What the kernel could not keep of the rules of whoever started it, in words; empty without a kernel layer too."""
 
     @property
     def text(self) -> str:
@@ -292,7 +294,8 @@ async def _ended(handle: str) -> ChildResult:
         raise
     if failure:
         raise RuntimeServiceFailed(f"the program could not be run: {failure}")
-    return ChildResult(*facts)
+    result = ChildResult(*facts)
+    return result._replace(unenforced=tuple(result.unenforced))  # a list when it came from another process
 
 
 def _stop(handle: str) -> None:

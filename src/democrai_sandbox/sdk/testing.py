@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.errors import SandboxDenied
     from democrai_sandbox.guard import AccessQuestion
+    from democrai_sandbox.runtime.confinement.observing import Told
 
 T = TypeVar("T")
 
@@ -283,6 +284,9 @@ class _Host:
 
     def denied(self, label: str, denial: SandboxDenied) -> None:
         """Denials are in the book already, and what code was told is raised in it."""
+
+    def observe(self, told: Told) -> None:
+        """Nothing below Python has to be opened for a connection."""
 
 
 def _section(manifest: Any) -> Section:

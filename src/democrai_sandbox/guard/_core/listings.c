@@ -359,11 +359,18 @@ static bool layout_fits(PyObject *posix)
         return false;
     }
     fields_offset = name;
-    int fd = open("/proc/self", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool fits = fd >= 0 && entry_fits(posix, PyUnicode_FromString("/proc/self"), AT_FDCWD) &&
-                entry_fits(posix, PyLong_FromLong(fd), fd);
-    close(fd);
-    return fits;
+    /* A process that the kernel confines may not look into /proc, not even into its own part of it. */
+    static const char *const folders[] = {"/proc/self", "/usr", "/"};
+    for (size_t i = 0; i < sizeof(folders) / sizeof(*folders); i++) {
+        int fd = open(folders[i], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fd >= 0) {
+            bool fits = entry_fits(posix, PyUnicode_FromString(folders[i]), AT_FDCWD) &&
+                        entry_fits(posix, PyLong_FromLong(fd), fd);
+            close(fd);
+            return fits;
+        }
+    }
+    return false;
 }
 
 int listings_ready(void)

@@ -174,16 +174,16 @@ static int apply_filter(Order *order)
     return result > 0 ? -ESRCH : (int)result;
 }
 
-/* An ignored signal would stay ignored in the program, and a blocked one blocked. */
+/* An ignored signal would stay ignored in the program, and a blocked one blocked. By the kernel's own calls, because
+ * the library keeps two signals to itself, which may be inherited ignored all the same. Its struct is a few words, and
+ * SIG_DFL, no flags and no mask are all zero wherever they lie in it. */
 static int reset_signals(Order *order)
 {
-    struct sigaction ordinary = {.sa_handler = SIG_DFL};
+    const uint64_t ordinary[8] = {0}, none = 0;
     for (int number = 1; number <= SIGNALS; number++) {
-        sigaction(number, &ordinary, NULL); /* some are not to be had: those cannot be ignored either */
+        syscall(SYS_rt_sigaction, number, ordinary, NULL, sizeof none); /* not for two that cannot be ignored either */
     }
-    sigset_t none;
-    sigemptyset(&none);
-    return sigprocmask(SIG_SETMASK, &none, NULL) < 0 ? -errno : 0;
+    return syscall(SYS_rt_sigprocmask, SIG_SETMASK, &none, NULL, sizeof none) < 0 ? -errno : 0;
 }
 
 /* Late: the kernel forgets it when credentials change. A parent that has ended by now sends no signal any more. */

@@ -24,6 +24,7 @@ Reason = Literal[
     "not_a_descendant",
     "not_privileged",
     "not_the_parent",
+    "other_network",
     "policy_invalid",
     "policy_missing",
     "policy_mode",

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 PREFIX = "democrai_os_sandbox_"
 _MARK = "trusted.democrai"
 _EMPTY_SECONDS = 3.0
+_REMOVED = frozenset({errno.ENOENT, errno.ENODEV})
+"""What a file of a group says that is gone, perhaps since it was opened."""
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 _MOUNT_FIX = "mount it: mount -t cgroup2 none /sys/fs/cgroup (or /sys/fs/cgroup/unified beside the older kind)"
 _WRITABLE_FIX = "mount the tree writable for the helper: mount -o remount,rw"
@@ -181,17 +183,18 @@ class Cgroup:
         """Tell whether a living process is in it or in a group inside it."""
         try:
             return "populated 1" in (self._folder / "cgroup.events").read_text()
-        except OSError:
-            return False
+        except OSError as error:
+            return error.errno not in _REMOVED  # who cannot look does not know that it is empty
 
     def kill(self, seconds: float = _EMPTY_SECONDS) -> bool:
-        """Kill everything in it and inside it, and tell whether it is empty then."""
+        """Kill everything in it and inside it, and tell whether it is empty then: only then may its rules go."""
         try:
             self._write("cgroup.kill", "1")
         except FileNotFoundError:
             self._kill_one_by_one(time.monotonic() + seconds)
-        except OSError:
-            pass  # removed meanwhile
+        except OSError as error:
+            if error.errno not in _REMOVED:  # no descriptors left, for instance: nobody was killed
+                return False
         return self._empty(seconds)
 
     def remove(self) -> bool:

@@ -12,7 +12,7 @@ from .cgroups import find_tree
 from .children import Children, ChildSet
 from .commands import Commands
 from .filters import APPLICATION
-from .members import Members, step_out
+from .members import Members, same_network, step_out
 from .resolving import FRESH_SECONDS, Resolution, Resolver, name_servers
 from .ruling import Ruling, Wanted
 from .sweeping import lives, mark_of, process_namespace, sweep
@@ -57,6 +57,7 @@ class Enforcer:
         """Return warnings; refuse when nothing can be enforced on this machine at all."""
         if os.geteuid() != 0:
             raise Refused("not_privileged", "the helper does not run as root", "start it through sudo or pkexec")
+        same_network(self._owner.pid)
         group = self._group()
         step_out(find_tree(), group)
         self._ruling.take_over()
@@ -79,6 +80,7 @@ class Enforcer:
 
     def apply(self, policy: Policy, pid: int) -> dict[str, Any]:
         """Put a policy in force, then move the process in; return the fields of the answer."""
+        same_network(pid)
         with self._or_as_before():
             self._policy = policy
             answer = self._enforce(patient=False)
@@ -143,7 +145,7 @@ class Enforcer:
         """Remove the rules, and move the members to where they came from. Children end: they are not set free."""
         group = self._group()
         for each in self._inherited().sets:
-            each.cgroup.kill()
+            _end(each.cgroup)
         moved = self._members.move_out(group)
         self._ruling.clear()
         removed = group.remove()
@@ -153,7 +155,7 @@ class Enforcer:
     def remove(self) -> None:
         """End the members, then remove the rules and the control group: the application is gone."""
         group = self._group()
-        group.kill()
+        _end(group)
         self._ruling.clear()
         self._forget()
         if not group.remove():
@@ -274,11 +276,11 @@ class Enforcer:
             raise
 
     def _let_go(self, sets: Sequence[ChildSet]) -> None:
-        """Remove sets: what is in them ends, then the rules go, then the group."""
+        """Remove sets: what is in them ends, then the rules go, then the group. Where it does not end, all stays."""
+        sets = [each for each in sets if each.cgroup.kill()]
         if not sets:
             return
         for each in sets:
-            each.cgroup.kill()
             self._inherited().drop(each)
         self._install()
         for each in sets:
@@ -286,6 +288,13 @@ class Enforcer:
 
     def _forget(self) -> None:
         self._policy, self._children, self._resolution = None, None, _NOTHING
+
+
+def _end(group: Cgroup) -> None:
+    """End what is in a group; while something of it may live, its rules stay."""
+    if not group.kill():
+        text = f"the members of the control group {group.path} could not be ended; their rules stay"
+        raise Refused("busy", text, "try again; what still lives then is ended by the next helper")
 
 
 def _check_number(allowed: frozenset[Allow]) -> None:

@@ -134,6 +134,8 @@ class Filter:
         chains = {held.chain for held in after.values()}
         for stray in self._strays:
             self._end(change, stray, drop=stray.chain not in chains)
+        if change and after.get(APPLICATION) is self._held.get(APPLICATION):
+            self._renew_jump(change)  # whoever has flushed the filter has not told us
         if change:
             self._table.commit(change)
         self._held, self._strays = after, ()
@@ -149,15 +151,22 @@ class Filter:
             chain = self._owner.chain("B" if held is not None and held.chain == self._owner.chain("A") else "A")
         spec = jump(part.group, self._owner, chain)
         change.define(chain, part.allowed)
-        same_way = held is not None and held.part is not None and held.part[:2] == part[:2] and held.chain == chain
-        if held is not None and not same_way:
+        if held is not None:
+            # Also where the same one comes back: a jump that somebody has removed is noticed, since the change fails.
             for old in held.specs:
                 change.delete(old)
             if held.chain != chain:
                 change.drop(held.chain)
-        if not same_way:
-            change.insert(spec)
+        change.insert(spec)
         return _Held(chain, (spec,), part)
+
+    def _renew_jump(self, change: Change) -> None:
+        """Put the application's jump in its place again. Where it is not there any more, the change fails."""
+        held = self._held.get(APPLICATION)
+        if held is not None and held.part is not None:
+            for spec in held.specs:
+                change.delete(spec)
+                change.insert(spec)
 
     def _end(self, change: Change, held: _Held, *, drop: bool = True) -> None:
         for spec in held.specs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from .answers import Refused
 
 _STDERR = 2
+_LONGEST = select.PIPE_BUF - 1
+"""What a pipe takes whole when it takes anything."""
 
 
 class Journal:
@@ -37,6 +40,10 @@ class Journal:
         self._write(json.dumps(refused.answer()))
 
     def _write(self, text: str) -> None:
-        line = text.replace("\r", " ").replace("\n", " ").encode("utf-8", "backslashreplace") + b"\n"
+        line = text.replace("\r", " ").replace("\n", " ").encode("utf-8", "backslashreplace")[:_LONGEST] + b"\n"
         with self._lock, suppress(OSError):
-            os.write(_STDERR, line)
+            # Whoever holds the other end of a full pipe and does not read it would hold the helper.
+            poll = select.poll()
+            poll.register(_STDERR, select.POLLOUT)
+            if poll.poll(0):
+                os.write(_STDERR, line)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from .answers import Refused
 from .cgroups import Cgroup
+from .processes import network_of, own_network
 
 if TYPE_CHECKING:
     from .cgroups import Tree
@@ -30,6 +31,7 @@ class Members:
         """
         if pid == os.getpid():
             raise Refused("bad_request", "the helper cannot be moved into the group that it keeps", "name another")
+        same_network(pid)
         path = tree.path_of(pid)
         if not _is_inside(group, path):
             self._origins[pid] = path or tree.mount
@@ -47,6 +49,13 @@ class Members:
                         break
         self._origins.clear()
         return moved
+
+
+def same_network(pid: int) -> None:
+    """Refuse a process in another network than the rules are in: they would be listed, and hold nothing of its."""
+    if network_of(pid) not in {None, own_network()}:
+        text = f"process {pid} is in another network (namespace) than the helper, whose rules would not hold it"
+        raise Refused("other_network", text, "start the helper in the network of the application")
 
 
 def step_out(tree: Tree, group: Cgroup) -> None:

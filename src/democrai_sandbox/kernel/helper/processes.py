@@ -69,6 +69,26 @@ def cgroup_of(pid: int) -> str:
     return next((line[len("0::") :] for line in lines if line.startswith("0::")), "")
 
 
+def network_of(pid: int) -> tuple[int, int] | None:
+    """Return which network a process is in; nothing when this process may not look (CAP_SYS_PTRACE)."""
+    return _network(_PROC / str(pid), pid)
+
+
+def own_network() -> tuple[int, int] | None:
+    """Return which network the calling thread is in."""
+    return _network(_PROC / "thread-self", os.getpid())
+
+
+def _network(folder: Path, pid: int) -> tuple[int, int] | None:
+    try:
+        found = (folder / "ns" / "net").stat()
+    except PermissionError:
+        return None
+    except OSError:
+        raise gone(pid) from None
+    return found.st_dev, found.st_ino
+
+
 class Handle:
     """A process held by a descriptor, so that its number cannot come to mean another one unnoticed.
 

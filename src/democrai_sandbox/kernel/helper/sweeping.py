@@ -6,12 +6,13 @@ application in a comment, and its control group in an attribute.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .answers import Refused
 from .cgroups import find_tree
-from .processes import facts
+from .processes import HIGHEST_PID, facts
 from .tables import Change, Owner, application_of, tables
 
 if TYPE_CHECKING:
@@ -43,11 +44,11 @@ def sweep(commands: Commands) -> dict[str, Any]:
         problems.append(str(refused))
     # In this order: nothing lives for a moment without its rules, and no rule is left for a group that is gone (with
     # the older kind of iptables, such a one blocks every change of the filter).
-    for _, group in groups:
-        group.kill()
+    living = frozenset(pid for pid, group in groups if not group.kill())
+    problems.extend(f"the members that application {pid} has left could not be ended" for pid in sorted(living))
     try:
         for table in tables(commands)[0]:
-            chains[table.family.value] = sweep_table(table)
+            chains[table.family.value] = sweep_table(table, living)
     except Refused as refused:
         problems.append(str(refused))
     removed = [pid for pid, group in groups if group.remove()]
@@ -59,14 +60,17 @@ def lives(owner: Owner) -> bool:
     try:
         return facts(owner.pid).start_time == owner.start_time and _exists(owner.pid)
     except Refused:
-        return False
+        return _answers(owner.pid)
 
 
-def sweep_table(table: Table) -> list[str]:
-    """Remove the chains of dead applications and what leads to them; return their names."""
+def sweep_table(table: Table, living: frozenset[int] = frozenset()) -> list[str]:
+    """Remove the chains of dead applications and what leads to them; return their names.
+
+    The rules of those of which members are ``living`` stay.
+    """
     for attempt in range(_ATTEMPTS):
         listing = table.read()
-        dead = dead_chains(listing)
+        dead = {chain for chain in dead_chains(listing) if application_of(chain) not in living}
         if not dead:
             return []
         change = Change()
@@ -114,4 +118,21 @@ def _exists(pid: int) -> bool:
         # A process whose first thread has ended looks dead while others still run.
         return not facts(pid).dead or len([*Path(f"/proc/{pid}/task").iterdir()]) > 1
     except (Refused, OSError):
+        return _answers(pid)
+
+
+def _answers(pid: int) -> bool:
+    """Tell whether there is a process of that number, of which nothing can be read.
+
+    Where ``/proc`` hides the processes of others (``hidepid``), or descriptors have run out, all would seem dead, and
+    the living be swept.
+    """
+    if not 0 < pid <= HIGHEST_PID:
         return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 _NETWORK = Path("/proc/sys/net")
 _WAIT_SECONDS = "10"
 _INSTALL_FIX = "install iptables (the packages iptables or iptables-nft)"
-_MODULES_FIX = "load the modules of the kernel which the rules need: xt_cgroup, xt_comment, nf_conntrack, ipt_REJECT"
+_MODULES_FIX = (
+    "load the modules of the kernel which the rules need: xt_cgroup, xt_addrtype, xt_comment, nf_conntrack, ipt_REJECT"
+)
 _CHAIN = re.compile(r"DEMOCRAI_OS_(?P<pid>[0-9]+)_(?P<part>A|B|S[0-9]+)")
 _JUMP = re.compile(rf"-A OUTPUT (?P<spec>(?:.* )?-j (?P<chain>{_CHAIN.pattern}))")
 _COMMENT = re.compile(r'--comment "democrai (?P<pid>[0-9]+) (?P<start>[0-9]+) (?P<space>[0-9]+)"')
@@ -103,6 +105,9 @@ def jump(group: str, owner: Owner, chain: str) -> str:
 def chain_rules(allowed: Iterable[Allow]) -> list[str]:
     """Return the rules of a chain, in order."""
     return [
+        # Any user may send IPv6 from an address that is another's (IPV6_FREEBIND): two such packets look like a
+        # question and its answer. Not rejected: the error, with the packet in it, would go to that other.
+        "-m addrtype ! --src-type LOCAL -j DROP",
         # Answers to whoever connected to us. Only of that direction: what we have begun ourselves is asked anew with
         # every packet, so that a connection ends when its permission does.
         "-m conntrack --ctstate ESTABLISHED --ctdir REPLY -j RETURN",

@@ -24,6 +24,8 @@ class Order(NamedTuple):
     mark: str
     """Is in the environment of the child and of all that it starts, unless they clear it."""
     with_input: bool = False
+    readable: tuple[str, ...] = ()
+    """What was checked for it to read: the folder in which it begins, if the caller named one."""
 
 
 class Child(Protocol):
@@ -36,6 +38,12 @@ class Child(Protocol):
     stderr: int
     ended: int
     """A descriptor that is readable once the program has ended."""
+    unenforced: tuple[str, ...]
+    """What a launcher that confines could not keep of what the caller's rules say, in words."""
+    timed_out: bool
+    """Whether the launcher ended it because its time was up; known after ``collect``."""
+    failure: str
+    """Why nothing can be said about how it ended, if that is so; known after ``collect``."""
 
     def signal_group(self, number: int) -> None:
         """Send a signal to the program and its group. Not after ``collect``: its number may be another's then."""
@@ -50,5 +58,5 @@ class Launcher(Protocol):
     """Starts programs. Called on a thread of its own, outside any guard."""
 
     def start(self, order: Order) -> Child:
-        """Start it, or raise ``OSError``."""
+        """Start it, or raise ``OSError``; ``KernelLayerError`` when what was to confine it does not work."""
         ...

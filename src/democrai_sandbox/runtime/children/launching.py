@@ -21,6 +21,10 @@ class PopenLauncher:
 class PopenChild:
     """A child of this process."""
 
+    unenforced: tuple[str, ...] = ()
+    timed_out = False
+    failure = ""
+
     def __init__(self, order: Order) -> None:
         """Start it in a session of its own, so that its group can be ended without ours."""
         self._process = subprocess.Popen(  # noqa: S603 - program and environment were checked, and there is no shell

@@ -57,9 +57,19 @@ class Orders:
     """Makes orders for callers."""
 
     def __init__(
-        self, rights: Rights, settings: ChildrenSettings, home_of: Callable[[Subject], str], host: Mapping[str, str]
+        self,
+        rights: Rights,
+        settings: ChildrenSettings,
+        home_of: Callable[[Subject], str],
+        host: Mapping[str, str],
+        *,
+        longest: Callable[[RawView | None], float | None] = lambda _view: None,
     ) -> None:
-        """``home_of`` gives the folder of a subject's own data, in which its children begin."""
+        """``home_of`` gives the folder of a subject's own data, in which its children begin.
+
+        ``longest`` gives the seconds that a child of this caller may run at most, if its manifest or the host says.
+        """
+        self._longest = longest
         self._rights = rights
         self._settings = settings
         self._home_of = home_of
@@ -77,8 +87,9 @@ class Orders:
         mark = hexlify(urandom(16)).decode()
         environment = child_environment(view, given, base=self._base, home=home, mark=mark)
         data = _input(wanted.get("input"))
-        order = Order(program, words, environment, folder, view, mark, with_input=data is not None)
-        return order, self._limits(wanted), data or b""
+        named = () if wanted.get("cwd") is None else (folder,)
+        order = Order(program, words, environment, folder, view, mark, with_input=data is not None, readable=named)
+        return order, self._limits(view, wanted), data or b""
 
     def _home(self, view: RawView | None) -> str:
         if view is None:
@@ -115,9 +126,12 @@ class Orders:
             raise InvalidInputError.of(f"{real!r} is no program", pointer="/argv/0")
         return real
 
-    def _limits(self, wanted: Mapping[str, Any]) -> Limits:
+    def _limits(self, view: RawView | None, wanted: Mapping[str, Any]) -> Limits:
         settings = self._settings
         timeout = _number(wanted.get("timeout"), settings.timeout, settings.longest_timeout, "/timeout")
+        longest = self._longest(view)
+        if longest is not None:
+            timeout = min(timeout, longest)
         largest = settings.largest_output_limit
         stdout = _number(wanted.get("stdout_limit"), settings.output_limit, largest, "/stdout_limit")
         stderr = _number(wanted.get("stderr_limit"), settings.output_limit, largest, "/stderr_limit")

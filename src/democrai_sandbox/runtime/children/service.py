@@ -44,11 +44,15 @@ class Children:
         launcher: Launcher | None = None,
         home_of: Callable[[Subject], str] | None = None,
         host_environment: Mapping[str, str] | None = None,
+        longest: Callable[[RawView | None], float | None] = lambda _view: None,
     ) -> None:
-        """``home_of`` gives the folder of a subject's own data; the environment is read now, before any guard."""
+        """``home_of`` gives the folder of a subject's own data; the environment is read now, before any guard.
+
+        ``longest`` gives the seconds that a child of a caller may run, where a limit says.
+        """
         self._settings = settings or ChildrenSettings()
         host = dict(os.environ) if host_environment is None else host_environment
-        self._orders = Orders(rights, self._settings, home_of or (lambda _subject: ""), host)
+        self._orders = Orders(rights, self._settings, home_of or (lambda _subject: ""), host, longest=longest)
         self._launcher = launcher or PopenLauncher()
         self._running: dict[str, Running] = {}
         self._lock = threading.Lock()

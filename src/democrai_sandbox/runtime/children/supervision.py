@@ -13,6 +13,8 @@ from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
+from democrai_sandbox.errors import KernelLayerError
+
 from .remains import end_remains
 
 if TYPE_CHECKING:
@@ -49,6 +51,8 @@ class Finished(NamedTuple):
     stderr: bytes = b""
     truncated: bool = False
     timed_out: bool = False
+    unenforced: tuple[str, ...] = ()
+    """What nothing below Python kept of the caller's rules, where a launcher was to."""
     failure: str = ""
 
 
@@ -109,7 +113,7 @@ class Supervision:
         """Start the child, and return when nothing of it is left."""
         try:
             child = self._launcher.start(self._order)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, KernelLayerError) as error:
             self._close_wake()
             return Finished(failure=str(getattr(error, "strerror", None) or error))
         pump = _Pump(child, self._given, self._outputs, self._woken)
@@ -125,7 +129,8 @@ class Supervision:
             pump.close()
             self._close_wake()
         out, err = self._outputs
-        return Finished(returncode, out.kept, err.kept, out.truncated or err.truncated, timed_out)
+        truncated, too_late = out.truncated or err.truncated, timed_out or child.timed_out
+        return Finished(returncode, out.kept, err.kept, truncated, too_late, child.unenforced, child.failure)
 
     def _watch(self, pump: _Pump) -> bool:
         """Wait for the end of the program; return whether time was up first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import shutil
 import sys
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.guard import AccessQuestion, child_environment
 from democrai_sandbox.guard.contexts import make_guard
+from democrai_sandbox.manifests.limits import NO_LIMITS, Limits
 from democrai_sandbox.policy import AccessDecision, AccessRule, Operation, ResourceType, rules_for_paths
+from democrai_sandbox.runtime.confinement.interface import Whose
 from democrai_sandbox.runtime.inherited import host_environment
 
 from . import runner
@@ -26,9 +29,12 @@ from .progress import step_of
 from .start import Facts, write_start_files
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from democrai_sandbox.guard import Decider
     from democrai_sandbox.manifests import Install
     from democrai_sandbox.policy import Subject
+    from democrai_sandbox.runtime.confinement.assembly import Confinement
     from democrai_sandbox.runtime.worker.interface import Identity, Starter
 
 _PACKAGE = Path(__file__).parents[2]
@@ -65,6 +71,8 @@ class Builder:
     report: Reporter
     protected: tuple[str, ...] = ()
     decider: Decider | None = None
+    confinement: Confinement | None = None
+    limits: Limits = NO_LIMITS
     timeout: float = 1800.0
     caller: Identity | None = None
     _packages: list[str] = field(default_factory=list)
@@ -96,13 +104,16 @@ class Builder:
         pip = await asyncio.to_thread(find_pip, self.place.tools)
         configuration = await read_configuration(self.starter, pip)
         facts = self._facts(pip, site)
-        environment = self._environment(configuration, facts, site)
+        rules = self._rules(configuration, facts)
+        environment = self._environment(configuration, rules, facts, site)
+        whose = self._whose(rules, facts)
         start_files = write_start_files(site.packages, facts)
         start_pip = [_interpreter(), "-I", "-S", "-X", "utf8", runner.__file__, json.dumps(facts)]
         install = ["install", *_options(configuration), "--", *plan.requirements]
-        await self._run(start_pip, install, environment, site, lock)
-        self.report(Progress(Stage.VERIFY.value, "Checking that the packages fit together"))
-        await self._run(start_pip, ["verify"], environment, site, lock)
+        async with self._starting(whose) as starter:
+            await self._run(starter, [*start_pip, *install], environment, site, lock)
+            self.report(Progress(Stage.VERIFY.value, "Checking that the packages fit together"))
+            await self._run(starter, [*start_pip, "verify"], environment, site, lock)
         # What the build wrote is there to be read; that it led the reader elsewhere would make it more than that.
         place = self.place.environments.resolve()
         if site.packages.resolve() != place / site.packages.relative_to(self.place.environments):
@@ -141,9 +152,30 @@ class Builder:
             asks=self.decider is not None,
         )
 
-    def _environment(self, configuration: PipConfiguration, facts: Facts, site: Site) -> dict[str, str]:
+    def _rules(self, configuration: PipConfiguration, facts: Facts) -> tuple[AccessRule, ...]:
+        """Return what the installation may do beyond writing its own folders."""
+        return (*self.declared.access, *package_rules(configuration), *_executable(facts["own_write"][:2]))
+
+    def _whose(self, rules: tuple[AccessRule, ...], facts: Facts) -> Whose:
+        return Whose(
+            label=str(self.subject),
+            rules=rules,
+            read=(*facts["code"], *facts["own_read"]),
+            write=tuple(facts["own_write"]),
+            protected=self.protected,
+            limits=self.limits,
+        )
+
+    def _starting(self, whose: Whose) -> AbstractAsyncContextManager[Starter]:
+        """Return what starts the processes of the installation, where the kernel holds them to its rules."""
+        if self.confinement is None:
+            return contextlib.nullcontext(self.starter)
+        return self.confinement.installing(whose, self.starter)
+
+    def _environment(
+        self, configuration: PipConfiguration, rules: tuple[AccessRule, ...], facts: Facts, site: Site
+    ) -> dict[str, str]:
         """Return the variables of the child: pip's configuration, ``DEMOCRAI_*`` from guard state, and little else."""
-        rules = (*self.declared.access, *package_rules(configuration), *_executable(facts["own_write"][:2]))
         user, organization, session = self._identity()
         guard = make_guard(
             subject=self.subject.name,
@@ -164,18 +196,18 @@ class Builder:
             **guard.run(child_environment),
         }
 
-    async def _run(self, pip: list[str], arguments: list[str], env: dict[str, str], site: Site, lock: int) -> None:
+    async def _run(self, starter: Starter, command: list[str], env: dict[str, str], site: Site, lock: int) -> None:
         child = Child(self._hear, self._decide)
         code = await child.run(
-            self.starter,
-            [*pip, *arguments],
+            starter,
+            command,
             env,
             folder=str(site.work / "sources"),
             lock=lock,
             timeout=self.timeout,
         )
         if code != 0:
-            raise _failure(self.subject, arguments[0], code, child)
+            raise _failure(self.subject, "verify" if command[-1] == "verify" else "install", code, child)
 
     def _hear(self, line: str) -> None:
         if line.startswith(runner.PACKAGE) and len(self._packages) < _MOST_PACKAGES:

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, cast
 
 from democrai_sandbox.errors import NotInstalled
+from democrai_sandbox.manifests.limits import NO_LIMITS
 
 from .building import Builder
 from .interface import (
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.guard import Decider
     from democrai_sandbox.manifests import EngineManifest, Install
+    from democrai_sandbox.runtime.confinement.assembly import Confinement
     from democrai_sandbox.runtime.extensions import Extension
     from democrai_sandbox.runtime.settings import RuntimeSettings
     from democrai_sandbox.runtime.worker.interface import Identity, Starter
@@ -47,6 +49,7 @@ class Installer:
         *,
         decider: Decider | None = None,
         protected: tuple[str, ...] = (),
+        confinement: Confinement | None = None,
         timeout: float = 1800.0,
     ) -> None:
         """Take the extension, whose manifest has to be sound, how its processes are started, and what is shut to it."""
@@ -56,6 +59,7 @@ class Installer:
         self._protected = protected or settings.protected
         self._starter = starter
         self._decider = decider
+        self._confinement = confinement
         self._timeout = timeout
         self._running = False
         self._progress: Progress | None = None
@@ -133,6 +137,7 @@ class Installer:
         plan = await asyncio.to_thread(self.plan)
         installed = self.place.installed()
         if installed is None or installed.fingerprint != plan.fingerprint or again:
+            limits = NO_LIMITS if self._confinement is None else self._confinement.install_limits(self.extension)
             builder = Builder(
                 self.extension.subject,
                 self.declared,
@@ -141,7 +146,9 @@ class Installer:
                 report,
                 protected=self._protected,
                 decider=self._decider,
-                timeout=self._timeout,
+                confinement=self._confinement,
+                limits=limits,
+                timeout=min(self._timeout, limits.wall_seconds or self._timeout),
                 caller=caller,
             )
             installed = await builder.build(plan, lock)

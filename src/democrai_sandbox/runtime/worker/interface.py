@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.errors import SandboxDenied
     from democrai_sandbox.guard import AccessQuestion
     from democrai_sandbox.policy import AccessDecision
+    from democrai_sandbox.runtime.confinement.observing import Told
 
 __all__ = ["NOBODY", "Host", "Identity", "Process", "Starter", "SurfaceInfo", "WorkerSpec"]
 
@@ -51,6 +52,12 @@ class WorkerSpec(NamedTuple):
     pause: float = 30.0
     """Seconds until a worker that failed to start three times is tried again."""
     largest_frame: int = 64 * 1024 * 1024
+    longest_call: float | None = None
+    """Seconds that a call may take whatever its caller says; None for no such limit."""
+    no_exec: bool = False
+    """Whether the process gives up starting programs, for good, before it imports the subject's code."""
+    tells_endpoints: bool = False
+    """Whether the guard in it has the host open the way before each connection."""
 
     @property
     def label(self) -> str:
@@ -111,6 +118,10 @@ class Host(Protocol):
 
     def denied(self, label: str, denial: SandboxDenied) -> None:
         """Take note of a denial inside the worker."""
+        ...
+
+    def observe(self, told: Told) -> None:
+        """Open the way for a connection that the worker is about to make; on a thread, because it may wait."""
         ...
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import ExtensionUnknown, SandboxDenied
 from democrai_sandbox.policy import SandboxError, nearest
+from democrai_sandbox.runtime.confinement.observing import Watch
 from democrai_sandbox.runtime.outcomes import VALUE, release
 
 from .channel import Channel
@@ -58,6 +59,7 @@ class Link:
             "ask": self._clerk.decide,
             "door": self._wanted,
             "denied": self._denied,
+            "observe": Watch(spec, host, self._channel.tell).observe,
             "ready": self._is_ready,
             "broken": self._is_broken,
         }

@@ -17,6 +17,7 @@ from democrai_sandbox.guard import configure_guard
 from democrai_sandbox.policy import AccessRule, InvalidInputError, Subject, SubjectKind, rules_from_json
 from democrai_sandbox.runtime import doors, loading
 from democrai_sandbox.runtime.activation import Activation
+from democrai_sandbox.runtime.confinement.observing import RemoteObserver
 from democrai_sandbox.runtime.outcomes import VALUE, capture, describe
 
 from .calls import Calls
@@ -56,7 +57,20 @@ def settle(lane: int, control: int, environment: str) -> tuple[Callable[..., Non
     _, fields, names = message
     told: dict[str, Any] = {name: tuple(value) if type(value) is list else value for name, value in fields.items()}
     spec = WorkerSpec(**told)
+    if spec.no_exec:
+        _give_up_programs()
     return _Worker(spec, Line(lane, spec.largest_frame), first).settle(list(names), environment)
+
+
+def _give_up_programs() -> None:
+    """Have the kernel end this process should it ever start a program. It has one thread, and none of the subject's."""
+    from democrai_sandbox.kernel.seccomp import NO_EXEC, apply  # noqa: PLC0415 - only where there is a kernel layer
+    from democrai_sandbox.kernel.states import ControlState  # noqa: PLC0415 - likewise
+
+    status = apply(NO_EXEC)
+    if status.state is ControlState.PARTIAL:  # where filters are not supported, the host has been told already
+        sys.stderr.write(f"the worker could not give up starting programs: {status.reason}\n")
+        os._exit(70)
 
 
 class _Worker:
@@ -112,6 +126,7 @@ class _Worker:
         configure_guard(
             decider=RemoteDecider(self._desk),
             recorder=RemoteRecorder(self._line),
+            observer=RemoteObserver(self._desk) if spec.tells_endpoints else None,
             protected_paths=spec.protected,
             sensitive_imports=spec.sensitive_imports,
             code_paths=spec.code_paths,

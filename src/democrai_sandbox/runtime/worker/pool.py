@@ -41,11 +41,17 @@ class Worker:
         *,
         starter: Starter | None = None,
         on_end: Callable[[str], None] | None = None,
+        rights: Callable[[], object] | None = None,
     ) -> None:
         """Describe it; the process is started by the first call, or by ``start``.
 
-        ``on_end`` gets the label whenever a process of it has ended: to end what the host does for it.
+        ``on_end`` gets the label whenever a process of it has ended: to end what the host does for it. ``rights`` gives
+        what a process is confined to for good, as a value to compare: once that has changed, a new one is started.
         """
+        self._rights = rights
+        self._held: object = None
+        self._stale = False
+        self._retiring: asyncio.Task[None] | None = None
         self.spec = spec
         self._host = host
         self._starter: Starter = starter or PlainStarter()
@@ -74,6 +80,8 @@ class Worker:
         if self._starting is not None:
             self._starting.cancel()
             await asyncio.wait([self._starting])
+        if self._retiring is not None:
+            await asyncio.wait([self._retiring])
         link, self._link = self._link, None
         if link is not None:
             await link.stop()
@@ -111,11 +119,14 @@ class Worker:
         ``ancestors`` is the chain that the subject continues. ``progress`` gets what the code reports meanwhile.
         """
         link = self._link
-        if link is None or link.is_unsettled:
+        if link is None or link.is_unsettled or self._stale:
             link = await self._ready()
         standing = Standing(caller, ancestors)
-        seconds = self.spec.call_timeout if timeout is None else timeout
-        return await link.call((kind, name), params or {}, standing, seconds, progress)
+        try:
+            return await link.call((kind, name), params or {}, standing, self._seconds(timeout), progress)
+        finally:
+            if self._stale:
+                self._retire()
 
     async def stream(
         self,
@@ -131,13 +142,19 @@ class Worker:
         """Yield what a surface yields. ``timeout`` is for each item, and counts while one is waited for."""
         link = await self._ready()
         standing = Standing(caller, ancestors)
-        seconds = self.spec.call_timeout if timeout is None else timeout
-        items = link.stream((kind, name), params or {}, standing, seconds, progress)
+        items = link.stream((kind, name), params or {}, standing, self._seconds(timeout), progress)
         try:
             async for item in items:
                 yield item
         finally:
             await items.aclose()  # type: ignore[attr-defined] # a generator
+            if self._stale:
+                self._retire()
+
+    def _seconds(self, timeout: float | None) -> float:
+        seconds = self.spec.call_timeout if timeout is None else timeout
+        longest = self.spec.longest_call
+        return seconds if longest is None else min(seconds, longest)
 
     # ---- starting ----------------------------------------------------------------------------------------------------
 
@@ -146,6 +163,10 @@ class Worker:
         while True:
             if self._stopped:
                 raise WorkerFailed(self.spec.label, "it was stopped")
+            if self._stale:
+                self._retire()
+            if self._retiring is not None:
+                await asyncio.wait([self._retiring])
             link = self._link
             if link is None or link.ended.done():
                 link = await self._started()
@@ -177,6 +198,8 @@ class Worker:
         loop = asyncio.get_running_loop()
         try:
             await asyncio.sleep(max(0.0, self._not_before - loop.time()) if self._failures < _MOST_FAILURES else 0)
+            # Before it is started, so that what is decided meanwhile counts as a change.
+            self._held, self._stale = self._rights() if self._rights is not None else None, False
             link = Link(self.spec, self._host)
             link.ended.add_done_callback(lambda _: self._gone(link))
             self.starts += 1
@@ -208,6 +231,22 @@ class Worker:
     def _tell_change(self) -> None:
         if self._link is not None:
             self._link.changed()
+        if self._rights is not None and (self._link or self._starting) and self._rights() != self._held:
+            # The kernel neither widens nor narrows what it has confined: only a new process has other rights.
+            self._stale = True
+            self._retire()
+
+    def _retire(self) -> None:
+        """End a process that has not the rights of now, unless calls are in it: then after the last of them."""
+        link = self._link
+        if link is None or link.in_flight or link.ended.done() or self._retiring is not None:
+            return
+        self._retiring = asyncio.get_running_loop().create_task(link.stop())
+        self._retiring.add_done_callback(self._retired)
+
+    def _retired(self, task: asyncio.Task[None]) -> None:
+        self._retiring = None
+        _look_at(task)
 
 
 def _look_at(task: asyncio.Task[Any]) -> None:
