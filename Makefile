@@ -16,12 +16,15 @@ servers: # what tests and benchmarks need beside it
 setup: ## create .venv and compile the extensions
 	@scripts/setup $(VENV) $(PYTHON)
 
-run: setup ## run a small example subject under the guard, the story of one approval, and the example extensions
+run: setup ## run a small example subject under the guard, the story of one approval, the example extensions, and the kernel's self-test
 	@$(VENV)/bin/python examples/host.py
 	@echo
 	@$(VENV)/bin/python examples/approval_story.py
 	@echo
 	@$(VENV)/bin/python examples/runtime_story.py
+	@echo
+	@echo "Under the guard, what the kernel of this machine stops when it is turned on (docs/os-enforcement.md):"
+	@$(VENV)/bin/python -m democrai_sandbox.kernel || echo "Not all of it is possible here: each line above says what is missing and how to get it."
 
 test: servers lint ## lint, all tests, and the guard's tests on every other supported Python found
 	@scripts/test
