@@ -43,6 +43,20 @@ def _directly() -> object:
     return subprocess.run([_TRUE], check=True)
 
 
+def _alike() -> object:
+    """Start the program with all that the server does too: environment, folder, session of its own, null streams."""
+    return subprocess.run(
+        [_TRUE],
+        env=dict(os.environ),
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        check=True,
+    )
+
+
 def _server() -> Any:
     """Start a server; it ends with the worker."""
     from democrai_sandbox.kernel.spawn import SpawnServer
@@ -75,6 +89,23 @@ add(
         f"{_TRUE} by the spawn server (to subprocess.run)",
         plain,
         limit=PLAIN_LIMIT,
+        wrapped=False,
+        reference=False,
+        parts=SHORT_PARTS,
+        stretch=4,
+    )
+)
+
+
+def alike(bed: Bed) -> Loop:
+    return _by_server(_order()) if bed.guarded else _timed(_alike)
+
+
+# For comparison only: the limit is for the row above.
+add(
+    Case(
+        f"{_TRUE} by the spawn server (to subprocess.run with env, cwd, session and null streams)",
+        alike,
         wrapped=False,
         reference=False,
         parts=SHORT_PARTS,
@@ -155,7 +186,16 @@ add(
     )
 )
 # The reference product's launcher is an interpreter with all of its imports: one at a time has to do.
-add(Case(f"{_EVERYTHING}, once (to subprocess.run)", confined, cheaper=10.0, wrapped=False, parts=2, samples=5))
+add(
+    Case(
+        f"{_EVERYTHING}, once (to subprocess.run)",
+        confined,
+        cheaper=10.0,
+        wrapped=False,
+        parts=2,
+        samples=5,
+    )
+)
 
 
 def large(bed: Bed) -> Loop:

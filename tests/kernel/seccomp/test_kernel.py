@@ -261,6 +261,46 @@ def test_connecting_by_sending_is_refused_where_asked_and_ordinary_sends_are_not
     }
 
 
+@pytest.mark.parametrize("profile", ["APPLICATION", "child_profile()"])
+def test_nothing_is_typed_into_a_terminal(profile):
+    """What stands in the terminal is executed by the shell there, once the application has ended."""
+    body = """
+        import fcntl, pty, termios
+        def typing():
+            os.setsid()
+            _, terminal = pty.openpty()
+            fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+            {}
+            character = ctypes.addressof(ctypes.create_string_buffer(b"x"))
+            return (call("ioctl", terminal, termios.TIOCSTI, character),
+                    call("ioctl", terminal, termios.TIOCSTI | 1 << 32, character),
+                    call("ioctl", terminal, 0x541C, character), os.isatty(terminal), os.get_terminal_size(terminal)[0])
+        tell(found=forked(typing))
+    """
+    assert told(body.format(f"apply({profile})"))["found"] == "('EPERM', 'EPERM', 'EPERM', True, 0)"
+
+
+def test_only_ones_own_limits_are_changed():
+    """A limit of no CPU time kills; Landlock keeps signals inside, and does not see this."""
+    body = """
+        import resource
+        victim = subprocess.Popen(["sleep", "60"])
+        def limiting():
+            _native.landlock_restrict(_native.landlock_create(1, 0, 3)) if _native.landlock_abi() > 5 else None
+            {}
+            return (refused(lambda: resource.prlimit(victim.pid, resource.RLIMIT_CPU, (7, 7))),
+                    refused(lambda: resource.prlimit(0, resource.RLIMIT_CPU, (7, 7))),
+                    refused(lambda: resource.setrlimit(resource.RLIMIT_CORE, (0, 0))))
+        outcome = forked(limiting)
+        limits = resource.prlimit(victim.pid, resource.RLIMIT_CPU)
+        victim.kill()
+        tell(outcome=outcome, limited=limits[0] == 7)
+    """
+    assert told(body.format("")) == {"outcome": "('ok', 'ok', 'ok')", "limited": True}
+    for profile in ("APPLICATION", "child_profile()"):
+        assert told(body.format(f"apply({profile})")) == {"outcome": "('EPERM', 'ok', 'ok')", "limited": False}
+
+
 def test_no_namespace_is_made_and_threads_and_forks_still_are():
     found = told("""
         apply(APPLICATION)

@@ -23,7 +23,7 @@ REFUSED = {
     *("open_tree", "open_tree_attr", "mount_setattr", "process_vm_readv", "process_vm_writev", "process_madvise"),
     *("open_by_handle_at", "keyctl", "add_key", "request_key", "kcmp", "quotactl", "quotactl_fd", "acct", "swapon"),
     *("swapoff", "reboot", "settimeofday", "clock_settime", "syslog", "lookup_dcookie", "vhangup", "nfsservctl"),
-    *("ioperm", "iopl"),
+    *("ioperm", "iopl", "fanotify_init", "sethostname", "setdomainname"),
 }
 
 

@@ -16,6 +16,7 @@ REFUSE = "refuse"
 CLONE_NEW = 0x7E020000
 """CLONE_NEWNS, -CGROUP, -UTS, -IPC, -USER, -PID, -NET; clone cannot make -TIME: its bit is part of the signal there."""
 MSG_FASTOPEN = 0x20000000
+TIOCSTI, TIOCLINUX = 0x5412, 0x541C
 
 # These are written out, since they are the kernel's numbers and not those of the machine a program is assembled on.
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, AF_ALG = 1, 2, 10, 16, 38
@@ -42,6 +43,22 @@ def inspect_clone(code: Assembler) -> None:
     """Refuse new namespaces: in a user namespace of its own a program has every capability."""
     code.load(argument(0))
     code.if_any_bit(CLONE_NEW, REFUSE, ALLOW)
+
+
+def inspect_prlimit(code: Assembler) -> None:
+    """Allow one's own limits only, by the number 0 as the C library does.
+
+    A limit of no CPU time kills any process of the same user, and Landlock, which refuses signals, does not see it.
+    """
+    code.load(argument(0))
+    code.if_equal(0, ALLOW, REFUSE)
+
+
+def inspect_ioctl(code: Assembler) -> None:
+    """Refuse to type into a terminal: the shell from which the application was started would execute it."""
+    code.load(argument(1))
+    code.if_equal(TIOCSTI, REFUSE)
+    code.if_equal(TIOCLINUX, REFUSE, ALLOW)
 
 
 def inspect_send(code: Assembler, name: str) -> None:

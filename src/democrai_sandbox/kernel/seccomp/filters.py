@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 
 from democrai_sandbox.errors import KernelUnsupported
 
-from .arguments import ALLOW, REFUSE, Inet, inspect_clone, inspect_send, inspect_socket, inspect_socketpair
+from .arguments import (
+    ALLOW,
+    REFUSE,
+    Inet,
+    inspect_clone,
+    inspect_ioctl,
+    inspect_prlimit,
+    inspect_send,
+    inspect_socket,
+    inspect_socketpair,
+)
 from .bpf import ARCHITECTURE, NUMBER, Assembler
 from .syscalls import TABLE, X32_BIT, X32_LEGACY, Action, Architecture, Group, Syscall, this_architecture
 
@@ -127,6 +137,10 @@ def _inspect(code: Assembler, profile: Profile, name: str) -> None:
     match name:
         case "clone":
             inspect_clone(code)
+        case "prlimit64":
+            inspect_prlimit(code)
+        case "ioctl":
+            inspect_ioctl(code)
         case "socket":
             inspect_socket(code, child=profile.child, inet=profile.inet, unix=profile.unix)
         case "socketpair":

@@ -56,6 +56,7 @@ class Group(StrEnum):
     KEYS = "keys"
     MACHINE = "machine"
     """Settings of the whole machine."""
+    TERMINALS = "terminals"
     CLONE = "clone"
     SOCKETS = "sockets"
     SENDS = "sends"
@@ -123,6 +124,8 @@ TABLE: tuple[Syscall, ...] = (
     Syscall("pidfd_getfd", 438, 438, Group.OTHERS, Action.EPERM),
     # Reaches a file by its number, past every folder above it.
     Syscall("open_by_handle_at", 304, 265, Group.OTHERS, Action.EPERM),
+    # Tells what others open, and has them wait for leave.
+    Syscall("fanotify_init", 300, 262, Group.OTHERS, Action.EPERM),
     Syscall("add_key", 248, 217, Group.KEYS, Action.EPERM),
     Syscall("request_key", 249, 218, Group.KEYS, Action.EPERM),
     Syscall("keyctl", 250, 219, Group.KEYS, Action.EPERM),
@@ -132,6 +135,8 @@ TABLE: tuple[Syscall, ...] = (
     Syscall("swapon", 167, 224, Group.MACHINE, Action.EPERM),
     Syscall("swapoff", 168, 225, Group.MACHINE, Action.EPERM),
     Syscall("reboot", 169, 142, Group.MACHINE, Action.EPERM),
+    Syscall("sethostname", 170, 161, Group.MACHINE, Action.EPERM),
+    Syscall("setdomainname", 171, 162, Group.MACHINE, Action.EPERM),
     Syscall("settimeofday", 164, 170, Group.MACHINE, Action.EPERM),
     Syscall("clock_settime", 227, 112, Group.MACHINE, Action.EPERM),
     Syscall("syslog", 103, 116, Group.MACHINE, Action.EPERM),
@@ -140,6 +145,8 @@ TABLE: tuple[Syscall, ...] = (
     Syscall("nfsservctl", 180, 42, Group.MACHINE, Action.EPERM),
     Syscall("ioperm", 173, None, Group.MACHINE, Action.EPERM),
     Syscall("iopl", 172, None, Group.MACHINE, Action.EPERM),
+    Syscall("prlimit64", 302, 261, Group.OTHERS, Action.INSPECT),
+    Syscall("ioctl", 16, 29, Group.TERMINALS, Action.INSPECT),
     Syscall("clone", 56, 220, Group.CLONE, Action.INSPECT),
     Syscall("socket", 41, 198, Group.SOCKETS, Action.INSPECT),
     Syscall("socketpair", 53, 199, Group.SOCKETS, Action.INSPECT),

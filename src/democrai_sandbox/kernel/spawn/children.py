@@ -1,0 +1,187 @@
+"""The spawn server's children, and what they leave behind. Standard library only: the server loads this file alone.
+
+A child that has ended is kept as a zombie until the application lets go of it, so its number can be nobody else's.
+Orphans of children come to the server, which is their subreaper.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import socket
+
+_FAREWELL_SECONDS = 10.0
+_PAUSE = 0.002
+
+
+class Exit(NamedTuple):
+    """How a child ended."""
+
+    returncode: int
+    """Negative for a signal."""
+    timed_out: bool
+
+
+class Child:
+    """One program that was started, the leader of its session and group."""
+
+    __slots__ = ("deadline", "ended", "let_go", "lifeline", "pid", "pidfd", "timed_out")
+
+    def __init__(self, pid: int, pidfd: int, lifeline: socket.socket, deadline: float | None) -> None:
+        """Take over its handle and its lifeline."""
+        self.pid = pid
+        self.pidfd = pidfd
+        self.lifeline = lifeline
+        self.deadline = deadline
+        self.ended = False
+        self.let_go = False
+        """Whether the application has closed the lifeline."""
+        self.timed_out = False
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the group. Nobody waits for the child before it is forgotten, so the number is its own."""
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:
+            pass
+        except PermissionError:
+            # Something of the group runs as another user, which the kernel takes for a refusal of the whole call.
+            with suppress(OSError):
+                os.kill(self.pid, number)
+
+    def exit(self) -> Exit | None:
+        """Return how it ended, and leave the zombie in place; None while it runs."""
+        found = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if found is None:
+            return None
+        code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+        return Exit(code, self.timed_out)
+
+    def reap(self) -> None:
+        """Give the number back; only for one that has ended."""
+        with suppress(ChildProcessError):
+            os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG)
+        os.close(self.pidfd)
+
+
+class Children:
+    """All of them, by their number."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.known: dict[int, Child] = {}
+        self._ended_sessions: set[int] = set()
+
+    @property
+    def running(self) -> int:
+        """How many have not ended."""
+        return sum(not child.ended for child in self.known.values())
+
+    def add(self, child: Child) -> None:
+        """Take up one that was started; a session of the same number is over, or the number were not free."""
+        self.known[child.pid] = child
+        self._ended_sessions.discard(child.pid)
+
+    def end(self, child: Child) -> None:
+        """Note that one has ended, and end what is left of its group; of its session, at the next sweep."""
+        child.ended = True
+        child.signal(signal.SIGKILL)
+        self._ended_sessions.add(child.pid)
+
+    def forget(self, child: Child) -> None:
+        """Give up one that has ended and that nobody asks about any more."""
+        del self.known[child.pid]
+        child.reap()
+
+    def next_deadline(self) -> float | None:
+        """Return when the next one's time is up."""
+        times = [child.deadline for child in self.known.values() if child.deadline is not None and not child.ended]
+        return min(times, default=None)
+
+    def end_late(self, now: float) -> None:
+        """End those whose time is up."""
+        for child in self.known.values():
+            if child.deadline is not None and child.deadline <= now and not child.ended:
+                child.deadline = None
+                child.timed_out = True
+                child.signal(signal.SIGKILL)
+
+    def sweep(self) -> bool:
+        """Wait for orphans that have ended, and end those whose session's leader has; tell whether there were any.
+
+        An orphan that made a session of its own cannot be told from one of another child: it is found by its cgroup,
+        or by a mark in its environment, and both are the application's.
+        """
+        seen = set()
+        for pid in own_children():
+            if pid in self.known or _has_ended(pid):
+                continue
+            with suppress(ProcessLookupError):
+                session = os.getsid(pid)
+                if session in self._ended_sessions:
+                    seen.add(session)
+                    os.kill(pid, signal.SIGKILL)  # not waited for, so the number is its own
+        # What the ones just ended leave comes here with their end: for that there is another sweep.
+        self._ended_sessions &= seen | {pid for pid, child in self.known.items() if child.ended}
+        return bool(seen)
+
+    def end_all(self) -> None:
+        """End every descendant: whoever ends leaves its own children to us, until there are none."""
+        last = time.monotonic() + _FAREWELL_SECONDS
+        for child in self.known.values():
+            child.signal(signal.SIGKILL)
+        while _wait_for_any() and time.monotonic() < last:
+            for pid in own_children():
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(_PAUSE)
+
+
+def own_children() -> list[int]:
+    """Return the numbers of the direct children of this process, which has one thread."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:  # noqa: PTH123 - small is quick
+            return [int(number) for number in file.read().split()]
+    except FileNotFoundError:
+        return [pid for pid in _processes() if _parent(pid) == os.getpid()]
+    except OSError:
+        return []
+
+
+def _processes() -> list[int]:
+    try:
+        return [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]  # noqa: PTH208 - names are all it takes
+    except OSError:
+        return []
+
+
+def _parent(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - as above
+            # The name of a program may hold anything, also ") R 1": what counts comes after the last bracket.
+            return int(file.read().rpartition(b")")[2].split()[1])
+    except OSError:
+        return -1
+
+
+def _has_ended(pid: int) -> bool:
+    """Wait for a child without blocking; tell whether it is gone."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG) is not None
+    except ChildProcessError:
+        return True
+
+
+def _wait_for_any() -> bool:
+    """Wait for all that have ended; tell whether any child is left."""
+    try:
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+    except ChildProcessError:
+        return False
+    return True

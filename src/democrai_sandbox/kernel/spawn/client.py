@@ -1,0 +1,224 @@
+"""The application's side of the spawn server: starting it, and having programs started by it."""
+
+from __future__ import annotations
+
+import _socket  # a pair of its sockets costs a third of one of the module socket, and each child has one
+import array
+import errno
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from democrai_sandbox.errors import SpawnFailed
+
+from . import wire
+from .child import SpawnedChild
+from .orders import Passed, SpawnOrder, body_of, failure_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from democrai_sandbox.kernel.landlock.rulesets import Numbers
+
+__all__ = ["SpawnOrder", "SpawnServer", "SpawnedChild"]
+
+_SERVER = Path(__file__).with_name("server.py")
+_KEPT = ("LD_LIBRARY_PATH",)
+"""All that an interpreter may need of the environment to start at all; the host's settings are no business of it."""
+_PATIENCE = 30.0
+_PAUSE = 0.005
+_RESTART = "restart the application: the server can only be started before the application is confined"
+_ROOM = socket.CMSG_SPACE(array.array("i").itemsize)
+_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
+_QUIET = int(socket.MSG_NOSIGNAL)
+_GONE = {errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF}
+
+
+class SpawnServer:
+    """A running server. Threads may share it; a fork of the application may not use it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], link: socket.socket, patience: float) -> None:
+        """Take over a process that was started with the other end of the link."""
+        self._patience = patience
+        self._answer_within = _timeval(patience)
+        self._process = process
+        self._link = link
+        self._owner = os.getpid()
+        self.pid = process.pid
+
+    @classmethod
+    def start(cls, *, interpreter: str | None = None, patience: float = _PATIENCE) -> SpawnServer:
+        """Start the server and wait until it answers; before threads, secrets and confinement.
+
+        The interpreter has to be of this one's version, because both load the same extension.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with theirs:
+                # Before the first packet: the kernel adds the sender's number only to what is sent after this.
+                theirs.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+                # Its own session: what a terminal sends to the application's group is no order to the server.
+                process = subprocess.Popen(  # noqa: S603 - the interpreter that runs this, and a file of this package
+                    _command(interpreter or sys.executable, theirs.fileno()),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(),),
+                    env={name: os.environ[name] for name in _KEPT if name in os.environ},
+                    cwd="/",
+                    start_new_session=True,
+                )
+        except OSError as error:
+            ours.close()
+            raise SpawnFailed(
+                f"the spawn server cannot be started: {error}", fix="name a working interpreter"
+            ) from error
+        # Kept by the kernel: a timeout of Python's own would ask it twice for everything.
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(patience))
+        server = cls(process, ours, patience)
+        try:
+            server.stats()
+        except BaseException:
+            server.stop()
+            raise
+        return server
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs; only the application that started it can tell."""
+        return os.getpid() == self._owner and self._process.poll() is None
+
+    def spawn(self, order: SpawnOrder) -> SpawnedChild:
+        """Start a program, confined as ordered.
+
+        Raise the ``OSError`` that starting it directly would raise when it is the program or its folder that cannot be
+        used, and ``SpawnFailed`` when the server or the confinement is why nothing was started.
+        """
+        passed = Passed()
+        answer = self._ask(body_of(order, passed), passed.numbers)
+        if answer.pidfd is None or not answer.members.get("ok"):
+            answer.close()
+            raise failure_of(answer.members, order)
+        members = answer.members
+        return SpawnedChild(members["pid"], answer.pidfd, answer.lifeline, members["missing"])
+
+    def baseline(self, plan: Numbers | wire.LandlockPlan) -> tuple[str, ...]:
+        """Give the application's own Landlock lists, once: from then on they are the first layer of every child.
+
+        Return the paths that do not exist.
+        """
+        return tuple(self._plain_answer({"action": "baseline", "plan": wire.LandlockPlan(*plan)})["missing"])
+
+    def stats(self) -> dict[str, Any]:
+        """Return what the server says about itself: how many children run, are kept, were started and refused."""
+        answer = self._plain_answer({"action": "stats"})
+        return {name: value for name, value in answer.items() if name != "ok"}
+
+    def stop(self, patience: float = _PATIENCE) -> None:
+        """End the server, and with it everything that it has started."""
+        if os.getpid() != self._owner:
+            return
+        with suppress(OSError):
+            self._link.shutdown(socket.SHUT_RDWR)
+        self._link.close()
+        try:
+            self._process.wait(patience)
+        except subprocess.TimeoutExpired:
+            with suppress(OSError):  # a confined application may not be let
+                self._process.kill()
+                self._process.wait(patience)
+
+    def _plain_answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        answer = self._ask(wire.packed_request(request), [])
+        answer.close()
+        if not answer.members.get("ok"):
+            raise SpawnFailed(f"the spawn server refused: {answer.members.get('error')}")
+        return answer.members
+
+    def _ask(self, body: bytes, descriptors: Sequence[int]) -> _Answer:
+        """Send a request with a lifeline of its own, and return that lifeline with what came back on it."""
+        if os.getpid() != self._owner:
+            raise SpawnFailed("the spawn server takes orders from the process that started it, not from a fork of it")
+        ours, theirs = _socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, self._answer_within)
+            try:
+                self._send(body, theirs.fileno(), descriptors)
+            finally:
+                theirs.close()
+            return _received(ours)
+        except BaseException as error:
+            ours.close()
+            if isinstance(error, OSError):
+                raise self._lost(error) from error
+            raise
+
+    def _send(self, body: bytes, lifeline: int, descriptors: Sequence[int]) -> None:
+        if len(body) <= wire.LARGEST_INLINE:
+            self._send_packet(body, [lifeline, *descriptors])
+            return
+        file = wire.sealed(body)
+        try:
+            self._send_packet(wire.IN_FILE, [lifeline, file, *descriptors])
+        finally:
+            os.close(file)
+
+    def _send_packet(self, packet: bytes, descriptors: Sequence[int]) -> None:
+        """Send it, and wait when the kernel has too many descriptors of this user under way."""
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+        begin = time.monotonic()
+        while True:
+            try:
+                self._link.sendmsg([packet], rights, _QUIET)
+            except OSError as error:
+                if error.errno != errno.ETOOMANYREFS or time.monotonic() - begin > self._patience:
+                    raise
+                time.sleep(_PAUSE)
+            else:
+                return
+
+    def _lost(self, error: OSError) -> SpawnFailed:
+        """Return what an error on the link means."""
+        if isinstance(error, BlockingIOError):
+            return SpawnFailed("the spawn server does not answer in time", fix=_RESTART)
+        if error.errno not in _GONE:
+            return SpawnFailed(f"the spawn server cannot be reached: {error}")
+        code = self._process.poll()
+        state = "has closed the connection" if code is None else f"has ended (exit status {code})"
+        return SpawnFailed(f"the spawn server {state}", fix=_RESTART)
+
+
+class _Answer(NamedTuple):
+    lifeline: _socket.socket
+    members: dict[str, Any]
+    pidfd: int | None
+
+    def close(self) -> None:
+        self.lifeline.close()
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+
+
+def _received(lifeline: _socket.socket) -> _Answer:
+    """Receive an answer. ``socket.recv_fds`` drops its flags, and the handle would be open in programs of others."""
+    packet, rest, _, _ = lifeline.recvmsg(wire.LARGEST_ANSWER, _ROOM, _ON_EXEC)
+    if not packet:
+        raise ConnectionResetError(errno.ECONNRESET, "the answer is empty")
+    passed = array.array("i")
+    for _, _, data in rest:
+        passed.frombytes(data)
+    return _Answer(lifeline, wire.parsed_answer(packet), passed[0] if passed else None)
+
+
+def _timeval(seconds: float) -> bytes:
+    return struct.pack("@ll", int(seconds), int(seconds % 1 * 1_000_000))
+
+
+def _command(interpreter: str, link: int) -> list[str]:
+    """Return the command: isolated, without ``site``, and writing no bytecode."""
+    return [interpreter, "-I", "-S", "-B", str(_SERVER), str(link), str(os.getpid())]

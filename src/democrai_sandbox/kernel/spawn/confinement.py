@@ -1,0 +1,240 @@
+"""What a child may do to files, sockets and the machine, worked out from its subject's rules. Pure: nothing is opened.
+
+A subject's rules say more than the kernel can keep: hosts, paths of URLs, single operations. What is lost on the way is
+said in words, for the result and the status.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from democrai_sandbox.errors import KernelUnsupported
+from democrai_sandbox.kernel.landlock import rights
+from democrai_sandbox.kernel.landlock.rulesets import PathRule, PortRule, RulesetPlan, numbers
+from democrai_sandbox.kernel.seccomp import filters
+from democrai_sandbox.policy import Operation, ResourceType, TargetKind, normalise_path, parse_declaration
+
+from .limits import NO_LIMITS, ResourceLimits
+from .wire import LandlockPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from democrai_sandbox.policy import AccessRule, NetworkTarget
+
+_T = TypeVar("_T")
+_DNS = 53
+_ANY_FREE_PORT = 0
+_WRITTEN_DEVICES = ("/dev/null",)
+_OWN_PROC = ("/proc/self", "/proc/thread-self")
+_WRITING = {Operation.CREATE, Operation.MODIFY, Operation.DELETE}
+
+
+@dataclass(frozen=True, slots=True)
+class ChildConfinement:
+    """What one child may do. A path is open with all that lies beneath it."""
+
+    paths_read: tuple[str, ...] = ()
+    paths_execute: tuple[str, ...] = ()
+    """Read, too."""
+    paths_write: tuple[str, ...] = ()
+    """Read, created, changed and deleted."""
+    connect_ports: tuple[int, ...] | None = ()
+    """TCP ports to connect to; None for all, because a rule names a host without a port."""
+    bind_ports: tuple[int, ...] = (_ANY_FREE_PORT,)
+    """TCP ports to listen on; 0 is one that the kernel picks."""
+    has_network: bool = False
+    """Whether any rule is about hosts."""
+    unix: bool = False
+    """Whether any rule is about unix sockets."""
+    limits: ResourceLimits = NO_LIMITS
+
+    def limited(self, limits: ResourceLimits) -> ChildConfinement:
+        """Return the same with limits that are at least as strict as these too."""
+        return replace(self, limits=self.limits.stricter(limits))
+
+
+class Enforcement(NamedTuple):
+    """A confinement in the form that a ``SpawnOrder`` takes, for one kernel."""
+
+    plan: LandlockPlan | None
+    filter: bytes
+    limits: tuple[tuple[int, int], ...]
+    wall_seconds: float | None
+    unenforced: tuple[str, ...]
+    """What the confinement says and nothing here keeps."""
+
+
+def confinement_of(
+    rules: Iterable[AccessRule],
+    *,
+    runtime_read: Iterable[str] = (),
+    runtime_execute: Iterable[str] = (),
+    own_read: Iterable[str] = (),
+    own_write: Iterable[str] = (),
+    temp: str | None = None,
+    limits: ResourceLimits = NO_LIMITS,
+) -> ChildConfinement:
+    """Work out the confinement of a child from the rules of its subject, and from what the runtime gives it."""
+    rules = tuple(rules)
+    files = tuple(rule for rule in rules if rule.resource_type is ResourceType.FILESYSTEM)
+    hosts, sockets = _targets(rules)
+    ports = sorted({target.port for target in hosts if target.port is not None})
+    any_port = any(target.port is None for target in hosts)
+    return ChildConfinement(
+        paths_read=_unique(runtime_read, own_read, _paths(files, {Operation.READ})),
+        paths_execute=_unique(runtime_execute, _paths(files, {Operation.EXECUTE}), _programs(rules)),
+        paths_write=_unique(_WRITTEN_DEVICES, own_write, () if temp is None else (temp,), _paths(files, _WRITING)),
+        connect_ports=None if any_port else _unique(ports, (_DNS,) if hosts else ()),
+        bind_ports=_unique((_ANY_FREE_PORT,), ports),
+        has_network=bool(hosts),
+        unix=bool(sockets),
+        limits=limits,
+    )
+
+
+def enforcement_of(
+    confinement: ChildConfinement, abi: int, *, packet_filter: bool = False, root: bool = False
+) -> Enforcement:
+    """Return what a child is started with on a kernel of that Landlock ABI, and what is not kept there.
+
+    ``packet_filter`` says whether the child gets a cgroup with rules of its own, ``root`` whether it runs as root.
+    """
+    lacking = list(unenforced(confinement, abi, packet_filter=packet_filter, root=root))
+    try:
+        program = filters.program(profile(confinement, abi, packet_filter=packet_filter))
+    except KernelUnsupported as error:
+        program = b""
+        lacking.append(f"system calls: {error.what}")
+    return Enforcement(
+        plan=plan(confinement, abi),
+        filter=program,
+        limits=confinement.limits.rlimits(),
+        wall_seconds=confinement.limits.wall_seconds,
+        unenforced=tuple(lacking),
+    )
+
+
+def plan(confinement: ChildConfinement, abi: int) -> LandlockPlan | None:
+    """Return the ruleset of the child's own for a kernel of that ABI; None where there is no Landlock."""
+    if abi < 1:
+        return None
+    wanted = RulesetPlan(
+        paths=tuple(_path_rules(confinement)),
+        ports=tuple(_port_rules(confinement)),
+        handle_connect=confinement.connect_ports is not None,
+        handle_bind=True,
+    )
+    return LandlockPlan(*numbers(wanted, abi), own_proc=int(rights.READ))
+
+
+def profile(confinement: ChildConfinement, abi: int, *, packet_filter: bool = False) -> filters.Profile:
+    """Return the seccomp profile of the child: it closes what the child's Landlock and packet filter do not see."""
+    ports = bool(rights.supported(abi).net)
+    # Where Landlock cannot refuse connections, the sockets for them are refused.
+    without_rules = filters.Inet.NO_DATAGRAM if ports else filters.Inet.NONE
+    inet = filters.Inet.ALL if confinement.has_network else without_rules
+    by_ports_alone = ports and not packet_filter and confinement.connect_ports is not None
+    return filters.child_profile(inet=inet, unix=confinement.unix, fastopen=not by_ports_alone)
+
+
+def unenforced(confinement: ChildConfinement, abi: int, *, packet_filter: bool, root: bool) -> Iterator[str]:
+    """Yield what the confinement says and such a kernel does not keep, in words."""
+    supported = rights.supported(abi)
+    if not supported.fs:
+        yield "files: this kernel has no Landlock"
+    yield from _unenforced_files(supported)
+    if confinement.has_network and not packet_filter:
+        yield from _unenforced_network(confinement, supported)
+    if confinement.unix:
+        yield "unix sockets: a rule for one opens all that file permissions allow"
+    if confinement.limits.processes is not None and root:
+        yield "the limit of processes: the kernel does not hold root to it"
+
+
+def _unenforced_files(supported: rights.Supported) -> Iterator[str]:
+    if not supported.fs:
+        return
+    if not supported.fs & rights.FsRight.TRUNCATE:
+        yield "emptying files outside the rules with truncate() (Landlock ABI 3, Linux 6.2)"
+    if not supported.fs & rights.FsRight.IOCTL_DEV:
+        yield "commands to devices that can be opened (Landlock ABI 5, Linux 6.10)"
+    if not supported.scoped:
+        yield "signals to other processes of the same user (Landlock ABI 6, Linux 6.12)"
+
+
+def _unenforced_network(confinement: ChildConfinement, supported: rights.Supported) -> Iterator[str]:
+    if confinement.connect_ports is None:
+        yield "hosts: without the egress helper a rule without a port opens every TCP connection"
+    elif not supported.net:
+        yield "hosts and TCP ports (ports: Landlock ABI 4, Linux 6.7; hosts: the egress helper)"
+    else:
+        yield "hosts: without the egress helper only the TCP ports of the rules are kept"
+    yield "UDP: without the egress helper it is not limited"
+
+
+def _path_rules(confinement: ChildConfinement) -> Iterator[PathRule]:
+    """Yield a rule for each path, and none for what lies beneath a path that can be written.
+
+    Rules are made anew for each child, and follow links: a child that may write could put a link in place of such a
+    path, and have its next child given what the link leads to. Reading is allowed there anyway. Executing is allowed at
+    the writable path instead, which is no more: what can be written can be copied to where it can be executed.
+    """
+    writable = _outermost(normalise_path(path) for path in confinement.paths_write)
+    for paths, right in (
+        (confinement.paths_read, rights.READ),
+        (confinement.paths_execute, rights.EXECUTE),
+        (confinement.paths_write, rights.WRITE),
+    ):
+        for path in map(normalise_path, paths):
+            # A rule is bound to what its path leads to when the rule is made, and there that is the server's folder.
+            if not _is_beneath(path, _OWN_PROC):
+                yield PathRule(_ancestor(path, writable), right)
+
+
+def _outermost(paths: Iterable[str]) -> tuple[str, ...]:
+    found: list[str] = []
+    for path in sorted(paths):
+        if not _is_beneath(path, found):
+            found.append(path)
+    return tuple(found)
+
+
+def _ancestor(path: str, roots: Iterable[str]) -> str:
+    """Return the root that the path lies beneath, or the path itself."""
+    return next((root for root in roots if _is_beneath(path, (root,))), path)
+
+
+def _is_beneath(path: str, roots: Iterable[str]) -> bool:
+    return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
+
+
+def _port_rules(confinement: ChildConfinement) -> Iterator[PortRule]:
+    for port in confinement.connect_ports or ():
+        yield PortRule(port, rights.NetRight.CONNECT_TCP)
+    for port in confinement.bind_ports:
+        yield PortRule(port, rights.NetRight.BIND_TCP)
+
+
+def _targets(rules: Iterable[AccessRule]) -> tuple[list[NetworkTarget], list[NetworkTarget]]:
+    """Return the targets of the network rules: hosts, and unix sockets."""
+    texts = {rule.normalized_target: None for rule in rules if rule.resource_type is ResourceType.NETWORK}
+    targets = [parse_declaration(text) for text in texts]
+    sockets = [target for target in targets if target.kind is TargetKind.UNIX]
+    return [target for target in targets if target.kind is not TargetKind.UNIX], sockets
+
+
+def _paths(rules: Iterable[AccessRule], operations: set[Operation]) -> Iterator[str]:
+    return (rule.normalized_target for rule in rules if rule.operation in operations)
+
+
+def _programs(rules: Iterable[AccessRule]) -> Iterator[str]:
+    """Yield the system dependencies that are named by a path; others lie where the runtime's own programs lie."""
+    for rule in rules:
+        if rule.resource_type is ResourceType.SYSTEM_DEPENDENCY and rule.normalized_target.startswith("/"):
+            yield rule.normalized_target
+
+
+def _unique(*groups: Iterable[_T]) -> tuple[_T, ...]:
+    return tuple(dict.fromkeys(item for group in groups for item in group))

@@ -1,0 +1,395 @@
+"""The spawn server: ``python -I -S -B server.py <link> <application's pid>``. Standard library only.
+
+It is started before the application has secrets, threads or restrictions, and knows nothing of the application but its
+number. Each request has to come from that process, by the kernel's word. The server never waits for a child.
+"""
+
+from __future__ import annotations
+
+import array
+import errno
+import gc
+import importlib.machinery
+import importlib.util
+import os
+import resource
+import select
+import signal
+import socket
+import stat
+import struct
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+_HERE = Path(__file__).resolve().parent
+
+
+def _load(name: str, path: Path) -> Any:
+    """Load one of our files without the package it lies in, or the extension."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} cannot be loaded")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+if TYPE_CHECKING:
+    from democrai_sandbox.kernel.landlock import building
+    from democrai_sandbox.kernel.spawn import children, wire
+else:
+    wire = _load("wire", _HERE / "wire.py")
+    children = _load("children", _HERE / "children.py")
+    building = _load("building", _HERE.parent / "landlock" / "building.py")
+
+_CREDENTIALS = struct.Struct("=iII")
+_ROOM = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(253 * array.array("i").itemsize)
+# Plain numbers: every operation on the enumerations of the module is a call, and these are used for each request.
+_RECEIVING = int(socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT)
+_CUT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
+_QUIET = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+_NO_WAIT = int(socket.MSG_DONTWAIT)
+_RIGHTS = (int(socket.SOL_SOCKET), int(socket.SCM_RIGHTS))
+_SENDER = (int(socket.SOL_SOCKET), int(socket.SCM_CREDENTIALS))
+_SWEEP_SOON = 0.05
+"""After a child has ended; many that end together cost one look at what they left."""
+_SWEEP_LATER = 5.0
+"""While there are children. Orphans of those that run on are not announced: they wait so long to be waited for."""
+_SPARE_DESCRIPTORS = 300
+"""For one request with all the descriptors that can come with it, and our own."""
+_PER_CHILD = 2
+
+
+def native_module() -> Any:
+    """Load the compiled part of the kernel layer, which lies beside this folder."""
+    for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+        path = _HERE.parent / f"_native{suffix}"
+        if path.exists():
+            return _load("democrai_sandbox.kernel._native", path)
+    raise ImportError(f"the compiled part of the kernel layer is not in {_HERE.parent} for this interpreter")
+
+
+class FailedStepError(Exception):
+    """A step on the way to a confined program failed; nothing runs."""
+
+    def __init__(self, step: str, error: OSError) -> None:
+        """Keep what the application is told."""
+        super().__init__(step)
+        self.step = step
+        self.errno = error.errno or errno.EIO
+
+
+class Request:
+    """A packet from the link, with all that came along; whatever is not taken is closed."""
+
+    def __init__(self, link: socket.socket) -> None:
+        """Receive one; raise ``EOFError`` when the application is gone."""
+        self.packet, rest, self._flags, _ = link.recvmsg(wire.LARGEST_INLINE + 1, _ROOM, _RECEIVING)
+        self.files: list[int] = []
+        self.sender = 0
+        for level, kind, data in rest:
+            if (level, kind) == _RIGHTS:
+                numbers = array.array("i")
+                numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
+                self.files += numbers
+            elif (level, kind) == _SENDER:
+                self.sender = _CREDENTIALS.unpack(data)[0]
+        # Some kernels name a sender also at the end, which is nobody then.
+        if not self.packet and not self.files and not self.sender:
+            raise EOFError
+
+    def take_lifeline(self) -> socket.socket | None:
+        """Return the socket to answer on, if there is one."""
+        if not self.files or not stat.S_ISSOCK(os.fstat(self.files[0]).st_mode):
+            return None
+        return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=self.files.pop(0))
+
+    def body(self, application: int) -> bytes:
+        """Return what is asked for, if it is the application that asks."""
+        if self.sender != application:
+            raise wire.BadRequestError(f"process {self.sender} is not the application")
+        if self._flags & _CUT:
+            raise wire.BadRequestError("the packet is too large, or no descriptor is free for what came with it")
+        if self.packet != wire.IN_FILE or not self.files:
+            return self.packet
+        file = self.files.pop(0)
+        try:
+            return wire.unsealed(file)
+        finally:
+            os.close(file)
+
+    def close(self) -> None:
+        """Close what nobody took."""
+        for file in self.files:
+            os.close(file)
+        self.files.clear()
+
+
+class Server:
+    """The loop, and what it knows."""
+
+    def __init__(self, native: Any, link: socket.socket, application: int) -> None:
+        """Watch the link and the application; nothing is started yet."""
+        self._native = native
+        self._link = link
+        self._application = application
+        self._watched = os.pidfd_open(application)
+        self._children = children.Children()
+        self._by_descriptor: dict[int, children.Child] = {}
+        self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        self._baseline: int | None = None
+        self._started = self._refused = 0
+        self._most = max(1, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_DESCRIPTORS) // _PER_CHILD)
+        self._sweep_at: float | None = None
+        self._events = select.epoll()
+        for descriptor in (link.fileno(), self._watched):
+            self._events.register(descriptor, select.EPOLLIN)
+
+    def serve(self) -> None:
+        """Serve until the application is gone or closes the link; then end everything that was started."""
+        try:
+            while self._turn():
+                pass
+        finally:
+            self._children.end_all()
+
+    def _turn(self) -> bool:
+        ready = [number for number, _ in self._events.poll(self._patience())]
+        if self._watched in ready:
+            return False
+        for number in ready:
+            if number == self._link.fileno():
+                try:
+                    self._serve_request()
+                except EOFError:
+                    return False
+            elif number in self._by_descriptor:
+                self._serve_child(self._by_descriptor[number], number)
+        now = time.monotonic()
+        self._children.end_late(now)
+        if self._sweep_at is not None and self._sweep_at <= now:
+            self._sweep_at = None
+            again = self._children.sweep()
+            if again or self._children.known:
+                self._sweep_within(_SWEEP_SOON if again else _SWEEP_LATER)
+        return True
+
+    def _patience(self) -> float | None:
+        times = [moment for moment in (self._sweep_at, self._children.next_deadline()) if moment is not None]
+        return max(0.0, min(times) - time.monotonic()) if times else None
+
+    def _sweep_within(self, seconds: float) -> None:
+        moment = time.monotonic() + seconds
+        if self._sweep_at is None or moment < self._sweep_at:
+            self._sweep_at = moment
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def _serve_request(self) -> None:
+        try:
+            request = Request(self._link)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            if error.errno in {errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN}:
+                raise EOFError from error
+            return
+        try:
+            lifeline = request.take_lifeline()
+            if lifeline is None:
+                self._refused += 1
+            else:
+                self._answer(request, lifeline)
+        finally:
+            request.close()
+
+    def _answer(self, request: Request, lifeline: socket.socket) -> None:
+        """Do what is asked for and say what became of it; a child keeps the lifeline."""
+        child = None
+        try:
+            body = request.body(self._application)
+            if body.startswith(wire.ORDER):
+                child, answer = self._spawn(wire.parsed_order(body, len(request.files)), request.files, lifeline)
+            elif body.startswith(wire.JSON):
+                answer = wire.packed_answer(self._plain(wire.parsed_request(body)))
+            else:
+                answer = self._refusal(error="bad request: neither an order nor another request")
+        except wire.BadRequestError as error:
+            answer = self._refusal(error=f"bad request: {error}")
+        except FailedStepError as error:
+            answer = self._refusal(step=error.step, errno=error.errno)
+        except Exception as error:  # noqa: BLE001 - one bad request must not take the server from all the others
+            answer = self._refusal(error=f"{type(error).__name__}: {error}")
+        if child is None:
+            with suppress(OSError), lifeline:
+                lifeline.send(answer, _QUIET)
+            return
+        try:
+            lifeline.sendmsg([answer], [(*_RIGHTS, array.array("i", [child.pidfd]))], _QUIET)
+        except OSError:
+            self._let_go(child)
+
+    def _refusal(self, **members: Any) -> bytes:
+        self._refused += 1
+        return wire.packed_answer({"ok": False, **members})
+
+    def _plain(self, members: dict[str, Any]) -> dict[str, Any]:
+        if members["action"] == "stats":
+            return {"ok": True, **self._stats()}
+        if members["action"] != "baseline":
+            raise wire.BadRequestError(f"unknown action {members['action'][:40]!r}")
+        if self._baseline is not None:
+            raise wire.BadRequestError("the baseline was given before, and holds")
+        self._baseline, missing = self._ruleset(wire.plan_of(members.get("plan")))
+        return {"ok": True, "missing": missing}
+
+    def _stats(self) -> dict[str, Any]:
+        running = self._children.running
+        return {
+            "pid": os.getpid(),
+            "running": running,
+            "kept": len(self._children.known) - running,
+            "started": self._started,
+            "refused": self._refused,
+            "most": self._most,
+            "baseline": self._baseline is not None,
+        }
+
+    # --- children -----------------------------------------------------------------------------------------------------
+
+    def _spawn(
+        self, order: wire.Order[bytes], files: list[int], lifeline: socket.socket
+    ) -> tuple[children.Child, bytes]:
+        if len(self._children.known) >= self._most:
+            raise wire.BadRequestError(f"there are {self._most} children; the limit of open files allows no more")
+        rulesets = [] if self._baseline is None else [self._baseline]
+        own, missing = (None, []) if order.plan is None else self._ruleset(order.plan)
+        try:
+            pid, pidfd = self._native.spawn(
+                order.argv,
+                order.program,
+                order.env,
+                order.cwd,
+                self._placed(order, files),
+                rulesets=rulesets if own is None else [*rulesets, own],
+                filter=order.filter,
+                cgroup=files[order.cgroup] if order.cgroup >= 0 else -1,
+                limits=order.limits,
+                keep_caps=order.keep_caps,
+                umask=order.umask,
+                own_proc=order.plan.own_proc & order.plan.fs if order.plan is not None else 0,
+            )
+        except OSError as error:
+            raise FailedStepError((error.strerror or "").partition(":")[0], error) from error
+        finally:
+            if own is not None:
+                os.close(own)
+        self._started += 1
+        deadline = None if order.wall_seconds is None else time.monotonic() + order.wall_seconds
+        child = children.Child(pid, pidfd, lifeline, deadline)
+        try:
+            self._watch(child)
+        except BaseException:
+            self._abandon(child)
+            raise
+        return child, wire.packed_start(pid, missing)
+
+    def _ruleset(self, plan: wire.LandlockPlan) -> tuple[int, list[str]]:
+        try:
+            return building.build(self._native, plan.fs, plan.net, plan.scoped, plan.paths, plan.ports)
+        except OSError as error:
+            raise FailedStepError("landlock", error) from error
+
+    def _placed(self, order: wire.Order[bytes], files: list[int]) -> list[tuple[int, int]]:
+        """Return pairs of a descriptor of ours and the number it has in the child."""
+        streams = [(self._null if index < 0 else files[index], number) for number, index in enumerate(order.stdio)]
+        return streams + [(files[index], number) for index, number in order.pass_fds]
+
+    def _watch(self, child: children.Child) -> None:
+        self._children.add(child)
+        self._sweep_within(_SWEEP_LATER)
+        for descriptor in (child.pidfd, child.lifeline.fileno()):
+            self._by_descriptor[descriptor] = child
+            self._events.register(descriptor, select.EPOLLIN)
+
+    def _abandon(self, child: children.Child) -> None:
+        """End a child that cannot be watched; as an orphan it is waited for at the next sweep."""
+        child.signal(signal.SIGKILL)
+        self._children.known.pop(child.pid, None)
+        for descriptor in (child.pidfd, child.lifeline.fileno()):
+            self._by_descriptor.pop(descriptor, None)
+            with suppress(OSError):
+                self._events.unregister(descriptor)
+        os.close(child.pidfd)
+
+    def _unwatch(self, descriptor: int) -> None:
+        if self._by_descriptor.pop(descriptor, None) is not None:
+            self._events.unregister(descriptor)
+
+    def _serve_child(self, child: children.Child, descriptor: int) -> None:
+        if descriptor != child.pidfd:
+            self._serve_lifeline(child)
+            return
+        end = child.exit()
+        if end is None:
+            return
+        with suppress(OSError):  # first of all: somebody is waiting for it
+            child.lifeline.send(wire.STATUS.pack(*end), _QUIET)
+        self._children.end(child)
+        self._unwatch(child.pidfd)
+        self._sweep_within(_SWEEP_SOON)
+        if child.let_go:
+            self._children.forget(child)
+
+    def _serve_lifeline(self, child: children.Child) -> None:
+        """Pass a signal on, or see that the application has let go."""
+        try:
+            packet = child.lifeline.recv(2, _NO_WAIT)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet = b""
+        if not packet:
+            self._let_go(child)
+        elif (number := wire.signal_of(packet)) is not None:
+            child.signal(number)
+
+    def _let_go(self, child: children.Child) -> None:
+        """End what is left of a child; it is forgotten as soon as it has ended."""
+        self._unwatch(child.lifeline.fileno())
+        child.lifeline.close()
+        child.let_go = True
+        child.signal(signal.SIGKILL)
+        if child.ended:
+            self._children.forget(child)
+
+
+def _ignore_signals() -> None:
+    """Ignore what is for the application: it needs this process to end its children when the whole service stops."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def main() -> None:
+    """Begin: take the link, become the one that orphans come to, close this process to others, and serve."""
+    link = socket.socket(fileno=int(sys.argv[1]))
+    link.set_inheritable(False)
+    application = int(sys.argv[2])
+    _ignore_signals()
+    native = native_module()
+    native.set_subreaper()
+    native.set_dumpable(False)
+    native.drop_capabilities(wire.CHILD_CAPABILITIES)  # once here, and not each time in a child
+    server = Server(native, link, application)
+    if os.getppid() != application:
+        return  # it has ended meanwhile, and its number may be another's by now
+    gc.freeze()
+    server.serve()
+
+
+if __name__ == "__main__":
+    main()

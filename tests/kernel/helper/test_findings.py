@@ -1,0 +1,212 @@
+"""Ways around the helper that were found by trying: each of them succeeded once."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from democrai_sandbox.kernel.helper import cgroups, sweeping
+from democrai_sandbox.kernel.helper.answers import Refused
+from democrai_sandbox.kernel.helper.commands import Commands
+from democrai_sandbox.kernel.helper.policy import Endpoint
+from tests.kernel.helper.field import end, field, policy
+from tests.kernel.netlab import cgroup_mount, has_ended, needs_netlab
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def place():
+    with field() as made:
+        yield made
+
+
+def inside_the_group(place, code, *words):
+    """Run code as a user without rights in the application's group; return what it printed."""
+    enter = f"""
+import os, socket, sys
+with open({str(cgroup_mount() / f"democrai_os_sandbox_{place.app.pid}" / "cgroup.procs")!r}, "w") as f:
+    f.write("0")
+os.setgroups([])
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+"""
+    done = place.lab.inside.run([sys.executable, "-I", "-S", "-c", enter + code, *map(str, words)])
+    return done.stdout.split()
+
+
+_SPOOFING = """
+there, permitted, other, forbidden = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+FREEBIND = 78
+
+def send(source, target):
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as s:
+        s.setsockopt(socket.IPPROTO_IPV6, FREEBIND, 1)
+        s.bind(source)
+        try:
+            s.sendto(b"x", target)
+        except PermissionError:
+            return "refused"
+        return "sent"
+
+print(send(("::", 0), (there, permitted)), send(("::", 0), (other, forbidden)))
+print(send((other, forbidden), (there, permitted)), send((there, permitted), (other, forbidden)))
+"""
+
+
+@needs_netlab
+def test_a_datagram_in_anothers_name_does_not_pass_for_a_reply(place):
+    """Any user may send IPv6 from an address of others: two such datagrams look like a question and its answer."""
+    world = place.lab.world
+    permitted, forbidden = world.serve("udp", world.v6), world.serve("udp", world.more_v6[0])
+    place.apply(end(permitted, "udp"))
+    found = inside_the_group(place, _SPOOFING, permitted.address, permitted.port, forbidden.address, forbidden.port)
+    assert found == ["sent", "refused", "refused", "refused"]
+
+
+@needs_netlab
+def test_what_is_sent_in_anothers_name_is_not_quoted_to_that_other(place):
+    """The error of a refusal goes to whom the packet says it is from, and has the beginning of the packet in it."""
+    world = place.lab.world
+    world.run(["ip6tables", "-t", "raw", "-A", "PREROUTING", "-s", "fd77::1", "-p", "ipv6-icmp"])
+    world.run(
+        ["ip6tables", "-t", "raw", "-A", "PREROUTING", "-p", "ipv6-icmp", "--icmpv6-type", "destination-unreachable"]
+    )
+    place.apply()
+    found = inside_the_group(place, _SPOOFING, "fd77::9", 7000, world.v6, 7001)
+    assert found == ["refused"] * 4
+    listed = world.run(["ip6tables", "-t", "raw", "-S", "PREROUTING", "-v"]).stdout
+    assert "--icmpv6-type 1 -c 0 0" in listed
+
+
+@needs_netlab
+def test_a_process_in_another_network_is_refused_and_not_believed_to_be_held(place):
+    """The rules are those of the helper's own network: elsewhere they hold nobody."""
+    stranger = place.lab.world.agent()
+    place.lab.will_remove(cgroup_mount() / f"democrai_os_sandbox_{stranger.pid}")
+    enforcer = place.enforcer_for(stranger)
+    for act in (enforcer.probe, lambda: enforcer.apply(policy(), stranger.pid)):
+        with pytest.raises(Refused) as refused:
+            act()
+        assert refused.value.reason == "other_network"
+    place.apply()
+    with pytest.raises(Refused) as refused:
+        place.enforcer.join(stranger.pid)
+    assert refused.value.reason == "other_network"
+
+
+@needs_netlab
+@pytest.mark.parametrize("known", [True, False], ids=["a set that is known", "a new set"])
+def test_removed_jumps_are_noticed_when_only_a_set_changes(place, known):
+    t4, t6 = place.serve("tcp")
+    place.apply(end(t6))
+    os.close(place.enforcer.child([Endpoint("name.example", 443, "tcp", "", ("192.0.2.1",))])[1])
+    place.lab.inside.run(["iptables", "-F", "OUTPUT"])
+    assert place.app.tcp(t4.address, t4.port) == "ok"
+    told = Endpoint("name.example" if known else "other.example", 443, "tcp", "", ("192.0.2.2",))
+    os.close(place.enforcer.child([told])[1])
+    rules = place.lab.inside.rules()
+    assert rules.count("-A OUTPUT ") == rules.count("\n:DEMOCRAI_OS_") == (2 if known else 3)
+    assert place.app.tcp(t4.address, t4.port) == "ECONNREFUSED"
+
+
+def without_descriptors(monkeypatch):
+    """Make the files that end a group, and tell about it, not to be had."""
+
+    def instead_of(real):
+        def opened(path, *args, **options):
+            if str(path).endswith(("cgroup.kill", "cgroup.events")):
+                raise OSError(errno.EMFILE, "Too many open files")
+            return real(path, *args, **options)
+
+        return opened
+
+    monkeypatch.setattr(os, "open", instead_of(os.open))
+    monkeypatch.setattr(Path, "open", instead_of(Path.open))
+
+
+@needs_netlab
+@pytest.mark.parametrize("act", ["remove", "clear"])
+def test_rules_stay_while_members_cannot_be_ended(place, monkeypatch, act):
+    """Out of descriptors: what was not killed must not go on without its rules."""
+    (t4, _) = place.serve("tcp")
+    place.apply(end(t4))
+    answer, descriptor = place.enforcer.child([])
+    child = place.lab.inside.agent()
+    assert child.join(descriptor) == "ok"
+    os.close(descriptor)
+    with monkeypatch.context() as patch:
+        without_descriptors(patch)
+        assert not cgroups.Cgroup(Path(answer["cgroup"]), "").kill()
+        with pytest.raises(Refused):
+            getattr(place.enforcer, act)()
+    assert child.tcp(t4.address, t4.port) == "ECONNREFUSED"
+    getattr(place.enforcer, act)()
+    assert has_ended(child.pid)
+
+
+@needs_netlab
+def test_a_sweep_leaves_the_rules_of_what_it_could_not_end(place, monkeypatch):
+    (t4, _) = place.serve("tcp")
+    place.apply()
+    left = place.lab.inside.agent()
+    place.enforcer.join(left.pid)
+    place.app.kill()
+    with place.lab.inside.entered():
+        with monkeypatch.context() as patch:
+            without_descriptors(patch)
+            swept = sweeping.sweep(Commands())
+        assert str(place.app.pid) in " ".join(swept["problems"])
+        assert left.tcp(t4.address, t4.port) == "ECONNREFUSED"
+        assert place.app.pid in sweeping.sweep(Commands())["cgroups"]
+    assert has_ended(left.pid)
+
+
+@needs_netlab
+def test_a_process_that_is_hidden_is_not_taken_for_dead(place):
+    """Without CAP_SYS_PTRACE and with /proc mounted so, every application of another user seemed to be dead."""
+    other = place.application("nobody")
+    code = """
+import os, subprocess, sys
+sys.path.insert(0, sys.argv[1])
+from democrai_sandbox.kernel import _native
+from democrai_sandbox.kernel.helper.sweeping import lives
+from democrai_sandbox.kernel.helper.tables import Owner
+subprocess.run(["mount", "-t", "proc", "-o", "hidepid=4", "proc", "/proc"], check=True)
+_native.drop_capabilities((1 << 41) - 1 & ~(1 << 19))
+pid, start_time = map(int, sys.argv[2:])
+print(os.path.exists(f"/proc/{pid}"), lives(Owner(pid, start_time, 0)), lives(Owner(4194303, 1, 0)))
+"""
+    words = [sys.executable, "-c", code, str(ROOT / "src"), str(other.pid), str(other.start_time)]
+    done = subprocess.run(["unshare", "-m", *words], stdout=subprocess.PIPE, text=True, timeout=30, check=True)
+    assert done.stdout.split() == ["False", "True", "False"]
+
+
+def test_a_reader_that_does_not_read_does_not_hold_the_helper():
+    """A full pipe on the standard error, kept open by whoever started the helper, would have held it for ever."""
+    code = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from democrai_sandbox.kernel.helper.journal import Journal
+reading, writing = os.pipe()
+os.set_blocking(writing, False)
+try:
+    while True:
+        os.write(writing, b"x" * 4096)
+except BlockingIOError:
+    os.set_blocking(writing, True)
+os.dup2(writing, 2)
+Journal().say("y" * 100_000)
+os.read(reading, 8192)
+Journal().say("z" * 100_000)
+print("went on")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(ROOT / "src")], stdout=subprocess.PIPE, text=True, timeout=20, check=True
+    )
+    assert done.stdout == "went on\n"

@@ -1,0 +1,203 @@
+"""From a subject's rules to what the kernel is told, without a kernel."""
+
+from __future__ import annotations
+
+import resource
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from democrai_sandbox.errors import KernelUnsupported
+from democrai_sandbox.kernel.landlock import rights
+from democrai_sandbox.kernel.seccomp import filters
+from democrai_sandbox.kernel.spawn import (
+    NO_LIMITS,
+    ChildConfinement,
+    ResourceLimits,
+    confinement,
+    confinement_of,
+    enforcement_of,
+)
+from democrai_sandbox.policy import parse_access
+
+
+def _rules(*entries):
+    return parse_access([dict(zip(("resource_type", "operation", "target"), entry)) for entry in entries], base="/base")
+
+
+def _of(*entries, **more):
+    return confinement_of(_rules(*entries), **more)
+
+
+def test_read_execute_and_writing_rules_go_to_their_lists():
+    found = _of(
+        ("filesystem", "read", "/r"),
+        ("filesystem", "execute", "/x"),
+        ("filesystem", "create", "/c"),
+        ("filesystem", "modify", "/m"),
+        ("filesystem", "delete", "relative"),
+        ("system_dependency", "execute", "/opt/tool"),
+        ("system_dependency", "execute", "ffmpeg"),
+        runtime_read=("/etc/ssl",),
+        runtime_execute=("/usr",),
+        own_read=("/own",),
+        own_write=("/data",),
+        temp="/tmp/x",
+    )
+    assert found.paths_read == ("/etc/ssl", "/own", "/r")
+    assert found.paths_execute == ("/usr", "/x", "/opt/tool")
+    assert found.paths_write == ("/dev/null", "/data", "/tmp/x", "/c", "/m", "/base/relative")
+
+
+def test_without_network_rules_there_is_no_port_to_connect_to():
+    found = _of(("filesystem", "read", "/r"))
+    assert (found.connect_ports, found.bind_ports, found.has_network, found.unix) == ((), (0,), False, False)
+
+
+def test_ports_are_those_of_the_rules_and_of_name_lookups():
+    found = _of(
+        ("network", "connect", "https://api.example.com/v1"),
+        ("network", "receive", "db.example.com:5432"),
+        ("network", "send", "db.example.com:5432"),
+        ("network", "connect", "[::1]:8080"),
+    )
+    assert found.connect_ports == (443, 5432, 8080, 53)
+    assert found.bind_ports == (0, 443, 5432, 8080)
+    assert found.has_network
+
+
+@pytest.mark.parametrize("target", ["api.example.com", "*.example.com", "10.0.0.0/8", "::1"])
+def test_a_rule_without_a_port_opens_all_of_them(target):
+    found = _of(("network", "connect", target), ("network", "connect", "a.example:1"))
+    assert found.connect_ports is None
+    plan = confinement.plan(found, 7)
+    assert plan.net == rights.NetRight.BIND_TCP
+    assert dict(plan.ports) == {0: rights.NetRight.BIND_TCP, 1: rights.NetRight.BIND_TCP}
+
+
+def test_a_unix_socket_is_no_host():
+    found = _of(("network", "connect", "unix:/run/app.sock"))
+    assert (found.unix, found.has_network, found.connect_ports) == (True, False, ())
+
+
+def test_the_plan_merges_the_rights_of_a_path_and_leaves_out_what_is_in_proc_self():
+    found = ChildConfinement(
+        paths_read=("/a", "/proc/self/stat", "/proc/selfish"), paths_execute=("/a",), paths_write=("/a",)
+    )
+    plan = confinement.plan(found, 7)
+    assert dict(plan.paths) == {"/a": rights.EXECUTE | rights.WRITE, "/proc/selfish": rights.READ}
+    assert plan.own_proc == rights.READ
+
+
+def test_what_lies_beneath_a_writable_path_gets_no_rule_of_its_own():
+    found = ChildConfinement(
+        paths_read=("/w/in", "/wide"), paths_execute=("/w/bin", "/usr"), paths_write=("/w/deep/er", "/w", "/w/other")
+    )
+    assert dict(confinement.plan(found, 7).paths) == {
+        "/w": rights.WRITE | rights.EXECUTE,
+        "/wide": rights.READ,
+        "/usr": rights.EXECUTE,
+    }
+
+
+@pytest.mark.parametrize("abi", range(8))
+def test_a_plan_holds_nothing_that_its_abi_does_not_know(abi):
+    found = _of(("network", "connect", "a.example:1"), ("filesystem", "modify", "/m"), runtime_execute=("/usr",))
+    plan = confinement.plan(found, abi)
+    known = rights.supported(abi)
+    if abi == 0:
+        assert plan is None
+        return
+    assert plan.fs == known.fs
+    assert plan.net == known.net
+    assert plan.scoped == known.scoped
+    assert all(mask & ~plan.fs == 0 for _, mask in plan.paths)
+    assert all(mask & ~plan.net == 0 and mask for _, mask in plan.ports)
+    assert all(isinstance(number, int) and type(number) is int for number in (plan.fs, plan.net, plan.scoped))
+
+
+@pytest.mark.parametrize(
+    ("abi", "inet"),
+    [(0, filters.Inet.NONE), (3, filters.Inet.NONE), (4, filters.Inet.NO_DATAGRAM), (7, filters.Inet.NO_DATAGRAM)],
+)
+def test_without_network_rules_sockets_are_refused_where_ports_cannot_be(abi, inet):
+    assert confinement.profile(_of(), abi).inet is inet
+    assert confinement.profile(_of(("network", "connect", "a.example:1")), abi).inet is filters.Inet.ALL
+
+
+def test_sending_may_connect_only_where_something_else_sees_it():
+    found = _of(("network", "connect", "a.example:1"))
+    assert not confinement.profile(found, 7).fastopen
+    assert confinement.profile(found, 7, packet_filter=True).fastopen
+    assert confinement.profile(found, 3).fastopen
+    assert confinement.profile(_of(("network", "connect", "a.example")), 7).fastopen
+    assert confinement.profile(found, 7).allow_exec
+    assert confinement.profile(found, 7).child
+    assert not confinement.profile(found, 7).unix
+
+
+def _said(found, abi, **more):
+    return " / ".join(enforcement_of(found, abi, **more).unenforced)
+
+
+def test_what_is_not_enforced_is_said():
+    network = _of(("network", "connect", "a.example:1"))
+    assert _said(_of(), 7) == ""
+    assert "no Landlock" in _said(_of(), 0)
+    assert "truncate" in _said(_of(), 2)
+    assert "truncate" not in _said(_of(), 3)
+    assert "devices" in _said(_of(), 4)
+    assert "signals" in _said(_of(), 5)
+    assert "UDP" in _said(network, 7)
+    assert "only the TCP ports" in _said(network, 7)
+    assert "TCP ports" in _said(network, 3)
+    assert "every TCP connection" in _said(_of(("network", "connect", "a.example")), 7)
+    assert _said(network, 7, packet_filter=True) == ""
+    assert "unix sockets" in _said(_of(("network", "connect", "unix:/run/x")), 7)
+    limited = _of().limited(ResourceLimits(processes=5))
+    assert "root" in _said(limited, 7, root=True)
+    assert _said(limited, 7) == ""
+
+
+def test_an_architecture_without_a_table_is_said_and_not_an_error(monkeypatch):
+    def nothing(*_):
+        raise KernelUnsupported("there is no table")
+
+    monkeypatch.setattr(filters, "program", nothing)
+    found = enforcement_of(_of(), 7)
+    assert found.filter == b""
+    assert found.unenforced == ("system calls: there is no table",)
+
+
+def test_the_enforcement_carries_the_limits():
+    limits = ResourceLimits(address_space=1 << 30, cpu_seconds=5, open_files=64, processes=9, wall_seconds=7)
+    found = enforcement_of(_of(limits=limits), 7)
+    assert dict(found.limits) == {
+        resource.RLIMIT_AS: 1 << 30,
+        resource.RLIMIT_CPU: 5,
+        resource.RLIMIT_NOFILE: 64,
+        resource.RLIMIT_NPROC: 9,
+    }
+    assert found.wall_seconds == 7
+
+
+@pytest.mark.parametrize("value", [0, -1, True, 1.5, "5"])
+def test_a_limit_is_a_whole_number_above_zero(value):
+    with pytest.raises(ValueError, match="open_files"):
+        ResourceLimits(open_files=value)
+
+
+_values = st.none() | st.integers(1, 10)
+_limits = st.builds(ResourceLimits, *[_values] * 5)
+
+
+@given(_limits, _limits)
+def test_the_stricter_of_two_limits_keeps_to_both(one, other):
+    both = one.stricter(other)
+    assert both == other.stricter(one)
+    assert both.stricter(one) == both
+    assert one.stricter(NO_LIMITS) == one
+    for name in ("address_space", "cpu_seconds", "open_files", "processes", "wall_seconds"):
+        wanted = [value for value in (getattr(one, name), getattr(other, name)) if value is not None]
+        assert getattr(both, name) == min(wanted, default=None)

@@ -1,0 +1,305 @@
+"""Whatever comes over the link, the server lives on, and starts nothing that was not ordered by the application."""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from democrai_sandbox.errors import SpawnFailed
+from democrai_sandbox.kernel.spawn import LandlockPlan, client, wire
+from tests.kernel.spawn.programs import PATIENCE, SHELL, descriptors, order, shell, until
+
+_GOOD = wire.Order(
+    argv=["sh", "-c", "true"],
+    program=SHELL,
+    env=[],
+    cwd="/",
+    stdio=[-1, -1, -1],
+    pass_fds=[],
+    plan=None,
+    filter=b"",
+    limits=[],
+    wall_seconds=None,
+    cgroup=-1,
+    umask=-1,
+    keep_caps=0,
+)
+
+
+def _send(server, packet, descriptors=()):
+    """Send a raw packet with a lifeline; answer what comes back."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.settimeout(PATIENCE)
+    with ours:
+        with theirs:
+            rights = array.array("i", [theirs.fileno(), *descriptors])
+            server._link.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        answer = ours.recv(65536)
+        return wire.parsed_answer(answer) if answer else None
+
+
+def _body(**changes):
+    return wire.packed_order(_GOOD._replace(**changes))
+
+
+def _plan(*, fs=1, net=0, scoped=0, paths=(), ports=(), own_proc=0):
+    return LandlockPlan(fs, net, scoped, paths, ports, own_proc)
+
+
+def _numbers(**changes):
+    """The good order with numbers changed by hand, which the application's own code could not write."""
+    body = _body()
+    numbers = array.array("q", body[9 : 9 + 8 * wire._FIXED])
+    for name, value in changes.items():
+        names = (*wire._COUNTS, *wire._INDEXES, *wire._VALUES)
+        numbers[names.index(name)] = value
+    return body[:9] + numbers.tobytes() + body[9 + 8 * wire._FIXED :]
+
+
+def test_the_request_that_the_others_are_made_of_is_a_good_one(server):
+    assert _send(server, _body())["ok"]
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        b"",
+        b"J",
+        b"M",
+        b"S",
+        b"X" * 100,
+        b"J" + b"[" * 20_000,
+        b"J\xff\xfe",
+        b"Jnull",
+        b"J{}",
+        b'J{"action": 1}',
+        b'J{"action": "unknown"}',
+        b'J{"action": "spawn"}',
+        b'J{"action": "baseline"}',
+        b'J{"action": "baseline", "plan": [1, 2]}',
+        b'J{"action": "baseline", "plan": [1, 0, 0, 5, [], 0]}',
+        b'J{"action": "baseline", "plan": [1, 0, 0, [["relative", 1]], [], 0]}',
+        b'J{"action": "baseline", "plan": ["1", 0, 0, [], [], 0]}',
+        b'J{"action": "baseline", "plan": [true, 0, 0, [], [], 0]}',
+        b'J{"action": "baseline", "plan": [-1, 0, 0, [], [], 0]}',
+        b"S" + b"\xff" * 400,
+        b"S" + b"\0" * 400,
+        _body()[:40],
+        _body()[:-1] + b"\0\0",
+        _body(argv=[]),
+        _body(program="sh"),
+        _body(program=""),
+        _body(cwd=""),
+        _body(cwd="here"),
+        _body(stdio=[0, -1, -1]),
+        _body(stdio=[-2, -1, -1]),
+        _body(pass_fds=[(0, 5)]),
+        _body(pass_fds=[(-1, 5)]),
+        _body(plan=_plan(paths=[("relative", 1)])),
+        _body(plan=_plan(paths=[("/", -1)])),
+        _body(plan=_plan(ports=[(70000, 1)])),
+        _body(plan=_plan(ports=[(1, -1)])),
+        _body(plan=_plan(fs=-1)),
+        _body(filter=b"1234"),
+        _body(filter=bytes(8 * 4097)),
+        _body(limits=[(99, 1)]),
+        _body(limits=[(1, -1)]),
+        _body(wall_seconds=-1),
+        _body(wall_seconds=1e12),
+        _body(cgroup=0),
+        _body(umask=-2),
+        _body(umask=0o1000),
+        _body(keep_caps=-1),
+        _numbers(argv=-1),
+        _numbers(argv=1 << 40),
+        _numbers(env=5),
+        _numbers(paths=1, argv=2),
+        _numbers(ports=1),
+        _numbers(limits=-5),
+        _numbers(has_plan=2),
+    ],
+)
+def test_a_bad_request_is_refused_in_words_and_starts_nothing(server, packet):
+    before = server.stats()
+    answer = _send(server, packet)
+    assert answer["ok"] is False
+    assert answer["error"].startswith("bad request")
+    after = server.stats()
+    assert after["started"] == before["started"]
+    assert after["refused"] == before["refused"] + 1
+
+
+def test_a_packet_that_is_too_large_is_refused(server):
+    answer = _send(server, b"J" + b" " * 100_000)
+    assert "too large" in answer["error"]
+
+
+def test_a_request_without_a_way_to_answer_starts_nothing(server):
+    before = server.stats()["started"]
+    server._link.sendmsg([_body()])
+    null = os.open("/dev/null", os.O_RDWR)
+    server._link.sendmsg([_body()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [null]))])
+    os.close(null)
+    assert server.stats()["started"] == before
+
+
+def test_a_body_that_could_change_or_block_is_refused(server, tmp_path):
+    plain = os.open(tmp_path / "body", os.O_RDWR | os.O_CREAT)
+    os.write(plain, _body())
+    unsealed = os.memfd_create("body", os.MFD_ALLOW_SEALING)
+    os.write(unsealed, _body())
+    reader, writer = os.pipe()
+    for descriptor, said in ((plain, "no memfd"), (unsealed, "not sealed"), (reader, "no memfd")):
+        assert said in _send(server, wire.IN_FILE, [descriptor])["error"]
+    large = wire.sealed(b" " * (wire.LARGEST_BODY + 1))
+    assert "too large" in _send(server, wire.IN_FILE, [large])["error"]
+    good = wire.sealed(_body())
+    assert _send(server, wire.IN_FILE, [good])["ok"]
+    for descriptor in (plain, unsealed, reader, writer, large, good):
+        os.close(descriptor)
+
+
+def test_a_flood_of_garbage_does_not_keep_the_server_from_working(server):
+    for number in range(500):
+        server._link.sendmsg([b"garbage %d" % number])
+    assert shell(server, "echo fine").out == "fine\n"
+
+
+def test_as_many_descriptors_as_a_packet_takes_leak_nothing(server):
+    before = descriptors(server)
+    null = os.open("/dev/null", os.O_RDWR)
+    assert not _send(server, b"Jnull", [null] * 252)["ok"]
+    os.close(null)
+    until(lambda: descriptors(server) == before)
+
+
+_STRANGER = """
+import array, json, os, socket, sys
+from democrai_sandbox.errors import SpawnFailed
+from democrai_sandbox.kernel.spawn import SpawnServer, SpawnOrder
+server = SpawnServer.start()
+before = server.stats()
+child = os.fork()
+if child == 0:
+    # By the client, which knows that it is in another process; and by hand, past the client.
+    try:
+        server.spawn(SpawnOrder("/bin/touch", ("touch", sys.argv[1]), {}, "/"))
+    except SpawnFailed as error:
+        assert "fork" in str(error)
+    else:
+        os._exit(1)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [theirs.fileno()]))]
+    server._link.sendmsg([bytes.fromhex(sys.argv[2])], rights)
+    theirs.close()
+    answer = json.loads(ours.recv(65536))
+    os._exit(0 if answer["ok"] is False and "is not the application" in answer["error"] else 2)
+_, status = os.waitpid(child, 0)
+assert status == 0, status
+after = server.stats()
+assert (after["started"], after["refused"]) == (0, before["refused"] + 1), after
+server.stop()
+assert not os.path.exists(sys.argv[1])
+print("fine")
+"""
+
+
+def test_a_process_that_inherited_the_link_is_a_stranger(tmp_path):
+    made = str(tmp_path / "made")
+    packet = _body(argv=["touch", made], program="/usr/bin/touch").hex()
+    done = subprocess.run(
+        [sys.executable, "-c", _STRANGER, made, packet], capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.stdout == "fine\n", done.stderr
+
+
+def test_the_baseline_is_given_once(own_server):
+    plan = LandlockPlan(1, 0, 0, [("/", 1)], [])
+    assert own_server.baseline(plan) == ()
+    with pytest.raises(SpawnFailed, match="was given before"):
+        own_server.baseline(plan)
+
+
+def test_a_server_that_cannot_be_started_is_a_typed_error(monkeypatch):
+    with pytest.raises(SpawnFailed, match="cannot be started"):
+        client.SpawnServer.start(interpreter="/nowhere/python")
+    with pytest.raises(SpawnFailed, match=r"has ended|has closed"):
+        client.SpawnServer.start(interpreter="/bin/false")
+
+
+def test_a_server_that_stands_still_is_noticed():
+    server = client.SpawnServer.start()
+    os.kill(server.pid, 19)
+    server._answer_within = client._timeval(0.3)
+    begin = time.monotonic()
+    with pytest.raises(SpawnFailed, match="does not answer in time"):
+        server.spawn(order("/bin/true"))
+    assert time.monotonic() - begin < PATIENCE
+    os.kill(server.pid, 18)
+    server.stop()
+
+
+def test_the_server_knows_nothing_of_the_applications_environment_and_folder(monkeypatch):
+    monkeypatch.setenv("A_SECRET", "x")
+    server = client.SpawnServer.start()
+    try:
+        with open(f"/proc/{server.pid}/environ", "rb") as file:
+            assert b"A_SECRET" not in file.read()
+        assert os.readlink(f"/proc/{server.pid}/cwd") == "/"
+    finally:
+        server.stop()
+
+
+@given(st.data())
+def test_an_order_with_bytes_changed_is_either_read_or_refused(data):
+    order_ = _GOOD._replace(
+        plan=_plan(paths=[("/usr", 1), ("/etc", 5)], ports=[(1, 2)]), limits=[(7, 9)], pass_fds=[(0, 4)], env=["A=1"]
+    )
+    body = bytearray(wire.packed_order(order_))
+    for _ in range(data.draw(st.integers(0, 6))):
+        body[data.draw(st.integers(1, len(body) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        found = wire.parsed_order(bytes(body), data.draw(st.integers(0, 3)))
+    except wire.BadRequestError:
+        return
+    assert len(found.argv) >= 1
+    assert found.program.startswith(b"/")
+
+
+_text = st.binary(min_size=1, max_size=20).filter(lambda value: b"\0" not in value)
+_path = _text.map(lambda value: b"/" + value)
+
+
+@given(
+    st.lists(_text.map(os.fsdecode), min_size=1, max_size=4),
+    st.lists(_text.map(lambda value: os.fsdecode(b"N=" + value)), max_size=4),
+    st.none() | st.lists(st.tuples(_path.map(os.fsdecode), st.integers(0, 1 << 16)), max_size=4),
+    st.lists(st.tuples(st.integers(0, 15), st.integers(0, 1 << 60)), max_size=3),
+    st.none() | st.integers(1, 10**6),
+)
+def test_an_order_is_read_as_it_was_written(argv, env, paths, limits, wall):
+    plan = None if paths is None else _plan(fs=7, net=3, scoped=1, paths=paths, ports=[(443, 2)], own_proc=4)
+    order_ = _GOOD._replace(
+        argv=argv, env=env, plan=plan, limits=limits, wall_seconds=wall, stdio=[0, 1, -1], pass_fds=[(2, 9)], umask=0o22
+    )
+    found = wire.parsed_order(wire.packed_order(order_), 3)
+    texts = {"argv": [*map(os.fsdecode, found.argv)], "env": [*map(os.fsdecode, found.env)]}
+    assert found._replace(**texts, program=os.fsdecode(found.program), cwd=os.fsdecode(found.cwd)) == order_
+
+
+@given(st.binary(max_size=200))
+def test_bytes_are_either_a_request_or_refused(body):
+    for read in (wire.parsed_request, lambda found: wire.parsed_order(found, 3)):
+        try:
+            read(body)
+        except wire.BadRequestError:
+            pass
