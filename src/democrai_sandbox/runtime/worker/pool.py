@@ -51,6 +51,8 @@ class Worker:
         self._rights = rights
         self._held: object = None
         self._stale = False
+        self._unsure = False
+        """Whether something was decided since the rights were compared: the next call may come before we are told."""
         self._retiring: asyncio.Task[None] | None = None
         self.spec = spec
         self._host = host
@@ -88,6 +90,7 @@ class Worker:
 
     def access_changed(self) -> None:
         """Have the guard in the worker ask again: something was decided. From any thread."""
+        self._unsure = self._rights is not None
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._tell_change)
 
@@ -119,7 +122,7 @@ class Worker:
         ``ancestors`` is the chain that the subject continues. ``progress`` gets what the code reports meanwhile.
         """
         link = self._link
-        if link is None or link.is_unsettled or self._stale:
+        if link is None or link.is_unsettled or self._stale or self._unsure:
             link = await self._ready()
         standing = Standing(caller, ancestors)
         try:
@@ -163,15 +166,15 @@ class Worker:
         while True:
             if self._stopped:
                 raise WorkerFailed(self.spec.label, "it was stopped")
-            if self._stale:
-                self._retire()
+            self._compare()
             if self._retiring is not None:
                 await asyncio.wait([self._retiring])
             link = self._link
             if link is None or link.ended.done():
                 link = await self._started()
             await link.settled()
-            if not link.ended.done():
+            self._compare()  # something may have been decided while it was started
+            if not link.ended.done() and self._retiring is None:
                 return link
 
     async def _started(self) -> Link:
@@ -231,9 +234,14 @@ class Worker:
     def _tell_change(self) -> None:
         if self._link is not None:
             self._link.changed()
-        if self._rights is not None and (self._link or self._starting) and self._rights() != self._held:
-            # The kernel neither widens nor narrows what it has confined: only a new process has other rights.
-            self._stale = True
+        self._compare()
+
+    def _compare(self) -> None:
+        """See whether the process has the rights of now. The kernel neither widens nor narrows what it has confined."""
+        if self._unsure and self._rights is not None:
+            self._unsure = False
+            self._stale = self._stale or ((self._link or self._starting) is not None and self._rights() != self._held)
+        if self._stale:
             self._retire()
 
     def _retire(self) -> None:

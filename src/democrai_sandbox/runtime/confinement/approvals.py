@@ -1,0 +1,58 @@
+"""Recorded approvals as rules: for those who have to know what is allowed before anybody asks."""
+
+from __future__ import annotations
+
+from time import time_ns
+from typing import TYPE_CHECKING
+
+from democrai_sandbox.errors import ExternalAccessCheckFailed
+from democrai_sandbox.policy import AccessRule, Operation, ResourceType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from democrai_sandbox.access.node import AccessNode
+    from democrai_sandbox.access.values import DecisionRow
+
+_PARTS = frozenset({"task", "tool", "agent", "pipeline", "skill"})
+
+
+class Approvals:
+    """The approvals in force, denials taken off, as this node knows them."""
+
+    def __init__(self, node: AccessNode) -> None:
+        """Read from the node's snapshot, which never waits for anything."""
+        self._node = node
+
+    def rows(self, resource_type: ResourceType, subject: tuple[str, str] | None = None) -> Iterator[DecisionRow]:
+        """Yield the approvals, of one subject (kind and name) or of all."""
+        return self._node.snapshot.approved(resource_type.value, time_ns() // 1000, subject)
+
+    def of_caller(self, subject: tuple[str, str], session_key: str) -> tuple[AccessRule, ...]:
+        """Return the network targets that are approved for a subject, for good or in this session."""
+        return self._rules(lambda who: who == subject, (ResourceType.NETWORK,), session_key)
+
+    def of_worker(self, kind: str, name: str) -> tuple[AccessRule, ...]:
+        """Return all that is approved for a subject and its parts, in whatever session: its process serves them all."""
+
+        def is_inside(who: tuple[str, str]) -> bool:
+            part = kind == "module" and who[0] in _PARTS and who[1].startswith(f"{name}.")
+            return part or who == (kind, name)
+
+        return self._rules(is_inside, (ResourceType.FILESYSTEM, ResourceType.NETWORK), None)
+
+    def _rules(
+        self, wanted: Callable[[tuple[str, str]], bool], kinds: tuple[ResourceType, ...], session_key: str | None
+    ) -> tuple[AccessRule, ...]:
+        try:
+            subjects = [who for who in self._node.snapshot.subjects if wanted(who)]
+            found = [row for who in subjects for kind in kinds for row in self.rows(kind, who)]
+        except ExternalAccessCheckFailed:
+            return ()  # a node that cannot answer knows of no approvals
+        mine = (row for row in found if session_key is None or row.session_key in ("", session_key))
+        return tuple(dict.fromkeys(map(rule_of, mine)))
+
+
+def rule_of(row: DecisionRow) -> AccessRule:
+    """Return an approval as a rule; its target is canonical already."""
+    return AccessRule(ResourceType(row.resource_type), Operation(row.operation), row.target, row.target)

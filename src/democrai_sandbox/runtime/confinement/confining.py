@@ -1,0 +1,192 @@
+"""Having a process started by the spawn server, held to what its subject may do."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import OrderedDict
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from democrai_sandbox.errors import KernelLayerError
+from democrai_sandbox.kernel.egress.endpoints import endpoints_of
+from democrai_sandbox.kernel.egress.interface import NotMaterialised
+from democrai_sandbox.kernel.seccomp import Inet, child_profile, program
+from democrai_sandbox.kernel.spawn import Enforcement, SpawnOrder, confinement_of, enforcement_of
+from democrai_sandbox.policy import ResourceType, TargetKind, parse_declaration
+
+from .limits import resource_limits
+from .paths import Shut, runtime_paths, steady_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from democrai_sandbox.kernel.egress.interface import ChildCgroup, Endpoint
+    from democrai_sandbox.kernel.spawn import SpawnedChild
+
+    from .interface import KernelLayer, Spawner, Whose
+
+_log = logging.getLogger(__name__)
+_MOST_NOTED = 1024
+_BACKSTOP = 5.0
+"""Seconds after the time of a process at which the server ends it, if nobody here has."""
+_PATTERN = "hosts: a rule without a host and a port opens to it what is open to the whole application"
+
+_enforcement_of = lru_cache(maxsize=256)(enforcement_of)
+"""Depends on nothing else, and one subject's programs are mostly held to the same."""
+
+
+class Program(NamedTuple):
+    """What is started."""
+
+    path: str
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    folder: str
+    pass_fds: tuple[int, ...] = ()
+
+
+class Prepared(NamedTuple):
+    """Everything about a process but the process."""
+
+    label: str
+    enforcement: Enforcement
+    cgroup: ChildCgroup | None = None
+
+
+class Confiner:
+    """Prepares confinements and starts processes in them. From any thread, outside any guard."""
+
+    def __init__(self, kernel: KernelLayer, spawner: Spawner) -> None:
+        """Look at this machine once, before any guard."""
+        self._kernel = kernel
+        self._spawner = spawner
+        self._runtime = runtime_paths()
+        fixed = (*self._runtime.read, *self._runtime.execute, self._runtime.temp)
+        self._known = {path: os.path.realpath(path) for path in fixed}
+        self._root = os.geteuid() == 0
+        self._lock = threading.Lock()
+        self._noted: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+
+    @property
+    def unenforced(self) -> dict[str, tuple[str, ...]]:
+        """What was not kept of the latest confinement of each subject, in words."""
+        with self._lock:
+            return dict(self._noted)
+
+    def prepare(self, whose: Whose | None) -> Prepared:
+        """Work out what a process is held to, and make its cgroup; may wait for the helper. None is for the host."""
+        if whose is None:
+            return Prepared("", Enforcement(None, _host_filter(), (), None, ()))
+        egress = self._kernel.egress
+        endpoints = None if egress is None else _endpoints(whose)
+        enforcement = self._enforcement(whose, packet_filter=endpoints is not None)
+        if egress is not None and endpoints is None:
+            enforcement = enforcement._replace(unenforced=(*enforcement.unenforced, _PATTERN))
+        self._note(whose.label, enforcement.unenforced)
+        cgroup = None if egress is None or endpoints is None else egress.child(endpoints)
+        return Prepared(whose.label, enforcement, cgroup)
+
+    def start_with_pipes(
+        self, prepared: Prepared, what: Program, *, with_input: bool = False
+    ) -> tuple[SpawnedChild, tuple[int, int, int]]:
+        """Start it with pipes as its standard streams; return our ends too, -1 in place of an input it does not have.
+
+        When that fails, what was prepared is given back. ``OSError`` is about the program.
+        """
+        theirs: list[int] = []
+        ours: list[int] = []
+        try:
+            for wanted, reading in ((with_input, True), (True, False), (True, False)):
+                pair = os.pipe2(os.O_CLOEXEC) if wanted else (-1, -1)
+                theirs.append(pair[not reading])
+                ours.append(pair[reading])
+            streams = dict(zip(("stdin", "stdout", "stderr"), theirs, strict=True))
+            child = self._spawner.spawn(_order(prepared, what, streams))
+        except BaseException:
+            _close(ours)
+            self.release(prepared)
+            raise
+        finally:
+            _close(theirs)
+        if prepared.cgroup is not None:
+            prepared.cgroup.close()
+        self._kernel.flow("child_started", subject=prepared.label, pid=child.pid, program=what.path)
+        return child, (ours[0], ours[1], ours[2])
+
+    def release(self, prepared: Prepared) -> None:
+        """Let the cgroup go, with whatever is left in it. Never raises: the process has ended, however this does."""
+        if prepared.cgroup is None or self._kernel.egress is None:
+            return
+        prepared.cgroup.close()
+        try:
+            self._kernel.egress.release(prepared.cgroup)
+        except KernelLayerError as error:
+            _log.warning("the cgroup of a process of %s could not be removed: %s", prepared.label, error)
+
+    def _enforcement(self, whose: Whose, *, packet_filter: bool) -> Enforcement:
+        shut = Shut(whose.protected, (*whose.read, *whose.write), self._known)
+        confinement = confinement_of(
+            shut.rules(steady_rules(whose.rules, (*whose.write, self._runtime.temp))),
+            runtime_read=shut.paths((*self._runtime.read, *whose.readable)),
+            runtime_execute=(*shut.paths(self._runtime.execute), *whose.execute),
+            own_read=whose.read,
+            own_write=(*whose.write, *shut.paths((self._runtime.temp,))),
+            limits=resource_limits(whose.limits, wall=whose.wall),
+        )
+        return _enforcement_of(confinement, self._kernel.abi, packet_filter=packet_filter, root=self._root)
+
+    def _note(self, label: str, unenforced: tuple[str, ...]) -> None:
+        with self._lock:
+            self._noted[label] = unenforced
+            self._noted.move_to_end(label)
+            while len(self._noted) > _MOST_NOTED:
+                self._noted.popitem(last=False)
+
+
+def _order(prepared: Prepared, what: Program, streams: dict[str, int]) -> SpawnOrder:
+    held = prepared.enforcement
+    return SpawnOrder(
+        program=what.path,
+        argv=what.argv,
+        environment=what.environment,
+        folder=what.folder,
+        pass_fds=what.pass_fds,
+        plan=held.plan,
+        filter=held.filter,
+        limits=held.limits,
+        wall_seconds=None if held.wall_seconds is None else held.wall_seconds + _BACKSTOP,
+        cgroup=-1 if prepared.cgroup is None else prepared.cgroup.descriptor,
+        **streams,
+    )
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _endpoints(whose: Whose) -> list[Endpoint] | None:
+    """Return all that packets of a process may go to; None when that cannot be said beforehand."""
+    found: list[Endpoint] = []
+    targets = dict.fromkeys(
+        rule.normalized_target for rule in whose.rules if rule.resource_type is ResourceType.NETWORK
+    )
+    for target in map(parse_declaration, targets):
+        endpoints = endpoints_of(target, whose.label)
+        if isinstance(endpoints, NotMaterialised):
+            if target.kind is not TargetKind.UNIX:
+                return None
+        else:
+            found += endpoints
+    return found
+
+
+def _host_filter() -> bytes:
+    """Return the filter for programs of the host's own: what no program does, and ordinary sockets."""
+    try:
+        return program(child_profile(inet=Inet.ALL, unix=True, fastopen=True))
+    except KernelLayerError:
+        return b""  # told where the application's own filter is

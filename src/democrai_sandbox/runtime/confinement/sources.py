@@ -1,0 +1,220 @@
+"""The sources of the egress allowlist: configuration, manifests, the MCP registry, approvals, installations.
+
+What the guard has permitted besides, hosts of a pattern for example, is observed and kept by the kernel layer itself.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.kernel.egress.interface import SourceEntry
+from democrai_sandbox.manifests import EngineManifest, ManifestKind
+from democrai_sandbox.policy import InvalidInputError, NetworkTarget, ResourceType, TargetKind, parse_declaration
+from democrai_sandbox.policy.hosts import LOOPBACK, LOOPBACK_ADDRESSES, host_key, is_address
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from democrai_sandbox.kernel.egress.interface import Source
+    from democrai_sandbox.manifests import McpServer
+    from democrai_sandbox.policy import AccessRule
+    from democrai_sandbox.runtime.extensions import Extension, Registry
+
+    from .approvals import Approvals
+
+    Configuration = Callable[[str, str], Mapping[str, Any]]
+    """Reads what is stored for an engine or extractor, by kind and name."""
+
+PERMANENT = "access_policy_approvals"
+SESSION = "access_policy_session_approvals"
+
+
+class ConfigSource:
+    """Remote services of the host's own configuration, such as its database: ``config.<name>``."""
+
+    name = "config"
+
+    def __init__(self, endpoints: Mapping[str, str] | Callable[[], Mapping[str, str]]) -> None:
+        """Take URLs by name, or what gives them anew each time."""
+        self._endpoints = endpoints
+
+    def endpoints(self) -> Iterator[SourceEntry]:
+        """Yield the URLs. One without a host, such as a database in a file, needs nothing."""
+        given = self._endpoints() if callable(self._endpoints) else self._endpoints
+        for name, url in given.items():
+            yield SourceEntry(url, f"config.{name}")
+
+
+class ManifestSource:
+    """The manifests of all modules, all engines or all extractors, and the URLs of their configuration."""
+
+    def __init__(self, kind: ManifestKind, registry: Registry, configuration: Configuration) -> None:
+        """Read the manifests that were found; the stored configuration is read anew each time."""
+        self.kind = kind
+        self.name = f"{kind.value} manifests"
+        self._registry = registry
+        self._configuration = configuration
+
+    def endpoints(self) -> Iterator[SourceEntry]:
+        """Yield the network rules of sound manifests, those of the install phase too, and configured URLs."""
+        for extension in self._registry:
+            if extension.kind is self.kind and not extension.is_broken and extension.manifest is not None:
+                yield from self._of(extension)
+
+    def _of(self, extension: Extension) -> Iterator[SourceEntry]:
+        label = str(extension.subject)
+        for rule in declared_rules(extension):
+            if rule.resource_type is ResourceType.NETWORK:
+                yield SourceEntry(rule, label)
+        if isinstance(extension.manifest, EngineManifest):
+            keys = extension.manifest.runtime.allowed_config_urls
+            stored = self._configuration(extension.kind.value, extension.name) if keys else {}
+            yield from (SourceEntry(text, label) for key in keys for text in _texts(stored.get(key)))
+
+
+class McpSource:
+    """The endpoints of the MCP servers that are registered and enabled."""
+
+    name = "mcp registry"
+
+    def __init__(self, servers: Callable[[], Iterable[McpServer]]) -> None:
+        """Read the registry anew each time."""
+        self._servers = servers
+
+    def endpoints(self) -> Iterator[SourceEntry]:
+        """Yield them."""
+        for server in self._servers():
+            if server.enabled:
+                yield SourceEntry(server.target, f"mcp:{server.name}")
+
+
+class ApprovalSource:
+    """What administrators have approved: for good, or for sessions."""
+
+    def __init__(self, approvals: Approvals, name: str) -> None:
+        """``name`` says which: ``PERMANENT`` or ``SESSION``."""
+        self.name = name
+        self._approvals = approvals
+
+    def endpoints(self) -> Iterator[SourceEntry]:
+        """Yield the targets. In which session one may be used is for the guard to know: packets have none."""
+        for row in self._approvals.rows(ResourceType.NETWORK):
+            if bool(row.session_key) is (self.name == SESSION):
+                yield SourceEntry(row.target, self.name)
+
+
+class InstallSource:
+    """What installations need that are under way: the package hosts of pip's configuration."""
+
+    name = "installations"
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._lock = threading.Lock()
+        self._wanted: Counter[tuple[AccessRule, str]] = Counter()
+
+    def begin(self, rules: Iterable[AccessRule], label: str) -> list[tuple[AccessRule, str]]:
+        """Want the network rules of an installation from now on; give what is returned to ``end``."""
+        wanted = [(rule, label) for rule in rules if rule.resource_type is ResourceType.NETWORK]
+        with self._lock:
+            self._wanted.update(wanted)
+        return wanted
+
+    def end(self, wanted: list[tuple[AccessRule, str]]) -> None:
+        """Want them no longer."""
+        with self._lock:
+            self._wanted.subtract(wanted)
+            self._wanted = +self._wanted
+
+    def endpoints(self) -> Iterator[SourceEntry]:
+        """Yield what is wanted now."""
+        with self._lock:
+            wanted = list(self._wanted)
+        return (SourceEntry(rule, label) for rule, label in wanted)
+
+
+class Permitted:
+    """Whether an endpoint that was observed is permitted still: some rule or approval covers it.
+
+    Packets have no subject, so whose rule it is makes no difference. A subject that no registry knows was put into its
+    guard by the host's own code: what it may do only that guard knows, and its endpoints expire by themselves.
+    """
+
+    def __init__(self, registry: Registry, sources: Iterable[Source]) -> None:
+        """Take the sources whose targets count. They are read once, until ``forget``."""
+        self._sources = tuple(sources)
+        self._known = frozenset(str(extension.subject) for extension in registry)
+        self._version = 0
+        self._places: _Places | None = None
+
+    def forget(self) -> None:
+        """Read the sources anew: something in them has changed."""
+        self._version += 1
+        self._places = None
+
+    def __call__(self, kind: str, subject: str, host: str, port: int) -> bool:
+        """Tell it for a host and a port, as the guard observed them."""
+        return not self._is_known(kind, subject) or self._read().covers(host_key(host), port)
+
+    def _is_known(self, kind: str, subject: str) -> bool:
+        """Tell whether a subject is an extension, or a part of a module such as ``tool:reports.collect``."""
+        return (
+            kind == "mcp" or f"{kind}:{subject}" in self._known or f"module:{subject.rpartition('.')[0]}" in self._known
+        )
+
+    def _read(self) -> _Places:
+        places, version = self._places, self._version
+        if places is None:
+            places = _Places(entry.target for source in self._sources for entry in source.endpoints())
+            if version == self._version:  # else it may be of before a change
+                self._places = places
+        return places
+
+
+class _Places:
+    """Which hosts and ports some targets are about."""
+
+    def __init__(self, targets: Iterable[Any]) -> None:
+        self._hosts: set[tuple[str, int | None]] = set()
+        self._patterns: list[NetworkTarget] = []
+        for target in targets:
+            text = getattr(target, "normalized_target", target)
+            try:
+                parsed = parse_declaration(text)
+            except InvalidInputError:
+                continue  # told by the allowlist, where it is missing too
+            if parsed.kind in (TargetKind.WILDCARD, TargetKind.NETWORK):
+                self._patterns.append(parsed)
+            elif parsed.kind is not TargetKind.UNIX:
+                self._hosts.add((host_key(parsed.host), parsed.port))
+
+    def covers(self, host: str, port: int) -> bool:
+        """Tell whether a rule for one of them could be why somebody connects there."""
+        if (host, port) in self._hosts or (host, None) in self._hosts:
+            return True
+        return any(target.port in (None, port) and _is_of(target, host) for target in self._patterns)
+
+
+def declared_rules(extension: Extension) -> Iterator[AccessRule]:
+    """Yield the rules of all sections of a manifest."""
+    sections = {} if extension.manifest is None else extension.manifest.sections
+    for section in sections.values():
+        if section is not None:
+            yield from section.access
+
+
+def _is_of(target: NetworkTarget, host: str) -> bool:
+    if target.kind is TargetKind.WILDCARD:
+        return host.endswith(f".{target.host}")
+    addresses = LOOPBACK_ADDRESSES if host == LOOPBACK else (ipaddress.ip_address(host),) if is_address(host) else ()
+    return any(address in ipaddress.ip_network(target.host) for address in addresses)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts of a configured value, which is one or a list; what is none is for the engine's start to tell."""
+    for text in value if isinstance(value, list) else [value]:
+        if type(text) is str and text:
+            yield text

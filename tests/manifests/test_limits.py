@@ -1,0 +1,85 @@
+"""Limits: read from manifests and from the host's configuration, and the stricter of two counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from democrai_sandbox.manifests import FindingCode, Limits, limits_from, lint, make_manifest
+from democrai_sandbox.manifests.limits import NO_LIMITS, limit_problems
+from democrai_sandbox.policy import InvalidInputError
+
+
+def test_the_stricter_of_two_limits_counts():
+    """Each by itself; what only one of them has stays."""
+    host = Limits(cpu_seconds=10, open_files=100)
+    manifest = Limits(cpu_seconds=20, open_files=50, processes=3)
+    assert host.stricter(manifest) == Limits(cpu_seconds=10, open_files=50, processes=3)
+    assert host.stricter(manifest) == manifest.stricter(host)
+    assert host.stricter(NO_LIMITS) == host
+
+
+@pytest.mark.parametrize(
+    ("value", "pointer", "suggestion"),
+    [
+        ([], "/limits", None),
+        ({"memory": 5}, "/limits/memory", "address_space_mb"),
+        ({"timeout": 5}, "/limits/timeout", "wall_seconds"),
+        ({"cpu_second": 5}, "/limits/cpu_second", "cpu_seconds"),
+        ({"cpu_seconds": 0}, "/limits/cpu_seconds", None),
+        ({"cpu_seconds": "5"}, "/limits/cpu_seconds", None),
+        ({7: 5}, "/limits/7", None),
+    ],
+)
+def test_a_configuration_that_is_wrong_is_refused_by_place(value, pointer, suggestion):
+    """Each problem names its place, and the name that was probably meant."""
+    with pytest.raises(InvalidInputError) as caught:
+        limits_from(value)
+    (problem,) = caught.value.problems
+    assert (problem.pointer, problem.suggestion) == (pointer, suggestion)
+
+
+def test_all_problems_are_told_at_once():
+    """Nobody mends one to be told of the next."""
+    with pytest.raises(InvalidInputError) as caught:
+        limits_from({"cpu_seconds": 0, "ram": 1, "processes": None})
+    assert len(caught.value.problems) == 3
+
+
+def test_limits_made_by_hand_are_checked_too():
+    """As they are where a host settles its own."""
+    assert limit_problems(Limits(cpu_seconds=5)) == []
+    assert [problem.pointer for problem in limit_problems(Limits(cpu_seconds=0, open_files="9"))] == [
+        "/limits/cpu_seconds",
+        "/limits/open_files",
+    ]
+    assert [problem.pointer for problem in limit_problems({"cpu_seconds": 5})] == ["/limits"]
+
+
+def test_a_configuration_that_is_right_is_read():
+    """All five at once."""
+    given = {"address_space_mb": 1, "cpu_seconds": 2, "open_files": 3, "processes": 4, "wall_seconds": 5}
+    assert dict(limits_from(given).given()) == given
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [("memory_mb", "'address_space_mb' belongs into 'limits'"), ("cpu_seconds", "belongs into 'limits'")],
+)
+def test_a_limit_beside_the_object_is_told_where_it_belongs(key, told):
+    """The name that other systems have leads to ours."""
+    with pytest.raises(InvalidInputError, match=told):
+        make_manifest({"name": "demo", key: 5}, "module")
+
+
+def test_limits_of_an_engine_belong_into_a_phase():
+    """There is nothing to be limited outside of both."""
+    with pytest.raises(InvalidInputError, match="belongs into 'runtime' or 'install'"):
+        make_manifest({"name": "demo", "limits": {}}, "engine")
+
+
+@pytest.mark.parametrize("limits", [{}, {"cpu_seconds": 31_536_000}])
+def test_limits_that_limit_nothing_are_found(limits):
+    """A reviewer would take them for protection."""
+    (finding,) = lint(make_manifest({"name": "demo", "limits": limits}, "module"))
+    assert finding.code is FindingCode.NEEDLESS_LIMIT
+    assert finding.pointer.startswith("/limits")

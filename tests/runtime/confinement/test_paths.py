@@ -1,0 +1,93 @@
+"""Which paths are opened to a process: not what the host protects, and nothing that a subject could put a link in."""
+
+from __future__ import annotations
+
+import os
+
+
+def shut_out(world):
+    from democrai_sandbox.policy import rules_for_paths
+    from democrai_sandbox.runtime.confinement.paths import Shut
+
+    base = os.path.realpath(world.base) + "/tree"
+    for name in ("data/modules/own/deep", "data/modules/other", "work/a", "work/b", "state"):
+        os.makedirs(f"{base}/{name}")
+    os.symlink(f"{base}/data", f"{base}/work/link")
+    os.symlink(f"{base}/work", f"{base}/alias")
+    shut = Shut([f"{base}/data", f"{base}/state/../state"], own=[f"{base}/data/modules/own"])
+
+    def left(*roots):
+        return sorted(path.removeprefix(base) for path in shut.paths([base + root for root in roots]))
+
+    rules = shut.rules(rules_for_paths([base, f"{base}/data/modules/other", f"{base}/data/modules/own/deep"]))
+    return {
+        "beside": left(""),
+        "untouched": left("/work", "/work/a"),
+        "inside": left("/data", "/data/modules/other", "/state"),
+        "by a link": left("/work/link", "/alias"),
+        "own": left("/data/modules/own", "/data/modules/own/deep"),
+        "missing": left("/nothing"),
+        "rules": sorted({rule.normalized_target.removeprefix(base) for rule in rules}),
+    }
+
+
+def test_what_is_protected_stays_shut_also_below_an_open_folder(case):
+    """The folder is replaced by what lies beside; links in it are left out, and what is the subject's own stays."""
+    assert case.run(shut_out) == {
+        "beside": ["/work"],
+        "untouched": ["/work", "/work/a"],
+        "inside": [],
+        "by a link": ["/alias"],
+        "own": ["/data/modules/own", "/data/modules/own/deep"],
+        "missing": ["/nothing"],
+        "rules": ["/data/modules/own/deep", "/work"],
+    }
+
+
+def steady(world):
+    from democrai_sandbox.policy import AccessRule, Operation, ResourceType
+    from democrai_sandbox.runtime.confinement.paths import steady_rules
+
+    base = os.path.realpath(world.base)
+    for name in ("own/real", "own/elsewhere", "secret", "read"):
+        os.makedirs(f"{base}/{name}")
+    os.symlink(f"{base}/secret", f"{base}/own/link")
+
+    def rule(operation, path):
+        return AccessRule(ResourceType.FILESYSTEM, Operation(operation), f"{base}/{path}", f"{base}/{path}")
+
+    rules = [
+        rule("read", "read"),
+        rule("create", "own"),
+        rule("read", "own/link"),
+        rule("modify", "own/real"),
+        rule("execute", "own/link"),
+        rule("execute", "own/real"),
+        rule("read", "given/below"),
+        AccessRule(ResourceType.NETWORK, Operation.CONNECT, "a.example", "a.example"),
+    ]
+    kept = steady_rules(rules, [f"{base}/given"])
+    return [f"{one.operation} {one.normalized_target.removeprefix(base + '/')}" for one in kept]
+
+
+def test_a_rule_below_what_the_subject_writes_is_left_out_unless_it_is_where_it_says(case):
+    """The folder's own rule covers what lies there; a link in it opens nothing."""
+    assert case.run(steady) == ["read read", "create own", "execute own/real", "connect a.example"]
+
+
+def host_of_protected(world):
+    from democrai_sandbox.runtime.confinement.paths import runtime_paths
+
+    found = runtime_paths()
+    return [
+        "/usr" in found.execute,
+        "/etc" in found.read,
+        "/proc" in found.read,
+        found.temp == world.tmp,
+        world.tmp in found.read,
+    ]
+
+
+def test_the_paths_of_the_system_are_those_of_the_guard(case):
+    """Never the whole of /etc or /proc, and the folder for temporary files is not merely read."""
+    assert case.run(host_of_protected) == [True, False, False, True, False]

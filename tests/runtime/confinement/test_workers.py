@@ -1,0 +1,310 @@
+"""Worker processes are held to the rules of their subject by the kernel, whatever becomes of the guard in them."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import sqlalchemy
+
+from tests.guard.harness import PACKAGE, Case
+from tests.kernel.appcase import interpreter_for_all, needs_other_user, short_folder
+
+LAB = os.path.join(os.path.dirname(__file__), "lab.py")
+
+# Native code is out of the guard's reach: these are the calls that it would make.
+NATIVE = """
+import ctypes, errno, os, socket, struct
+from democrai_sandbox import sdk
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+def failed(result):
+    return "ok" if result >= 0 else errno.errorcode[ctypes.get_errno()]
+
+def opens(path, flags=0):
+    descriptor = libc.open(path.encode(), flags, 0o600)
+    text = failed(descriptor)
+    if descriptor >= 0:
+        libc.close(descriptor)
+    return text
+
+def connects(port):
+    number = libc.socket(socket.AF_INET, socket.SOCK_STREAM, 0)
+    if number < 0:
+        return failed(number)
+    address = struct.pack("=HHI8x", socket.AF_INET, socket.htons(port), socket.htonl(0x7F000001))
+    try:
+        return failed(libc.connect(number, address, len(address)))
+    finally:
+        libc.close(number)
+
+def executes(path):
+    libc.execve(path.encode(), (ctypes.c_char_p * 2)(path.encode(), None), (ctypes.c_char_p * 1)(None))
+    return errno.errorcode[ctypes.get_errno()]
+"""
+MODULE = (
+    NATIVE
+    + """
+@sdk.action("opens")
+def opens_(path, flags=0): return opens(path, flags)
+
+@sdk.action("connects")
+def connects_(port): return connects(port)
+
+@sdk.action("executes")
+def executes_(path): return executes(path)
+
+@sdk.action("read")
+def read(path): return open(path).read()
+
+@sdk.action("write")
+async def write():
+    path = sdk.data_dir() / "own"
+    path.write_text("mine")
+    return path.read_text()
+
+@sdk.action("pid")
+def pid(): return os.getpid()
+
+@sdk.action("slow")
+async def slow(seconds):
+    import asyncio
+    await asyncio.sleep(seconds)
+    return os.getpid()
+
+@sdk.action("child")
+async def child(script):
+    done = await sdk.tasks.run_subprocess(["sh", "-c", script])
+    return [done.returncode, done.text]
+
+@sdk.action("plain")
+def plain():
+    import json, sqlite3, ssl, tempfile, threading, decimal
+    with tempfile.TemporaryFile() as file:
+        file.write(b"x")
+    base = sqlite3.connect(":memory:")
+    thread = threading.Thread(target=lambda: None)
+    thread.start(); thread.join()
+    return [base.execute("select 1").fetchone()[0], open("/proc/self/status").read()[:5]]
+"""
+)
+
+
+def isolated(world):
+    import socket
+
+    lab = (parts := world.load(LAB))["Lab"](world, on=world.args[0])
+    house, entry = lab.house, parts["entry"]
+    secret, readable = house.file("secret/file"), house.file("open/file")
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    open_port, shut_port = (listener.getsockname()[1] for listener in listeners)
+    rules = [entry("read", os.path.dirname(readable)), entry("connect", f"127.0.0.1:{open_port}")]
+    house.extension("demo", MODULE, access=rules, allowed_imports=["ctypes"])
+
+    async def story():
+        told = {
+            "readable": await lab.action("demo", "opens", path=readable),
+            "secret": await lab.action("demo", "opens", path=secret),
+            "written": await lab.action("demo", "opens", path=readable, flags=os.O_WRONLY),
+            "keys": await lab.action("demo", "opens", path=f"{house.state}/keys"),
+            "open port": await lab.action("demo", "connects", port=open_port),
+            "shut port": await lab.action("demo", "connects", port=shut_port),
+            "write": await lab.action("demo", "write"),
+            "plain": await lab.action("demo", "plain"),
+            "child": await lab.action("demo", "child", script=f"cat {readable}; cat {secret} || echo no"),
+            "guard": (await lab.action("demo", "read", path=secret))[0],
+        }
+        died = await lab.action("demo", "executes", path="/bin/true")
+        told["again"] = await lab.action("demo", "opens", path=readable)
+        return told, died
+
+    return lab.serve(story, isolation={"module:demo": "process"})
+
+
+def test_native_code_in_a_worker_reaches_no_more_than_the_rules_say(case):
+    """Files, ports and the host's own keys; it starts no program, and ordinary work goes on."""
+    told, died = case.run(isolated, True)
+    assert told == {
+        "readable": "ok",
+        "secret": "EACCES",
+        "written": "EACCES",
+        "keys": "EACCES",
+        "open port": "ok",
+        "shut port": "EACCES",
+        "write": "mine",
+        "plain": [1, "Name:"],
+        "child": [0, "foundno\n"],
+        "guard": "FilesystemDenied",
+        "again": "ok",
+    }
+    assert died[0] == "WorkerCrashed"
+    assert "SIGSYS" in died[1]
+
+
+def nobody(world):
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+    return isolated(world)
+
+
+@needs_other_user
+def test_the_same_holds_in_an_application_that_is_not_root(monkeypatch):
+    """Nothing of it takes privileges; a mistake that root does not meet would show here."""
+    packages = os.path.dirname(os.path.dirname(sqlalchemy.__file__))
+    with short_folder() as folder:
+        case = Case(folder)
+        for place, _, files in os.walk(folder):
+            for path in (place, *(os.path.join(place, name) for name in files)):
+                os.chown(path, 65534, 65534)
+        monkeypatch.setattr(sys, "executable", interpreter_for_all())
+        told, died = case.run(nobody, True, PYTHONPATH=f"{PACKAGE}:{packages}")
+    shut = [told[name] for name in ("secret", "written", "keys", "shut port")]
+    assert (told["readable"], shut) == ("ok", ["EACCES"] * 4)
+    assert told["child"] == [0, "foundno\n"]
+    assert "SIGSYS" in died[1]
+
+
+def test_without_the_kernel_layer_native_code_reaches_everything(case):
+    """That is why there is one: the same attempts, with nothing below Python."""
+    told, died = case.run(isolated, False)
+    assert [told[name] for name in ("secret", "written", "keys", "shut port")] == ["ok"] * 4
+    assert died[0] == "WorkerCrashed"
+    assert "SIGSYS" not in died[1]
+
+
+def decided(world):
+    import asyncio
+
+    lab = world.load(LAB)["Lab"](world)
+    house = lab.house
+    wanted = house.file("wanted/file")
+    folder = os.path.dirname(wanted)
+    house.extension("demo", MODULE, allowed_imports=["ctypes"])
+
+    async def changed(before):
+        for _ in range(200):
+            now = await lab.action("demo", "pid")
+            if now != before:
+                return now
+            await asyncio.sleep(0.05)
+        return before
+
+    async def story():
+        first = await lab.action("demo", "pid")
+        told = [await lab.action("demo", "opens", path=wanted)]
+        busy = asyncio.create_task(lab.action("demo", "slow", seconds=1.0))
+        await asyncio.sleep(0.2)
+        house.decide("approval", "module:demo", "filesystem", "read", folder)
+        told.append(await lab.action("demo", "pid") == first)
+        told.append(await busy == first)
+        second = await changed(first)
+        told += [second != first, await lab.action("demo", "opens", path=wanted)]
+        found = house.admin("approvals").items
+        house.admin("revoke", found[0].id)
+        third = await changed(second)
+        told += [third != second, await lab.action("demo", "opens", path=wanted)]
+        house.decide("approval", "module:other", "filesystem", "read", folder)
+        await asyncio.sleep(0.5)
+        told.append(await lab.action("demo", "pid") == third)
+        house.decide("approval", "module:demo", "filesystem", "read", folder)
+        told.append(await lab.action("demo", "opens", path=wanted))  # at once: nobody was told of it yet
+        return told
+
+    return lab.serve(story, isolation={"module:demo": "process"})
+
+
+def test_a_decision_about_a_subject_starts_its_worker_anew_once_it_is_idle(case):
+    """The kernel widens and narrows nothing that runs; calls that are under way end where they are."""
+    assert case.run(decided) == ["EACCES", True, True, True, "ok", True, "EACCES", True, "ok"]
+
+
+ENGINE = (
+    NATIVE
+    + """
+@sdk.method("opens")
+def opens_(path, flags=0): return opens(path, flags)
+
+@sdk.method("executes")
+def executes_(path): return executes(path)
+
+@sdk.method("sleeps")
+def sleeps(seconds):
+    import time
+    time.sleep(seconds)
+
+@sdk.method("limits")
+def limits():
+    import resource
+    return [resource.getrlimit(number)[1] for number in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS)]
+
+@sdk.method("eats")
+def eats():
+    bytearray(900 << 20)
+"""
+)
+
+
+def engines(world):
+    lab = (parts := world.load(LAB))["Lab"](world)
+    house, told = lab.house, parts["told"]
+    secret = house.file("secret/file")
+    limits = {"open_files": 99, "address_space_mb": 800, "wall_seconds": 2}
+    runtime = {"allowed_imports": ["ctypes"], "limits": limits}
+    house.extension("demo", ENGINE, kind="engine", runtime=runtime)
+
+    async def story():
+        engine = house.runtime.engines
+        await engine.install("demo")
+
+        async def call(method, **params):
+            return await told(engine.call("demo", method, params, timeout=20))
+
+        return {
+            "secret": await call("opens", path=secret),
+            "etc": await call("opens", path="/etc/hostname"),
+            "environment": await call(
+                "opens", path=house.runtime.engines.status("demo").environment + "/new", flags=0o101
+            ),
+            "limits": await call("limits"),
+            "memory": (await call("eats"))[0],
+            "time": (await call("sleeps", seconds=15))[0],
+            "executes": (await call("executes", path="/bin/true"))[0],
+        }
+
+    return lab.serve(story, limits={"open_files": 120})
+
+
+def test_an_engine_is_held_to_its_runtime_section_and_its_limits(case):
+    """Its environment is not its to write; a call takes no longer than its limit says, whatever the caller says."""
+    assert case.run(engines) == {
+        "secret": "EACCES",
+        "etc": "ok",
+        "environment": "EACCES",
+        "limits": [99, 800 << 20],
+        "memory": "MemoryError",
+        "time": "WorkerTimeout",
+        "executes": "WorkerCrashed",
+    }
+
+
+def gone(world):
+    lab = world.load(LAB)["Lab"](world)
+    lab.house.extension("demo", MODULE, allowed_imports=["ctypes"])
+
+    async def story():
+        before = await lab.action("demo", "pid")
+        lab.kernel.spawn.stop()
+        told = [await lab.action("demo", "pid") for _ in range(2)]
+        return [type(before) is int, told[-1]]
+
+    return lab.serve(story, isolation={"module:demo": "process"})
+
+
+def test_workers_end_with_the_spawn_server_and_that_is_a_failure_and_no_denial(case):
+    """None is started another way."""
+    before, after = case.run(gone)
+    assert before is True
+    assert after[0] in ("SpawnFailed", "WorkerBroken")
+    assert "os_sandbox_spawn_failed" in after[1]
