@@ -52,6 +52,9 @@ class FakeEnforcer:
         self._note("refresh")
         return {"changed": False}
 
+    def repair(self):
+        return False
+
     def join(self, pid):
         self._note("join", pid=pid)
         return {"cgroup": "/nowhere"}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +17,8 @@ from democrai_sandbox.kernel.helper.answers import Refused
 from democrai_sandbox.kernel.helper.commands import Commands
 from democrai_sandbox.kernel.helper.policy import Endpoint
 from tests.kernel.helper.field import end, field, policy
-from tests.kernel.netlab import cgroup_mount, has_ended, needs_netlab
+from tests.kernel.helper.stage import Stage, until
+from tests.kernel.netlab import Lab, cgroup_mount, has_ended, needs_netlab
 
 ROOT = Path(__file__).parents[3]
 
@@ -185,6 +188,52 @@ print(os.path.exists(f"/proc/{pid}"), lives(Owner(pid, start_time, 0)), lives(Ow
     words = [sys.executable, "-c", code, str(ROOT / "src"), str(other.pid), str(other.start_time)]
     done = subprocess.run(["unshare", "-m", *words], stdout=subprocess.PIPE, text=True, timeout=30, check=True)
     assert done.stdout.split() == ["False", "True", "False"]
+
+
+@needs_netlab
+@pytest.mark.parametrize("damage", [["iptables", "-F"], ["nft", "flush", "ruleset"]], ids=" ".join)
+def test_rules_that_are_flushed_come_back_without_a_refresh(damage):
+    """A firewall that was loaded anew left the application free until the next refresh, which may be off."""
+    if shutil.which(damage[0]) is None:
+        pytest.skip(f"{damage[0]} is not installed")
+    with Lab() as lab, Stage("nobody") as stage:
+        with lab.inside.entered():
+            stage.application = stage.another()
+            helper = stage.helper(real=True)
+        stage.write_policy(("192.0.2.1", 443))
+        assert stage.ask("apply")["ok"]
+        for _ in range(2):
+            before = helper.lines.count(f"democrai-os-helper[{helper.pid}]: {_REPAIRED}")
+            lab.inside.run(damage)
+            until(lambda n=before: helper.lines.count(f"democrai-os-helper[{helper.pid}]: {_REPAIRED}") > n)
+            assert stage.ask("status")["in_force"]
+
+
+_REPAIRED = "somebody has changed the host's packet filter; the rules are in force again"
+
+
+@needs_netlab
+def test_a_full_house_does_not_keep_it_from_cleaning_up():
+    """Connections on which nobody asks anything took all descriptors; the socket and the policy file stayed."""
+    with Lab() as lab, Stage("nobody") as stage:
+        with lab.inside.entered():
+            stage.application = stage.another()
+            helper = stage.helper(real=True, front=("prlimit", "--nofile=1024:1024"))
+        stage.write_policy()
+        made = stage.application.run(f"""
+            kept = [connect({str(stage.socket)!r}) for _ in range(600)]
+            if os.fork() == 0:
+                time.sleep(60)
+                os._exit(0)
+            result = len(kept)
+        """)
+        assert made == 600
+        until(lambda: len(os.listdir(f"/proc/{helper.pid}/fd")) > 500, what="a full house")
+        assert stage.application.run("result = answer_of(kept[-1])")["reason"] == "busy"
+        os.kill(stage.application.pid, signal.SIGKILL)
+        assert helper.ended() == 0, helper.lines
+        assert not helper.said("could not be") and not helper.said("stays"), helper.lines[-6:]
+        assert not stage.socket.exists() and not stage.policy.exists()
 
 
 def test_a_reader_that_does_not_read_does_not_hold_the_helper():

@@ -111,6 +111,12 @@ class Actions:
             self._refresh = {"at": time.time(), "error": error}
             self._journal.flow("refresh", error=error, found=found)
 
+    def repair(self) -> None:
+        """Put the rules back, if any were applied and somebody has touched them."""
+        with self._alone():
+            if self._applied and self._enforcement.repair():
+                self._journal.say("somebody has changed the host's packet filter; the rules are in force again")
+
     def close(self, patience: float) -> bool:
         """Keep everything from being done from now on; return whether what was going on has come to its end."""
         return self._lock.acquire(timeout=patience)

@@ -94,6 +94,13 @@ class Enforcer:
         with self._or_as_before():
             return self._enforce(patient=True)
 
+    def repair(self) -> bool:
+        """Put the rules back where somebody has touched them; tell whether that was so. No name is resolved for it."""
+        if self._policy is None:
+            return False
+        with self._or_as_before():
+            return self._install()
+
     def join(self, pid: int) -> dict[str, Any]:
         """Move one more process in, if it is not inside."""
         group, tree = self._ready()

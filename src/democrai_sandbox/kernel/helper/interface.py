@@ -25,6 +25,9 @@ class Enforcement(Protocol):
     def refresh(self) -> dict[str, Any]:
         """Resolve the names again, and renew the rules when something changed."""
 
+    def repair(self) -> bool:
+        """Put the rules back where somebody has touched them; tell whether that was so."""
+
     def join(self, pid: int) -> dict[str, Any]:
         """Move one more process in."""
 

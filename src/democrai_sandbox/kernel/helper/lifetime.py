@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import threading
 import time
 import traceback
@@ -18,6 +19,7 @@ from .arguments import Arguments, expected_user, parse
 from .cgroups import Cgroup, find_tree
 from .errands import Errands, User
 from .journal import Journal
+from .noticing import Notices
 from .peers import Family
 from .processes import Handle
 from .serving import Server
@@ -62,6 +64,14 @@ def alone_in_the_world() -> None:
     os.chdir("/")
     with suppress(PermissionError):  # it leads a group already
         os.setsid()  # what a terminal sends to all is not for the helper, which ends after the application
+    _have_descriptors()
+
+
+def _have_descriptors() -> None:
+    """Have as many of them as may be: the lower limit is that of whoever has started the helper."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class _Life:
@@ -97,6 +107,7 @@ class _Life:
         actions = Actions(self._enforcer, self._family, arguments, self._errands, journal)
         work = partial(_keep_up, actions, arguments.refresh_seconds, journal, resume=self._took_over)
         threading.Thread(target=work, daemon=True).start()
+        threading.Thread(target=_keep_whole, args=(actions, journal), daemon=True).start()
         journal.say(f"serves process {parent.pid} of user {self._family.user} at {arguments.socket}")
         happened = Server(listener, self._family, actions, watch, journal).run()
         self._remove(self._errands.remove_socket, arguments.socket)  # while it is alive: a dead one may be replaced
@@ -166,6 +177,13 @@ def _keep_up(actions: Actions, seconds: int, journal: Journal, *, resume: bool) 
     while seconds:
         time.sleep(seconds)
         _try(actions.refresh, "the refresh failed, the rules stay as they are", journal)
+
+
+def _keep_whole(actions: Actions, journal: Journal) -> None:
+    """Put the rules back whenever somebody has touched them."""
+    notices = Notices()
+    while notices.wait():
+        _try(actions.repair, "the rules could not be looked at after the packet filter was changed", journal)
 
 
 def _try(act: Callable[[], None], otherwise: str, journal: Journal) -> None:

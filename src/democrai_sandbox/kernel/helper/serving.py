@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import os
+import resource
 import socket
 import threading
 import time
@@ -28,6 +29,9 @@ _READ_WITHIN = 2.0
 _SEND_WITHIN = 2.0
 _DRAIN_WITHIN = 0.5
 _ONE_READ = 16 * 1024
+_MOST_WAITING = 512
+_KEPT_DESCRIPTORS = 384
+"""For the lanes' other visits, and for the work itself."""
 _AFTER_EXHAUSTION = 0.05
 _BUSY = Refused("busy", "too many requests at once", "wait for answers before asking more")
 
@@ -93,7 +97,7 @@ class Server:
         self._actions = actions
         self._watch = watch
         self._journal = journal
-        self._parents = Lane("parent", self._serve, threads=16, waiting=512)
+        self._parents = Lane("parent", self._serve, threads=16, waiting=_room())
         self._others = Lane("others", self._serve, threads=8, waiting=32)
         self._refusals = Lane("refusals", self._serve, threads=2, waiting=16)
 
@@ -197,6 +201,17 @@ class Server:
                 connection.settimeout(left)
                 if not connection.recv(_ONE_READ):
                     return
+
+
+def _room() -> int:
+    """Return how many visits of the application may wait. Each takes two descriptors.
+
+    Some must be left, or a full house would keep the helper from ending what the application leaves behind.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return _MOST_WAITING
+    return max(0, min(_MOST_WAITING, (limit - _KEPT_DESCRIPTORS) // 2))
 
 
 def _receive(connection: socket.socket) -> bytes:

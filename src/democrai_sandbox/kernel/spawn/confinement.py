@@ -13,13 +13,20 @@ from democrai_sandbox.errors import KernelUnsupported
 from democrai_sandbox.kernel.landlock import rights
 from democrai_sandbox.kernel.landlock.rulesets import PathRule, PortRule, RulesetPlan, numbers
 from democrai_sandbox.kernel.seccomp import filters
-from democrai_sandbox.policy import Operation, ResourceType, TargetKind, normalise_path, parse_declaration
+from democrai_sandbox.policy import (
+    Operation,
+    ResourceType,
+    TargetKind,
+    normalise_path,
+    parse_declaration,
+    prefixes_of,
+)
 
 from .limits import NO_LIMITS, ResourceLimits
 from .wire import LandlockPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Container, Iterable, Iterator
 
     from democrai_sandbox.policy import AccessRule, NetworkTarget
 
@@ -181,7 +188,7 @@ def _path_rules(confinement: ChildConfinement) -> Iterator[PathRule]:
     path, and have its next child given what the link leads to. Reading is allowed there anyway. Executing is allowed at
     the writable path instead, which is no more: what can be written can be copied to where it can be executed.
     """
-    writable = _outermost(normalise_path(path) for path in confinement.paths_write)
+    writable = frozenset(map(normalise_path, confinement.paths_write))
     for paths, right in (
         (confinement.paths_read, rights.READ),
         (confinement.paths_execute, rights.EXECUTE),
@@ -193,17 +200,9 @@ def _path_rules(confinement: ChildConfinement) -> Iterator[PathRule]:
                 yield PathRule(_ancestor(path, writable), right)
 
 
-def _outermost(paths: Iterable[str]) -> tuple[str, ...]:
-    found: list[str] = []
-    for path in sorted(paths):
-        if not _is_beneath(path, found):
-            found.append(path)
-    return tuple(found)
-
-
-def _ancestor(path: str, roots: Iterable[str]) -> str:
-    """Return the root that the path lies beneath, or the path itself."""
-    return next((root for root in roots if _is_beneath(path, (root,))), path)
+def _ancestor(path: str, roots: Container[str]) -> str:
+    """Return the outermost root that the path lies beneath, or the path itself. There may be many thousand roots."""
+    return next((folder for folder in prefixes_of(path) if folder in roots), path)
 
 
 def _is_beneath(path: str, roots: Iterable[str]) -> bool:

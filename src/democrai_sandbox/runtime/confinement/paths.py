@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from democrai_sandbox.guard.runtime_paths import IMPORT_ONLY, runtime_entries
-from democrai_sandbox.policy import FileAccess, Operation, ResourceType
+from democrai_sandbox.policy import FileAccess, Operation, ResourceType, prefixes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Container, Iterable, Iterator, Mapping
 
     from democrai_sandbox.policy import AccessRule
 
@@ -127,11 +127,12 @@ def _is_writing(rule: AccessRule) -> bool:
     return rule.resource_type is ResourceType.FILESYSTEM and rule.operation in _WRITING
 
 
-def _is_steady(rule: AccessRule, roots: Iterable[str]) -> bool:
+def _is_steady(rule: AccessRule, roots: Container[str]) -> bool:
     if rule.resource_type is not ResourceType.FILESYSTEM:
         return True
     path = rule.normalized_target
-    around = [root for root in roots if path != root and path.startswith(_end(root))]
+    # There may be many thousand roots; the folders around a path are never many.
+    around = [folder for folder in prefixes_of(path) if folder in roots and folder != path]
     if not around:
         return True
     if rule.operation is not Operation.EXECUTE:
