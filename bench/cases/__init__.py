@@ -23,7 +23,7 @@ from bench.cases import access
 from bench.cases import extensions, nesting, provenance, workers
 
 # isort: split
-from bench.cases import egress
+from bench.cases import egress, spawning
 from bench.registry import CASES
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "provenance",
     "rules",
     "sockets",
+    "spawning",
     "sweeps",
     "workers",
 ]

@@ -47,7 +47,7 @@ def _alike() -> object:
     """Start the program with all that the server does too: environment, folder, session of its own, null streams."""
     return subprocess.run(
         [_TRUE],
-        env=dict(os.environ),
+        env=_environment(),
         cwd="/",
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -64,10 +64,18 @@ def _server() -> Any:
     return SpawnServer.start()
 
 
+def _environment() -> dict[str, str]:
+    """Answer what the runtimes give to children: little of the host's, and who they work for."""
+    from democrai_sandbox.runtime.children.environment import base_environment
+
+    own = {"HOME": "/", "DEMOCRAI_NETWORK_SUBJECT": "demo", "DEMOCRAI_NETWORK_SUBJECT_KIND": "module"}
+    return {**base_environment(os.environ), **own, "DEMOCRAI_ACCESS": "[]"}
+
+
 def _order(**confinement: Any) -> Any:
     from democrai_sandbox.kernel.spawn import SpawnOrder
 
-    return SpawnOrder(_TRUE, (_TRUE,), dict(os.environ), "/", **confinement)
+    return SpawnOrder(_TRUE, (_TRUE,), _environment(), "/", **confinement)
 
 
 def _by_server(order: Any) -> Loop:
