@@ -310,7 +310,7 @@ def test_further_processes_join_and_children_get_less(app, lab, servers):
     app(f"child = control.child([Endpoint({lab.world.v4!r}, {servers})])")
     assert app("child.path").startswith(str(cgroup_mount() / f"democrai_os_sandbox_{app.pid}"))
     script = (
-        "import os, socket, sys; os.write(int(sys.argv[1]), b'0')\n"
+        "import os, socket, sys; os.write(int(sys.argv[1]), b'0'); os.read(int(sys.argv[1]), 1)\n"
         "for host in sys.argv[3:]:\n"
         "    try: socket.create_connection((host, int(sys.argv[2])), 5).close(); print('ok')\n"
         "    except OSError as error: print(type(error).__name__)\n"

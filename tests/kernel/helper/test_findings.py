@@ -18,7 +18,7 @@ from democrai_sandbox.kernel.helper.commands import Commands
 from democrai_sandbox.kernel.helper.policy import Endpoint
 from tests.kernel.helper.field import end, field, policy
 from tests.kernel.helper.stage import Stage, until
-from tests.kernel.netlab import Lab, cgroup_mount, has_ended, needs_netlab
+from tests.kernel.netlab import Lab, cgroup_mount, cgroup_of, has_ended, needs_netlab
 
 ROOT = Path(__file__).parents[3]
 
@@ -259,3 +259,57 @@ print("went on")
         [sys.executable, "-c", code, str(ROOT / "src")], stdout=subprocess.PIPE, text=True, timeout=20, check=True
     )
     assert done.stdout == "went on\n"
+
+
+@needs_netlab
+def test_the_holder_of_a_childs_descriptor_moves_nobody_but_itself():
+    """The group's own file, opened by root, moved any process of the machine, which then ended with the group."""
+    with Stage("nobody") as stage, Lab() as lab:
+        lab.will_remove(cgroup_mount() / f"democrai_os_sandbox_{stage.application.pid}")
+        with lab.inside.entered():
+            stage.application = stage.another()
+            lab.will_remove(cgroup_mount() / f"democrai_os_sandbox_{stage.application.pid}")
+            stage.helper(real=True)
+        stage.write_policy(("192.0.2.1", 443))
+        assert stage.ask("apply")["ok"]
+        with subprocess.Popen(["sleep", "60"]) as victim:
+            try:
+                before = cgroup_of(victim.pid)
+                moved = stage.application.run(f"""
+                    path = {str(stage.socket)!r}
+                    answer, (descriptor,) = ask_with_descriptor(path, "child", endpoints=[])
+                    def act():
+                        os.write(descriptor, b"{victim.pid}")
+                        return [os.read(descriptor, 1).decode(), open("/proc/self/cgroup").read()]
+                    result = [answer["child"], in_child(act)]
+                """)
+                assert moved[1][0] == "1" and f"child_{moved[0]}" in moved[1][1]
+                assert stage.ask("release", child=moved[0])["ok"]
+                assert cgroup_of(victim.pid) == before
+                assert victim.poll() is None
+            finally:
+                victim.kill()
+
+
+@needs_netlab
+def test_a_confined_child_does_not_enter_another_group():
+    with Stage("nobody") as stage, Lab() as lab:
+        with lab.inside.entered():
+            stage.application = stage.another()
+            lab.will_remove(cgroup_mount() / f"democrai_os_sandbox_{stage.application.pid}")
+            stage.helper(real=True)
+        stage.write_policy(("192.0.2.1", 443))
+        assert stage.ask("apply")["ok"]
+        found = stage.application.run(f"""
+            path = {str(stage.socket)!r}
+            narrow = ask_with_descriptor(path, "child", endpoints=[])[1][0]
+            wide = ask_with_descriptor(path, "child", endpoints=[{{"host": "192.0.2.1", "port": 443}}])[1][0]
+            def act():
+                answers = []
+                for each in (narrow, wide):
+                    os.write(each, b"0")
+                    answers.append(os.read(each, 1).decode())
+                return answers
+            result = in_child(act)
+        """)
+        assert found == ["1", "0"]

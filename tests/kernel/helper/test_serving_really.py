@@ -73,6 +73,7 @@ def test_from_the_first_policy_to_the_applications_end(lab, stage):
         answer, descriptors = ask_with_descriptor(path, "child", endpoints=[])
         def act():
             os.write(descriptors[0], b"0")
+            assert os.read(descriptors[0], 1) == b"1"
             return [reach({other.address!r}, {other.port}), ask(path, "child", endpoints=[])["reason"], answer]
         result = in_child(act)
     """)

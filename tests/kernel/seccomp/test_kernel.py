@@ -301,6 +301,28 @@ def test_only_ones_own_limits_are_changed():
         assert told(body.format(f"apply({profile})")) == {"outcome": "('EPERM', 'ok', 'ok')", "limited": False}
 
 
+def test_a_child_does_not_reach_the_shared_memory_of_its_user():
+    """System V's has no place in a file system, where Landlock could keep it."""
+    found = told("""
+        lib = ctypes.CDLL(None, use_errno=True)
+        lib.shmat.restype = ctypes.c_void_p
+        segment = lib.shmget(0x7357, 4096, 0o1600)
+        assert segment >= 0
+        memory = lib.shmat(segment, None, 0)
+        ctypes.memmove(memory, b"secret", 6)
+
+        def attack():
+            apply(child_profile())
+            found = lib.shmat(lib.shmget(0x7357, 4096, 0), None, 0)
+            return ctypes.string_at(found, 6).decode() if found and found != 2**64 - 1 else "shut"
+
+        told = forked(attack)
+        lib.shmctl(segment, 0, None)
+        tell(told=told)
+    """)
+    assert found == {"told": "shut"}
+
+
 def test_no_namespace_is_made_and_threads_and_forks_still_are():
     found = told("""
         apply(APPLICATION)

@@ -25,11 +25,15 @@ REFUSED = {
     *("swapoff", "reboot", "settimeofday", "clock_settime", "syslog", "lookup_dcookie", "vhangup", "nfsservctl"),
     *("ioperm", "iopl", "fanotify_init", "sethostname", "setdomainname"),
 }
+REFUSED_TO_CHILDREN = {
+    *("shmget", "shmat", "shmctl", "msgget", "msgsnd", "msgrcv", "msgctl"),
+    *("semget", "semop", "semctl", "semtimedop"),
+}
 
 
 @pytest.mark.parametrize(
     ("action", "names"),
-    [(Action.KILL, KILLED), (Action.ENOSYS, NOT_THERE), (Action.EPERM, REFUSED)],
+    [(Action.KILL, KILLED), (Action.ENOSYS, NOT_THERE), (Action.EPERM, REFUSED | REFUSED_TO_CHILDREN)],
     ids=["killed", "not there", "refused"],
 )
 def test_each_call_meets_the_action_that_was_promised_for_it(action, names):

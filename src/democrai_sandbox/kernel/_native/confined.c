@@ -7,12 +7,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { FIRST_SPARE = 64, NOT_STARTED = 127, SIGNALS = 64, CAPABILITY_WORDS = 2 };
+enum { FIRST_SPARE = 64, NOT_STARTED = 127, SIGNALS = 64, CAPABILITY_WORDS = 2, HELPER_MILLISECONDS = 10000 };
 /* Headers may be older than the kernel. */
 enum { CLOSE_RANGE = 436, CLOSE_RANGE_ON_EXEC = 1 << 2, LANDLOCK_ADD_RULE = 445, LANDLOCK_PATH_BENEATH = 1 };
 
@@ -24,10 +25,34 @@ static int start_session(Order *order)
     return setsid() < 0 ? -errno : 0;
 }
 
+static bool is_socket(int fd)
+{
+    struct stat found;
+    return fstat(fd, &found) == 0 && S_ISSOCK(found.st_mode);
+}
+
+/* The helper moves whoever has written, and says when that is done. */
+static int await_helper(int fd)
+{
+    struct pollfd waiting = {.fd = fd, .events = POLLIN};
+    int ready = poll(&waiting, 1, HELPER_MILLISECONDS);
+    if (ready <= 0) {
+        return ready < 0 ? -errno : -ETIMEDOUT;
+    }
+    char answer = 0;
+    return read(fd, &answer, 1) == 1 && answer == '1' ? 0 : -EPERM;
+}
+
 /* Before anything else could be done: no socket of the child is older than its cgroup. */
 static int join_cgroup(Order *order)
 {
-    return order->cgroup >= 0 && write(order->cgroup, "0", 1) != 1 ? -errno : 0;
+    if (order->cgroup < 0) {
+        return 0;
+    }
+    if (write(order->cgroup, "0", 1) != 1) {
+        return errno ? -errno : -EIO;
+    }
+    return is_socket(order->cgroup) ? await_helper(order->cgroup) : 0;
 }
 
 /* The child's own folder in /proc is another one than its parent's, so this rule cannot be made beforehand. Where there

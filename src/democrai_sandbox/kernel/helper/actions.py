@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .answers import VERSION, Refused, Request
+from .entering import Entrances
 from .policy import read_policy, requested_endpoints
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Actions:
         self._errands = errands
         self._journal = journal
         self._lock = threading.Lock()
+        self._entrances = Entrances(family, journal)
         self._applied = False
         self.in_force = True
         """Whether there may be rules, also those of a predecessor: until they are cleared."""
@@ -152,7 +154,12 @@ class Actions:
     def _child(self, request: Request, _: Handle) -> Outcome:
         endpoints = requested_endpoints(request.fields.get("endpoints"))
         with self._alone():
-            fields, descriptor = self._enforcement.child(endpoints)
+            fields, procs = self._enforcement.child(endpoints)
+        try:
+            descriptor = self._entrances.opened(procs)
+        except OSError as error:
+            self.undo(Outcome(fields, child=fields["child"]))
+            raise Refused("busy", f"no entrance could be made: {error.strerror}", "try again") from None
         return Outcome(fields, descriptor, fields["child"])
 
     def _release(self, request: Request, _: Handle) -> Outcome:

@@ -32,7 +32,7 @@ class Enforcement(Protocol):
         """Move one more process in."""
 
     def child(self, endpoints: Sequence[Endpoint]) -> tuple[dict[str, Any], int]:
-        """Make a cgroup for a child; return the fields of the answer and a descriptor to join it by."""
+        """Make a cgroup for a child; return the fields of the answer and its cgroup.procs, opened for writing."""
 
     def release(self, child: int) -> dict[str, Any]:
         """End what is left of a child and remove its cgroup."""

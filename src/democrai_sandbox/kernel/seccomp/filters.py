@@ -66,7 +66,8 @@ class Profile:
     only_exec: bool = False
     """Refuse execve and execveat and nothing else: a second filter for a process that has a first one."""
     child: bool = False
-    """Only sockets of AF_UNIX, AF_INET, AF_INET6 (TCP and UDP) and AF_NETLINK (routes)."""
+    """Only sockets of AF_UNIX, AF_INET, AF_INET6 (TCP and UDP) and AF_NETLINK (routes); nothing of System V's IPC, which
+    is shared with all processes of the user."""
     inet: Inet = Inet.ALL
     unix: bool = True
     """Sockets of AF_UNIX may be made; pairs that stay connected to each other may always."""
@@ -96,6 +97,8 @@ def _concerns(profile: Profile, group: Group) -> bool:
         return profile.only_exec or not profile.allow_exec
     if profile.only_exec:
         return False
+    if group is Group.IPC:
+        return profile.child
     return group is not Group.SENDS or not profile.fastopen
 
 

@@ -56,6 +56,8 @@ class Group(StrEnum):
     KEYS = "keys"
     MACHINE = "machine"
     """Settings of the whole machine."""
+    IPC = "ipc"
+    """Shared memory, queues and semaphores of System V: any process of the user reaches them, and Landlock does not."""
     TERMINALS = "terminals"
     CLONE = "clone"
     SOCKETS = "sockets"
@@ -145,6 +147,17 @@ TABLE: tuple[Syscall, ...] = (
     Syscall("nfsservctl", 180, 42, Group.MACHINE, Action.EPERM),
     Syscall("ioperm", 173, None, Group.MACHINE, Action.EPERM),
     Syscall("iopl", 172, None, Group.MACHINE, Action.EPERM),
+    Syscall("shmget", 29, 194, Group.IPC, Action.EPERM),
+    Syscall("shmctl", 31, 195, Group.IPC, Action.EPERM),
+    Syscall("shmat", 30, 196, Group.IPC, Action.EPERM),
+    Syscall("msgget", 68, 186, Group.IPC, Action.EPERM),
+    Syscall("msgctl", 71, 187, Group.IPC, Action.EPERM),
+    Syscall("msgrcv", 70, 188, Group.IPC, Action.EPERM),
+    Syscall("msgsnd", 69, 189, Group.IPC, Action.EPERM),
+    Syscall("semget", 64, 190, Group.IPC, Action.EPERM),
+    Syscall("semctl", 66, 191, Group.IPC, Action.EPERM),
+    Syscall("semtimedop", 220, 192, Group.IPC, Action.EPERM),
+    Syscall("semop", 65, 193, Group.IPC, Action.EPERM),
     Syscall("prlimit64", 302, 261, Group.OTHERS, Action.INSPECT),
     Syscall("ioctl", 16, 29, Group.TERMINALS, Action.INSPECT),
     Syscall("clone", 56, 220, Group.CLONE, Action.INSPECT),
