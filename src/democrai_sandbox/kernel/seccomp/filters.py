@@ -66,8 +66,8 @@ class Profile:
     only_exec: bool = False
     """Refuse execve and execveat and nothing else: a second filter for a process that has a first one."""
     child: bool = False
-    """Only sockets of AF_UNIX, AF_INET, AF_INET6 (TCP and UDP) and AF_NETLINK (routes); nothing of System V's IPC, which
-    is shared with all processes of the user."""
+    """Only sockets of AF_UNIX, AF_INET, AF_INET6 (TCP and UDP) and AF_NETLINK (routes), and nothing of System V's IPC,
+    which all processes of the user share."""
     inet: Inet = Inet.ALL
     unix: bool = True
     """Sockets of AF_UNIX may be made; pairs that stay connected to each other may always."""
