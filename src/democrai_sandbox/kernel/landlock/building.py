@@ -44,11 +44,16 @@ def build(  # noqa: PLR0917 - the spawn server hands on what it was sent, in thi
     scoped: int,
     paths: Iterable[tuple[str, int]],
     ports: Iterable[tuple[int, int]],
+    *,
+    exact: bool = False,
 ) -> tuple[int, list[str]]:
-    """Return the descriptor of a ruleset that handles these rights, and the paths that are not there."""
+    """Return the descriptor of a ruleset that handles these rights, and the paths that are not there.
+
+    With ``exact``, one that takes a link is not there either.
+    """
     ruleset = native.landlock_create(fs, net, scoped)
     try:
-        missing = [path for path, mask in paths if not _add_path(native, ruleset, path, mask & fs)]
+        missing = [path for path, mask in paths if not _add_path(native, ruleset, path, mask & fs, exact=exact)]
         for port, mask in ports:
             if mask & net:  # the kernel refuses a rule of nothing, and one of what is not handled
                 native.landlock_add_port(ruleset, port, mask & net)
@@ -58,11 +63,14 @@ def build(  # noqa: PLR0917 - the spawn server hands on what it was sent, in thi
     return ruleset, missing
 
 
-def _add_path(native: Native, ruleset: int, path: str, mask: int) -> bool:
+def _add_path(native: Native, ruleset: int, path: str, mask: int, *, exact: bool) -> bool:
     """Add a rule for what the path leads to, symlinks followed; tell whether it was there."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
+            # Somebody who can write on the way may have put a link there since the path was looked at.
+            if exact and os.readlink(f"/proc/self/fd/{descriptor}") != path:
+                return False
             # The kind is asked of the descriptor that the rule is made of: the path may lead elsewhere a moment later.
             if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
                 mask &= FILE_MASK

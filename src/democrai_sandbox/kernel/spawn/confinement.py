@@ -2,6 +2,9 @@
 
 A subject's rules say more than the kernel can keep: hosts, paths of URLs, single operations. What is lost on the way is
 said in words, for the result and the status.
+
+This runs in the application beside subjects, who could replace functions and methods of the standard library, those of
+``enum`` too. So numbers are plain numbers here, operations are told apart by what they are, and filters lie ready.
 """
 
 from __future__ import annotations
@@ -35,7 +38,13 @@ _DNS = 53
 _ANY_FREE_PORT = 0
 _WRITTEN_DEVICES = ("/dev/null",)
 _OWN_PROC = ("/proc/self", "/proc/thread-self")
-_WRITING = {Operation.CREATE, Operation.MODIFY, Operation.DELETE}
+_WRITING = (Operation.CREATE, Operation.MODIFY, Operation.DELETE)
+_READ_RIGHTS, _EXECUTE_RIGHTS, _WRITE_RIGHTS = int(rights.READ), int(rights.EXECUTE), int(rights.WRITE)
+_CONNECT, _BIND = int(rights.NetRight.CONNECT_TCP), int(rights.NetRight.BIND_TCP)
+_KNOWN = tuple(
+    (int(known.fs), int(known.net), int(known.scoped)) for known in map(rights.supported, range(rights.HIGHEST_ABI + 1))
+)
+"""What each ABI can restrict: files, ports, scopes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +99,8 @@ def confinement_of(
     ports = sorted({target.port for target in hosts if target.port is not None})
     any_port = any(target.port is None for target in hosts)
     return ChildConfinement(
-        paths_read=_unique(runtime_read, own_read, _paths(files, {Operation.READ})),
-        paths_execute=_unique(runtime_execute, _paths(files, {Operation.EXECUTE}), _programs(rules)),
+        paths_read=_unique(runtime_read, own_read, _paths(files, (Operation.READ,))),
+        paths_execute=_unique(runtime_execute, _paths(files, (Operation.EXECUTE,)), _programs(rules)),
         paths_write=_unique(_WRITTEN_DEVICES, own_write, () if temp is None else (temp,), _paths(files, _WRITING)),
         connect_ports=None if any_port else _unique(ports, (_DNS,) if hosts else ()),
         bind_ports=_unique((_ANY_FREE_PORT,), ports),
@@ -224,8 +233,8 @@ def _targets(rules: Iterable[AccessRule]) -> tuple[list[NetworkTarget], list[Net
     return [target for target in targets if target.kind is not TargetKind.UNIX], sockets
 
 
-def _paths(rules: Iterable[AccessRule], operations: set[Operation]) -> Iterator[str]:
-    return (rule.normalized_target for rule in rules if rule.operation in operations)
+def _paths(rules: Iterable[AccessRule], operations: tuple[Operation, ...]) -> Iterator[str]:
+    return (rule.normalized_target for rule in rules if any(rule.operation is wanted for wanted in operations))
 
 
 def _programs(rules: Iterable[AccessRule]) -> Iterator[str]:

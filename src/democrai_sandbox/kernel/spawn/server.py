@@ -300,7 +300,9 @@ class Server:
 
     def _ruleset(self, plan: wire.LandlockPlan) -> tuple[int, list[str]]:
         try:
-            return building.build(self._native, plan.fs, plan.net, plan.scoped, plan.paths, plan.ports)
+            return building.build(
+                self._native, plan.fs, plan.net, plan.scoped, plan.paths, plan.ports, exact=bool(plan.exact)
+            )
         except OSError as error:
             raise FailedStepError("landlock", error) from error
 

@@ -6,16 +6,20 @@ reaches the application as an answer. A body too large for a packet is the secon
 
 An order is numbers, a filter, and texts with a null byte between them: reading it takes a fraction of what JSON takes,
 and it is read between somebody's asking for a program and its start. Everything else is JSON.
+
+What the application's side needs of the interpreter is held by its name: a subject in its process could replace it.
 """
 
 from __future__ import annotations
 
-import array
 import fcntl
 import json
 import operator
-import os
 import struct
+import sys
+from array import array
+from fcntl import fcntl as control
+from os import MFD_ALLOW_SEALING, MFD_CLOEXEC, close, fstat, memfd_create, pread, write
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
@@ -30,6 +34,7 @@ LARGEST_BODY = 8 * 1024 * 1024
 LARGEST_ANSWER = 64 * 1024
 MOST_DESCRIPTORS = 250
 """The kernel takes 253 in one packet."""
+_ADD_SEALS = fcntl.F_ADD_SEALS
 SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 NOTHING = -1
 """In place of a descriptor: /dev/null as a standard stream, none as a cgroup. As a umask: the application's."""
@@ -45,6 +50,7 @@ _STARTED = struct.Struct("=ci")
 _SIZES = struct.Struct("=cII")
 """The form, how many numbers follow, and how many bytes of filter after them."""
 _WIDTH = 8
+_ENCODING = sys.getfilesystemencoding()
 _LAST_SIGNAL = 64
 _HIGHEST_PORT = 65535
 _HIGHEST_RESOURCE = 15
@@ -66,6 +72,7 @@ _VALUES = {
     "net": (0, _ALL_BITS),
     "scoped": (0, _ALL_BITS),
     "own_proc": (0, _ALL_BITS),
+    "exact": (0, 1),
 }
 _LOWEST = [low for low, _ in _VALUES.values()]
 _HIGHEST = [high for _, high in _VALUES.values()]
@@ -86,6 +93,8 @@ class LandlockPlan(NamedTuple):
     ports: Sequence[tuple[int, int]]
     own_proc: int = 0
     """Rights below the child's own folder in /proc, which exists only once the child does."""
+    exact: int = 0
+    """Whether the paths are where they say: one that has become a link meanwhile is as good as missing."""
 
 
 _NO_PLAN = LandlockPlan(0, 0, 0, (), ())
@@ -125,18 +134,18 @@ def packed_order(order: Order[str]) -> bytes:
     texts = [order.program, order.cwd, *order.argv, *order.env]
     if plan.paths:
         texts += [path for path, _ in plan.paths]
-    blob = os.fsencode("\0".join(texts))  # all at once: an environment has many of them
+    blob = encoded("\0".join(texts))  # all at once: an environment has many of them
     if blob.count(b"\0") != len(texts) - 1:
         raise ValueError("embedded null byte")
     pairs = (*plan.ports, *order.limits, *order.pass_fds)
-    numbers = array.array(
+    numbers = array(
         "q",
         (
             *(len(order.argv), len(order.env), len(plan.paths)),
             *(len(plan.ports), len(order.limits), len(order.pass_fds)),
             *order.stdio,
             *(order.cgroup, order.umask, order.keep_caps, _microseconds(order.wall_seconds), order.plan is not None),
-            *(plan.fs, plan.net, plan.scoped, plan.own_proc),
+            *(plan.fs, plan.net, plan.scoped, plan.own_proc, plan.exact),
             *(mask for _, mask in plan.paths),
             *(number for pair in pairs for number in pair),
         ),
@@ -153,7 +162,7 @@ def packed_answer(members: dict[str, Any]) -> bytes:
 
 def packed_start(pid: int, missing: Sequence[str]) -> bytes:
     """Return the answer that a program was started."""
-    while len(blob := os.fsencode("\0".join(missing))) > LARGEST_ANSWER - _STARTED.size:
+    while len(blob := encoded("\0".join(missing))) > LARGEST_ANSWER - _STARTED.size:
         missing = missing[: len(missing) // 2]
     return _STARTED.pack(ORDER, pid) + blob
 
@@ -164,7 +173,7 @@ def parsed_answer(packet: bytes) -> dict[str, Any]:
         members: dict[str, Any] = json.loads(packet)
         return members
     missing = packet[_STARTED.size :]
-    paths = tuple(os.fsdecode(missing).split("\0")) if missing else ()
+    paths = tuple(decoded(missing).split("\0")) if missing else ()
     return {"ok": True, "pid": _STARTED.unpack_from(packet)[1], "missing": paths}
 
 
@@ -173,16 +182,26 @@ def _microseconds(seconds: float | None) -> int:
     return 0 if seconds is None else round(seconds * _MICROSECONDS) or 1
 
 
+def encoded(text: str) -> bytes:
+    """Return a text as the system takes it. ``os.fsencode`` asks a function that can be replaced."""
+    return text.encode(_ENCODING, "surrogateescape")
+
+
+def decoded(text: bytes) -> str:
+    """Return a text of the system."""
+    return text.decode(_ENCODING, "surrogateescape")
+
+
 def sealed(body: bytes) -> int:
     """Return a descriptor that holds the body and can never change."""
-    descriptor = os.memfd_create("request", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    descriptor = memfd_create("request", MFD_CLOEXEC | MFD_ALLOW_SEALING)
     try:
         view = memoryview(body)
         while view:
-            view = view[os.write(descriptor, view) :]
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
+            view = view[write(descriptor, view) :]
+        control(descriptor, _ADD_SEALS, SEALS)
     except BaseException:
-        os.close(descriptor)
+        close(descriptor)
         raise
     return descriptor
 
@@ -190,13 +209,13 @@ def sealed(body: bytes) -> int:
 def unsealed(descriptor: int) -> bytes:
     """Return what a sealed body holds. Anything else, which might block or change while it is read, is refused."""
     try:
-        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+        seals = control(descriptor, fcntl.F_GET_SEALS)
     except OSError as error:
         raise BadRequestError("the body is no memfd") from error
-    size = os.fstat(descriptor).st_size
+    size = fstat(descriptor).st_size
     if seals & SEALS != SEALS or size > LARGEST_BODY:
         raise BadRequestError("the body is not sealed" if seals & SEALS != SEALS else "the body is too large")
-    return os.pread(descriptor, size, 0)
+    return pread(descriptor, size, 0)
 
 
 # --- reading, and checking --------------------------------------------------------------------------------------------
@@ -248,13 +267,13 @@ def plan_of(value: object) -> LandlockPlan:
     """Return a plan that was sent in JSON."""
     if type(value) is not list or len(value) != len(LandlockPlan._fields):
         raise BadRequestError(f"plan: expected a list of {len(LandlockPlan._fields)}")
-    fs, net, scoped, paths, ports, own_proc = value
+    fs, net, scoped, paths, ports, own_proc, exact = value
     try:
-        encoded = [(os.fsencode(path), mask) for path, mask in paths]
-        numbers = [fs, net, scoped, own_proc, *(mask for _, mask in paths), *(n for pair in ports for n in pair)]
-        if any(type(number) is not int for number in numbers) or any(b"\0" in path for path, _ in encoded):
+        texts = [(encoded(path), mask) for path, mask in paths]
+        numbers = [fs, net, scoped, own_proc, exact, *(mask for _, mask in paths), *(n for pair in ports for n in pair)]
+        if any(type(number) is not int for number in numbers) or any(b"\0" in path for path, _ in texts):
             raise BadRequestError("plan: expected whole numbers, and paths without a null byte")
-        return _checked_plan([fs, net, scoped, own_proc], encoded, [(port, mask) for port, mask in ports])
+        return _checked_plan([fs, net, scoped, own_proc, exact], texts, [(port, mask) for port, mask in ports])
     except (TypeError, ValueError) as error:
         raise BadRequestError(f"plan: {error}") from error
 
@@ -274,7 +293,7 @@ def _parts(body: bytes) -> tuple[list[int], bytes, list[bytes]]:
         raise BadRequestError("the order is cut off")
     if size % _WIDTH or size > _LARGEST_FILTER:
         raise BadRequestError("filter: not a list of at most 4096 instructions")
-    numbers = array.array("q")
+    numbers = array("q")
     numbers.frombytes(body[_SIZES.size : middle])
     return numbers.tolist(), body[middle : middle + size], body[middle + size :].split(b"\0")
 
@@ -297,7 +316,7 @@ def _is_within(value: int, low: int, high: int) -> bool:
 
 
 def _checked_plan(masks: list[int], paths: list[tuple[bytes, int]], ports: list[tuple[int, int]]) -> LandlockPlan:
-    fs, net, scoped, own_proc = masks
+    fs, net, scoped, own_proc, exact = masks
     used = (*masks, *(mask for _, mask in paths), *(mask for _, mask in ports))
     if min(used) < 0 or max(used) > _ALL_BITS:
         raise BadRequestError("plan: a mask is no number of 63 bits")
@@ -305,7 +324,8 @@ def _checked_plan(masks: list[int], paths: list[tuple[bytes, int]], ports: list[
         raise BadRequestError("plan: expected absolute paths")
     if any(not 0 <= port <= _HIGHEST_PORT for port, _ in ports):
         raise BadRequestError(f"plan: expected ports from 0 to {_HIGHEST_PORT}")
-    return LandlockPlan(fs, net, scoped, [(os.fsdecode(path), mask) for path, mask in paths], ports, own_proc)
+    named = [(decoded(path), mask) for path, mask in paths]
+    return LandlockPlan(fs, net, scoped, named, ports, own_proc, exact)
 
 
 def _checked_limits(limits: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -7,7 +7,7 @@ and one that lies about a path would decide.
 from __future__ import annotations
 
 import sys
-from os import fsdecode, stat
+from os import stat
 from stat import S_ISGID, S_ISUID
 from typing import TYPE_CHECKING, TypeVar
 
@@ -30,6 +30,8 @@ _MASKS = {
     Operation.MODIFY: FileAccess.MODIFY,
 }
 
+_ENCODING = sys.getfilesystemencoding()
+
 Denial = TypeVar("Denial", bound=SandboxDenied)
 
 
@@ -37,6 +39,11 @@ def denied(kind: type[Denial], view: RawView, target: str, *operations: str) -> 
     """Return the denial of something to whoever has this view."""
     subject_kind, name = view.actor
     return kind(target, subject=name, subject_kind=subject_kind, chain=view.labels, operations=operations)
+
+
+def decoded(path: bytes) -> str:
+    """Return a path as a text. ``os.fsdecode`` asks a function that can be replaced."""
+    return path.decode(_ENCODING, "surrogateescape")
 
 
 def _none(_subject: Subject) -> tuple[str, ...]:
@@ -50,7 +57,7 @@ class Rights:
         """``owned`` gives the places that the runtime has given to a subject below what it protects from others."""
         self._decider = decider
         self._owned = owned or _none
-        self._runtime = tuple((location_of(fsdecode(path)), mask) for path, mask in runtime_entries())
+        self._runtime = tuple((location_of(decoded(path)), mask) for path, mask in runtime_entries())
         programs = [*_SYSTEM, *(f"{prefix}/bin" for prefix in (sys.prefix, sys.base_prefix))]
         self._interpreter = location_of(sys.executable)
         self._programs = tuple(map(location_of, programs))
@@ -108,7 +115,7 @@ class Rights:
 
     def _is_shut(self, view: RawView, real: str) -> bool:
         """Return whether the host protects a path from this caller, whatever its rules say."""
-        protected = (location_of(fsdecode(path)) for path, _ in _core.protected_entries())
+        protected = (location_of(decoded(path)) for path, _ in _core.protected_entries())
         if not any(is_at_or_below(real, root) for root in protected):
             return False
         own = (root for link in view.allow_chain for root in self._owned(link.subject))

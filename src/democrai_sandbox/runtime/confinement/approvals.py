@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.access.node import AccessNode
     from democrai_sandbox.access.values import DecisionRow
+    from democrai_sandbox.policy import Subject
 
+_WRITING = (Operation.CREATE, Operation.MODIFY, Operation.DELETE)
 _PARTS = frozenset({"task", "tool", "agent", "pipeline", "skill"})
 
 
@@ -40,6 +42,12 @@ class Approvals:
             return part or who == (kind, name)
 
         return self._rules(is_inside, (ResourceType.FILESYSTEM, ResourceType.NETWORK), None)
+
+    def written_by(self, subject: Subject) -> Iterator[str]:
+        """Yield the places that are approved for a subject or its parts to write, in whatever session."""
+        for rule in self.of_worker(subject.kind.value, subject.name):
+            if rule.resource_type is ResourceType.FILESYSTEM and any(rule.operation is act for act in _WRITING):
+                yield rule.normalized_target
 
     def _rules(
         self, wanted: Callable[[tuple[str, str]], bool], kinds: tuple[ResourceType, ...], session_key: str | None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections import OrderedDict
 from functools import lru_cache
+from os import O_CLOEXEC, close, geteuid, pipe2  # held: a subject in this process could put others in their place
+from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from democrai_sandbox.errors import KernelLayerError
@@ -17,10 +18,10 @@ from democrai_sandbox.kernel.spawn import Enforcement, SpawnOrder, confinement_o
 from democrai_sandbox.policy import ResourceType, TargetKind, parse_declaration
 
 from .limits import resource_limits
-from .paths import Shut, runtime_paths, steady_rules
+from .paths import Shut, followed, runtime_paths, written_places
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Iterable, Mapping
 
     from democrai_sandbox.kernel.egress.interface import ChildCgroup, Endpoint
     from democrai_sandbox.kernel.spawn import SpawnedChild
@@ -31,6 +32,8 @@ _log = logging.getLogger(__name__)
 _MOST_NOTED = 1024
 _BACKSTOP = 5.0
 """Seconds after the time of a process at which the server ends it, if nobody here has."""
+_KNOWN_SECONDS = 30.0
+"""How long the links on the way to the system's own paths are taken to be what they were."""
 _PATTERN = "hosts: a rule without a host and a port opens to it what is open to the whole application"
 
 _enforcement_of = lru_cache(maxsize=256)(enforcement_of)
@@ -63,9 +66,8 @@ class Confiner:
         self._kernel = kernel
         self._spawner = spawner
         self._runtime = runtime_paths()
-        fixed = (*self._runtime.read, *self._runtime.execute, self._runtime.temp)
-        self._known = {path: os.path.realpath(path) for path in fixed}
-        self._root = os.geteuid() == 0
+        self._known = self._ways()
+        self._root = geteuid() == 0
         self._lock = threading.Lock()
         self._noted: OrderedDict[str, tuple[str, ...]] = OrderedDict()
 
@@ -99,7 +101,7 @@ class Confiner:
         ours: list[int] = []
         try:
             for wanted, reading in ((with_input, True), (True, False), (True, False)):
-                pair = os.pipe2(os.O_CLOEXEC) if wanted else (-1, -1)
+                pair = pipe2(O_CLOEXEC) if wanted else (-1, -1)
                 theirs.append(pair[not reading])
                 ours.append(pair[reading])
             streams = dict(zip(("stdin", "stdout", "stderr"), theirs, strict=True))
@@ -126,16 +128,29 @@ class Confiner:
             _log.warning("the cgroup of a process of %s could not be removed: %s", prepared.label, error)
 
     def _enforcement(self, whose: Whose, *, packet_filter: bool) -> Enforcement:
-        shut = Shut(whose.protected, (*whose.read, *whose.write), self._known)
+        written = written_places(whose.rules, *whose.write, *whose.written, self._runtime.temp)
+        shut = Shut(whose.protected, (*whose.read, *whose.write), self._system(), written=written)
         confinement = confinement_of(
-            shut.rules(steady_rules(whose.rules, (*whose.write, self._runtime.temp))),
+            shut.rules(whose.rules),
             runtime_read=shut.paths((*self._runtime.read, *whose.readable)),
-            runtime_execute=(*shut.paths(self._runtime.execute), *whose.execute),
-            own_read=whose.read,
-            own_write=(*whose.write, *shut.paths((self._runtime.temp,))),
+            runtime_execute=(*shut.paths(self._runtime.execute), *_ways(whose.execute, written)),
+            # What lies in a folder of its own is covered by that folder; a link there may be of its installation.
+            own_read=_ways(whose.read, frozenset(whose.read)),
+            own_write=(*_ways(whose.write, ()), *shut.paths((self._runtime.temp,))),
             limits=resource_limits(whose.limits, wall=whose.wall),
         )
-        return _enforcement_of(confinement, self._kernel.abi, packet_filter=packet_filter, root=self._root)
+        return _enforcement_of(confinement, self._kernel.abi, packet_filter=packet_filter, root=self._root, exact=True)
+
+    def _system(self) -> Mapping[str, str]:
+        """Return where the paths of the system lead: one of them may be changed by its administrator."""
+        if monotonic() - self._known_at > _KNOWN_SECONDS:
+            self._known = self._ways()
+        return self._known
+
+    def _ways(self) -> Mapping[str, str]:
+        self._known_at = monotonic()
+        fixed = (*self._runtime.read, *self._runtime.execute, self._runtime.temp)
+        return {path: followed(path) or "" for path in fixed}
 
     def _note(self, label: str, unenforced: tuple[str, ...]) -> None:
         with self._lock:
@@ -165,7 +180,11 @@ def _order(prepared: Prepared, what: Program, streams: dict[str, int]) -> SpawnO
 def _close(descriptors: list[int]) -> None:
     for descriptor in descriptors:
         if descriptor >= 0:
-            os.close(descriptor)
+            close(descriptor)
+
+
+def _ways(paths: Iterable[str], written: Container[str]) -> tuple[str, ...]:
+    return tuple(way for path in paths if (way := followed(path, written)) is not None)
 
 
 def _endpoints(whose: Whose) -> list[Endpoint] | None:

@@ -109,6 +109,8 @@ class Whose(NamedTuple):
     """What was checked for it to read besides its rules, as far as it is not protected."""
     execute: tuple[str, ...] = ()
     """Programs that were checked for it, besides those of the system."""
+    written: tuple[str, ...] = ()
+    """Where it may have put links besides: what was approved for it to write, and is not among the rules."""
     protected: tuple[str, ...] = ()
     """What the host keeps from all subjects, also where it lies below something that is open to this one."""
     limits: Limits = NO_LIMITS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from os import fsdecode
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.errors import SpawnFailed
@@ -12,6 +11,7 @@ from democrai_sandbox.policy import Operation, ResourceType, is_at_or_below
 
 from .confining import Program
 from .interface import Whose
+from .paths import decoded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from .approvals import Approvals
     from .confining import Confiner, Prepared
 
-_READING = frozenset({Operation.READ})
-_WRITING = frozenset({Operation.CREATE, Operation.MODIFY, Operation.DELETE})
+_READING = (Operation.READ,)
+_WRITING = (Operation.CREATE, Operation.MODIFY, Operation.DELETE)
 
 
 class ConfinedLauncher:
@@ -64,7 +64,8 @@ class ConfinedLauncher:
             readable=order.readable,
             write=tuple(place for place in places if _is_covered(place, rules, _WRITING)),
             execute=(order.program,),
-            protected=tuple(fsdecode(path) for path, _ in _core.protected_entries()),
+            written=tuple(dict.fromkeys(place for link in chain for place in self._approvals.written_by(link.subject))),
+            protected=tuple(decoded(path) for path, _ in _core.protected_entries()),
             limits=self._limits_of(view),
         )
 
@@ -107,10 +108,10 @@ class ConfinedChild:
         return self._returncode
 
 
-def _is_covered(place: str, rules: tuple[AccessRule, ...], operations: frozenset[Operation]) -> bool:
+def _is_covered(place: str, rules: tuple[AccessRule, ...], operations: tuple[Operation, ...]) -> bool:
     return any(
         rule.resource_type is ResourceType.FILESYSTEM
-        and rule.operation in operations
+        and any(rule.operation is operation for operation in operations)
         and is_at_or_below(place, rule.normalized_target)
         for rule in rules
     )

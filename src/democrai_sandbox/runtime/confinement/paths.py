@@ -1,27 +1,32 @@
-"""Which paths a process needs and may have: those of the system and the interpreter, and what a subject's rules say."""
+"""Which paths a process needs and may have: those of the system and the interpreter, and what a subject's rules say.
+
+Paths are followed here, once, and the spawn server follows no link after that: what was looked at is what is opened.
+What is needed for it are functions of the interpreter's own, held by their names: a subject in this process can replace
+those of the standard library, and one that lies about a path would decide.
+"""
 
 from __future__ import annotations
 
-import itertools
-import os
 import sys
 import tempfile
-from dataclasses import replace
+from itertools import islice
+from os import getpid, readlink, scandir
+from os.path import realpath
 from typing import TYPE_CHECKING, NamedTuple
 
 from democrai_sandbox.guard.runtime_paths import IMPORT_ONLY, runtime_entries
-from democrai_sandbox.policy import FileAccess, Operation, ResourceType, prefixes_of
+from democrai_sandbox.policy import AccessRule, FileAccess, Operation, ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping
 
-    from democrai_sandbox.policy import AccessRule
-
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
-_WRITING = frozenset({Operation.CREATE, Operation.MODIFY, Operation.DELETE})
-
-
+_WRITING = (Operation.CREATE, Operation.MODIFY, Operation.DELETE)
+_OWN_PROC = ("/proc/self/", "/proc/thread-self/")
 _MOST_ENTRIES = 4096
+_MOST_LINKS = 40
+"""As many as the kernel follows."""
+_ENCODING = sys.getfilesystemencoding()
 
 
 class RuntimePaths(NamedTuple):
@@ -34,34 +39,80 @@ class RuntimePaths(NamedTuple):
 
 def runtime_paths() -> RuntimePaths:
     """Find them out, in the host's own code and before any guard."""
-    entries = [(os.fsdecode(path), mask) for path, mask in runtime_entries()]
+    entries = [(decoded(path), mask) for path, mask in runtime_entries()]
     plain = int(FileAccess.READ)
     read = (path for path, mask in entries if mask & plain and not mask & (IMPORT_ONLY | int(FileAccess.CREATE)))
-    interpreter = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+    interpreter = realpath(getattr(sys, "_base_executable", sys.executable))
     execute = (*_SYSTEM, f"{sys.prefix}/bin", f"{sys.base_prefix}/bin", interpreter)
     return RuntimePaths(tuple(dict.fromkeys(read)), tuple(dict.fromkeys(execute)), tempfile.gettempdir())
 
 
+def decoded(path: bytes) -> str:
+    """Return a path as a text. ``os.fsdecode`` asks a function that can be replaced."""
+    return path.decode(_ENCODING, "surrogateescape")
+
+
+def followed(path: str, written: Container[str] = ()) -> str | None:
+    """Return where a path leads; None where it takes a link that lies in, or below, one of the written folders.
+
+    A rule of the kernel is for what a path leads to when the process is started. Below a folder that the subject
+    writes, a link of its own making could lead anywhere.
+    """
+    here, rest, links = "", path.split("/")[::-1], 0
+    while rest:
+        name = rest.pop()
+        if name in ("", "."):
+            continue
+        if name == "..":
+            here = here.rpartition("/")[0]
+            continue
+        try:
+            target = readlink(f"{here}/{name}")
+        except OSError:  # no link, or nothing
+            here = f"{here}/{name}"
+            continue
+        links += 1
+        if links > _MOST_LINKS or any(folder in written for folder in _around(f"{here}/{name}")):
+            return None
+        if target.startswith("/"):
+            here = ""
+        rest += target.split("/")[::-1]
+    return here or "/"
+
+
+def written_places(rules: Iterable[AccessRule], *given: str) -> frozenset[str]:
+    """Return the folders that a subject writes, as they are named and where they lead."""
+    places = {*given, *(rule.normalized_target for rule in rules if _is_writing(rule))}
+    return frozenset(places | {real for place in places if (real := followed(place)) is not None})
+
+
 class Shut:
-    """Keeps what the host protects out of what is opened to a process.
+    """Follows what is to be opened to a process, and keeps out of it what the host protects.
 
     The kernel opens a folder with all that is beneath it. So a folder around a protected place is replaced by what lies
     in it, beside the way to that place: what is made there later is not open.
     """
 
     def __init__(
-        self, protected: tuple[str, ...], own: Iterable[str] = (), known: Mapping[str, str] | None = None
+        self,
+        protected: tuple[str, ...],
+        own: Iterable[str] = (),
+        known: Mapping[str, str] | None = None,
+        *,
+        written: Container[str] = (),
     ) -> None:
         """Take the places, wherever they lead, and those among them that the runtime gave to the subject itself.
 
-        ``known`` says where some roots lead that never change.
+        ``known`` says where some roots lead that never change, ``written`` where the subject can put links.
         """
-        self._known = known or {}
+        self._ways = dict(known or {})
+        self._written = written
         self._protected = _ends(protected)
         self._own = _ends(own)
+        self._this = f"/proc/{getpid()}/"
 
     def paths(self, roots: Iterable[str]) -> tuple[str, ...]:
-        """Return the roots, each as it is or as what is left of it."""
+        """Return where the roots lead, each as it is or as what is left of it."""
         return tuple(dict.fromkeys(path for root in roots for path in self._left(root)))
 
     def rules(self, rules: Iterable[AccessRule]) -> tuple[AccessRule, ...]:
@@ -73,15 +124,23 @@ class Shut:
             yield rule
             return
         for path in self._left(rule.normalized_target):
-            yield rule if path == rule.normalized_target else replace(rule, target=path, normalized_target=path)
+            same = path == rule.normalized_target
+            yield rule if same else AccessRule(rule.resource_type, rule.operation, path, path)
 
     def _left(self, root: str) -> Iterable[str]:
-        real = _end(self._known.get(root) or os.path.realpath(root))
-        if real.startswith(self._own):
+        if _end(root).startswith(_OWN_PROC):
             return (root,)
+        if root not in self._ways:
+            self._ways[root] = followed(root, self._written) or ""
+        way = self._ways[root]
+        real = _end(way)
+        if not way or real.startswith(self._this):  # a link by way of /proc/self: for the child it would lead here
+            return ()
+        if real.startswith(self._own):
+            return (way,)
         if real.startswith(self._protected):
             return ()
-        return self._beside(real) if self._is_around(real) else (root,)
+        return self._beside(real) if self._is_around(real) else (way,)
 
     def _is_around(self, folder: str) -> bool:
         return any(place.startswith(folder) for place in self._protected)
@@ -89,8 +148,8 @@ class Shut:
     def _beside(self, folder: str) -> Iterator[str]:
         """Yield what lies beside the way to protected places. A link is left out: its rule would be its target's."""
         try:
-            with os.scandir(folder) as entries:
-                found = [entry.path for entry in itertools.islice(entries, _MOST_ENTRIES) if not entry.is_symlink()]
+            with scandir(folder) as entries:
+                found = [entry.path for entry in islice(entries, _MOST_ENTRIES) if not entry.is_symlink()]
         except OSError:
             return
         for path in found:
@@ -109,34 +168,15 @@ def _end(path: str) -> str:
 
 
 def _ends(paths: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(_end(os.path.realpath(path)) for path in paths))
-
-
-def steady_rules(rules: Iterable[AccessRule], writable: Iterable[str]) -> tuple[AccessRule, ...]:
-    """Return the rules without those for places that the subject itself can put a link in.
-
-    A rule of the kernel is for what a path leads to when the process is started. Below a folder that the subject
-    writes, a link could lead anywhere; the folder's own rule covers what really lies there, but for executing.
-    """
-    found = tuple(rules)
-    roots = dict.fromkeys((*writable, *(rule.normalized_target for rule in found if _is_writing(rule))))
-    return tuple(rule for rule in found if _is_steady(rule, roots))
+    return tuple(dict.fromkeys(_end(followed(path) or path) for path in paths))
 
 
 def _is_writing(rule: AccessRule) -> bool:
-    return rule.resource_type is ResourceType.FILESYSTEM and rule.operation in _WRITING
+    return rule.resource_type is ResourceType.FILESYSTEM and any(rule.operation is writing for writing in _WRITING)
 
 
-def _is_steady(rule: AccessRule, roots: Container[str]) -> bool:
-    if rule.resource_type is not ResourceType.FILESYSTEM:
-        return True
-    path = rule.normalized_target
-    # There may be many thousand roots; the folders around a path are never many.
-    around = [folder for folder in prefixes_of(path) if folder in roots and folder != path]
-    if not around:
-        return True
-    if rule.operation is not Operation.EXECUTE:
-        return False
-    return any(
-        os.path.realpath(path) == os.path.realpath(root) + path.removeprefix(root.rstrip("/")) for root in around
-    )
+def _around(path: str) -> Iterator[str]:
+    """Yield the folders around a path. There may be many thousand roots; there are never many folders."""
+    while path != "/":
+        path = path.rpartition("/")[0] or "/"
+        yield path
