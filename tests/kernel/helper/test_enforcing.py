@@ -77,6 +77,20 @@ def test_a_policy_of_too_many_destinations_is_refused_and_the_old_one_stays(plac
     assert status["addresses"] == status["endpoints"] == 1
 
 
+def test_an_application_and_its_children_take_only_so_much_of_the_tables(place, monkeypatch):
+    """Else many small lists of children would come to what one list may not."""
+    (t4, _) = place.serve("tcp")
+    place.apply(end(t4))
+    in_force = len(place.enforcer._resolution.allowed | place.enforcer._servers())
+    monkeypatch.setattr(enforcing, "MOST_IN_ALL", in_force + 1)
+    with pytest.raises(Refused) as caught:
+        place.enforcer.child([Endpoint("192.0.2.1", port) for port in (1, 2, 3)])
+    assert caught.value.reason == "policy_too_large"
+    assert place.app.tcp(t4.address, t4.port) == "ok"
+    assert place.enforcer.status()["in_force"]
+    assert place.enforcer.status()["sets"] == 0
+
+
 def test_a_name_server_that_hangs_does_not_keep_a_decision_from_coming_into_force(place):
     (t4, _) = place.serve("tcp")
     go_on = threading.Event()

@@ -19,13 +19,15 @@ from .sweeping import lives, mark_of, process_namespace, sweep
 from .tables import Allow, Owner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from .cgroups import Cgroup, Tree
     from .policy import Endpoint, Policy
 
 _NOTHING = Resolution(frozenset(), (), ())
 MOST_DESTINATIONS = 20_000
+MOST_IN_ALL = 100_000
+"""Of the application and all sets of children together: others on the machine wait for these tables too."""
 
 
 class Enforcer:
@@ -242,6 +244,7 @@ class Enforcer:
             kept |= {APPLICATION}  # taken over: in force, and not known
         else:
             wanted[APPLICATION] = Wanted(self._group(), self._resolution.allowed | self._servers())
+        _check_sum(wanted.values())
         return self._ruling.install(wanted, kept)
 
     def _allowed(self, child_set: ChildSet) -> frozenset[Allow]:
@@ -308,3 +311,11 @@ def _check_number(allowed: frozenset[Allow]) -> None:
     if len(allowed) > MOST_DESTINATIONS:
         text = f"the endpoints come to {len(allowed)} destinations, more than {MOST_DESTINATIONS}"
         raise Refused("policy_too_large", text, "declare fewer endpoints")
+
+
+def _check_sum(wanted: Iterable[Wanted]) -> None:
+    """Refuse what one application would take of the machine's tables."""
+    destinations = sum(len(each.allowed) for each in wanted)
+    if destinations > MOST_IN_ALL:
+        text = f"application and children come to {destinations} destinations, more than {MOST_IN_ALL}"
+        raise Refused("policy_too_large", text, "declare fewer endpoints, or run fewer different subjects at a time")
