@@ -110,7 +110,7 @@ calls = {
     "no_new_privs": (), "set_subreaper": (), "set_dumpable": (False,), "set_parent_death_signal": (9,),
     "drop_capabilities": (0,), "probe": ("unshare",),
 }
-options = dict(rulesets=[], filter=b"", cgroup=-1, limits=[], keep_caps=0, umask=0o22, own_proc=0)
+options = dict(rulesets=[], filter=b"", cgroup=-1, limits=[], keep_caps=0, umask=0o22, own_proc=0, ignored=0)
 spawn = ([b"/bin/true"], b"/bin/true", [], b"/", [])
 def everything(module):
     outcomes = {name: tried(getattr(module, name), *args) for name, args in calls.items()}

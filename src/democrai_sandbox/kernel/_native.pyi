@@ -28,4 +28,5 @@ def spawn(
     keep_caps: int,
     umask: int,
     own_proc: int,
+    ignored: int,
 ) -> tuple[int, int]: ...

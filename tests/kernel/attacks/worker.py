@@ -8,7 +8,7 @@ from democrai_sandbox.kernel import _native
 from democrai_sandbox.kernel.landlock.building import build
 from democrai_sandbox.kernel.seccomp import filters
 from democrai_sandbox.kernel.spawn.confinement import confinement_of, enforcement_of
-from democrai_sandbox.runtime.confinement.paths import Shut, runtime_paths, steady_rules
+from democrai_sandbox.runtime.confinement.paths import Shut, runtime_paths, written_places
 
 KEPT_CAPABILITIES = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 4
 """chown, dac_override, fowner, fsetid: what a confined child of root keeps."""
@@ -16,9 +16,9 @@ KEPT_CAPABILITIES = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 4
 
 def confinement(rules, *, protected, temp):
     """Work out what the runtimes hold a worker with these rules to."""
-    runtime, shut = runtime_paths(), Shut(tuple(protected))
+    runtime, shut = runtime_paths(), Shut(tuple(protected), written=written_places(rules, temp))
     return confinement_of(
-        shut.rules(steady_rules(rules, [temp])),
+        shut.rules(rules),
         runtime_read=shut.paths(runtime.read),
         runtime_execute=shut.paths(runtime.execute),
         own_write=shut.paths([temp]),

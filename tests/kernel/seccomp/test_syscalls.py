@@ -26,6 +26,7 @@ REFUSED = {
     *("ioperm", "iopl", "fanotify_init", "sethostname", "setdomainname"),
 }
 REFUSED_TO_CHILDREN = {
+    *("migrate_pages", "move_pages"),
     *("shmget", "shmat", "shmctl", "msgget", "msgsnd", "msgrcv", "msgctl"),
     *("semget", "semop", "semctl", "semtimedop"),
 }

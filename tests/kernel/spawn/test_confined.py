@@ -259,7 +259,7 @@ fds = [(0, 0), (1, 1), (2, 2)]
 text = b"id -u; cat /etc/hostname || echo refused; grep NoNewPrivs /proc/$$/status"
 pid, pidfd = _native.spawn(
     [b"sh", b"-c", text], b"/bin/sh", [b"PATH=/bin:/usr/bin"], b"/", fds, rulesets=[ruleset], filter=more["filter"],
-    cgroup=-1, limits=[(7, 50)], keep_caps=0, umask=-1, own_proc=more["plan"].own_proc,
+    cgroup=-1, limits=[(7, 50)], keep_caps=0, umask=-1, own_proc=more["plan"].own_proc, ignored=(1 << 64) - 1,
 )
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """

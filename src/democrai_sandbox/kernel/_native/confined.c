@@ -201,12 +201,15 @@ static int apply_filter(Order *order)
 
 /* An ignored signal would stay ignored in the program, and a blocked one blocked. By the kernel's own calls, because
  * the library keeps two signals to itself, which may be inherited ignored all the same. Its struct is a few words, and
- * SIG_DFL, no flags and no mask are all zero wherever they lie in it. */
+ * SIG_DFL, no flags and no mask are all zero wherever they lie in it. Those that are handled execve sets back itself,
+ * so a parent that knows which of its signals it ignores saves the others' calls. */
 static int reset_signals(Order *order)
 {
     const uint64_t ordinary[8] = {0}, none = 0;
     for (int number = 1; number <= SIGNALS; number++) {
-        syscall(SYS_rt_sigaction, number, ordinary, NULL, sizeof none); /* not for two that cannot be ignored either */
+        if (order->ignored >> (number - 1) & 1) {
+            syscall(SYS_rt_sigaction, number, ordinary, NULL, sizeof none); /* two cannot be ignored, nor set */
+        }
     }
     return syscall(SYS_rt_sigprocmask, SIG_SETMASK, &none, NULL, sizeof none) < 0 ? -errno : 0;
 }

@@ -49,7 +49,8 @@ PyObject *native_drop_capabilities(PyObject *module, PyObject *value);
 
 PyObject *native_probe(PyObject *module, PyObject *value);
 
-/* spawn.c: spawn(argv, program, env, cwd, fds, *, rulesets, filter, cgroup, limits, keep_caps, umask, own_proc) */
+/* spawn.c: spawn(argv, program, env, cwd, fds, *, rulesets, filter, cgroup, limits, keep_caps, umask, own_proc,
+ * ignored) */
 PyObject *native_spawn(PyObject *module, PyObject *args, PyObject *kwargs);
 
 #endif

@@ -189,14 +189,14 @@ static void release(Order *order, PyObject **lists)
 PyObject *native_spawn(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"argv",   "program", "env",       "cwd",   "fds",      "rulesets", "filter",
-                            "cgroup", "limits",  "keep_caps", "umask", "own_proc", NULL};
-    Order order = {0};
+                            "cgroup", "limits",  "keep_caps", "umask", "own_proc", "ignored",  NULL};
+    Order order = {.ignored = UINT64_MAX};
     PyObject *given[LISTS], *lists[LISTS] = {NULL}, *result = NULL;
     if (native_announce("spawn") < 0 ||
-        !PyArg_ParseTupleAndKeywords(args, kwargs, "OyOyO$Oy#iOO&iO&:spawn", names, &given[ARGV], &order.program,
+        !PyArg_ParseTupleAndKeywords(args, kwargs, "OyOyO$Oy#iOO&iO&O&:spawn", names, &given[ARGV], &order.program,
                                      &given[ENV], &order.cwd, &given[FDS], &given[RULESETS], &order.filter,
                                      &order.filter_size, &order.cgroup, &given[LIMITS], native_bits, &order.keep_caps,
-                                     &order.umask, native_bits, &order.own_proc)) {
+                                     &order.umask, native_bits, &order.own_proc, native_bits, &order.ignored)) {
         return NULL;
     }
     bool taken = true;

@@ -69,7 +69,7 @@ def _add_path(native: Native, ruleset: int, path: str, mask: int, *, exact: bool
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
             # Somebody who can write on the way may have put a link there since the path was looked at.
-            if exact and os.readlink(f"/proc/self/fd/{descriptor}") != path:
+            if exact and os.readlink(f"/proc/self/fd/{descriptor}") != path:  # noqa: PTH115 - small is quick
                 return False
             # The kind is asked of the descriptor that the rule is made of: the path may lead elsewhere a moment later.
             if not stat.S_ISDIR(os.fstat(descriptor).st_mode):

@@ -26,6 +26,8 @@ SOCK_TYPES = 0xF
 IPPROTO_TCP, IPPROTO_UDP, IPPROTO_SMC, IPPROTO_MPTCP = 6, 17, 256, 262
 NETLINK_ROUTE = 0
 
+LAST_SINGLE = {"setpriority": 0, "ioprio_set": 1}
+"""The value for a single process; those above are for a group and a user."""
 SEND_FLAGS = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}
 """Which argument has the flags."""
 
@@ -45,12 +47,21 @@ def inspect_clone(code: Assembler) -> None:
     code.if_any_bit(CLONE_NEW, REFUSE, ALLOW)
 
 
-def inspect_prlimit(code: Assembler) -> None:
-    """Allow one's own limits only, by the number 0 as the C library does.
+def inspect_itself(code: Assembler) -> None:
+    """Allow what a program does to itself, by the number 0, as the C library does it for limits.
 
-    A limit of no CPU time kills any process of the same user, and Landlock, which refuses signals, does not see it.
+    A limit of no CPU time kills any process of the same user, and Landlock, which refuses signals, does not see it. By
+    the others any can be slowed down. Other threads of its own a filter cannot tell from those of the application.
     """
     code.load(argument(0))
+    code.if_equal(0, ALLOW, REFUSE)
+
+
+def inspect_priority(code: Assembler, name: str) -> None:
+    """Allow a program to put itself back, and nobody else: not by its number, its group or its user."""
+    code.load(argument(0))
+    code.if_at_least(LAST_SINGLE[name] + 1, REFUSE)
+    code.load(argument(1))
     code.if_equal(0, ALLOW, REFUSE)
 
 

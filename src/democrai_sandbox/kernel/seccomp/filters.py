@@ -15,7 +15,8 @@ from .arguments import (
     Inet,
     inspect_clone,
     inspect_ioctl,
-    inspect_prlimit,
+    inspect_itself,
+    inspect_priority,
     inspect_send,
     inspect_socket,
     inspect_socketpair,
@@ -50,6 +51,9 @@ ANSWERS = {
     Action.ENOSYS: _RET_ERRNO | errno.ENOSYS,
 }
 """What the kernel is told for each action that does not depend on arguments."""
+
+ITSELF = "itself"
+_OF_A_PROCESS = ("prlimit64", "sched_setparam", "sched_setscheduler", "sched_setaffinity", "sched_setattr")
 
 FIX_ARCHITECTURE = (
     "run on a 64-bit x86_64 or aarch64 machine with an interpreter of that architecture, "
@@ -97,7 +101,7 @@ def _concerns(profile: Profile, group: Group) -> bool:
         return profile.only_exec or not profile.allow_exec
     if profile.only_exec:
         return False
-    if group is Group.IPC:
+    if group in {Group.IPC, Group.SCHEDULING}:
         return profile.child
     return group is not Group.SENDS or not profile.fastopen
 
@@ -125,10 +129,9 @@ def _assembled(profile: Profile, arch: Architecture) -> bytes:
     code.label("number")
     code.load(NUMBER)
     _search(code, _ranges(decided, arch))
-    for row in decided:
-        if row.action is Action.INSPECT:
-            code.label(row.name)
-            _inspect(code, profile, row.name)
+    for part in dict.fromkeys(_part(row.name) for row in decided if row.action is Action.INSPECT):
+        code.label(part)
+        _inspect(code, profile, part)
     code.label(ALLOW)
     code.give(RET_ALLOW)
     code.label(REFUSE)
@@ -136,12 +139,19 @@ def _assembled(profile: Profile, arch: Architecture) -> bytes:
     return code.assemble()
 
 
+def _part(name: str) -> str:
+    """Return the name of the part that inspects a call: those that name a process by their first argument share one."""
+    return ITSELF if name in _OF_A_PROCESS else name
+
+
 def _inspect(code: Assembler, profile: Profile, name: str) -> None:
     match name:
         case "clone":
             inspect_clone(code)
-        case "prlimit64":
-            inspect_prlimit(code)
+        case "setpriority" | "ioprio_set":
+            inspect_priority(code, name)
+        case "itself":
+            inspect_itself(code)
         case "ioctl":
             inspect_ioctl(code)
         case "socket":
@@ -162,7 +172,7 @@ def _ranges(decided: Sequence[Syscall], arch: Architecture) -> list[_Range]:
     for row in decided:
         number = row.number(arch)
         if number is not None:
-            answers[number] = ANSWERS.get(row.action, row.name)
+            answers[number] = ANSWERS.get(row.action, _part(row.name))
             answers.setdefault(number + 1, RET_ALLOW)
     if arch is Architecture.X86_64:
         first, last = X32_LEGACY

@@ -58,6 +58,8 @@ class Group(StrEnum):
     """Settings of the whole machine."""
     IPC = "ipc"
     """Shared memory, queues and semaphores of System V: any process of the user reaches them, and Landlock does not."""
+    SCHEDULING = "scheduling"
+    """What others are given of the machine: any process of the user may change it, and Landlock does not see it."""
     TERMINALS = "terminals"
     CLONE = "clone"
     SOCKETS = "sockets"
@@ -159,6 +161,14 @@ TABLE: tuple[Syscall, ...] = (
     Syscall("semtimedop", 220, 192, Group.IPC, Action.EPERM),
     Syscall("semop", 65, 193, Group.IPC, Action.EPERM),
     Syscall("prlimit64", 302, 261, Group.OTHERS, Action.INSPECT),
+    Syscall("setpriority", 141, 140, Group.SCHEDULING, Action.INSPECT),
+    Syscall("ioprio_set", 251, 30, Group.SCHEDULING, Action.INSPECT),
+    Syscall("sched_setparam", 142, 118, Group.SCHEDULING, Action.INSPECT),
+    Syscall("sched_setscheduler", 144, 119, Group.SCHEDULING, Action.INSPECT),
+    Syscall("sched_setaffinity", 203, 122, Group.SCHEDULING, Action.INSPECT),
+    Syscall("sched_setattr", 314, 274, Group.SCHEDULING, Action.INSPECT),
+    Syscall("migrate_pages", 256, 238, Group.SCHEDULING, Action.EPERM),
+    Syscall("move_pages", 279, 239, Group.SCHEDULING, Action.EPERM),
     Syscall("ioctl", 16, 29, Group.TERMINALS, Action.INSPECT),
     Syscall("clone", 56, 220, Group.CLONE, Action.INSPECT),
     Syscall("socket", 41, 198, Group.SOCKETS, Action.INSPECT),

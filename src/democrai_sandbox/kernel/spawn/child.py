@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import select
 import signal
 import socket
 import threading
 from contextlib import suppress
+from os import close
+from signal import pidfd_send_signal
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.errors import SpawnFailed
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 _WHOLE_GROUP = 4
 """PIDFD_SIGNAL_PROCESS_GROUP, since Linux 6.9."""
+
+
+_QUIET, _BOTH_WAYS, _KILL = int(socket.MSG_NOSIGNAL), int(socket.SHUT_RDWR), int(signal.SIGKILL)
 
 
 class SpawnedChild:
@@ -53,7 +57,7 @@ class SpawnedChild:
             if self._lifeline.fileno() < 0:
                 return
             try:
-                self._lifeline.send(bytes([number]), socket.MSG_NOSIGNAL)
+                self._lifeline.send(bytes([number]), _QUIET)
             except OSError:
                 self._signal_directly(number)
 
@@ -64,7 +68,7 @@ class SpawnedChild:
             try:
                 if len(packet) != wire.STATUS.size:
                     # The server is gone, and the kernel ends its children with it. How exactly they ended nobody knows.
-                    self._signal_directly(signal.SIGKILL)
+                    self._signal_directly(_KILL)
                     raise SpawnFailed(f"the spawn server has ended, and with it the program {self.pid}")
                 self._returncode, self.timed_out = wire.STATUS.unpack(packet)
             finally:
@@ -78,9 +82,9 @@ class SpawnedChild:
                 return
             # A fork of the application may hold the lifeline too; the server is to see its end all the same.
             with suppress(OSError):
-                self._lifeline.shutdown(socket.SHUT_RDWR)
+                self._lifeline.shutdown(_BOTH_WAYS)
             self._lifeline.close()
-            os.close(self.pidfd)
+            close(self.pidfd)
 
     def _status(self) -> bytes:
         ended = False
@@ -105,4 +109,4 @@ class SpawnedChild:
         """Send a signal without the server, which is gone; the handle can mean no other process."""
         for flags in (_WHOLE_GROUP, 0):
             with suppress(OSError):  # an old kernel, a confined application, nobody there
-                signal.pidfd_send_signal(self.pidfd, number, None, flags)
+                pidfd_send_signal(self.pidfd, number, None, flags)

@@ -1,12 +1,15 @@
 """The spawn server's children, and what they leave behind. Standard library only: the server loads this file alone.
 
 A child that has ended is kept as a zombie until the application lets go of it, so its number can be nobody else's.
-Orphans of children come to the server, which is their subreaper.
+Orphans of children come to the server, which is their subreaper. Whose they are is told by a mark: a limit that the
+kernel keeps for every process and does nothing with, which is inherited, can only be lowered, and is a number that
+nobody else knows. Sessions, groups and environments are a process's own to change.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from contextlib import suppress
@@ -17,6 +20,12 @@ if TYPE_CHECKING:
 
 _FAREWELL_SECONDS = 10.0
 _PAUSE = 0.002
+_CHASE_SECONDS = 0.05
+"""How long an orphan that goes on forking is run after at once; then again with the next sweep."""
+MARKING = 10
+"""RLIMIT_LOCKS, of which the kernel has made no use since 2.4."""
+_LARGEST_MARK = (1 << 62) - 1
+_ONE_READ = 65536
 
 
 class Exit(NamedTuple):
@@ -30,11 +39,12 @@ class Exit(NamedTuple):
 class Child:
     """One program that was started, the leader of its session and group."""
 
-    __slots__ = ("deadline", "ended", "let_go", "lifeline", "pid", "pidfd", "timed_out")
+    __slots__ = ("deadline", "ended", "let_go", "lifeline", "mark", "pid", "pidfd", "timed_out")
 
-    def __init__(self, pid: int, pidfd: int, lifeline: socket.socket, deadline: float | None) -> None:
+    def __init__(self, pid: int, pidfd: int, lifeline: socket.socket, deadline: float | None, mark: int) -> None:
         """Take over its handle and its lifeline."""
         self.pid = pid
+        self.mark = mark
         self.pidfd = pidfd
         self.lifeline = lifeline
         self.deadline = deadline
@@ -75,7 +85,9 @@ class Children:
     def __init__(self) -> None:
         """Begin with none."""
         self.known: dict[int, Child] = {}
-        self._ended_sessions: set[int] = set()
+        self._own = OwnChildren()
+        most = resource.getrlimit(MARKING)[1]
+        self._largest_mark = _LARGEST_MARK if most == resource.RLIM_INFINITY else min(most, _LARGEST_MARK)
 
     @property
     def running(self) -> int:
@@ -83,15 +95,23 @@ class Children:
         return sum(not child.ended for child in self.known.values())
 
     def add(self, child: Child) -> None:
-        """Take up one that was started; a session of the same number is over, or the number were not free."""
+        """Take up one that was started."""
         self.known[child.pid] = child
-        self._ended_sessions.discard(child.pid)
 
-    def end(self, child: Child) -> None:
-        """Note that one has ended, and end what is left of its group; of its session, at the next sweep."""
+    def new_mark(self) -> int:
+        """Return the mark of the next child."""
+        return int.from_bytes(os.urandom(8), "little") % (self._largest_mark + 1)
+
+    def end(self, child: Child) -> bool:
+        """Note that one has ended, and end what it left; tell whether some of that may still be there."""
         child.ended = True
         child.signal(signal.SIGKILL)
-        self._ended_sessions.add(child.pid)
+        last = time.monotonic() + _CHASE_SECONDS
+        while left := self.sweep():
+            if time.monotonic() > last:
+                break
+            time.sleep(_PAUSE / 10)
+        return left
 
     def forget(self, child: Child) -> None:
         """Give up one that has ended and that nobody asks about any more."""
@@ -112,23 +132,22 @@ class Children:
                 child.signal(signal.SIGKILL)
 
     def sweep(self) -> bool:
-        """Wait for orphans that have ended, and end those whose session's leader has; tell whether there were any.
+        """Wait for orphans that have ended, and end those that are of no child that runs; tell whether there were any.
 
-        An orphan that made a session of its own cannot be told from one of another child: it is found by its cgroup,
-        or by a mark in its environment, and both are the application's.
+        What those leave comes here with their end: for that there is another sweep.
         """
-        seen = set()
-        for pid in own_children():
+        found = False
+        running = None
+        for pid in self._own.numbers():
             if pid in self.known or _has_ended(pid):
                 continue
-            with suppress(ProcessLookupError):
-                session = os.getsid(pid)
-                if session in self._ended_sessions:
-                    seen.add(session)
+            if running is None:
+                running = {child.mark for child in self.known.values() if not child.ended}
+            if _mark_of(pid) not in running:
+                found = True
+                with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)  # not waited for, so the number is its own
-        # What the ones just ended leave comes here with their end: for that there is another sweep.
-        self._ended_sessions &= seen | {pid for pid, child in self.known.items() if child.ended}
-        return bool(seen)
+        return found
 
     def end_all(self) -> None:
         """End every descendant: whoever ends leaves its own children to us, until there are none."""
@@ -136,21 +155,43 @@ class Children:
         for child in self.known.values():
             child.signal(signal.SIGKILL)
         while _wait_for_any() and time.monotonic() < last:
-            for pid in own_children():
+            for pid in self._own.numbers():
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(_PAUSE)
 
 
-def own_children() -> list[int]:
-    """Return the numbers of the direct children of this process, which has one thread."""
+class OwnChildren:
+    """The direct children of this process, which has one thread. The list stays open: it is read at each end of one."""
+
+    def __init__(self) -> None:
+        """Open the list, where the kernel has one."""
+        try:
+            self._list = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._list = -1
+
+    def numbers(self) -> list[int]:
+        """Return their numbers."""
+        if self._list < 0:
+            return [pid for pid in _processes() if _parent(pid) == os.getpid()]
+        parts = []
+        place = 0
+        try:
+            while part := os.pread(self._list, _ONE_READ, place):
+                parts.append(part)
+                place += len(part)
+        except OSError:
+            return []
+        return [int(number) for number in b"".join(parts).split()]
+
+
+def _mark_of(pid: int) -> int | None:
+    """Return the mark of a process; None for one that is gone."""
     try:
-        with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:  # noqa: PTH123 - small is quick
-            return [int(number) for number in file.read().split()]
-    except FileNotFoundError:
-        return [pid for pid in _processes() if _parent(pid) == os.getpid()]
+        return resource.prlimit(pid, MARKING)[1]
     except OSError:
-        return []
+        return None
 
 
 def _processes() -> list[int]:

@@ -1,18 +1,24 @@
-"""The application's side of the spawn server: starting it, and having programs started by it."""
+"""The application's side of the spawn server: starting it, and having programs started by it.
+
+What an order takes is held by its name, and the sockets are of the interpreter's own type: subjects in this process can
+replace functions and methods of the standard library, and would see orders, or send others along.
+"""
 
 from __future__ import annotations
 
-import _socket  # a pair of its sockets costs a third of one of the module socket, and each child has one
-import array
+import _socket
 import errno
 import os
 import socket
 import struct
 import subprocess
 import sys
-import time
+from _socket import socketpair  # costs a third of what one of the module socket does, and each child has one
+from array import array
 from contextlib import suppress
+from os import close, getpid
 from pathlib import Path
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.errors import SpawnFailed
@@ -34,7 +40,10 @@ _KEPT = ("LD_LIBRARY_PATH",)
 _PATIENCE = 30.0
 _PAUSE = 0.005
 _RESTART = "restart the application: the server can only be started before the application is confined"
-_ROOM = socket.CMSG_SPACE(array.array("i").itemsize)
+_ROOM = socket.CMSG_SPACE(array("i").itemsize)
+_KIND = (int(socket.AF_UNIX), int(socket.SOCK_SEQPACKET))
+_LEVEL, _RIGHTS, _RECEIVE_WITHIN = int(socket.SOL_SOCKET), int(socket.SCM_RIGHTS), int(socket.SO_RCVTIMEO)
+_TIMEVAL = struct.Struct("@ll")
 _ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
 _QUIET = int(socket.MSG_NOSIGNAL)
 _GONE = {errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF}
@@ -43,13 +52,13 @@ _GONE = {errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF}
 class SpawnServer:
     """A running server. Threads may share it; a fork of the application may not use it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], link: socket.socket, patience: float) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], link: _socket.socket, patience: float) -> None:
         """Take over a process that was started with the other end of the link."""
         self._patience = patience
         self._answer_within = _timeval(patience)
         self._process = process
         self._link = link
-        self._owner = os.getpid()
+        self._owner = getpid()
         self.pid = process.pid
 
     @classmethod
@@ -58,9 +67,9 @@ class SpawnServer:
 
         The interpreter has to be of this one's version, because both load the same extension.
         """
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, far = socketpair(*_KIND)
         try:
-            with theirs:
+            with socket.socket(*_KIND, 0, fileno=far.detach()) as theirs:
                 # Before the first packet: the kernel adds the sender's number only to what is sent after this.
                 theirs.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
                 # Its own session: what a terminal sends to the application's group is no order to the server.
@@ -91,7 +100,7 @@ class SpawnServer:
     @property
     def alive(self) -> bool:
         """Whether the process runs; only the application that started it can tell."""
-        return os.getpid() == self._owner and self._process.poll() is None
+        return getpid() == self._owner and self._process.poll() is None
 
     def spawn(self, order: SpawnOrder) -> SpawnedChild:
         """Start a program, confined as ordered.
@@ -121,7 +130,7 @@ class SpawnServer:
 
     def stop(self, patience: float = _PATIENCE) -> None:
         """End the server, and with it everything that it has started."""
-        if os.getpid() != self._owner:
+        if getpid() != self._owner:
             return
         with suppress(OSError):
             self._link.shutdown(socket.SHUT_RDWR)
@@ -142,11 +151,11 @@ class SpawnServer:
 
     def _ask(self, body: bytes, descriptors: Sequence[int]) -> _Answer:
         """Send a request with a lifeline of its own, and return that lifeline with what came back on it."""
-        if os.getpid() != self._owner:
+        if getpid() != self._owner:
             raise SpawnFailed("the spawn server takes orders from the process that started it, not from a fork of it")
-        ours, theirs = _socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, theirs = socketpair(*_KIND)
         try:
-            ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, self._answer_within)
+            ours.setsockopt(_LEVEL, _RECEIVE_WITHIN, self._answer_within)
             try:
                 self._send(body, theirs.fileno(), descriptors)
             finally:
@@ -166,19 +175,19 @@ class SpawnServer:
         try:
             self._send_packet(wire.IN_FILE, [lifeline, file, *descriptors])
         finally:
-            os.close(file)
+            close(file)
 
     def _send_packet(self, packet: bytes, descriptors: Sequence[int]) -> None:
         """Send it, and wait when the kernel has too many descriptors of this user under way."""
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
-        begin = time.monotonic()
+        rights = [(_LEVEL, _RIGHTS, array("i", descriptors))]
+        begin = monotonic()
         while True:
             try:
                 self._link.sendmsg([packet], rights, _QUIET)
             except OSError as error:
-                if error.errno != errno.ETOOMANYREFS or time.monotonic() - begin > self._patience:
+                if error.errno != errno.ETOOMANYREFS or monotonic() - begin > self._patience:
                     raise
-                time.sleep(_PAUSE)
+                sleep(_PAUSE)
             else:
                 return
 
@@ -201,7 +210,7 @@ class _Answer(NamedTuple):
     def close(self) -> None:
         self.lifeline.close()
         if self.pidfd is not None:
-            os.close(self.pidfd)
+            close(self.pidfd)
 
 
 def _received(lifeline: _socket.socket) -> _Answer:
@@ -209,16 +218,16 @@ def _received(lifeline: _socket.socket) -> _Answer:
     packet, rest, _, _ = lifeline.recvmsg(wire.LARGEST_ANSWER, _ROOM, _ON_EXEC)
     if not packet:
         raise ConnectionResetError(errno.ECONNRESET, "the answer is empty")
-    passed = array.array("i")
+    passed = array("i")
     for _, _, data in rest:
         passed.frombytes(data)
     return _Answer(lifeline, wire.parsed_answer(packet), passed[0] if passed else None)
 
 
 def _timeval(seconds: float) -> bytes:
-    return struct.pack("@ll", int(seconds), int(seconds % 1 * 1_000_000))
+    return _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1_000_000))
 
 
 def _command(interpreter: str, link: int) -> list[str]:
     """Return the command: isolated, without ``site``, and writing no bytecode."""
-    return [interpreter, "-I", "-S", "-B", str(_SERVER), str(link), str(os.getpid())]
+    return [interpreter, "-I", "-S", "-B", str(_SERVER), str(link), str(getpid())]

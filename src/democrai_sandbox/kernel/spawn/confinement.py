@@ -10,11 +10,11 @@ This runs in the application beside subjects, who could replace functions and me
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from democrai_sandbox.errors import KernelUnsupported
 from democrai_sandbox.kernel.landlock import rights
-from democrai_sandbox.kernel.landlock.rulesets import PathRule, PortRule, RulesetPlan, numbers
 from democrai_sandbox.kernel.seccomp import filters
 from democrai_sandbox.policy import (
     Operation,
@@ -29,7 +29,7 @@ from .limits import NO_LIMITS, ResourceLimits
 from .wire import LandlockPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator
+    from collections.abc import Container, Iterable, Iterator, Mapping
 
     from democrai_sandbox.policy import AccessRule, NetworkTarget
 
@@ -110,21 +110,38 @@ def confinement_of(
     )
 
 
+def ready_filters() -> Mapping[tuple[bool, bool, bool], bytes] | str:
+    """Return the filters of all children, by whether they have network, unix sockets and fast open; or why not."""
+    found = {}
+    try:
+        for network, unix, fastopen in product((False, True), repeat=3):
+            inet = filters.Inet.ALL if network else filters.Inet.NONE
+            wanted = filters.child_profile(inet=inet, unix=unix, fastopen=fastopen)
+            found[network, unix, fastopen] = filters.program(wanted)
+    except KernelUnsupported as error:
+        return error.what
+    return found
+
+
+_FILTERS = ready_filters()
+
+
 def enforcement_of(
-    confinement: ChildConfinement, abi: int, *, packet_filter: bool = False, root: bool = False
+    confinement: ChildConfinement, abi: int, *, packet_filter: bool = False, root: bool = False, exact: bool = False
 ) -> Enforcement:
     """Return what a child is started with on a kernel of that Landlock ABI, and what is not kept there.
 
-    ``packet_filter`` says whether the child gets a cgroup with rules of its own, ``root`` whether it runs as root.
+    ``packet_filter`` says whether the child gets a cgroup with rules of its own, ``root`` whether it runs as root,
+    ``exact`` whether the paths take no links.
     """
     lacking = list(unenforced(confinement, abi, packet_filter=packet_filter, root=root))
-    try:
-        program = filters.program(profile(confinement, abi, packet_filter=packet_filter))
-    except KernelUnsupported as error:
+    if isinstance(_FILTERS, str):
+        lacking.append(f"system calls: {_FILTERS}")
         program = b""
-        lacking.append(f"system calls: {error.what}")
+    else:
+        program = _FILTERS[filter_key(confinement, abi, packet_filter=packet_filter)]
     return Enforcement(
-        plan=plan(confinement, abi),
+        plan=plan(confinement, abi, exact=exact),
         filter=program,
         limits=confinement.limits.rlimits(),
         wall_seconds=confinement.limits.wall_seconds,
@@ -132,27 +149,32 @@ def enforcement_of(
     )
 
 
-def plan(confinement: ChildConfinement, abi: int) -> LandlockPlan | None:
+def plan(confinement: ChildConfinement, abi: int, *, exact: bool = False) -> LandlockPlan | None:
     """Return the ruleset of the child's own for a kernel of that ABI; None where there is no Landlock."""
     if abi < 1:
         return None
-    wanted = RulesetPlan(
-        paths=tuple(_path_rules(confinement)),
-        ports=tuple(_port_rules(confinement)),
-        handle_connect=confinement.connect_ports is not None,
-        handle_bind=True,
-    )
-    return LandlockPlan(*numbers(wanted, abi), own_proc=int(rights.READ))
+    fs, net, scoped = _KNOWN[min(abi, len(_KNOWN) - 1)]
+    if confinement.connect_ports is None:
+        net &= ~_CONNECT
+    paths: dict[str, int] = {}
+    for path, mask in _path_rules(confinement):
+        paths[path] = paths.get(path, 0) | mask & fs
+    ports: dict[int, int] = {}
+    for port, mask in _port_rules(confinement):
+        ports[port] = ports.get(port, 0) | mask & net
+    opened = [(port, mask) for port, mask in ports.items() if mask]
+    return LandlockPlan(fs, net, scoped, list(paths.items()), opened, own_proc=_READ_RIGHTS, exact=int(exact))
 
 
-def profile(confinement: ChildConfinement, abi: int, *, packet_filter: bool = False) -> filters.Profile:
-    """Return the seccomp profile of the child: it closes what the child's Landlock and packet filter do not see."""
-    ports = bool(rights.supported(abi).net)
-    # Where Landlock cannot refuse connections, the sockets for them are refused.
-    without_rules = filters.Inet.NO_DATAGRAM if ports else filters.Inet.NONE
-    inet = filters.Inet.ALL if confinement.has_network else without_rules
+def filter_key(confinement: ChildConfinement, abi: int, *, packet_filter: bool = False) -> tuple[bool, bool, bool]:
+    """Return which filter closes what the child's Landlock and packet filter do not see.
+
+    A child without network rules makes no sockets for it at all: neither Landlock nor the packet filter keeps it from
+    listening, and whoever connects is given whatever it likes.
+    """
+    ports = _KNOWN[min(max(abi, 0), len(_KNOWN) - 1)][1] != 0
     by_ports_alone = ports and not packet_filter and confinement.connect_ports is not None
-    return filters.child_profile(inet=inet, unix=confinement.unix, fastopen=not by_ports_alone)
+    return confinement.has_network, confinement.unix, not by_ports_alone
 
 
 def unenforced(confinement: ChildConfinement, abi: int, *, packet_filter: bool, root: bool) -> Iterator[str]:
@@ -190,7 +212,7 @@ def _unenforced_network(confinement: ChildConfinement, supported: rights.Support
     yield "UDP: without the egress helper it is not limited"
 
 
-def _path_rules(confinement: ChildConfinement) -> Iterator[PathRule]:
+def _path_rules(confinement: ChildConfinement) -> Iterator[tuple[str, int]]:
     """Yield a rule for each path, and none for what lies beneath a path that can be written.
 
     Rules are made anew for each child, and follow links: a child that may write could put a link in place of such a
@@ -199,14 +221,14 @@ def _path_rules(confinement: ChildConfinement) -> Iterator[PathRule]:
     """
     writable = frozenset(map(normalise_path, confinement.paths_write))
     for paths, right in (
-        (confinement.paths_read, rights.READ),
-        (confinement.paths_execute, rights.EXECUTE),
-        (confinement.paths_write, rights.WRITE),
+        (confinement.paths_read, _READ_RIGHTS),
+        (confinement.paths_execute, _EXECUTE_RIGHTS),
+        (confinement.paths_write, _WRITE_RIGHTS),
     ):
         for path in map(normalise_path, paths):
             # A rule is bound to what its path leads to when the rule is made, and there that is the server's folder.
             if not _is_beneath(path, _OWN_PROC):
-                yield PathRule(_ancestor(path, writable), right)
+                yield _ancestor(path, writable), right
 
 
 def _ancestor(path: str, roots: Container[str]) -> str:
@@ -218,11 +240,11 @@ def _is_beneath(path: str, roots: Iterable[str]) -> bool:
     return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
 
 
-def _port_rules(confinement: ChildConfinement) -> Iterator[PortRule]:
+def _port_rules(confinement: ChildConfinement) -> Iterator[tuple[int, int]]:
     for port in confinement.connect_ports or ():
-        yield PortRule(port, rights.NetRight.CONNECT_TCP)
+        yield port, _CONNECT
     for port in confinement.bind_ports:
-        yield PortRule(port, rights.NetRight.BIND_TCP)
+        yield port, _BIND
 
 
 def _targets(rules: Iterable[AccessRule]) -> tuple[list[NetworkTarget], list[NetworkTarget]]:

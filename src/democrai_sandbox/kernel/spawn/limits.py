@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import resource
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+
+_NAMES = ("address_space", "cpu_seconds", "open_files", "processes", "wall_seconds")
+# Plain numbers, settled before a subject could put others in their place.
+_AS, _CPU, _NOFILE, _NPROC = resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,24 +25,22 @@ class ResourceLimits:
     """Kept by the spawn server, which ends the child's group then."""
 
     def __post_init__(self) -> None:
-        for name in (field.name for field in fields(self)):
+        for name in _NAMES:
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
                 raise ValueError(f"the limit {name} is a whole number above 0, or None: got {value!r}")
 
     def stricter(self, other: ResourceLimits) -> ResourceLimits:
         """Return the limits that keep to both."""
-        return ResourceLimits(
-            *(_smaller(getattr(self, field.name), getattr(other, field.name)) for field in fields(self))
-        )
+        return ResourceLimits(*(_smaller(getattr(self, name), getattr(other, name)) for name in _NAMES))
 
     def rlimits(self) -> tuple[tuple[int, int], ...]:
         """Return what the kernel is told: pairs of a resource's number and its limit."""
         wanted = (
-            (resource.RLIMIT_AS, self.address_space),
-            (resource.RLIMIT_CPU, self.cpu_seconds),
-            (resource.RLIMIT_NOFILE, self.open_files),
-            (resource.RLIMIT_NPROC, self.processes),
+            (_AS, self.address_space),
+            (_CPU, self.cpu_seconds),
+            (_NOFILE, self.open_files),
+            (_NPROC, self.processes),
         )
         return tuple((number, value) for number, value in wanted if value is not None)
 

@@ -56,7 +56,7 @@ _NO_WAIT = int(socket.MSG_DONTWAIT)
 _RIGHTS = (int(socket.SOL_SOCKET), int(socket.SCM_RIGHTS))
 _SENDER = (int(socket.SOL_SOCKET), int(socket.SCM_CREDENTIALS))
 _SWEEP_SOON = 0.05
-"""After a child has ended; many that end together cost one look at what they left."""
+"""After a child has ended that left something which goes on forking."""
 _SWEEP_LATER = 5.0
 """While there are children. Orphans of those that run on are not announced: they wait so long to be waited for."""
 _SPARE_DESCRIPTORS = 300
@@ -142,6 +142,7 @@ class Server:
         self._by_descriptor: dict[int, children.Child] = {}
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         self._baseline: int | None = None
+        self._ignored = _ignored_signals()
         self._started = self._refused = 0
         self._most = max(1, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_DESCRIPTORS) // _PER_CHILD)
         self._sweep_at: float | None = None
@@ -268,6 +269,7 @@ class Server:
             raise wire.BadRequestError(f"there are {self._most} children; the limit of open files allows no more")
         rulesets = [] if self._baseline is None else [self._baseline]
         own, missing = (None, []) if order.plan is None else self._ruleset(order.plan)
+        mark = self._children.new_mark()
         try:
             pid, pidfd = self._native.spawn(
                 order.argv,
@@ -278,10 +280,11 @@ class Server:
                 rulesets=rulesets if own is None else [*rulesets, own],
                 filter=order.filter,
                 cgroup=files[order.cgroup] if order.cgroup >= 0 else -1,
-                limits=order.limits,
+                limits=[*order.limits, (children.MARKING, mark)],
                 keep_caps=order.keep_caps,
                 umask=order.umask,
                 own_proc=order.plan.own_proc & order.plan.fs if order.plan is not None else 0,
+                ignored=self._ignored,
             )
         except OSError as error:
             raise FailedStepError((error.strerror or "").partition(":")[0], error) from error
@@ -290,7 +293,7 @@ class Server:
                 os.close(own)
         self._started += 1
         deadline = None if order.wall_seconds is None else time.monotonic() + order.wall_seconds
-        child = children.Child(pid, pidfd, lifeline, deadline)
+        child = children.Child(pid, pidfd, lifeline, deadline, mark)
         try:
             self._watch(child)
         except BaseException:
@@ -339,11 +342,13 @@ class Server:
         end = child.exit()
         if end is None:
             return
-        with suppress(OSError):  # first of all: somebody is waiting for it
+        # Before anybody is told: whoever waits for its end takes it that nothing of it is left.
+        left = self._children.end(child)
+        with suppress(OSError):
             child.lifeline.send(wire.STATUS.pack(*end), _QUIET)
-        self._children.end(child)
         self._unwatch(child.pidfd)
-        self._sweep_within(_SWEEP_SOON)
+        if left:
+            self._sweep_within(_SWEEP_SOON)
         if child.let_go:
             self._children.forget(child)
 
@@ -374,6 +379,15 @@ def _ignore_signals() -> None:
     """Ignore what is for the application: it needs this process to end its children when the whole service stops."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
+
+
+def _ignored_signals() -> int:
+    """Return the signals that this process ignores, as the kernel has them; all where it does not say."""
+    with suppress(OSError), open("/proc/self/status", encoding="ascii", errors="replace") as status:  # noqa: PTH123
+        for line in status:
+            if line.startswith("SigIgn:"):
+                return int(line.split()[1], 16)
+    return (1 << 64) - 1
 
 
 def main() -> None:

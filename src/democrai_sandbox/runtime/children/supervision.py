@@ -1,15 +1,16 @@
 """One child from its start to its end, on a thread of its own: input, output within limits, time, and what it left.
 
-Nothing here depends on the loop that waits: guarded code may block that, and the child is ended all the same.
+Nothing here depends on the loop that waits: guarded code may block that, and the child is ended all the same. Functions
+by which descriptors are used are held by their names: a subject could replace them, and have others used, or closed.
 """
 
 from __future__ import annotations
 
-import os
-import select
 import signal
 import threading
 from contextlib import suppress
+from os import O_CLOEXEC, O_NONBLOCK, close, pipe2, read, set_blocking, write
+from select import POLLIN, POLLOUT, poll
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -96,7 +97,7 @@ class Supervision:
         self._outputs = (stream or Output(limits.stdout), Output(limits.stderr))
         self._stopped = False
         self._waking = threading.Lock()
-        self._woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._woken, self._wake = pipe2(O_CLOEXEC | O_NONBLOCK)
 
     def stop(self) -> None:
         """Have the child ended, with all that it started."""
@@ -107,7 +108,7 @@ class Supervision:
         """Have it looked around: somebody has read, or wants it to stop."""
         with self._waking, suppress(BlockingIOError):
             if self._wake >= 0:
-                os.write(self._wake, b"x")
+                write(self._wake, b"x")
 
     def run(self) -> Finished:
         """Start the child, and return when nothing of it is left."""
@@ -176,8 +177,8 @@ class Supervision:
 
     def _close_wake(self) -> None:
         with self._waking:  # its number is soon another's
-            os.close(self._woken)
-            os.close(self._wake)
+            close(self._woken)
+            close(self._wake)
             self._woken = self._wake = -1
 
 
@@ -192,7 +193,7 @@ class _Pump:
         self._woken = woken
         self.ended = False
         for descriptor in (*self._open, *(() if child.stdin is None else (child.stdin,))):
-            os.set_blocking(descriptor, False)
+            set_blocking(descriptor, False)
 
     @property
     def is_open(self) -> bool:
@@ -206,19 +207,19 @@ class _Pump:
 
     def step(self, seconds: float) -> None:
         """Wait for something to happen, and do what it takes."""
-        poll = select.poll()
-        poll.register(self._woken, select.POLLIN)
+        watched = poll()
+        watched.register(self._woken, POLLIN)
         if not self.ended:
-            poll.register(self._ended_fd, select.POLLIN)
+            watched.register(self._ended_fd, POLLIN)
         if self._input is not None:
-            poll.register(self._input, select.POLLOUT)
+            watched.register(self._input, POLLOUT)
         for descriptor, output in self._open.items():
             if not output.is_full():
-                poll.register(descriptor, select.POLLIN)
-        for descriptor, _ in poll.poll(max(1, min(seconds, 3600) * 1000)):
+                watched.register(descriptor, POLLIN)
+        for descriptor, _ in watched.poll(max(1, min(seconds, 3600) * 1000)):
             if descriptor == self._woken:
                 with suppress(OSError):
-                    os.read(descriptor, 4096)
+                    read(descriptor, 4096)
             elif descriptor == self._ended_fd:
                 self.ended = True
             elif descriptor == self._input:
@@ -229,12 +230,12 @@ class _Pump:
     def close(self) -> None:
         """Close what is open still."""
         for descriptor in (*self._open, *(() if self._input is None else (self._input,))):
-            os.close(descriptor)
+            close(descriptor)
         self._open, self._input = {}, None
 
     def _read(self, descriptor: int) -> None:
         try:
-            chunk = os.read(descriptor, _CHUNK)
+            chunk = read(descriptor, _CHUNK)
         except BlockingIOError:
             return
         except OSError:
@@ -243,17 +244,17 @@ class _Pump:
             self._open[descriptor].add(chunk)
         else:
             del self._open[descriptor]
-            os.close(descriptor)
+            close(descriptor)
 
     def _write(self) -> None:
         if self._input is None:
             return
         try:
-            self._given = self._given[os.write(self._input, self._given[:_CHUNK]) :]
+            self._given = self._given[write(self._input, self._given[:_CHUNK]) :]
         except BlockingIOError:
             return
         except OSError:
             self._given = self._given[:0]  # the child does not want more
         if not self._given:
-            os.close(self._input)
+            close(self._input)
             self._input = None

@@ -53,10 +53,10 @@ def decoded(path: bytes) -> str:
 
 
 def followed(path: str, written: Container[str] = ()) -> str | None:
-    """Return where a path leads; None where it takes a link that lies in, or below, one of the written folders.
+    """Return where a path leads; None where it takes a link at or below one of the written places.
 
-    A rule of the kernel is for what a path leads to when the process is started. Below a folder that the subject
-    writes, a link of its own making could lead anywhere.
+    A rule of the kernel is for what a path leads to when the process is started. There, a link of the subject's own
+    making could lead anywhere; a module may also remove the folder that its rule is for, and put a link in its place.
     """
     here, rest, links = "", path.split("/")[::-1], 0
     while rest:
@@ -67,12 +67,12 @@ def followed(path: str, written: Container[str] = ()) -> str | None:
             here = here.rpartition("/")[0]
             continue
         try:
-            target = readlink(f"{here}/{name}")
+            target = readlink(f"{here}/{name}")  # noqa: PTH115 - held by its name
         except OSError:  # no link, or nothing
             here = f"{here}/{name}"
             continue
         links += 1
-        if links > _MOST_LINKS or any(folder in written for folder in _around(f"{here}/{name}")):
+        if links > _MOST_LINKS or any(place in written for place in _upwards(f"{here}/{name}")):
             return None
         if target.startswith("/"):
             here = ""
@@ -120,7 +120,8 @@ class Shut:
         return tuple(dict.fromkeys(changed for rule in rules for changed in self._rule(rule)))
 
     def _rule(self, rule: AccessRule) -> Iterator[AccessRule]:
-        if rule.resource_type is not ResourceType.FILESYSTEM:
+        program = rule.resource_type is ResourceType.SYSTEM_DEPENDENCY and rule.normalized_target.startswith("/")
+        if rule.resource_type is not ResourceType.FILESYSTEM and not program:
             yield rule
             return
         for path in self._left(rule.normalized_target):
@@ -175,8 +176,9 @@ def _is_writing(rule: AccessRule) -> bool:
     return rule.resource_type is ResourceType.FILESYSTEM and any(rule.operation is writing for writing in _WRITING)
 
 
-def _around(path: str) -> Iterator[str]:
-    """Yield the folders around a path. There may be many thousand roots; there are never many folders."""
+def _upwards(path: str) -> Iterator[str]:
+    """Yield a path and the folders around it. There may be many thousand roots; there are never many folders."""
+    yield path
     while path != "/":
         path = path.rpartition("/")[0] or "/"
         yield path
