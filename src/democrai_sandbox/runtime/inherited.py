@@ -1,17 +1,23 @@
-"""The environment of the host, as it was before any extension ran.
+"""The environment and the interpreter of the host, as they were before any extension ran.
 
-Extensions in this process share ``os.environ``. What a later child of the host's is started with must not be theirs: a
-search path for libraries is code that runs in it before any guard.
+Extensions in this process share ``os.environ`` and ``sys``. What a later child of the host's is started with must not
+be theirs: a search path for libraries is code that runs in it before any guard, ``sys.executable`` the program itself.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+INTERPRETER = str(sys.executable)
+BASE_INTERPRETER = str(getattr(sys, "_base_executable", sys.executable))
+"""Of the installation, not of a virtual environment."""
+PREFIX = str(sys.prefix)
 
 _settled: Mapping[str, str] | None = None
 

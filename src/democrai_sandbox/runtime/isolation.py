@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.policy import rules_to_json
 
+from .inherited import BASE_INTERPRETER, PREFIX
 from .worker.interface import WorkerSpec
 from .worker.pool import Worker
 
@@ -72,8 +72,8 @@ class Workers:
             name=subject.name,
             folder=extension.folder,
             # With the host's own packages: what a module may import does not depend on where it runs.
-            interpreter=str(getattr(sys, "_base_executable", sys.executable)),
-            environment=sys.prefix,
+            interpreter=BASE_INTERPRETER,
+            environment=PREFIX,
             entry=manifest.entry,
             data_dir=data,
             access=rules_to_json(declared.access or ()),

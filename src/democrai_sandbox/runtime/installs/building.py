@@ -17,7 +17,7 @@ from democrai_sandbox.guard.contexts import make_guard
 from democrai_sandbox.manifests.limits import NO_LIMITS, Limits
 from democrai_sandbox.policy import AccessDecision, AccessRule, Operation, ResourceType, rules_for_paths
 from democrai_sandbox.runtime.confinement.interface import Whose
-from democrai_sandbox.runtime.inherited import host_environment
+from democrai_sandbox.runtime.inherited import BASE_INTERPRETER, host_environment
 
 from . import runner
 from .hosts import package_rules, pip_variables
@@ -243,7 +243,7 @@ class Builder:
 
 def _interpreter() -> str:
     """Return the host's own. That of the environment can be replaced by what is installed, and is used only by pip."""
-    return str(getattr(sys, "_base_executable", sys.executable))
+    return BASE_INTERPRETER
 
 
 def _options(configuration: PipConfiguration) -> list[str]:

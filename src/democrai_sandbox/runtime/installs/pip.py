@@ -7,7 +7,6 @@ import importlib.util
 import json
 import re
 import shutil
-import sys
 import sysconfig
 import tempfile
 import zipfile
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.runtime.inherited import host_environment
+from democrai_sandbox.runtime.inherited import INTERPRETER, host_environment
 
 from .interface import InstallFailed
 from .process import output_of
@@ -84,7 +83,7 @@ def find_pip(kept_in: Path) -> Path:
         return _kept(kept_in / f"pip-{_version_of(source)}", lambda to: shutil.copytree(source, to / "pip"))
     archives = _bundled()
     if not archives:
-        why = f"run {sys.executable} -m ensurepip, or install pip beside this distribution"
+        why = f"run {INTERPRETER} -m ensurepip, or install pip beside this distribution"
         raise InstallFailed(f"pip is missing: {why}")
     return _kept(kept_in / archives[0].stem, lambda to: _unpack(archives[0], to))
 
@@ -119,7 +118,7 @@ def _version_of(package: Path) -> str:
 
 async def read_configuration(starter: Starter, pip: Path) -> PipConfiguration:
     """Ask pip what it would do. One that does not answer as expected is an error, never a configuration made up."""
-    command = [sys.executable, "-I", "-c", _QUESTION, str(pip.parent)]
+    command = [INTERPRETER, "-I", "-c", _QUESTION, str(pip.parent)]
     try:
         told = json.loads(await output_of(starter, command, host_environment(), _PATIENCE))
         return PipConfiguration(**{name: _plain(value) for name, value in told.items()})

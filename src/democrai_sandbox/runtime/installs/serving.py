@@ -15,6 +15,7 @@ from democrai_sandbox.policy import (
     rules_for_targets,
     rules_to_json,
 )
+from democrai_sandbox.runtime.inherited import BASE_INTERPRETER
 from democrai_sandbox.runtime.worker.interface import WorkerSpec
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def worker_spec(
         name=extension.name,
         folder=extension.folder,
         # Not the environment's own: the install phase could have put another program in its place.
-        interpreter=str(getattr(sys, "_base_executable", sys.executable)),
+        interpreter=BASE_INTERPRETER,
         environment=installed.folder,
         entry=manifest.entry,
         data_dir=data,

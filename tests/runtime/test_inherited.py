@@ -1,0 +1,18 @@
+"""What the host's later children are started with was settled before any extension ran."""
+
+from __future__ import annotations
+
+import sys
+
+from democrai_sandbox.runtime import inherited
+from democrai_sandbox.runtime.installs import building
+
+
+def test_the_interpreter_of_the_hosts_children_is_the_one_from_before(monkeypatch):
+    """Extensions share ``sys`` with the host: a program of theirs must not become what the host runs."""
+    genuine = building._interpreter()
+    monkeypatch.setattr(sys, "executable", "/planted/python")
+    monkeypatch.setattr(sys, "_base_executable", "/planted/python")
+    monkeypatch.setattr(sys, "prefix", "/planted")
+    assert building._interpreter() == genuine == inherited.BASE_INTERPRETER
+    assert not any("planted" in path for path in (inherited.INTERPRETER, inherited.PREFIX))
