@@ -16,8 +16,6 @@ import resource
 import select
 import signal
 import socket
-import stat
-import struct
 import sys
 import time
 from contextlib import suppress
@@ -40,21 +38,16 @@ def _load(name: str, path: Path) -> Any:
 
 if TYPE_CHECKING:
     from democrai_sandbox.kernel.landlock import building
-    from democrai_sandbox.kernel.spawn import children, wire
+    from democrai_sandbox.kernel.spawn import children, packets, wire
 else:
     wire = _load("wire", _HERE / "wire.py")
+    packets = _load("packets", _HERE / "packets.py")
     children = _load("children", _HERE / "children.py")
     building = _load("building", _HERE.parent / "landlock" / "building.py")
 
-_CREDENTIALS = struct.Struct("=iII")
-_ROOM = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(253 * array.array("i").itemsize)
 # Plain numbers: every operation on the enumerations of the module is a call, and these are used for each request.
-_RECEIVING = int(socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT)
-_CUT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 _QUIET = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 _NO_WAIT = int(socket.MSG_DONTWAIT)
-_RIGHTS = (int(socket.SOL_SOCKET), int(socket.SCM_RIGHTS))
-_SENDER = (int(socket.SOL_SOCKET), int(socket.SCM_CREDENTIALS))
 _SWEEP_SOON = 0.05
 """After a child has ended that left something which goes on forking."""
 _SWEEP_LATER = 5.0
@@ -81,52 +74,6 @@ class FailedStepError(Exception):
         super().__init__(step)
         self.step = step
         self.errno = error.errno or errno.EIO
-
-
-class Request:
-    """A packet from the link, with all that came along; whatever is not taken is closed."""
-
-    def __init__(self, link: socket.socket) -> None:
-        """Receive one; raise ``EOFError`` when the application is gone."""
-        self.packet, rest, self._flags, _ = link.recvmsg(wire.LARGEST_INLINE + 1, _ROOM, _RECEIVING)
-        self.files: list[int] = []
-        self.sender = 0
-        for level, kind, data in rest:
-            if (level, kind) == _RIGHTS:
-                numbers = array.array("i")
-                numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
-                self.files += numbers
-            elif (level, kind) == _SENDER:
-                self.sender = _CREDENTIALS.unpack(data)[0]
-        # Some kernels name a sender also at the end, which is nobody then.
-        if not self.packet and not self.files and not self.sender:
-            raise EOFError
-
-    def take_lifeline(self) -> socket.socket | None:
-        """Return the socket to answer on, if there is one."""
-        if not self.files or not stat.S_ISSOCK(os.fstat(self.files[0]).st_mode):
-            return None
-        return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=self.files.pop(0))
-
-    def body(self, application: int) -> bytes:
-        """Return what is asked for, if it is the application that asks."""
-        if self.sender != application:
-            raise wire.BadRequestError(f"process {self.sender} is not the application")
-        if self._flags & _CUT:
-            raise wire.BadRequestError("the packet is too large, or no descriptor is free for what came with it")
-        if self.packet != wire.IN_FILE or not self.files:
-            return self.packet
-        file = self.files.pop(0)
-        try:
-            return wire.unsealed(file)
-        finally:
-            os.close(file)
-
-    def close(self) -> None:
-        """Close what nobody took."""
-        for file in self.files:
-            os.close(file)
-        self.files.clear()
 
 
 class Server:
@@ -192,7 +139,7 @@ class Server:
 
     def _serve_request(self) -> None:
         try:
-            request = Request(self._link)
+            request = packets.Request(self._link)
         except BlockingIOError:
             return
         except OSError as error:
@@ -208,7 +155,7 @@ class Server:
         finally:
             request.close()
 
-    def _answer(self, request: Request, lifeline: socket.socket) -> None:
+    def _answer(self, request: packets.Request, lifeline: socket.socket) -> None:
         """Do what is asked for and say what became of it; a child keeps the lifeline."""
         child = None
         try:
@@ -230,7 +177,7 @@ class Server:
                 lifeline.send(answer, _QUIET)
             return
         try:
-            lifeline.sendmsg([answer], [(*_RIGHTS, array.array("i", [child.pidfd]))], _QUIET)
+            lifeline.sendmsg([answer], [(*packets.RIGHTS, array.array("i", [child.pidfd]))], _QUIET)
         except OSError:
             self._let_go(child)
 
