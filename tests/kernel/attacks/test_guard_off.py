@@ -20,24 +20,30 @@ from tests.guard.attacks.test_attacks import ATTACKS, running_version, unmet
 
 HERE = Path(__file__).parent
 
-# Classes that are about files and processes. Those about the network meet the packet filter in tests of their own;
-# those about descriptors, threads and objects of the host (classes 2, 27 to 29) have nothing to use in a worker.
+# Classes that are about files, processes and the doors to sockets. Without the helper the kernel knows only ports:
+# addresses, and datagrams where a subject has a network rule, are the packet filter's, which has tests of its own.
+# Those about descriptors, threads and objects of the host (classes 2, 27 to 29) have nothing to use in a worker.
 FILES = (
     *("class_01_forgotten_libraries", "class_01_forgotten_native", "class_01_forgotten_reading"),
     *("class_01_forgotten_writing", "class_01_forgotten_processes", "class_01_operations", "class_04_traversal"),
     *("class_05_prefix", "class_06_symlink", "class_07_argument_race", "class_08_late_files"),
     *("class_09_special_files", "class_10_spelling", "class_20_other_syscalls", "class_27_object_graph"),
-    *("class_28_deferred", "class_28_finalisers", "class_31_sql"),
+    *("class_28_deferred", "class_28_finalisers", "class_31_sql", "class_01_network_doors"),
+    *("class_17_unix_paths", "class_17_unix_sockets"),
 )
 
 METADATA = "an extended attribute: Landlock restricts no metadata"
 INHERITED = "through a descriptor that the host had open: a worker is started without any"
 COARSE = "create, modify and delete are one right at the kernel, which includes reading"
 EXECUTABLE = "the kernel reads a program to execute it: execute is a read-only path"
+DATAGRAM = "a subject with a network rule may send datagrams: without the helper nobody looks at where they go"
 OWN_MEMORY = "a memory file of the process's own"
 
 LEFT: dict[str, dict[str, str]] = {
     "class_01_forgotten_reading": {"getxattr": METADATA},
+    "class_01_network_doors": dict.fromkeys(
+        ("datagram_connected", "datagram_sendto", "datagram_sendto_flags", "datagram_sendmsg"), DATAGRAM
+    ),
     "class_01_operations": {
         **dict.fromkeys(("without_read_read", "without_read_read_and_write", "without_read_os_open_both"), COARSE),
         "execute_is_not_read": EXECUTABLE,
