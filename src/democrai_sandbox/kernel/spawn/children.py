@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    import socket
+    import _socket
 
 _FAREWELL_SECONDS = 10.0
 _PAUSE = 0.002
@@ -41,7 +41,7 @@ class Child:
 
     __slots__ = ("deadline", "ended", "let_go", "lifeline", "mark", "pid", "pidfd", "timed_out")
 
-    def __init__(self, pid: int, pidfd: int, lifeline: socket.socket, deadline: float | None, mark: int) -> None:
+    def __init__(self, pid: int, pidfd: int, lifeline: _socket.socket, deadline: float | None, mark: int) -> None:
         """Take over its handle and its lifeline."""
         self.pid = pid
         self.mark = mark

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _socket  # one of its sockets costs half of one of the module socket, and each child has one
 import array
 import os
 import socket
@@ -18,6 +19,7 @@ _CREDENTIALS = struct.Struct("=iII")
 _ROOM = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(253 * array.array("i").itemsize)
 # Plain numbers: every operation on the enumerations of the module is a call, and these are used for each request.
 _RECEIVING = int(socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT)
+_UNIX, _PACKETS = int(socket.AF_UNIX), int(socket.SOCK_SEQPACKET)
 _CUT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 RIGHTS = (int(socket.SOL_SOCKET), int(socket.SCM_RIGHTS))
 _SENDER = (int(socket.SOL_SOCKET), int(socket.SCM_CREDENTIALS))
@@ -42,11 +44,11 @@ class Request:
         if not self.packet and not self.files and not self.sender:
             raise EOFError
 
-    def take_lifeline(self) -> socket.socket | None:
+    def take_lifeline(self) -> _socket.socket | None:
         """Return the socket to answer on, if there is one."""
         if not self.files or not stat.S_ISSOCK(os.fstat(self.files[0]).st_mode):
             return None
-        return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=self.files.pop(0))
+        return _socket.socket(_UNIX, _PACKETS, 0, self.files.pop(0))
 
     def body(self, application: int) -> bytes:
         """Return what is asked for, if it is the application that asks."""

@@ -37,6 +37,8 @@ def _load(name: str, path: Path) -> Any:
 
 
 if TYPE_CHECKING:
+    import _socket
+
     from democrai_sandbox.kernel.landlock import building
     from democrai_sandbox.kernel.spawn import children, packets, wire
 else:
@@ -155,7 +157,7 @@ class Server:
         finally:
             request.close()
 
-    def _answer(self, request: packets.Request, lifeline: socket.socket) -> None:
+    def _answer(self, request: packets.Request, lifeline: _socket.socket) -> None:
         """Do what is asked for and say what became of it; a child keeps the lifeline."""
         child = None
         try:
@@ -173,8 +175,9 @@ class Server:
         except Exception as error:  # noqa: BLE001 - one bad request must not take the server from all the others
             answer = self._refusal(error=f"{type(error).__name__}: {error}")
         if child is None:
-            with suppress(OSError), lifeline:
+            with suppress(OSError):
                 lifeline.send(answer, _QUIET)
+            lifeline.close()
             return
         try:
             lifeline.sendmsg([answer], [(*packets.RIGHTS, array.array("i", [child.pidfd]))], _QUIET)
@@ -210,7 +213,7 @@ class Server:
     # --- children -----------------------------------------------------------------------------------------------------
 
     def _spawn(
-        self, order: wire.Order[bytes], files: list[int], lifeline: socket.socket
+        self, order: wire.Order[bytes], files: list[int], lifeline: _socket.socket
     ) -> tuple[children.Child, bytes]:
         if len(self._children.known) >= self._most:
             raise wire.BadRequestError(f"there are {self._most} children; the limit of open files allows no more")
