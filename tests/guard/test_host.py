@@ -52,6 +52,18 @@ def freedoms(world):
     def masked():
         os.umask(os.umask(0o022))
 
+    def copied_link():
+        os.symlink(world.secret, world.out("link"))
+        shutil.copy2(world.out("link"), world.out("copy"), follow_symlinks=False)
+        assert os.readlink(world.out("copy")) == world.secret
+        os.unlink(world.out("link"))
+        os.unlink(world.out("copy"))
+
+    def capabilities():
+        """A set finds a builtin function by the address that it calls."""
+        for found in (os.supports_dir_fd, os.supports_effective_ids, os.supports_fd, os.supports_follow_symlinks):
+            assert all(function in found for function in list(found))
+
     def handled():
         previous = signal.getsignal(signal.SIGUSR2)
         if threading.current_thread() is threading.main_thread():
@@ -91,6 +103,8 @@ def freedoms(world):
         "context": in_context,
         "weakref": lambda: weakref.finalize(handled, int).detach(),
         "proc": lambda: read("/proc/self/maps"),
+        "copy of a link": copied_link,
+        "os.supports_...": capabilities,
         "symlink": lambda: (os.symlink(world.secret, world.inside("l")), os.unlink(world.inside("l"))),
     }
     seen = {name: world.verdict(act) for name, act in freedom.items()}

@@ -28,7 +28,7 @@ from .interface import (
     GuardView,
     ObservedEndpoint,
 )
-from .probes import facade_files, install
+from .probes import facade_files, install, renew_capabilities
 from .serving import serve, served
 from .settings import configure_guard, install_defaults
 from .views import current_guard, is_guarded
@@ -75,5 +75,6 @@ weakref.finalize(import_module, int).detach()
 with suppress(ImportError):
     import_module("ctypes")
 install()
+renew_capabilities()
 install_defaults(environment_of, facade_files())
 check()

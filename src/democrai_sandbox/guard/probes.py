@@ -103,6 +103,18 @@ def install() -> None:
         )
 
 
+def renew_capabilities() -> None:
+    """Have ``os.supports_...`` find their members again; done once, after the core has been loaded.
+
+    A builtin function is hashed by the address that it calls, which the core has exchanged. ``os.stat`` would not be
+    found among those that can do without following links, and ``shutil.copy2`` of a link would fail for everybody.
+    """
+    for found in (os.supports_dir_fd, os.supports_effective_ids, os.supports_fd, os.supports_follow_symlinks):
+        members = list(found)
+        found.clear()
+        found.update(members)
+
+
 def facade_files() -> frozenset[str]:
     """Return the files that ask on behalf of their caller; the frame behind them is the one that asks."""
     import glob
