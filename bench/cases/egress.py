@@ -68,8 +68,9 @@ def _swapping(thread: ThreadPoolExecutor) -> Loop:
     from democrai_sandbox.kernel.helper.policy import Endpoint, Policy
     from democrai_sandbox.kernel.helper.processes import facts
 
-    # An application that waits for nothing, and ends with this process.
-    application = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    # An application in that network, which waits for nothing and ends with this process.
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
+    application = thread.submit(subprocess.Popen, ["/bin/cat"], **streams).result()
     enforcer = Enforcer(application.pid, facts(application.pid).start_time)
     numbers = count()
     policies = [
