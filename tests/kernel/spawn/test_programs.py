@@ -85,7 +85,8 @@ for target in targets:
     held = os.memfd_create("x")
     os.write(held, b"%d" % target)
     contents[target] = held
-free = [target for target in targets if target != server._link.fileno()]
+own = {server._link.fileno(), *(end.fileno() for pair in server._spare for end in pair)}
+free = [target for target in targets if target not in own]
 import fcntl
 spare = {target: fcntl.fcntl(contents[target], fcntl.F_DUPFD_CLOEXEC, 400) for target in targets}
 for target in free:

@@ -105,12 +105,13 @@ class Children:
     def end(self, child: Child) -> bool:
         """Note that one has ended, and end what it left; tell whether some of that may still be there."""
         child.ended = True
-        child.signal(signal.SIGKILL)
-        last = time.monotonic() + _CHASE_SECONDS
-        while left := self.sweep():
-            if time.monotonic() > last:
-                break
-            time.sleep(_PAUSE / 10)
+        # Whatever it left has come to us with its end: where there is nothing, its group is empty as well.
+        left = self.sweep()
+        if left:
+            child.signal(signal.SIGKILL)
+            last = time.monotonic() + _CHASE_SECONDS
+            while (left := self.sweep()) and time.monotonic() <= last:
+                time.sleep(_PAUSE / 10)
         return left
 
     def forget(self, child: Child) -> None:

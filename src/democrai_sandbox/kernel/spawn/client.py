@@ -58,6 +58,7 @@ class SpawnServer:
         self._answer_within = _timeval(patience)
         self._process = process
         self._link = link
+        self._spare: list[tuple[_socket.socket, _socket.socket]] = []
         self._owner = getpid()
         self.pid = process.pid
 
@@ -135,6 +136,9 @@ class SpawnServer:
         with suppress(OSError):
             self._link.shutdown(socket.SHUT_RDWR)
         self._link.close()
+        while self._spare:
+            for end in self._spare.pop():
+                end.close()
         try:
             self._process.wait(patience)
         except subprocess.TimeoutExpired:
@@ -153,19 +157,35 @@ class SpawnServer:
         """Send a request with a lifeline of its own, and return that lifeline with what came back on it."""
         if getpid() != self._owner:
             raise SpawnFailed("the spawn server takes orders from the process that started it, not from a fork of it")
-        ours, theirs = socketpair(*_KIND)
+        ours, theirs = self._lifeline()
         try:
-            ours.setsockopt(_LEVEL, _RECEIVE_WITHIN, self._answer_within)
             try:
                 self._send(body, theirs.fileno(), descriptors)
             finally:
                 theirs.close()
-            return _received(ours)
+            answer = _received(ours)
         except BaseException as error:
             ours.close()
             if isinstance(error, OSError):
                 raise self._lost(error) from error
             raise
+        self._make_spare()
+        return answer
+
+    def _lifeline(self) -> tuple[_socket.socket, _socket.socket]:
+        """Return the two ends of a lifeline: the spare one, unless another thread has just taken it."""
+        try:
+            return self._spare.pop()
+        except IndexError:
+            ours, theirs = socketpair(*_KIND)
+            ours.setsockopt(_LEVEL, _RECEIVE_WITHIN, self._answer_within)
+            return ours, theirs
+
+    def _make_spare(self) -> None:
+        """Have a lifeline ready for the next request: a program is being started, and there is time for it now."""
+        if not self._spare:
+            with suppress(OSError):  # no descriptor is free: whoever needs one says so
+                self._spare.append(self._lifeline())
 
     def _send(self, body: bytes, lifeline: int, descriptors: Sequence[int]) -> None:
         if len(body) <= wire.LARGEST_INLINE:
