@@ -10,7 +10,6 @@ import json
 import subprocess
 import sys
 import tempfile
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -58,20 +57,21 @@ LEFT: dict[str, dict[str, str]] = {
 NOT_PLAYED = {"class_08_late_files:protected_appears": "the host has to act meanwhile, and is another process here"}
 
 
-@cache
-def player() -> subprocess.Popen[str]:
+@pytest.fixture(scope="module")
+def player():
     """One process for all attacks that this worker of pytest plays."""
-    return subprocess.Popen(
-        [sys.executable, "-P", str(HERE / "player.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-P", str(HERE / "player.py")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        process.stdin.close()
 
 
-def play(entry) -> str:
+def play(player, entry) -> str:
     with tempfile.TemporaryDirectory(prefix="attack-", ignore_cleanup_errors=True) as folder:
         order = {"file": entry.file, "name": entry.name, "base": f"{folder}/k"}
-        player().stdin.write(json.dumps(order) + "\n")
-        player().stdin.flush()
-        return json.loads(player().stdout.readline())["verdict"]
+        player.stdin.write(json.dumps(order) + "\n")
+        player.stdin.flush()
+        return json.loads(player.stdout.readline())["verdict"]
 
 
 def is_played(entry) -> bool:
@@ -81,9 +81,9 @@ def is_played(entry) -> bool:
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_the_kernel_stops_what_it_promises_to(file: str) -> None:
+def test_the_kernel_stops_what_it_promises_to(file: str, player) -> None:
     """With no guard at all, nothing outside is read, changed or executed, but for what is listed."""
-    verdicts = {entry.name: play(entry) for entry in ATTACKS if entry.file == file and is_played(entry)}
+    verdicts = {entry.name: play(player, entry) for entry in ATTACKS if entry.file == file and is_played(entry)}
     broken = {name: verdict for name, verdict in verdicts.items() if verdict.startswith(("secret", "changed"))}
     assert broken.keys() == LEFT.get(file, {}).keys(), broken
     odd = {name: verdict for name, verdict in verdicts.items() if verdict.startswith(("unconfined", "hung", "crashed"))}

@@ -8,12 +8,13 @@ import os
 import socket
 import stat
 import struct
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from . import wire
 else:
-    import wire  # loaded by the server, without the package
+    wire = sys.modules["wire"]  # loaded by the server, without the package
 
 _CREDENTIALS = struct.Struct("=iII")
 _ROOM = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(253 * array.array("i").itemsize)
