@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 from _socket import socketpair  # costs a third of what one of the module socket does, and each child has one
+from _thread import allocate_lock
 from array import array
 from contextlib import suppress
 from os import close, getpid
@@ -59,6 +60,7 @@ class SpawnServer:
         self._process = process
         self._link = link
         self._spare: list[tuple[_socket.socket, _socket.socket]] = []
+        self._sparing = allocate_lock()
         self._owner = getpid()
         self.pid = process.pid
 
@@ -183,9 +185,14 @@ class SpawnServer:
 
     def _make_spare(self) -> None:
         """Have a lifeline ready for the next request: a program is being started, and there is time for it now."""
-        if not self._spare:
-            with suppress(OSError):  # no descriptor is free: whoever needs one says so
-                self._spare.append(self._lifeline())
+        if self._sparing.acquire(blocking=False):
+            try:
+                if not self._spare:
+                    self._spare.append(self._lifeline())
+            except OSError:
+                pass  # no descriptor is free: whoever needs one says so
+            finally:
+                self._sparing.release()
 
     def _send(self, body: bytes, lifeline: int, descriptors: Sequence[int]) -> None:
         if len(body) <= wire.LARGEST_INLINE:
