@@ -16,16 +16,23 @@ _MASKED_DIGITS = 8
 class FlowLog:
     """Prints the flow, or nothing. Session keys are masked wherever they are named."""
 
+    switch = SWITCH
+    label = "[OS_SANDBOX_FLOW]"
+
     def __init__(self, *, enabled: bool | None = None) -> None:
         """Look at the environment once, in the host's own code; guarded code cannot change it there anyway."""
-        self.enabled = os.environ.get(SWITCH, "").strip().lower() not in _OFF if enabled is None else enabled
+        self.enabled = os.environ.get(self.switch, "").strip().lower() not in _OFF if enabled is None else enabled
 
     def __call__(self, event: str, **details: object) -> None:
         """Print one line on the standard error: what happened, and with what."""
         if self.enabled:
-            parts = (f"{name}={_shown(name, value)!r}" for name, value in details.items())
+            parts = (f"{name}={self.shown(name, value)!r}" for name, value in details.items())
             with suppress(OSError, ValueError):  # whoever reads along may go away
-                print("[OS_SANDBOX_FLOW]", event, *parts, file=sys.stderr, flush=True)  # noqa: T201 - it is there for that
+                print(self.label, event, *parts, file=sys.stderr, flush=True)  # noqa: T201 - it is there for that
+
+    def shown(self, name: str, value: object) -> object:
+        """Return a detail as it is printed."""
+        return masked_key(value) if name in _SECRETS else value
 
 
 def masked_key(key: object) -> str:
@@ -33,7 +40,3 @@ def masked_key(key: object) -> str:
     if key in (None, ""):
         return ""
     return f"***{hashlib.sha256(str(key).encode('utf-8', 'surrogatepass')).hexdigest()[:_MASKED_DIGITS]}"
-
-
-def _shown(name: str, value: object) -> object:
-    return masked_key(value) if name in _SECRETS else value

@@ -48,22 +48,6 @@ def make_guard(attack, ground):
     return lambda **other: democrai_sandbox.process_guard_context(**(arguments | other))
 
 
-class NoGuard:
-    """Stands for a guard where there is none."""
-
-    def __init__(self, **_):
-        pass
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        return None
-
-    def run(self, function, *arguments):
-        return function(*arguments)
-
-
 def own(attack, guard):
     """Do as a loader does: the code of the attack is the subject's, wherever it runs."""
     import dataclasses
@@ -194,7 +178,7 @@ def run(file: str, name: str, *, guarded: str, base: str) -> None:
     guard = make_guard(attack, ground) if guarded != "off" else None
     if guarded == "loaded":
         attack = own(attack, guard)
-    ground.held.make = guard or NoGuard
+    ground.held.make = guard or kit.NoGuard
     sys.dont_write_bytecode, sys.pycache_prefix = True, None
     if attack.act.__code__.co_flags & 0x80:  # a coroutine function
         import asyncio

@@ -23,22 +23,6 @@ SHAPE = 5
 """What a description begins with that is not content."""
 
 
-class NoGuard:
-    """Stands for a guard where there is none."""
-
-    def __init__(self, **_):
-        pass
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        return None
-
-    def run(self, function, *arguments):
-        return function(*arguments)
-
-
 def load(file: str, name: str):
     kit = import_module(f"{PACKAGE}.kit")
     import_module(f"{PACKAGE}.{file}")
@@ -155,7 +139,7 @@ def host(order) -> dict[str, object]:
     ground = kit.Ground(order["base"])
     ground.build()
     os.chdir(ground.neutral)
-    ground.held.make = NoGuard
+    ground.held.make = kit.NoGuard
     ground.held.begun = True
     for companion in (attack.early, attack.prepare):
         if companion is not None:

@@ -41,7 +41,7 @@ class SpawnOrder:
     limits: tuple[tuple[int, int], ...] = ()
     wall_seconds: float | None = None
     cgroup: int = wire.NOTHING
-    """A descriptor of ``cgroup.procs``, open for writing."""
+    """By what the child joins its cgroup: a socket of the helper, or ``cgroup.procs`` open for writing."""
     umask: int = wire.NOTHING
     """The one that the application had when it started the server, if not given."""
     keep_caps: int = wire.CHILD_CAPABILITIES
