@@ -238,8 +238,8 @@ class Kernel:
         return applied
 
     def _apply_seccomp(self) -> ControlStatus:
-        # A vfork shares the memory of the application. Kernels before 5.16 that write a core of a process killed by the
-        # filter end all who share its memory: a program that a library tries to start could take the application along.
+        # A vfork shares the memory of the application until it executes, and the filter kills it there: a program that a
+        # library tries to start is not to share anything with the application when it dies.
         vars(subprocess).update(_USE_VFORK=False, _USE_POSIX_SPAWN=False)  # documented switches, for such cases
         return seccomp.apply(APPLICATION)
 
