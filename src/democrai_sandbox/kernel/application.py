@@ -238,8 +238,8 @@ class Kernel:
         return applied
 
     def _apply_seccomp(self) -> ControlStatus:
-        # A vfork shares the memory of the application until it executes, and the filter kills it there: a program that a
-        # library tries to start is not to share anything with the application when it dies.
+        # A vfork shares the memory of the application until it executes, and the filter kills it there: a program
+        # that a library tries to start is not to share anything with the application when it dies.
         vars(subprocess).update(_USE_VFORK=False, _USE_POSIX_SPAWN=False)  # documented switches, for such cases
         return seccomp.apply(APPLICATION)
 
