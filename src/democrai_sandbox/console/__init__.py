@@ -1,0 +1,3 @@
+"""The web console and the HTTP API."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""The HTTP API, ``/api/v1``."""
+
+from __future__ import annotations

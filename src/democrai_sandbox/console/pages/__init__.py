@@ -1,0 +1,3 @@
+"""The pages of the console."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""The reference application: everything of this distribution, wired from one configuration."""
+
+from __future__ import annotations

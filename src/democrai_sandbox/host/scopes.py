@@ -1,0 +1,26 @@
+"""What a machine's token may do. A token acts for its owner: a scope never gives what the owner may not."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Scope(StrEnum):
+    """One thing that a token may be good for."""
+
+    REQUESTS_READ = "requests:read"
+    REQUESTS_DECIDE = "requests:decide"
+    APPROVALS_READ = "approvals:read"
+    """Approvals and denials."""
+    APPROVALS_REVOKE = "approvals:revoke"
+    SUBJECTS_READ = "subjects:read"
+    """Subjects, extensions with their manifests, and explanations."""
+    MODULES_RUN = "modules:run"
+    """Renders, actions, commands, and starting tasks."""
+    TASKS_READ = "tasks:read"
+    TASKS_CANCEL = "tasks:cancel"
+    AUDIT_READ = "audit:read"
+    STATUS_READ = "status:read"
+    """Status and metrics."""
+    ACCOUNTS_MANAGE = "accounts:manage"
+    """People, sessions and tokens."""

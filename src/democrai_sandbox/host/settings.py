@@ -1,0 +1,94 @@
+"""What a configuration settles, as the host uses it: read and checked, every path absolute, every default filled in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.kernel.settings import OsSettings
+from democrai_sandbox.manifests.limits import NO_LIMITS, Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from democrai_sandbox.policy import Subject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """``server``: where the console and the API are served."""
+
+    host: str = "127.0.0.1"
+    """An address of this machine. Beyond loopback ``public_url`` must be ``https``: passwords travel over it."""
+    port: int = 8420
+    """0 takes any free one."""
+    public_url: str = ""
+    """What people type, when a proxy stands before it: ``https://sandbox.example.com``."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses whose ``X-Forwarded-For`` is believed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleSettings:
+    """``console``: sessions of people."""
+
+    enabled: bool = True
+    """Serve the pages; the API, health and metrics are there without them."""
+    idle_minutes: int = 60
+    """A session that was not used for so long is over."""
+    session_hours: int = 12
+    """A session is over after so long in any case."""
+    reauth_minutes: int = 0
+    """Ask for the password again before a permanent approval, if it was not given for so long; 0 never asks."""
+    unused_days: int = 30
+    """An approval that was not used for so long is pointed out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSettings:
+    """The whole configuration."""
+
+    state_dir: str
+    """Database, keys, sockets: everything that is the host's own lies here unless it is put elsewhere."""
+    data_dir: str
+    """What extensions keep; ``<state_dir>/data`` by default."""
+    database: str = field(repr=False)
+    """``database.url``; SQLite in the state directory by default. May hold a password."""
+    key_file: str
+    """``database.key_file``: the keys for what requests go on with."""
+    config_file: str = ""
+    """Where the configuration was read; empty without a file."""
+
+    modules_path: str | None = None
+    engines_path: str | None = None
+    extractors_path: str | None = None
+    extra_module_dirs: tuple[str, ...] = ()
+    extra_engine_dirs: tuple[str, ...] = ()
+    extra_extractor_dirs: tuple[str, ...] = ()
+
+    stream_type: str = "memory"
+    """``network.stream.type``."""
+    stream: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """The other keys of ``network.stream``; may hold a password."""
+    endpoints: Mapping[str, str] = field(default_factory=dict)
+    """``network.endpoints``: remote services of the host itself, URLs by name, for the egress allowlist."""
+
+    isolation: Mapping[str, str] = field(default_factory=dict)
+    """``sandbox.isolation``: ``module:reports: process``."""
+    limits: Limits = NO_LIMITS
+    """``sandbox.limits``."""
+    call_timeout: float = 30.0
+    """``sandbox.call_timeout``."""
+    load_timeout: float = 30.0
+    """``sandbox.load_timeout``."""
+    managers: tuple[Subject, ...] = ()
+    """``sandbox.managers``: modules whose code may decide, for a person who may."""
+    pending_days: int = 30
+    """``sandbox.pending_days``: how long a request waits for a decision."""
+    poll_seconds: float = 1.0
+    """``sandbox.poll_seconds``: how often decisions are looked for when no event came."""
+    os: OsSettings = field(default_factory=OsSettings)
+    """``sandbox.os``."""
+
+    server: ServerSettings = field(default_factory=ServerSettings)
+    console: ConsoleSettings = field(default_factory=ConsoleSettings)
