@@ -5,7 +5,7 @@ VENV := .venv
 export VENV
 
 .DEFAULT_GOAL := help
-.PHONY: help servers setup run test fuzz bench lint format build lock clean
+.PHONY: help servers setup run tour test fuzz bench lint format build lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/make \1\t\2/' | expand -t 14
@@ -16,7 +16,10 @@ servers: # what tests and benchmarks need beside it
 setup: ## create .venv and compile the extensions
 	@scripts/setup $(VENV) $(PYTHON)
 
-run: setup ## run a small example subject under the guard, the story of one approval, the example extensions, and the kernel's self-test
+run: setup ## serve the console with the example extensions, and tell one story beside it (Ctrl-C ends it)
+	@PYTHONPATH=examples $(VENV)/bin/python -m demo
+
+tour: setup ## run a small example subject under the guard, the story of one approval, the example extensions, and the kernel's self-test
 	@$(VENV)/bin/python examples/host.py
 	@echo
 	@$(VENV)/bin/python examples/approval_story.py
@@ -49,7 +52,7 @@ lock: ## resolve requirements/*.in again
 	@PYTHON=$(PYTHON) scripts/lock
 
 clean: ## remove everything that make created
-	rm -rf .venv .venv.lock .venvs .bench build dist src/*.egg-info
+	rm -rf .venv .venv.lock .venvs .bench .demo build dist src/*.egg-info
 	rm -f src/democrai_sandbox/guard/_core.*.so src/democrai_sandbox/kernel/_native.*.so
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,4 +1,4 @@
-"""Tells of one approval: a subject is stopped, somebody decides, it goes on, and the audit knows: ``make run``."""
+"""Tells of one approval: a subject is stopped, somebody decides, it goes on, and the audit knows: ``make tour``."""
 
 from __future__ import annotations
 

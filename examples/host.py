@@ -1,4 +1,4 @@
-"""Runs a small subject under the guard and prints what became of each thing it tried: ``make run``."""
+"""Runs a small subject under the guard and prints what became of each thing it tried: ``make tour``."""
 
 from __future__ import annotations
 

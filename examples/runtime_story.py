@@ -1,4 +1,4 @@
-"""Runs the example extensions, each surface once, and tells what was allowed and what was stopped: ``make run``."""
+"""Runs the example extensions, each surface once, and tells what was allowed and what was stopped: ``make tour``."""
 
 from __future__ import annotations
 

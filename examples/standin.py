@@ -1,4 +1,7 @@
-"""A web server on the loopback address, in the place of one out in the world: it answers with what it was asked."""
+"""A web server on the loopback address, in the place of one out in the world.
+
+It answers with what it was asked, and below ``/forecast`` with the weather.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,9 @@ class _Answers(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", "0")))
         moved = self.path.endswith("/moved")
-        body = f"{self.command} {self.path}".encode()
+        place = self.path.removeprefix("/forecast/")
+        known = f"{place.capitalize()}: sunny, 21 degrees, light wind from the west"
+        body = (known if place != self.path else f"{self.command} {self.path}").encode()
         self.send_response(302 if moved else 200)
         if moved:
             self.send_header("Location", "/elsewhere")

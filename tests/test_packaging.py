@@ -54,12 +54,16 @@ def test_dependencies_are_few_and_servers_are_extras():
     required = metadata.requires("democrai-sandbox")
     always = [re.match(r"[\w-]+", line).group() for line in required if "extra ==" not in line]
     extras = {re.match(r"[\w-]+", line).group() for line in required if "extra ==" in line}
-    assert sorted(always) == ["alembic", "cryptography", "idna", "sqlalchemy"]
-    assert extras == {"mcp", "psycopg", "redis"}
+    assert sorted(always) == ["alembic", "cryptography", "idna", "pyyaml", "sqlalchemy"]
+    assert extras == {"mcp", "psycopg", "redis", *CONSOLE}
 
 
+CONSOLE = {"fastapi", "jinja2", "prometheus-client", "python-multipart", "uvicorn"}
 FOREIGN = {
     "access": {"alembic", "cryptography", "psycopg", "redis", "sqlalchemy"},
+    "console": {"fastapi", "jinja2", "markupsafe", "prometheus_client", "pydantic", "starlette", "uvicorn"},
+    "host/accounts": {"cryptography", "sqlalchemy"},
+    "host/config": {"yaml"},
     "runtime/installs": {"pip"},
     "runtime/mcp": {"anyio", "httpx2", "mcp", "mcp_types", "pydantic"},
     "runtime/store": {"sqlalchemy"},

@@ -88,7 +88,7 @@ def test_everything_that_is_wrong_is_told_at_once():
         "/sandbox/os/helper_socket",
         "/sandbox/os/seccomp/enabled",
         "/sandbox/os/landlock/extra_read_paths",
-        "/sandbox/os/landlock/extra_write_paths",
+        "/sandbox/os/landlock/extra_write_paths/1",
     }
     assert "expected true or false" in told["/sandbox/os/enabled"]
     assert "expected an absolute path" in told["/sandbox/os/policy_file"]

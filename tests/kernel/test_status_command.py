@@ -60,9 +60,13 @@ def test_the_command_tries_the_helper_when_asked_to():
     assert ended.returncode == 0
 
 
-@pytest.mark.parametrize("what", [("sudoers", "--user", "nobody"), ("systemd",)], ids=["sudoers", "systemd"])
+@pytest.mark.parametrize(
+    "what",
+    [("sudoers", "--user", "nobody"), ("polkit", "--user", "nobody"), ("systemd",)],
+    ids=["sudoers", "polkit", "systemd"],
+)
 def test_the_command_hands_on_to_what_prints_the_administrators_files(what):
-    """``sudoers`` and ``systemd`` print what the helper's own command prints."""
+    """``sudoers``, ``polkit`` and ``systemd`` print what the helper's own command prints."""
     ours = command(*what)
     argv = [sys.executable, "-B", "-m", "democrai_sandbox.kernel.helper.printing", *what]
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}

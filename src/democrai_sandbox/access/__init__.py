@@ -9,11 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .administration import Administration, Outcome
+    from .administration import Administration
     from .aio import AsyncAccess
     from .assembly import Access, AccessSettings
     from .identity import Caller
     from .node import AccessNode, NodeStatus
+    from .outcomes import Outcome
     from .registrar import Limits
     from .service import AccessService
 
@@ -27,7 +28,7 @@ _HOMES = {
     "Caller": "identity",
     "Limits": "registrar",
     "NodeStatus": "node",
-    "Outcome": "administration",
+    "Outcome": "outcomes",
 }
 
 __all__ = [

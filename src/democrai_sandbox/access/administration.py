@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from democrai_sandbox.errors import DecisionConflict, ExternalAccessAdminRequired
 from democrai_sandbox.policy import InvalidInputError, ResourceType, Subject
 
-from .coverage import covers
+from .coverage import Covering, covers
+from .outcomes import Outcome, decide_each
+from .reading import Reading, check_id
 from .targets import read_declared
 from .values import (
     AccessTuple,
+    AuditAction,
     AuditFilter,
     Decision,
     DecisionFilter,
@@ -26,27 +30,17 @@ from .values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Iterable
     from datetime import datetime
 
+    from democrai_sandbox.policy import SandboxError
+
     from .identity import Caller
-    from .interface import Surroundings
-    from .node import AccessNode
-    from .values import Listing
+    from .values import AuditRecord
 
 LONGEST_REASON = 2000
-_AT_ONCE = 500
-_LONGEST_ID = 100
+_MOST_NOTES = 20
 _LONGEST_LIFETIME = timedelta(days=36525)
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What an attempt to decide came to."""
-
-    decision: Decision | None
-    skipped: str = ""
-    """Why nothing was stored, where that is no error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +54,8 @@ class _Verdict:
     lifetime: timedelta | None = None
 
 
-class Administration:
-    """Approves, denies and revokes for those who may, and lists what there is."""
-
-    def __init__(self, node: AccessNode, surroundings: Surroundings, *, managers: Collection[Subject] = ()) -> None:
-        """``managers`` are the subjects whose guarded code may decide, for a caller who may: never about itself."""
-        self._node = node
-        self._surroundings = surroundings
-        self._managers = frozenset(managers)
+class Administration(Reading):
+    """Approves, denies and revokes for those who may; what there is to read comes with it."""
 
     # ---- acts --------------------------------------------------------------------------------------------------------
 
@@ -127,7 +115,7 @@ class Administration:
     def revoke(self, decision_id: str, *, reason: str = "") -> Decision:
         """End a decision: what it allowed or denied is undecided again."""
         self._authorised(None)
-        _check_id(decision_id, "decision_id")
+        check_id(decision_id, "decision_id")
         with self._surroundings.outside():
             about = self._node.store.decision(decision_id).access.subject
         caller = self._authorised(about)
@@ -137,6 +125,45 @@ class Administration:
             )
             self._node.announce()
         return decision
+
+    def decide_many(
+        self, request_ids: Iterable[str], act: str, *, reason: str = ""
+    ) -> tuple[tuple[str, Outcome | SandboxError], ...]:
+        """Do one act (``session``, ``permanent`` or ``deny``) to many requests; return what each came to, in order.
+
+        Each is decided by itself: what is wrong with one, or was decided meanwhile, is told and stops no other.
+        """
+        self._authorised(None)
+        decide = {
+            "session": self.approve_for_session,
+            "permanent": self.approve_permanently,
+            "deny": self.deny_external_access,
+        }.get(act)
+        if decide is None:
+            raise InvalidInputError.of(f"unknown act {act!r}; one of: session, permanent, deny", pointer="/act")
+        return decide_each(request_ids, partial(decide, reason=_reason(reason)), self.request)
+
+    def note(self, request_id: str, text: str) -> AuditRecord:
+        """Write something down about a request: a remark, a question to who asked, or their answer to it.
+
+        The audit keeps it for good, so those who may not decide have a few notes to each request of their own.
+        """
+        request = self.request(request_id)
+        caller = self._present()
+        if type(text) is not str or not text.strip() or len(text) > LONGEST_REASON:
+            message = f"expected a text of 1 to {LONGEST_REASON} characters"
+            raise InvalidInputError.of(message, pointer="/text")
+        with self._surroundings.outside():
+            if not caller.may_decide:
+                self._check_notes(request.id, caller)
+            return self._node.store.record(
+                AuditAction.NOTED,
+                actor=caller.user_id,
+                now=self._node.clock(),
+                access=request.access,
+                request_id=request.id,
+                after={"text": text},
+            )
 
     def end_session(self, session_key: str) -> int:
         """End all approvals of a session; return how many. The host calls this: a session is not ended by a person."""
@@ -160,58 +187,11 @@ class Administration:
         if ended:
             self._node.announce()
 
-    # ---- lists -------------------------------------------------------------------------------------------------------
-
-    def pending_requests(self, wanted: RequestFilter | None = None, page: Page | None = None) -> Listing:
-        """List what waits for a decision, or whatever states the filter names."""
-        self._authorised(None)
-        narrowed = wanted or RequestFilter(states=(RequestState.PENDING,))
-        with self._surroundings.outside():
-            return self._node.store.requests(narrowed, page or Page())
-
-    def approvals(self, wanted: DecisionFilter | None = None, page: Page | None = None) -> Listing:
-        """List approvals, those in force unless the filter says otherwise."""
-        return self._decisions(wanted, Effect.APPROVAL, page)
-
-    def denials(self, wanted: DecisionFilter | None = None, page: Page | None = None) -> Listing:
-        """List denials, those in force unless the filter says otherwise."""
-        return self._decisions(wanted, Effect.DENIAL, page)
-
-    def history(self, wanted: AuditFilter | None = None, page: Page | None = None) -> Listing:
-        """List what happened, the latest first."""
-        self._authorised(None)
-        with self._surroundings.outside():
-            return self._node.store.audit(wanted or AuditFilter(), page or Page())
-
     # ---- parts -------------------------------------------------------------------------------------------------------
-
-    def _decisions(self, wanted: DecisionFilter | None, effect: Effect, page: Page | None) -> Listing:
-        self._authorised(None)
-        narrowed = DecisionFilter(effect=effect) if wanted is None else _with_effect(wanted, effect)
-        with self._surroundings.outside():
-            return self._node.store.decisions(narrowed, page or Page())
-
-    def _authorised(self, about: Subject | None) -> Caller:
-        """Return the caller if it may decide about a subject, as the request context says, not the call."""
-        guard = self._surroundings.guard()
-        if guard is not None:
-            innermost = Subject(guard.subject_kind, guard.subject)
-            if innermost not in self._managers:  # not what a manager calls, either
-                raise ExternalAccessAdminRequired("guarded code does not decide, unless the host made it a manager")
-            if about in (innermost, *guard.subject_chain):
-                raise ExternalAccessAdminRequired(f"{about} does not decide about itself")
-        caller = self._surroundings.caller()
-        if caller is None or not caller.user_id:
-            raise ExternalAccessAdminRequired("no runtime user is present")
-        if caller.organization_id:
-            raise ExternalAccessAdminRequired("the user is scoped to an organization")
-        if not caller.may_decide:
-            raise ExternalAccessAdminRequired("the user has neither the super role nor the super access level")
-        return caller
 
     def _asked(self, request_id: str) -> tuple[Request, Caller]:
         self._authorised(None)
-        _check_id(request_id, "request_id")
+        check_id(request_id, "request_id")
         with self._surroundings.outside():
             request = self._node.store.request(request_id)
         return request, self._authorised(request.access.subject)
@@ -238,6 +218,11 @@ class Administration:
             self._covered(access, session, request.id),
         )
         return self._store(new)
+
+    def _check_notes(self, request_id: str, caller: Caller) -> None:
+        theirs = AuditFilter(actions=(AuditAction.NOTED,), actor=caller.user_id, request_id=request_id)
+        if len(self._node.store.audit(theirs, Page(limit=_MOST_NOTES)).items) >= _MOST_NOTES:
+            raise DecisionConflict(f"request {request_id} has {_MOST_NOTES} notes of yours already")
 
     def _declared(self, subject: Subject, resource_type: str, operation: str, target: str) -> AccessTuple:
         """Return what somebody decides about. A path is the place where it leads, as it is for every check."""
@@ -267,18 +252,6 @@ class Administration:
             if not over and denial.access != access and covers(denial.access, access):
                 raise DecisionConflict(f"{denial.access.target} is denied (decision {denial.id}): revoke that first")
 
-    def _all(self, listed: Callable[[Any, Page], Listing], wanted: object) -> list[Any]:
-        """Return every item of a list, read page by page."""
-        found: list[Any] = []
-        after = ""
-        with self._surroundings.outside():
-            while True:
-                listing = listed(wanted, Page(limit=_AT_ONCE, after=after))
-                found += listing.items
-                if not listing.next:
-                    return found
-                after = listing.next
-
     def _covered(self, access: AccessTuple, session: str, own: str) -> tuple[str, ...]:
         """Return the pending requests, of one session if need be, that a decision answers besides its own."""
         wanted = RequestFilter(
@@ -288,8 +261,9 @@ class Administration:
             operation=access.operation,
             session_key=session,
         )
+        covering = Covering(access)
         pending = self._all(self._node.store.requests, wanted)
-        return tuple(found.id for found in pending if found.id != own and covers(access, found.access))
+        return tuple(found.id for found in pending if found.id != own and covering.covers(found.access))
 
     def _expiry(self, lifetime: timedelta | None) -> datetime | None:
         if lifetime is None:
@@ -301,18 +275,7 @@ class Administration:
         return self._node.clock() + lifetime
 
 
-def _with_effect(wanted: DecisionFilter, effect: Effect) -> DecisionFilter:
-    if wanted.effect not in (None, effect):
-        raise InvalidInputError.of(f"this lists every {effect}, not {wanted.effect}", pointer="/effect")
-    return replace(wanted, effect=effect)
-
-
 def _reason(text: str) -> str:
     if type(text) is not str or len(text) > LONGEST_REASON:
         raise InvalidInputError.of(f"expected a text of at most {LONGEST_REASON} characters", pointer="/reason")
     return text
-
-
-def _check_id(text: object, name: str) -> None:
-    if type(text) is not str or len(text) > _LONGEST_ID:
-        raise InvalidInputError.of(f"expected an id of at most {_LONGEST_ID} characters", pointer=f"/{name}")

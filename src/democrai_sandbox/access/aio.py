@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from democrai_sandbox.policy import AccessDecision
 
-    from .administration import Administration, Outcome
+    from .administration import Administration
+    from .outcomes import Outcome
     from .service import AccessService
     from .values import AuditFilter, Decision, DecisionFilter, Listing, Page, RequestFilter
 

@@ -66,7 +66,13 @@ class Access:
         self.service = AccessService(self.node, around, seal=sealer.seal, limits=settings.limits)
         self.administration = Administration(self.node, around, managers=settings.managers)
         self.resumes = ResumeRunner(
-            self.store, sealer, handlers or {}, node=self.bus.node, clock=self.node.clock, settings=settings.resume
+            # One that is empty now may know actions later.
+            self.store,
+            sealer,
+            {} if handlers is None else handlers,
+            node=self.bus.node,
+            clock=self.node.clock,
+            settings=settings.resume,
         )
         self._tidied = monotonic()
         self.node.on_change(self.resumes.poke)

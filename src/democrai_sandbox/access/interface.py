@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .lookups import Lookups
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     )
 
 
-class Store(Protocol):
+class Store(Lookups, Protocol):
     """Where requests, decisions, audit and resumptions are kept. Synchronous; safe to use from many threads.
 
     Every method that changes something is one transaction with its audit record in it: either all of it happened, or

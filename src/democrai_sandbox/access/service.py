@@ -32,6 +32,7 @@ from .identity import Caller, identity_text
 from .notes import Notes
 from .registrar import Limits, Registrar
 from .snapshot import DENIED, PERMANENT_APPROVAL, SESSION_APPROVAL
+from .tally import FAILED, Tally
 from .targets import Reader, Wanted
 from .values import AccessTuple, NewRequest, Origin
 
@@ -124,6 +125,11 @@ class AccessService:
         self._reader = Reader()
         self._registrar = Registrar(node, limits or Limits())
         self._notes = Notes(node)
+        self._tally = Tally()
+
+    def answers(self) -> dict[str, int]:
+        """Return how often each answer (the codes of ``DecisionCode``, and ``failed``) was given since the start."""
+        return self._tally.totals()
 
     # ---- checks ------------------------------------------------------------------------------------------------------
 
@@ -165,7 +171,7 @@ class AccessService:
         try:
             wanted = self._reader.read(question.resource_type, question.operation, question.target)
         except InvalidInputError:
-            return _UNNAMED  # what no rule could name nobody can have approved
+            return self._told(_UNNAMED)  # what no rule could name nobody can have approved
         session_key = _text(question.session_key)
         found = self._decided((question.subject_kind, question.subject), session_key, wanted)
         if found is not None:
@@ -180,8 +186,8 @@ class AccessService:
         except InvalidInputError as error:
             # Raised here it would only say that the check failed.
             message = f"{EXTERNAL_URL_LOCKED if wanted.parsed else _NEEDS_APPROVAL} {error}"[:_LONGEST_MESSAGE]
-            return AccessDecision(
-                allowed=False, code=DecisionCode.NOT_ENABLED, requires_approval=False, message=message
+            return self._told(
+                AccessDecision(allowed=False, code=DecisionCode.NOT_ENABLED, requires_approval=False, message=message)
             )
 
     # ---- parts of a check --------------------------------------------------------------------------------------------
@@ -224,28 +230,37 @@ class AccessService:
         try:
             found = self.node.snapshot.find(subject, wanted, session_key, now)
         except ExternalAccessCheckFailed as error:
+            self._tally.add(FAILED)
             self._notes.failed(":".join(subject), wanted.target, error)
             raise
         if found is None:
             return None
+        self._tally.add(found.code)
         self._notes.used(found.decision_id, now)
         return _ANSWERS[found.code]
 
     def _missing(self, asking: _Asking, wanted: Wanted, wish: _Wish) -> AccessDecision:
         if wanted.is_ambiguous:
-            return _UNREADABLE
+            return self._told(_UNREADABLE)
         if not wish.register:
-            return _locked(wanted, DecisionCode.NOT_ENABLED, None)
+            return self._told(_locked(wanted, DecisionCode.NOT_ENABLED, None))
         try:
             request_id = self._register(asking, wanted, wish)
             if request_id == "":
                 self.node.refresh()
                 found = self._decided((str(asking.subject.kind), asking.subject.name), asking.session_key, wanted)
-                return found or _locked(wanted, DecisionCode.NOT_ENABLED, None)
+                return found or self._told(_locked(wanted, DecisionCode.NOT_ENABLED, None))
         except ExternalAccessCheckFailed as error:
+            self._tally.add(FAILED)
             self._notes.failed(str(asking.subject), wanted.target, error)
             raise
-        return _locked(wanted, DecisionCode.PENDING if request_id else DecisionCode.NOT_ENABLED, request_id)
+        code = DecisionCode.PENDING if request_id else DecisionCode.NOT_ENABLED
+        return self._told(_locked(wanted, code, request_id))
+
+    def _told(self, decision: AccessDecision) -> AccessDecision:
+        """Return an answer, counted."""
+        self._tally.add(decision.code.value)
+        return decision
 
     def _register(self, asking: _Asking, wanted: Wanted, wish: _Wish) -> str | None:
         access = AccessTuple(asking.subject, wanted.resource_type, wanted.operation, wanted.target)

@@ -13,7 +13,7 @@ from .targets import decision_key
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from democrai_sandbox.policy import Operation, ResourceType, Subject
+    from democrai_sandbox.policy import Operation, ResourceType, Subject, SubjectKind
 
 
 class Effect(StrEnum):
@@ -67,6 +67,16 @@ class AuditAction(StrEnum):
     RESUME_SUCCEEDED = "resume_succeeded"
     RESUME_FAILED = "resume_failed"
     CHECK_FAILED = "check_failed"
+    ACCOUNT_SIGNED_IN = "account_signed_in"
+    ACCOUNT_SIGN_IN_FAILED = "account_sign_in_failed"
+    ACCOUNT_SIGNED_OUT = "account_signed_out"
+    ACCOUNT_PASSWORD_CHANGED = "account_password_changed"
+    ACCOUNT_ADDED = "account_added"
+    ACCOUNT_CHANGED = "account_changed"
+    ACCOUNT_TOKEN_MADE = "account_token_made"
+    ACCOUNT_TOKEN_REVOKED = "account_token_revoked"
+    NOTED = "noted"
+    """Somebody wrote something down about a request: a remark, or a question to who asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +259,7 @@ class RequestFilter:
 
     states: tuple[RequestState, ...] = ()
     subject: Subject | None = None
+    subject_kind: SubjectKind | None = None
     resource_type: ResourceType | None = None
     operation: Operation | None = None
     user_id: str = ""
@@ -256,6 +267,10 @@ class RequestFilter:
     session_key: str = ""
     text: str = ""
     """Part of the normalised target, compared without case."""
+    newer_than: datetime | None = None
+    """First seen at this time or later..."""
+    older_than: datetime | None = None
+    """...and before this one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _COMMANDS = "/usr/sbin:/sbin:/usr/bin:/bin"
-_PRINTED = ("sudoers", "systemd")
+_PRINTED = ("sudoers", "polkit", "systemd")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m democrai_sandbox.kernel",
         description="Try what this machine can enforce, and say what happened.",
-        epilog="sudoers and systemd in the place of options print what an administrator installs for the helper.",
+        epilog="sudoers, polkit and systemd in the place of options print what an administrator installs.",
     )
     parser.add_argument("--json", action="store_true", help="plain data instead of text")
     parser.add_argument("--egress", action="store_true", help="start the helper too, and apply an empty allowlist")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .covering import Coverage, covers
 from .differences import Change, Difference, Effect, diff
 from .limits import Limits, limits_from
-from .lint import Finding, FindingCode, Severity, lint
+from .lint import Finding, FindingCode, Severity, broadness, lint
 from .loading import FILE_NAME, load_manifest, make_manifest, manifest_to_dict, parse_manifest
 from .models import (
     AgentDeclaration,
@@ -53,6 +53,7 @@ __all__ = [
     "Severity",
     "Source",
     "ToolDeclaration",
+    "broadness",
     "covers",
     "diff",
     "limits_from",

@@ -109,6 +109,11 @@ def lint(manifest: Manifest, *, sensitive_imports: Iterable[str] = SENSITIVE_IMP
     return tuple(sorted((_placed(finding, manifest) for finding in found), key=lambda finding: finding.line))
 
 
+def broadness(rule: AccessRule) -> tuple[Finding, ...]:
+    """Return what a single rule gives beyond what is likely to be needed, wherever it is to stand."""
+    return tuple(_target_findings(_Declared(rule, "", None), None))
+
+
 def _declared(manifest: Manifest, pointer: str) -> Iterator[_Declared]:
     """Yield the rules of a section with the entries they come from, repeated ones too."""
     if isinstance(manifest, McpServer):

@@ -198,6 +198,11 @@ class InstalledRuntime:
         """Start the worker before it is needed."""
         await (await self._worker(name)).start()
 
+    @property
+    def workers(self) -> Mapping[str, int | None]:
+        """The process of each extension whose worker is kept; None for one that has ended. From any thread."""
+        return {name: running.worker.pid for name, running in tuple(self._running.items())}
+
     def access_changed(self) -> None:
         """Have the guards in all workers ask again. From any thread."""
         for running in tuple(self._running.values()):

@@ -216,7 +216,7 @@ def test_deciding_about_long_targets_takes_no_time(make_desk):
 
 def test_more_denials_than_a_page_still_stand_against_an_approval(desk, monkeypatch):
     """The denial that covers an approval may be an old one, behind a page of others."""
-    monkeypatch.setattr("democrai_sandbox.access.administration._AT_ONCE", 5)
+    monkeypatch.setattr("democrai_sandbox.access.reading._AT_ONCE", 5)
     old = desk.decide(
         "decide_unasked",
         DEMO,

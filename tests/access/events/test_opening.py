@@ -8,7 +8,7 @@ import tempfile
 
 import pytest
 
-from democrai_sandbox.access.events import open_bus
+from democrai_sandbox.access.events import check_bus, open_bus
 from democrai_sandbox.errors import InvalidInputError
 
 
@@ -71,3 +71,33 @@ print("redis" in sys.modules)
             [sys.executable, "-c", code, folder], capture_output=True, text=True, timeout=60, check=True
         )
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "places"),
+    [
+        ("memory", {}, set()),
+        ("memory", {"channel": "a/b"}, {"/channel"}),
+        ("ipc", {"folder": "", "channel": 7}, {"/folder", "/channel"}),
+        ("ipc", {}, {"/folder"}),
+        ("redis", {"url": "redis://localhost", "longest": 500}, set()),
+        ("redis", {"url": "http://localhost", "longest": 499, "channel": ""}, {"/url", "/longest", "/channel"}),
+        ("kafka", {}, {"/type"}),
+        (["redis"], {}, {"/type"}),
+        ("memory", {"a/b": 1}, {"/a~1b"}),
+    ],
+)
+def test_settings_can_be_checked_without_opening_anything(kind, settings, places):
+    """All that is wrong with them at once, for whoever reads a configuration."""
+    problems = []
+    try:
+        check_bus(kind, settings)
+    except InvalidInputError as error:
+        problems = error.problems
+    assert {problem.pointer for problem in problems} == places
+
+
+def test_checking_makes_no_folder(tmp_path):
+    """Nothing shows that somebody asked."""
+    check_bus("ipc", {"folder": tmp_path / "events"})
+    assert list(tmp_path.iterdir()) == []

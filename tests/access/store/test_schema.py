@@ -14,7 +14,9 @@ from alembic.migration import MigrationContext
 from democrai_sandbox.access.audit import verify_store
 from democrai_sandbox.access.store import migrating, open_store, schema, tables
 from democrai_sandbox.access.store.urls import parse_url
+from democrai_sandbox.access.values import AuditAction
 from democrai_sandbox.errors import InvalidInputError, SchemaOutdated
+from democrai_sandbox.host.accounts import tables as host_tables
 from democrai_sandbox.runtime.store import tables as runtime_tables
 from tests.access.store.samples import NOW, approval, live, request, sql
 
@@ -27,9 +29,9 @@ def described(url):
         rows = sql(
             url,
             "SELECT table_name, column_name, data_type || is_nullable FROM information_schema.columns "
-            "WHERE (table_name LIKE 'access%%' OR table_name LIKE 'runtime%%') AND table_name <> 'access_schema' "
+            "WHERE table_name ~ '^(access|runtime|host)_' AND table_name <> 'access_schema' "
             "UNION SELECT 'index', indexname, indexdef FROM pg_indexes WHERE "
-            "(tablename LIKE 'access%%' OR tablename LIKE 'runtime%%') AND tablename <> 'access_schema' "
+            "tablename ~ '^(access|runtime|host)_' AND tablename <> 'access_schema' "
             "UNION SELECT 'check', conrelid::regclass::text || conname, pg_get_constraintdef(oid) FROM pg_constraint "
             "WHERE conname LIKE 'ck_%%' UNION SELECT 'trigger', tgname, '' FROM pg_trigger WHERE NOT tgisinternal "
             "UNION SELECT 'function', proname, '' FROM pg_proc WHERE proname LIKE 'access%%' ORDER BY 1, 2",
@@ -67,8 +69,9 @@ def test_the_migrations_make_the_tables_that_the_code_uses(url):
     try:
         with engine.connect() as connection:
             context = MigrationContext.configure(connection, opts={"compare_type": True})
-            made = {**tables.metadata.tables, **runtime_tables.metadata.tables}
-            found = list(compare_metadata(context, [tables.metadata, runtime_tables.metadata]))
+            all_metadata = [tables.metadata, runtime_tables.metadata, host_tables.metadata]
+            made = {name: table for metadata in all_metadata for name, table in metadata.tables.items()}
+            found = list(compare_metadata(context, all_metadata))
             found = [difference for difference in found if getattr(difference[1], "name", None) != "access_schema"]
             checks = {name: sqlalchemy.inspect(connection).get_check_constraints(name) for name in made}
     finally:
@@ -83,7 +86,7 @@ def test_the_migrations_make_the_tables_that_the_code_uses(url):
 
 
 def test_a_database_of_the_first_version_is_upgraded_with_all_that_is_in_it(empty_url):
-    """It is refused until an operator says so; then decisions are as they were, and runtimes have their tables."""
+    """It is refused until an operator says so; then what was there is as it was, and runtimes have their tables."""
     open_store(empty_url).close()
     migrate(empty_url, lambda connection: migrating.downgrade(connection, "0001"))
     with pytest.raises(SchemaOutdated, match="has the schema 0001"):
@@ -93,6 +96,30 @@ def test_a_database_of_the_first_version_is_upgraded_with_all_that_is_in_it(empt
     open_store(empty_url).close()
     assert sql(empty_url, "SELECT session_key FROM access_ended_sessions") == [("s-9",)]
     assert sql(empty_url, "SELECT count(*) FROM runtime_tasks") == [(0,)]
+
+
+def test_an_audit_of_the_second_version_keeps_its_rows_its_chain_and_its_protection(empty_url):
+    """People come into the audit by a migration; what was written before stays as it was, and stays for good."""
+    store = open_store(empty_url)
+    store.decide(approval(), now=NOW)
+    before = list(store.audit_rows())
+    store.close()
+    migrate(empty_url, lambda connection: migrating.downgrade(connection, "0002"))
+    with pytest.raises(Exception, match=r"(?i)check"):
+        sql(
+            empty_url,
+            "INSERT INTO access_audit SELECT 9, at, 'account_signed_in', actor, subject_kind, subject_name, "
+            "resource_type, operation, target, request_id, before, after, previous_hash, hash FROM access_audit",
+        )
+    assert schema.upgrade_schema(empty_url) == "0002"
+    store = open_store(empty_url)
+    assert list(store.audit_rows()) == before
+    store.record(AuditAction.ACCOUNT_SIGNED_IN, actor="ada", now=NOW)
+    assert verify_store(store).ok
+    store.close()
+    for statement in ("DELETE FROM access_audit", "UPDATE access_audit SET actor = 'eve'"):
+        with pytest.raises(Exception, match="append-only"):
+            sql(empty_url, statement)
 
 
 def test_an_empty_database_is_prepared_once_by_many(empty_url):

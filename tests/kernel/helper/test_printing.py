@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from democrai_sandbox.kernel.helper.arguments import helper_command
-from democrai_sandbox.kernel.helper.printing import main, sudoers_rule, systemd_unit
+from democrai_sandbox.kernel.helper.printing import main, polkit_rule, sudoers_rule, systemd_unit
 from democrai_sandbox.kernel.helper.trust import weaknesses
 from tests.kernel.helper.stage import needs_root
 
@@ -48,6 +48,14 @@ def test_a_path_that_sudo_would_take_for_a_pattern_is_refused(odd):
     """Rather none than a rule that permits more than what is meant."""
     with pytest.raises(ValueError, match="plain characters"):
         sudoers_rule("democrai", (*COMMAND[:-1], odd))
+
+
+def test_the_rule_for_polkit_names_the_whole_command_and_none_that_it_could_not_tell_apart():
+    """The front ends with a space, or a script beside the helper would begin like it; words with spaces are refused."""
+    rule = polkit_rule("democrai", COMMAND)
+    assert f'.indexOf("{" ".join(COMMAND)} ") === 0' in rule and 'subject.user === "democrai"' in rule
+    with pytest.raises(ValueError, match="where '/opt/with space/__main__.py' ends"):
+        polkit_rule("democrai", (*COMMAND[:-1], "/opt/with space/__main__.py"))
 
 
 @needs_visudo
@@ -139,7 +147,8 @@ def test_bad_arguments_are_told():
         ["sudoers", "--user", "no-such-user"],
         ["systemd", "--state-dir", "relative"],
         ["systemd", "--refresh-seconds", "-1"],
-        ["polkit"],
+        ["polkit", "--user", "no-such-user"],
+        ["launchd"],
         [],
     ):
         with pytest.raises(SystemExit) as caught:

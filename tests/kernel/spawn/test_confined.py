@@ -252,15 +252,15 @@ import os, sys
 from democrai_sandbox.kernel import _native
 from tests.kernel.spawn.programs import confined
 from democrai_sandbox.kernel.landlock import building
+from democrai_sandbox.kernel.spawn.orders import Passed, SpawnOrder, body_of
 more = confined()
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 ruleset, _ = building.build(_native, *more["plan"][:5])
-fds = [(0, 0), (1, 1), (2, 2)]
-text = b"id -u; cat /etc/hostname || echo refused; grep NoNewPrivs /proc/$$/status"
-pid, pidfd = _native.spawn(
-    [b"sh", b"-c", text], b"/bin/sh", [b"PATH=/bin:/usr/bin"], b"/", fds, rulesets=[ruleset], filter=more["filter"],
-    cgroup=-1, limits=[(7, 50)], keep_caps=0, umask=-1, own_proc=more["plan"].own_proc, ignored=(1 << 64) - 1,
-)
+text = "id -u; cat /etc/hostname || echo refused; grep NoNewPrivs /proc/$$/status"
+more |= {"limits": ((7, 50),), "keep_caps": 0, "stdin": 0, "stdout": 1, "stderr": 2}
+passed = Passed()
+body = body_of(SpawnOrder("/bin/sh", ("sh", "-c", text), {"PATH": "/bin:/usr/bin"}, "/", **more), passed)
+pid, pidfd = _native.spawn(body, passed.numbers, [ruleset], -1, (10, 1), (1 << 64) - 1)
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 

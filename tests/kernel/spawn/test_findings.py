@@ -109,17 +109,16 @@ _AS_NOBODY = """
 import os
 from democrai_sandbox.kernel import _native
 from democrai_sandbox.kernel.landlock import building
+from democrai_sandbox.kernel.spawn.orders import Passed, SpawnOrder, body_of
 from tests.kernel.spawn.programs import confined
 more = confined()
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 ruleset, _ = building.build(_native, *more["plan"][:5])
 text = "renice -n 5 -p {0}; taskset -p 1 {0}; chrt -b -p 0 {0}; ionice -c 3 -p {0}; nice -n 1 true && echo itself"
-null = os.open("/dev/null", os.O_RDWR)
-pid, pidfd = _native.spawn(
-    [b"sh", b"-c", text.format(os.getpid()).encode()], b"/bin/sh", [b"PATH=/bin:/usr/bin"], b"/",
-    [(null, 0), (1, 1), (null, 2)], rulesets=[ruleset], filter=more["filter"], cgroup=-1, limits=[], keep_caps=0,
-    umask=-1, own_proc=0, ignored=(1 << 64) - 1,
-)
+null, passed = os.open("/dev/null", os.O_RDWR), Passed()
+argv, environment = ("sh", "-c", text.format(os.getpid())), {"PATH": "/bin:/usr/bin"}
+body = body_of(SpawnOrder("/bin/sh", argv, environment, "/", stdout=1, keep_caps=0, **more), passed)
+pid, pidfd = _native.spawn(body, passed.numbers, [ruleset], null, (10, 1), (1 << 64) - 1)
 os.waitpid(pid, 0)
 print(os.nice(0), os.sched_getscheduler(0) == os.SCHED_OTHER)
 print(os.sched_getaffinity(0) == set(range(os.cpu_count())))

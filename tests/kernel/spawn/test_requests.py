@@ -8,14 +8,18 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+from contextlib import suppress
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from democrai_sandbox.errors import SpawnFailed
+from democrai_sandbox.kernel import _native
 from democrai_sandbox.kernel.spawn import LandlockPlan, client, wire
+from democrai_sandbox.kernel.spawn.children import MARKING
 from tests.kernel.spawn.programs import PATIENCE, SHELL, descriptors, order, shell, until
 
 _GOOD = wire.Order(
@@ -58,11 +62,11 @@ def _plan(*, fs=1, net=0, scoped=0, paths=(), ports=(), own_proc=0):
 def _numbers(**changes):
     """The good order with numbers changed by hand, which the application's own code could not write."""
     body = _body()
-    numbers = array.array("q", body[9 : 9 + 8 * wire._FIXED])
+    end = 9 + 8 * len(wire.NUMBERS)
+    numbers = array.array("q", body[9:end])
     for name, value in changes.items():
-        names = (*wire._COUNTS, *wire._INDEXES, *wire._VALUES)
-        numbers[names.index(name)] = value
-    return body[:9] + numbers.tobytes() + body[9 + 8 * wire._FIXED :]
+        numbers[wire.NUMBERS.index(name)] = value
+    return body[:9] + numbers.tobytes() + body[end:]
 
 
 def test_the_request_that_the_others_are_made_of_is_a_good_one(server):
@@ -126,6 +130,17 @@ def test_the_request_that_the_others_are_made_of_is_a_good_one(server):
         _numbers(ports=1),
         _numbers(limits=-5),
         _numbers(has_plan=2),
+        _numbers(wall=-1),
+        _numbers(wall=1 << 60),
+        _numbers(exact=2),
+        _numbers(own_proc=-1),
+        _numbers(has_plan=1, paths=1),
+        _numbers(has_plan=1, ports=1),
+        _numbers(has_plan=1, paths=-1),
+        _numbers(has_plan=1, argv=2, paths=1),
+        _numbers(has_plan=1, ports=1 << 62),
+        _numbers(pass_fds=1 << 62),
+        _body(pass_fds=[(0, 5)] * 300),
     ],
 )
 def test_a_bad_request_is_refused_in_words_and_starts_nothing(server, packet):
@@ -259,20 +274,41 @@ def test_the_server_knows_nothing_of_the_applications_environment_and_folder(mon
         server.stop()
 
 
+def _carried_out(body, files=()):
+    """Have an order carried out by this process: what the program wrote, or what the order was refused for."""
+    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        pid, pidfd = _native.spawn(body, list(files), [], null, (MARKING, 1), 0)
+    except ValueError as error:
+        return str(error)
+    except OSError as error:
+        return error.strerror
+    finally:
+        os.close(null)
+    os.waitpid(pid, 0)
+    os.close(pidfd)
+    return "carried out"
+
+
 @given(st.data())
 def test_an_order_with_bytes_changed_is_either_read_or_refused(data):
+    """The program is none, so that an order which can still be read comes as far as its last step."""
     order_ = _GOOD._replace(
-        plan=_plan(paths=[("/usr", 1), ("/etc", 5)], ports=[(1, 2)]), limits=[(7, 9)], pass_fds=[(0, 4)], env=["A=1"]
+        program="/nonexistent/for-sure/program",
+        plan=_plan(paths=[("/usr", 1), ("/etc", 5)], ports=[(1, 2)]),
+        limits=[(7, 900)],
+        pass_fds=[(0, 4)],
+        env=["A=1"],
     )
     body = bytearray(wire.packed_order(order_))
     for _ in range(data.draw(st.integers(0, 6))):
         body[data.draw(st.integers(1, len(body) - 1))] = data.draw(st.integers(0, 255))
-    try:
-        found = wire.parsed_order(bytes(body), data.draw(st.integers(0, 3)))
-    except wire.BadRequestError:
-        return
-    assert len(found.argv) >= 1
-    assert found.program.startswith(b"/")
+    with open("/dev/null", "rb") as file:
+        files = [file.fileno()] * data.draw(st.integers(0, 3))
+        assert _carried_out(bytes(body), files) != "carried out"
+    with suppress(wire.BadRequestError):
+        _, plan = wire.read_front(bytes(body))
+        assert plan is None or all(path.startswith("/") for path, _ in plan.paths)
 
 
 _text = st.binary(min_size=1, max_size=20).filter(lambda value: b"\0" not in value)
@@ -280,25 +316,37 @@ _path = _text.map(lambda value: b"/" + value)
 
 
 @given(
-    st.lists(_text.map(os.fsdecode), min_size=1, max_size=4),
-    st.lists(_text.map(lambda value: os.fsdecode(b"N=" + value)), max_size=4),
     st.none() | st.lists(st.tuples(_path.map(os.fsdecode), st.integers(0, 1 << 16)), max_size=4),
+    st.lists(st.tuples(st.integers(0, 65535), st.integers(0, 1 << 16)), max_size=3),
     st.lists(st.tuples(st.integers(0, 15), st.integers(0, 1 << 60)), max_size=3),
     st.none() | st.integers(1, 10**6),
 )
-def test_an_order_is_read_as_it_was_written(argv, env, paths, limits, wall):
-    plan = None if paths is None else _plan(fs=7, net=3, scoped=1, paths=paths, ports=[(443, 2)], own_proc=4)
-    order_ = _GOOD._replace(
-        argv=argv, env=env, plan=plan, limits=limits, wall_seconds=wall, stdio=[0, 1, -1], pass_fds=[(2, 9)], umask=0o22
-    )
-    found = wire.parsed_order(wire.packed_order(order_), 3)
-    texts = {"argv": [*map(os.fsdecode, found.argv)], "env": [*map(os.fsdecode, found.env)]}
-    assert found._replace(**texts, program=os.fsdecode(found.program), cwd=os.fsdecode(found.cwd)) == order_
+def test_a_plan_is_read_as_it_was_written(paths, ports, limits, wall):
+    plan = None if paths is None else _plan(fs=7, net=3, scoped=1, paths=paths, ports=ports, own_proc=4)
+    order_ = _GOOD._replace(plan=plan, limits=limits, wall_seconds=wall, env=["A=1", "B=2"], filter=bytes(16))
+    assert wire.read_front(wire.packed_order(order_)) == (wall, plan)
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(_text.map(os.fsdecode), max_size=4),
+    st.lists(_text.map(lambda value: os.fsdecode(b"N" + value.replace(b"=", b"") + b"=" + value)), max_size=4),
+    st.lists(st.tuples(st.just("/usr"), st.integers(0, 1 << 16)), max_size=3),
+)
+def test_texts_come_to_the_program_as_they_were_written(words, env, paths):
+    """Arguments, and the environment in its order, whatever stands after them."""
+    for argv, expected in ((["printf", r"%s\0", *words], words or [""]), (["env", "-0"], env)):
+        order_ = _GOOD._replace(argv=argv, program=f"/usr/bin/{argv[0]}", env=env, plan=_plan(paths=paths))
+        with tempfile.TemporaryFile() as file:
+            body = wire.packed_order(order_._replace(stdio=[-1, 0, -1]))
+            assert _carried_out(body, [file.fileno()]) == "carried out"
+            written = os.pread(file.fileno(), 65536, 0)
+        assert written == b"".join(os.fsencode(f"{one}\0") for one in expected)
 
 
 @given(st.binary(max_size=200))
 def test_bytes_are_either_a_request_or_refused(body):
-    for read in (wire.parsed_request, lambda found: wire.parsed_order(found, 3)):
+    for read in (wire.parsed_request, wire.read_front):
         try:
             read(body)
         except wire.BadRequestError:

@@ -9,13 +9,18 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.policy import InvalidInputError, Problem, nearest
-from democrai_sandbox.policy.text import shown
+from democrai_sandbox.policy import InvalidInputError, Problem, nearest, pointer_to
+from democrai_sandbox.policy.sections import described
+
+from .message import checked_channel
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import ModuleType
+
     from democrai_sandbox.access.interface import Bus
 
-__all__ = ["open_bus"]
+__all__ = ["check_bus", "open_bus"]
 
 _KINDS: dict[str, tuple[str, str, frozenset[str], frozenset[str]]] = {
     # kind: module, class, settings that it must have, settings that it may have
@@ -34,15 +39,34 @@ def open_bus(kind: str, **settings: Any) -> Bus:
 
     Raises ``InvalidInputError`` for a kind or a setting that does not exist, and for ``redis`` without its package.
     """
-    if kind not in _KINDS:
-        message = f"unknown kind of event stream {shown(kind)}; one of: {', '.join(_KINDS)}"
-        raise InvalidInputError.of(message, pointer="/type", suggestion=nearest(str(kind), _KINDS))
-    module, name, needed, optional = _KINDS[kind]
-    problems = [Problem(f"/{missing}", f"{kind} events need it") for missing in sorted(needed - settings.keys())]
-    for setting in settings.keys() - needed - optional:
-        suggestion = nearest(setting, (needed | optional) - settings.keys())
-        problems.append(Problem(f"/{setting}", f"no setting of {kind} events", suggestion))
+    module = _module_of(kind, settings)
+    bus: Bus = getattr(module, _KINDS[kind][1])(**settings)
+    return bus
+
+
+def check_bus(kind: object, settings: Mapping[str, Any]) -> None:
+    """Refuse what ``open_bus`` would refuse, as far as that shows without making or asking anything."""
+    checks = {"channel": checked_channel, **_module_of(kind, settings).CHECKS}
+    problems: list[Problem] = []
+    for name, value in settings.items():
+        try:
+            checks[name](value)
+        except InvalidInputError as error:
+            problems += error.problems
     if problems:
         raise InvalidInputError(problems)
-    bus: Bus = getattr(import_module(f".{module}", __name__), name)(**settings)
-    return bus
+
+
+def _module_of(kind: object, settings: Mapping[str, Any]) -> ModuleType:
+    """Return the module of a kind that exists, for settings that it has."""
+    if type(kind) is not str or kind not in _KINDS:
+        message = f"unknown kind of event stream {described(kind)}; one of: {', '.join(_KINDS)}"
+        raise InvalidInputError.of(message, pointer="/type", suggestion=nearest(str(kind), _KINDS))
+    module, _, needed, optional = _KINDS[kind]
+    problems = [Problem(f"/{missing}", f"{kind} events need it") for missing in sorted(needed - settings.keys())]
+    for setting in sorted(settings.keys() - needed - optional):
+        suggestion = nearest(setting, (needed | optional) - settings.keys())
+        problems.append(Problem(pointer_to("", setting), f"no setting of {kind} events", suggestion))
+    if problems:
+        raise InvalidInputError(problems)
+    return import_module(f".{module}", __name__)

@@ -11,16 +11,20 @@ import socket
 import threading
 import weakref
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from .frames import Frames, framed
 from .hub import Hub, no_fork
 from .linked import LinkedBus, LinkLost
 from .message import json_object
-from .rendezvous import Folder, checked_folder
+from .rendezvous import Folder, checked_folder, folder_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
+
+CHECKS: Mapping[str, Callable[[object], Any]] = MappingProxyType({"folder": folder_path})
+"""What reads each setting but the channel."""
 
 _LONGEST_WAIT = 0.5
 _HELLO_WITHIN = 2.0

@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from .ear import Ear, Inbox
 from .message import checked_channel, new_node
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+CHECKS: Mapping[str, Callable[[object], Any]] = MappingProxyType({})
+"""What reads each setting but the channel: there is no other."""
 
 _lock = threading.Lock()
 _listening: defaultdict[str, dict[str, Inbox]] = defaultdict(dict)

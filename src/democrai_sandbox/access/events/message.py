@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 
 from democrai_sandbox.policy import InvalidInputError
-from democrai_sandbox.policy.text import shown
+from democrai_sandbox.policy.sections import described
 
 VERSION = 1
 LONGEST_MESSAGE = 4096
@@ -71,7 +71,7 @@ def new_node() -> str:
 def checked_channel(channel: object) -> str:
     """Return the name of a channel; it becomes part of a file name or of a Redis key."""
     if not isinstance(channel, str) or not _CHANNEL.fullmatch(channel):
-        message = f"a channel is named with up to 64 letters, digits, '.', '_' and '-', got {shown(channel)}"
+        message = f"a channel is named with up to 64 letters, digits, '.', '_' and '-', got {described(channel)}"
         raise InvalidInputError.of(message, pointer="/channel")
     return channel
 

@@ -123,11 +123,16 @@ class Folder:
             return False
 
 
-def checked_folder(path: object) -> Path:
-    """Return the folder as an absolute path; one that exists must be fit for use already."""
+def folder_path(path: object) -> Path:
+    """Return the absolute path of a folder, whether it is there or not."""
     if not isinstance(path, (str, os.PathLike)) or not str(path):
         raise InvalidInputError.of(f"a folder is a path, got {shown(path)}", pointer="/folder")
-    absolute = Path(path).absolute()
+    return Path(path).absolute()
+
+
+def checked_folder(path: object) -> Path:
+    """Return the folder as an absolute path; it is made if it is missing, and must be fit for use."""
+    absolute = folder_path(path)
     try:
         with Folder.open(absolute):
             return absolute

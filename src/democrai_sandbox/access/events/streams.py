@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.policy import InvalidInputError
@@ -30,7 +31,7 @@ except ImportError as error:
     raise InvalidInputError.of(message, pointer="/type") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 _LONGEST_WAIT = 2.0
 _CONNECT_WITHIN = 1.0
@@ -202,3 +203,7 @@ def _checked_longest(longest: object) -> int:
         text = f"the stream keeps {_LEAST_KEPT} events or more, got {shown(longest)}"
         raise InvalidInputError.of(text, pointer="/longest")
     return longest
+
+
+CHECKS: Mapping[str, Callable[[object], Any]] = MappingProxyType({"url": _checked_url, "longest": _checked_longest})
+"""What reads each setting but the channel."""

@@ -31,13 +31,24 @@ LONGEST_TEXT = 1000
 def list_requests(connection: Connection, wanted: RequestFilter, page: Page) -> Listing:
     """List requests, those seen last first."""
     table = requests.c
-    query = select(*REQUEST_COLUMNS).where(*_common(requests, wanted))
+    query = select(*REQUEST_COLUMNS).where(*of_requests(requests, wanted))
     if wanted.states:
         query = query.where(table.state.in_([str(state) for state in wanted.states]))
+    return _page(connection, query, [table.last_seen, table.id], page, to_request)
+
+
+def of_requests(table: Any, wanted: RequestFilter) -> Iterator[ColumnElement[bool]]:
+    """Yield what a filter asks of the requests in a table, or in a selection of it; their state apart."""
+    yield from _common(table, wanted)
+    if wanted.subject_kind:
+        yield table.c.subject_kind == str(wanted.subject_kind)
     for name in ("user_id", "organization_id", "session_key"):
         if value := getattr(wanted, name):
-            query = query.where(table[name] == value)
-    return _page(connection, query, [table.last_seen, table.id], page, to_request)
+            yield table.c[name] == value
+    if wanted.newer_than is not None:
+        yield table.c.first_seen >= wanted.newer_than
+    if wanted.older_than is not None:
+        yield table.c.first_seen < wanted.older_than
 
 
 def list_decisions(connection: Connection, wanted: DecisionFilter, page: Page) -> Listing:
@@ -107,25 +118,31 @@ def _page(
     to_value: Callable[[Row[Any]], Any],
 ) -> Listing:
     """Return one page; a row more than wanted is read, to know whether there is a next one."""
-    if type(page.limit) is not int or not 1 <= page.limit <= LARGEST_PAGE:
-        message = f"a page has 1 to {LARGEST_PAGE} items, got {page.limit!r}"
-        raise InvalidInputError.of(message, pointer="/limit")
+    check_limit(page)
     place = str(order[-1])
     if page.after:
-        query = query.where(tuple_(*order) < tuple_(*_read_mark(page.after, place, order)))
+        query = query.where(tuple_(*order) < tuple_(*_literals(read_mark(page.after, place, order), order)))
     query = query.order_by(*(column.desc() for column in order)).limit(page.limit + 1)
     rows = connection.execute(query).all()
     shown = rows[: page.limit]
-    more = _write_mark(place, [shown[-1]._mapping[column] for column in order]) if len(rows) > page.limit else ""  # noqa: SLF001 - documented
+    more = write_mark(place, [shown[-1]._mapping[column] for column in order]) if len(rows) > page.limit else ""  # noqa: SLF001 - documented
     return Listing(tuple(map(to_value, shown)), more)
 
 
-def _write_mark(place: str, values: Sequence[Any]) -> str:
+def check_limit(page: Page) -> None:
+    """Refuse a page that is empty, or everything."""
+    if type(page.limit) is not int or not 1 <= page.limit <= LARGEST_PAGE:
+        message = f"a page has 1 to {LARGEST_PAGE} items, got {page.limit!r}"
+        raise InvalidInputError.of(message, pointer="/limit")
+
+
+def write_mark(place: str, values: Sequence[Any]) -> str:
+    """Return where a page ended; ``place`` names the list."""
     plain = [value if isinstance(value, int | str) else to_micros(value) for value in values]
     return base64.urlsafe_b64encode(json.dumps([place, *plain]).encode()).decode().rstrip("=")
 
 
-def _read_mark(text: str, place: str, order: Sequence[Column[Any]]) -> list[Any]:
+def read_mark(text: str, place: str, order: Sequence[Column[Any]]) -> list[Any]:
     """Return the values of the last item seen, or refuse what no page of this list gave out."""
     try:
         named, *plain = json.loads(base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True))
@@ -139,7 +156,11 @@ def _read_mark(text: str, place: str, order: Sequence[Column[Any]]) -> list[Any]
 
 def _typed(value: object, column: Column[Any]) -> Any:
     if isinstance(column.type, AnyText) and type(value) is str:
-        return literal(value, column.type)
+        return value
     if isinstance(column.type, AnyText) or type(value) is not int or not 0 <= value < 1 << 63:
         raise ValueError
-    return literal(from_micros(value) if isinstance(column.type, Moment) else value, column.type)
+    return from_micros(value) if isinstance(column.type, Moment) else value
+
+
+def _literals(values: Sequence[Any], order: Sequence[Column[Any]]) -> list[Any]:
+    return [literal(value, column.type) for value, column in zip(values, order, strict=True)]

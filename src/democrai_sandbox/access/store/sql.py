@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.access.values import Registered
 
-from . import asking, deciding, journal, paging, resuming
+from . import asking, deciding, grouping, journal, looking, paging, resuming
 from .journal import Entry, Ledger
 from .schema import check_schema, prepare_schema
 from .transactions import Database
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         Page,
         Request,
         RequestFilter,
+        RequestState,
         Resume,
     )
 
@@ -159,6 +160,45 @@ class SqlStore:
     def decisions(self, wanted: DecisionFilter, page: Page) -> Listing:
         """List decisions, the newest first."""
         return self._database.ask(partial(paging.list_decisions, wanted=wanted, page=page))
+
+    # ---- lookups
+
+    def queue(self, wanted: RequestFilter, page: Page) -> Listing:
+        """List groups of pending requests, by risk and then the newest first."""
+        return self._database.read(partial(grouping.list_queue, wanted=wanted, page=page))
+
+    def counts(self, wanted: RequestFilter) -> dict[RequestState, int]:
+        """Count requests by state."""
+        return self._database.ask(partial(grouping.count_states, wanted=wanted))
+
+    def pulse(self) -> tuple[int, int]:
+        """Return generation and audit sequence."""
+        return self._database.ask(looking.pulse)
+
+    def oldest_pending(self) -> datetime | None:
+        """Return since when the request waits that waits longest."""
+        return self._database.ask(looking.oldest_pending)
+
+    def decision_seconds(self, since: datetime, until: datetime | None = None) -> tuple[float, ...]:
+        """Return how long each request waited that was decided in a time."""
+        return self._database.ask(partial(looking.decision_seconds, since=since, until=until))
+
+    def audit_record(self, sequence: int) -> AuditRecord:
+        """Return one record of the audit."""
+        return self._database.ask(partial(looking.find_record, sequence=sequence))
+
+    def resume_of(self, request_id: str) -> Resume | None:
+        """Return the resumption of a request, if there is one."""
+        return self._database.ask(partial(looking.find_resume, request_id=request_id))
+
+    def waiting_for(self, access: AccessTuple) -> tuple[Request, ...]:
+        """Return the pending requests for a tuple."""
+        return self._database.ask(partial(looking.waiting_for, access=access))
+
+    def related(self, access: AccessTuple) -> tuple[Decision, ...]:
+        """Return the latest decisions about the same subject and kind of resource, then others' about this target."""
+        own = self._database.ask(partial(looking.of_same_subject, access=access))
+        return (*own, *self._database.ask(partial(looking.of_same_target, access=access)))
 
     # ---- audit
 

@@ -105,6 +105,34 @@ requests = Table(
         sqlite_where=text("state = 'pending' AND session_key <> ''"),
         postgresql_where=text("state = 'pending' AND session_key <> ''"),
     ),
+    Index(
+        "ix_access_requests_queue",
+        "operation",
+        "id",
+        sqlite_where=text("state = 'pending'"),
+        postgresql_where=text("state = 'pending'"),
+    ),
+    Index(
+        "ix_access_requests_group",
+        "state",
+        "digest",
+        "id",
+        sqlite_where=text("state = 'pending'"),
+        postgresql_where=text("state = 'pending'"),
+    ),
+    Index(
+        "ix_access_requests_waiting",
+        "state",
+        "first_seen",
+        sqlite_where=text("state = 'pending'"),
+        postgresql_where=text("state = 'pending'"),
+    ),
+    Index(
+        "ix_access_requests_decided",
+        "decided_at",
+        sqlite_where=text("decided_at IS NOT NULL"),
+        postgresql_where=text("decided_at IS NOT NULL"),
+    ),
     sqlite_strict=True,
 )
 
@@ -149,6 +177,7 @@ decisions = Table(
         postgresql_where=text("ended_at IS NULL"),
     ),
     Index("ix_access_decisions_created", "created_at", "id"),
+    Index("ix_access_decisions_subject", "subject_kind", "subject_name", "created_at", "id"),
     Index(
         "ix_access_decisions_session",
         "session_key",

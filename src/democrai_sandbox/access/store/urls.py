@@ -15,10 +15,11 @@ _DRIVERS = {SQLITE: SQLITE, POSTGRESQL: "postgresql+psycopg", "postgresql+psycop
 _POINTER = "/url"
 
 
-def parse_url(text: str, *, must_exist: bool = False) -> URL:
+def parse_url(text: str, *, must_exist: bool = False, needs_folder: bool = True) -> URL:
     """Return the URL with its driver, or refuse it. Its text is not repeated in the error: it may hold a password.
 
-    ``must_exist`` refuses a file that is not there; whether a server is there shows when it is asked.
+    ``must_exist`` refuses a file that is not there; whether a server is there shows when it is asked. Without
+    ``needs_folder`` the folder of the file may still have to be made.
     """
     try:
         url = make_url(text)
@@ -32,7 +33,12 @@ def parse_url(text: str, *, must_exist: bool = False) -> URL:
         guess = nearest(url.drivername, (SQLITE, POSTGRESQL))
         message = f"the database {url.drivername!r} is not supported; there are sqlite and postgresql"
         raise InvalidInputError.of(message, pointer=_POINTER, suggestion=guess)
-    return _checked_file(url, must_exist=must_exist) if driver == SQLITE else url.set(drivername=driver)
+    if driver != SQLITE:
+        return url.set(drivername=driver)
+    _check_file(url, must_exist=must_exist)
+    if needs_folder:
+        _check_folder(Path(str(url.database)).parent)
+    return url
 
 
 def shown_url(url: URL) -> str:
@@ -41,7 +47,7 @@ def shown_url(url: URL) -> str:
     return url.set(drivername=url.get_backend_name(), query=query).render_as_string(hide_password=True)
 
 
-def _checked_file(url: URL, *, must_exist: bool) -> URL:
+def _check_file(url: URL, *, must_exist: bool) -> None:
     if url.host or url.username or url.password or url.port:
         message = "a SQLite database is a file of this machine: three slashes and a path, four for an absolute one"
         raise InvalidInputError.of(message, pointer=_POINTER)
@@ -53,7 +59,8 @@ def _checked_file(url: URL, *, must_exist: bool) -> URL:
         )
     if must_exist and not Path(url.database).is_file():
         raise InvalidInputError.of(f"there is no database {url.database!r}", pointer=_POINTER)
-    if not Path(url.database).parent.is_dir():
-        message = f"there is no folder {str(Path(url.database).parent)!r} for the database"
-        raise InvalidInputError.of(message, pointer=_POINTER)
-    return url
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise InvalidInputError.of(f"there is no folder {str(folder)!r} for the database", pointer=_POINTER)

@@ -13,7 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { FIRST_SPARE = 64, NOT_STARTED = 127, SIGNALS = 64, CAPABILITY_WORDS = 2, HELPER_MILLISECONDS = 10000 };
+enum { FIRST_SPARE = 64, NOT_STARTED = 127, CAPABILITY_WORDS = 2, HELPER_MILLISECONDS = 10000 };
 /* Headers may be older than the kernel. */
 enum { CLOSE_RANGE = 436, CLOSE_RANGE_ON_EXEC = 1 << 2, LANDLOCK_ADD_RULE = 445, LANDLOCK_PATH_BENEATH = 1 };
 
@@ -206,7 +206,7 @@ static int apply_filter(Order *order)
 static int reset_signals(Order *order)
 {
     const uint64_t ordinary[8] = {0}, none = 0;
-    for (int number = 1; number <= SIGNALS; number++) {
+    for (int number = 1; number <= LAST_SIGNAL; number++) {
         if (order->ignored >> (number - 1) & 1) {
             syscall(SYS_rt_sigaction, number, ordinary, NULL, sizeof none); /* two cannot be ignored, nor set */
         }

@@ -48,8 +48,12 @@ static PyMethodDef methods[] = {
     {"set_parent_death_signal", native_set_parent_death_signal, METH_O, "Get this signal when the parent ends."},
     {"drop_capabilities", native_drop_capabilities, METH_O, "Give up every capability but those in the mask."},
     {"probe", native_probe, METH_O, "Make one harmless call of a fixed table; return 0 or its errno."},
-    {"spawn", WITH_KEYWORDS(native_spawn), METH_VARARGS | METH_KEYWORDS,
-     "Start a confined program; return its pid and its pidfd."},
+    {"receive", native_receive, METH_O, "Receive a packet: itself, lifeline, descriptors, sender, flags."},
+    {"tell", native_tell, METH_VARARGS, "Send a packet, with a descriptor unless that is -1, without waiting."},
+    {"hear", native_hear, METH_O, "Return the signal to pass on; 0 for none, -1 at the end."},
+    {"exit_code", native_exit_code, METH_O, "Return how a child ended, and leave the zombie; None while it runs."},
+    {"strangers", native_strangers, METH_VARARGS, "Return the children in a list of the kernel's that are not known."},
+    {"spawn", native_spawn, METH_VARARGS, "Carry out an order; return the pid and the pidfd of the program."},
     {NULL},
 };
 

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 enum { FILTER_INSTRUCTION = 8, FILTER_LONGEST = 4096 }; /* struct sock_filter, and BPF_MAXINSNS */
+enum { LAST_SIGNAL = 64 };
 
 /* --- system calls, also for the child of spawn ------------------------------------------------------------------- */
 
@@ -49,8 +50,14 @@ PyObject *native_drop_capabilities(PyObject *module, PyObject *value);
 
 PyObject *native_probe(PyObject *module, PyObject *value);
 
-/* spawn.c: spawn(argv, program, env, cwd, fds, *, rulesets, filter, cgroup, limits, keep_caps, umask, own_proc,
- * ignored) */
-PyObject *native_spawn(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *native_receive(PyObject *module, PyObject *link);
+PyObject *native_tell(PyObject *module, PyObject *args);
+PyObject *native_hear(PyObject *module, PyObject *lifeline);
+
+PyObject *native_exit_code(PyObject *module, PyObject *pidfd);
+PyObject *native_strangers(PyObject *module, PyObject *args);
+
+/* spawn.c: spawn(body, files, rulesets, null, mark, ignored) */
+PyObject *native_spawn(PyObject *module, PyObject *args);
 
 #endif

@@ -29,6 +29,11 @@ typedef struct {
     volatile int step, error; /* written by the child, read by its parent afterwards */
 } Order;
 
+/* order.c: reads the body of an order, a bytes object that has to stay; NULL, or what is wrong with it. Files are what
+ * came along, null is for streams that have none. There is room for one more limit. */
+const char *order_read(Order *order, PyObject *data, const int *files, Py_ssize_t file_count, int null);
+/* Gives back what reading has taken, also when it has failed. */
+void order_release(Order *order);
 /* The child, from its first instruction to the program; the argument is an Order. Never returns. */
 int spawn_child(void *data);
 /* Whether the last step was come to and did not fail. */

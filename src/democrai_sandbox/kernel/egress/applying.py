@@ -40,6 +40,8 @@ class Applying:
         """Keep the parts."""
         self.applied: Applied | None = None
         self.error: KernelLayerError | None = None
+        self.failures = 0
+        """How often it came to nothing, since the start."""
         """Why the last attempt failed; what was applied before it is in force still."""
         self._builder = builder
         self._file = file
@@ -59,6 +61,7 @@ class Applying:
                 self.applied = self._run(reason, force=force, pid=pid)
             except KernelLayerError as error:
                 self.error = error
+                self.failures += 1
                 self._flow("egress.failed", reason=reason, error=str(error))
                 raise
             self.error = None

@@ -168,6 +168,11 @@ class EgressControl:
 
     # ---- status ------------------------------------------------------------------------------------------------------
 
+    @property
+    def failures(self) -> int:
+        """How often the allowlist could not be applied, since the start."""
+        return self._applying.failures
+
     def status(self) -> ControlStatus:
         """Measure what is in force now."""
         return egress_status(self._facts())

@@ -58,13 +58,14 @@ def is_privileged() -> bool:
     return os.geteuid() == 0
 
 
-def no_way_up(why: str) -> HelperFailed:
+def no_way_up(why: str, way: Way = Way.SUDO) -> HelperFailed:
     """Return the error, with the command that prints what an administrator has to install."""
     interpreter = shlex.quote(sys.executable or "python3")
+    rule = "polkit" if way is Way.PKEXEC else "sudoers"
     return HelperFailed(
         f"the helper cannot be started with the privileges it needs: {why}",
         fix=f"let an administrator install what this prints: {interpreter} -m democrai_sandbox.kernel.helper.printing "
-        f"sudoers --user {shlex.quote(_user())} (or systemd in the place of sudoers)",
+        f"{rule} --user {shlex.quote(_user())} (or systemd in the place of {rule})",
         reason=NO_WAY_UP,
     )
 

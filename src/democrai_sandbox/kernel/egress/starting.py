@@ -272,7 +272,7 @@ class RunningHelper:
                 return refusal(answer)
         code = self._keeper.returncode if self._keeper is not None else 0
         if self.way in {Way.SUDO, Way.PKEXEC}:
-            return no_way_up(self._last_line or f"{self.way} ended with {code}")
+            return no_way_up(self._last_line or f"{self.way} ended with {code}", self.way)
         return HelperFailed(
             f"the helper ended with {code} before it answered: {self._last_line or 'it said nothing'}",
             fix="see what it wrote on its standard error",

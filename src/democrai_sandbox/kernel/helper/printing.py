@@ -1,16 +1,17 @@
-"""Prints what an operator installs so that the helper may be started: a rule for sudo, or a unit for systemd.
+"""Prints what an operator installs so that the helper may be started: a rule for sudo or polkit, or a systemd unit.
 
 ``python -m democrai_sandbox.kernel.helper.printing sudoers --user democrai``
+``python -m democrai_sandbox.kernel.helper.printing polkit --user democrai``
 ``python -m democrai_sandbox.kernel.helper.printing systemd``
 
-There is none for polkit: its actions name a program, not its arguments, and the program is the interpreter. ``pkexec``
-asks the person at the machine instead.
+Without a rule for polkit ``pkexec`` asks the person at the machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import getpass
+import json
 import os
 import pwd
 import re
@@ -33,6 +34,21 @@ _SUDOERS = """\
 # The interpreter, its standard library and the helper's folder must be root's and writable by nobody else:
 # whoever can change one of them is root with this rule. The command that prints this looks whether they are.
 {rule}
+"""
+_POLKIT = """\
+// Lets {user} start the privileged helper of democrai-sandbox as root by pkexec, unasked, and nothing else.
+// It belongs into a file of /etc/polkit-1/rules.d whose name ends in .rules, mode 0644; polkitd notices it by itself.
+// The interpreter, its standard library and the helper's folder must be root's and writable by nobody else:
+// whoever can change one of them is root with this rule. The command that prints this looks whether they are.
+polkit.addRule(function (action, subject) {{
+    if (action.id === "org.freedesktop.policykit.exec" &&
+        subject.user === {subject} &&
+        action.lookup("user") === "root" &&
+        action.lookup("program") === {program} &&
+        action.lookup("command_line").indexOf({front}) === 0) {{
+        return polkit.Result.YES;
+    }}
+}});
 """
 _SYSTEMD = """\
 # /etc/systemd/system/{unit}
@@ -77,6 +93,19 @@ def sudoers_rule(user: str, command: Sequence[str]) -> str:
     return f"{who} ALL=(root) NOPASSWD: {' '.join(words)} *"
 
 
+def polkit_rule(user: str, command: Sequence[str]) -> str:
+    """Return the rule that lets a user start the helper through ``pkexec`` without a question.
+
+    polkit is shown the words of the command joined by spaces. None of the front's has one, and the interpreter takes no
+    option with one, so that only these words, in this order, begin like that; the space at its end ends the script's.
+    """
+    odd = next((word for word in command if re.search(r"\s", word)), None)
+    if odd is not None:
+        raise ValueError(f"polkit could not tell where {odd!a} ends; install it at a path without spaces")
+    texts = {"subject": user, "program": command[0], "front": f"{' '.join(command)} "}
+    return _POLKIT.format(user=user, **{name: json.dumps(text) for name, text in texts.items()})
+
+
 def systemd_unit(command: Sequence[str], *, state: str, data: str, seconds: int) -> str:
     """Return a template unit of which one instance serves one process of the application."""
     return _SYSTEMD.format(
@@ -95,36 +124,41 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = _parser()
     arguments = parser.parse_args(words)
     command = helper_command()
-    if arguments.what == "sudoers":
-        try:
-            rule = sudoers_rule(arguments.user, command)
-        except ValueError as error:
-            parser.error(str(error))
-        text = _SUDOERS.format(user=arguments.user, rule=rule)
-    else:
-        folders = {"state": arguments.state_dir.rstrip("/"), "data": arguments.data_dir.rstrip("/")}
-        text = systemd_unit(command, **folders, seconds=arguments.refresh_seconds)
+    try:
+        text = _text(arguments, command)
+    except ValueError as error:
+        parser.error(str(error))
     found = weaknesses(command)
     if found:
         warnings = [f"WARNING: {weakness}" for weakness in found]
         warnings.append("WARNING: with this installed, that would be a way to become root; what follows is turned off")
-        text = "".join(f"# {line}\n" for line in [*warnings, *text.splitlines()])
+        mark = "//" if arguments.what == "polkit" else "#"
+        text = "".join(f"{mark} {line}\n" for line in [*warnings, *text.splitlines()])
         print("\n".join(warnings), file=sys.stderr)  # noqa: T201 - a command that prints
     print(text, end="")  # noqa: T201 - a command that prints
     return 1 if found else 0
 
 
+def _text(arguments: argparse.Namespace, command: Sequence[str]) -> str:
+    if arguments.what == "sudoers":
+        return _SUDOERS.format(user=arguments.user, rule=sudoers_rule(arguments.user, command))
+    if arguments.what == "polkit":
+        return polkit_rule(arguments.user, command)
+    folders = {"state": arguments.state_dir.rstrip("/"), "data": arguments.data_dir.rstrip("/")}
+    return systemd_unit(command, **folders, seconds=arguments.refresh_seconds)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="democrai-os-helper-printing", description=(__doc__ or "").partition("\n")[0])
     kinds = parser.add_subparsers(dest="what", required=True)
-    sudoers = kinds.add_parser("sudoers", help="the rule that lets a user start the helper through sudo")
-    sudoers.add_argument(
-        "--user",
-        type=_user,
-        default=None if os.geteuid() == 0 else getpass.getuser(),
-        required=os.geteuid() == 0,
-        help="to whom the application belongs",
-    )
+    for name, program in (("sudoers", "sudo"), ("polkit", "pkexec")):
+        kinds.add_parser(name, help=f"the rule that lets a user start the helper through {program}").add_argument(
+            "--user",
+            type=_user,
+            default=None if os.geteuid() == 0 else getpass.getuser(),
+            required=os.geteuid() == 0,
+            help="to whom the application belongs",
+        )
     systemd = kinds.add_parser("systemd", help="a unit that runs the helper for a service")
     systemd.add_argument("--state-dir", type=_folder, default="/run/democrai", help="the application's state_dir")
     systemd.add_argument("--data-dir", type=_folder, default="/var/lib/democrai", help="the application's data_dir")

@@ -13,10 +13,7 @@ import resource
 import signal
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    import _socket
+from typing import Any
 
 _FAREWELL_SECONDS = 10.0
 _PAUSE = 0.002
@@ -25,15 +22,6 @@ _CHASE_SECONDS = 0.05
 MARKING = 10
 """RLIMIT_LOCKS, of which the kernel has made no use since 2.4."""
 _LARGEST_MARK = (1 << 62) - 1
-_ONE_READ = 65536
-
-
-class Exit(NamedTuple):
-    """How a child ended."""
-
-    returncode: int
-    """Negative for a signal."""
-    timed_out: bool
 
 
 class Child:
@@ -41,7 +29,7 @@ class Child:
 
     __slots__ = ("deadline", "ended", "let_go", "lifeline", "mark", "pid", "pidfd", "timed_out")
 
-    def __init__(self, pid: int, pidfd: int, lifeline: _socket.socket, deadline: float | None, mark: int) -> None:
+    def __init__(self, pid: int, pidfd: int, lifeline: int, deadline: float | None, mark: int) -> None:
         """Take over its handle and its lifeline."""
         self.pid = pid
         self.mark = mark
@@ -64,28 +52,22 @@ class Child:
             with suppress(OSError):
                 os.kill(self.pid, number)
 
-    def exit(self) -> Exit | None:
-        """Return how it ended, and leave the zombie in place; None while it runs."""
-        found = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if found is None:
-            return None
-        code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
-        return Exit(code, self.timed_out)
-
     def reap(self) -> None:
         """Give the number back; only for one that has ended."""
         with suppress(ChildProcessError):
-            os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG)
+            os.waitpid(self.pid, os.WNOHANG)
         os.close(self.pidfd)
 
 
 class Children:
     """All of them, by their number."""
 
-    def __init__(self) -> None:
+    def __init__(self, native: Any) -> None:
         """Begin with none."""
         self.known: dict[int, Child] = {}
-        self._own = OwnChildren()
+        self._timed: dict[int, Child] = {}
+        """Those that run and whose time will be up."""
+        self._own = OwnChildren(native)
         most = resource.getrlimit(MARKING)[1]
         self._largest_mark = _LARGEST_MARK if most == resource.RLIM_INFINITY else min(most, _LARGEST_MARK)
 
@@ -97,6 +79,13 @@ class Children:
     def add(self, child: Child) -> None:
         """Take up one that was started."""
         self.known[child.pid] = child
+        if child.deadline is not None:
+            self._timed[child.pid] = child
+
+    def drop(self, child: Child) -> None:
+        """Know nothing of one any more."""
+        self.known.pop(child.pid, None)
+        self._timed.pop(child.pid, None)
 
     def new_mark(self) -> int:
         """Return the mark of the next child."""
@@ -105,6 +94,7 @@ class Children:
     def end(self, child: Child) -> bool:
         """Note that one has ended, and end what it left; tell whether some of that may still be there."""
         child.ended = True
+        self._timed.pop(child.pid, None)
         # Whatever it left has come to us with its end: where there is nothing, its group is empty as well.
         left = self.sweep()
         if left:
@@ -116,21 +106,21 @@ class Children:
 
     def forget(self, child: Child) -> None:
         """Give up one that has ended and that nobody asks about any more."""
-        del self.known[child.pid]
+        self.drop(child)
         child.reap()
 
     def next_deadline(self) -> float | None:
         """Return when the next one's time is up."""
-        times = [child.deadline for child in self.known.values() if child.deadline is not None and not child.ended]
-        return min(times, default=None)
+        if not self._timed:
+            return None
+        return min(child.deadline for child in self._timed.values() if child.deadline is not None)
 
     def end_late(self, now: float) -> None:
         """End those whose time is up."""
-        for child in self.known.values():
-            if child.deadline is not None and child.deadline <= now and not child.ended:
-                child.deadline = None
-                child.timed_out = True
-                child.signal(signal.SIGKILL)
+        for child in [child for child in self._timed.values() if child.deadline is not None and child.deadline <= now]:
+            del self._timed[child.pid]
+            child.timed_out = True
+            child.signal(signal.SIGKILL)
 
     def sweep(self) -> bool:
         """Wait for orphans that have ended, and end those that are of no child that runs; tell whether there were any.
@@ -139,8 +129,8 @@ class Children:
         """
         found = False
         running = None
-        for pid in self._own.numbers():
-            if pid in self.known or _has_ended(pid):
+        for pid in self._own.strangers(self.known):
+            if _has_ended(pid):
                 continue
             if running is None:
                 running = {child.mark for child in self.known.values() if not child.ended}
@@ -156,7 +146,7 @@ class Children:
         for child in self.known.values():
             child.signal(signal.SIGKILL)
         while _wait_for_any() and time.monotonic() < last:
-            for pid in self._own.numbers():
+            for pid in self._own.strangers({}):
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(_PAUSE)
@@ -165,26 +155,23 @@ class Children:
 class OwnChildren:
     """The direct children of this process, which has one thread. The list stays open: it is read at each end of one."""
 
-    def __init__(self) -> None:
+    def __init__(self, native: Any) -> None:
         """Open the list, where the kernel has one."""
+        self._native = native
         try:
             self._list = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             self._list = -1
 
-    def numbers(self) -> list[int]:
-        """Return their numbers."""
+    def strangers(self, known: dict[int, Any]) -> list[int]:
+        """Return the numbers of those that are not known."""
         if self._list < 0:
-            return [pid for pid in _processes() if _parent(pid) == os.getpid()]
-        parts = []
-        place = 0
+            return [pid for pid in _processes() if pid not in known and _parent(pid) == os.getpid()]
         try:
-            while part := os.pread(self._list, _ONE_READ, place):
-                parts.append(part)
-                place += len(part)
+            found: list[int] = self._native.strangers(self._list, known)
         except OSError:
             return []
-        return [int(number) for number in b"".join(parts).split()]
+        return found
 
 
 def _mark_of(pid: int) -> int | None:

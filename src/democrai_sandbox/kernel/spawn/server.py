@@ -6,7 +6,6 @@ number. Each request has to come from that process, by the kernel's word. The se
 
 from __future__ import annotations
 
-import array
 import errno
 import gc
 import importlib.machinery
@@ -37,19 +36,14 @@ def _load(name: str, path: Path) -> Any:
 
 
 if TYPE_CHECKING:
-    import _socket
-
-    from democrai_sandbox.kernel.landlock import building
-    from democrai_sandbox.kernel.spawn import children, packets, wire
+    from democrai_sandbox.kernel.spawn import children, packets, starts, wire
 else:
     wire = _load("wire", _HERE / "wire.py")
     packets = _load("packets", _HERE / "packets.py")
     children = _load("children", _HERE / "children.py")
-    building = _load("building", _HERE.parent / "landlock" / "building.py")
+    _load("building", _HERE.parent / "landlock" / "building.py")
+    starts = _load("starts", _HERE / "starts.py")
 
-# Plain numbers: every operation on the enumerations of the module is a call, and these are used for each request.
-_QUIET = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-_NO_WAIT = int(socket.MSG_DONTWAIT)
 _SWEEP_SOON = 0.05
 """After a child has ended that left something which goes on forking."""
 _SWEEP_LATER = 5.0
@@ -57,6 +51,7 @@ _SWEEP_LATER = 5.0
 _SPARE_DESCRIPTORS = 300
 """For one request with all the descriptors that can come with it, and our own."""
 _PER_CHILD = 2
+_READABLE = select.EPOLLIN
 
 
 def native_module() -> Any:
@@ -68,35 +63,24 @@ def native_module() -> Any:
     raise ImportError(f"the compiled part of the kernel layer is not in {_HERE.parent} for this interpreter")
 
 
-class FailedStepError(Exception):
-    """A step on the way to a confined program failed; nothing runs."""
-
-    def __init__(self, step: str, error: OSError) -> None:
-        """Keep what the application is told."""
-        super().__init__(step)
-        self.step = step
-        self.errno = error.errno or errno.EIO
-
-
 class Server:
     """The loop, and what it knows."""
 
     def __init__(self, native: Any, link: socket.socket, application: int) -> None:
         """Watch the link and the application; nothing is started yet."""
         self._native = native
-        self._link = link
+        self._link = link.fileno()
+        self._kept = link
         self._application = application
         self._watched = os.pidfd_open(application)
-        self._children = children.Children()
+        self._children = children.Children(native)
         self._by_descriptor: dict[int, children.Child] = {}
-        self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-        self._baseline: int | None = None
-        self._ignored = _ignored_signals()
+        self._starts = starts.Starts(native)
         self._started = self._refused = 0
         self._most = max(1, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_DESCRIPTORS) // _PER_CHILD)
         self._sweep_at: float | None = None
         self._events = select.epoll()
-        for descriptor in (link.fileno(), self._watched):
+        for descriptor in (self._link, self._watched):
             self._events.register(descriptor, select.EPOLLIN)
 
     def serve(self) -> None:
@@ -112,7 +96,7 @@ class Server:
         if self._watched in ready:
             return False
         for number in ready:
-            if number == self._link.fileno():
+            if number == self._link:
                 try:
                     self._serve_request()
                 except EOFError:
@@ -129,8 +113,10 @@ class Server:
         return True
 
     def _patience(self) -> float | None:
-        times = [moment for moment in (self._sweep_at, self._children.next_deadline()) if moment is not None]
-        return max(0.0, min(times) - time.monotonic()) if times else None
+        first = self._children.next_deadline()
+        if first is None or (self._sweep_at is not None and self._sweep_at < first):
+            first = self._sweep_at
+        return None if first is None else max(0.0, first - time.monotonic())
 
     def _sweep_within(self, seconds: float) -> None:
         moment = time.monotonic() + seconds
@@ -141,7 +127,7 @@ class Server:
 
     def _serve_request(self) -> None:
         try:
-            request = packets.Request(self._link)
+            request = packets.Request(self._native, self._link)
         except BlockingIOError:
             return
         except OSError as error:
@@ -149,38 +135,37 @@ class Server:
                 raise EOFError from error
             return
         try:
-            lifeline = request.take_lifeline()
-            if lifeline is None:
+            if request.lifeline < 0:
                 self._refused += 1
             else:
-                self._answer(request, lifeline)
+                self._answer(request, request.lifeline)
         finally:
             request.close()
 
-    def _answer(self, request: packets.Request, lifeline: _socket.socket) -> None:
+    def _answer(self, request: packets.Request, lifeline: int) -> None:
         """Do what is asked for and say what became of it; a child keeps the lifeline."""
         child = None
         try:
             body = request.body(self._application)
             if body.startswith(wire.ORDER):
-                child, answer = self._spawn(wire.parsed_order(body, len(request.files)), request.files, lifeline)
+                child, answer = self._spawn(body, request.files, lifeline)
             elif body.startswith(wire.JSON):
                 answer = wire.packed_answer(self._plain(wire.parsed_request(body)))
             else:
                 answer = self._refusal(error="bad request: neither an order nor another request")
         except wire.BadRequestError as error:
             answer = self._refusal(error=f"bad request: {error}")
-        except FailedStepError as error:
+        except starts.FailedStepError as error:
             answer = self._refusal(step=error.step, errno=error.errno)
         except Exception as error:  # noqa: BLE001 - one bad request must not take the server from all the others
             answer = self._refusal(error=f"{type(error).__name__}: {error}")
         if child is None:
             with suppress(OSError):
-                lifeline.send(answer, _QUIET)
-            lifeline.close()
+                self._native.tell(lifeline, answer, -1)
+            os.close(lifeline)
             return
         try:
-            lifeline.sendmsg([answer], [(*packets.RIGHTS, array.array("i", [child.pidfd]))], _QUIET)
+            self._native.tell(lifeline, answer, child.pidfd)
         except OSError:
             self._let_go(child)
 
@@ -193,10 +178,7 @@ class Server:
             return {"ok": True, **self._stats()}
         if members["action"] != "baseline":
             raise wire.BadRequestError(f"unknown action {members['action'][:40]!r}")
-        if self._baseline is not None:
-            raise wire.BadRequestError("the baseline was given before, and holds")
-        self._baseline, missing = self._ruleset(wire.plan_of(members.get("plan")))
-        return {"ok": True, "missing": missing}
+        return {"ok": True, "missing": self._starts.give_baseline(wire.plan_of(members.get("plan")))}
 
     def _stats(self) -> dict[str, Any]:
         running = self._children.running
@@ -207,42 +189,19 @@ class Server:
             "started": self._started,
             "refused": self._refused,
             "most": self._most,
-            "baseline": self._baseline is not None,
+            "baseline": bool(self._starts.baseline),
         }
 
     # --- children -----------------------------------------------------------------------------------------------------
 
-    def _spawn(
-        self, order: wire.Order[bytes], files: list[int], lifeline: _socket.socket
-    ) -> tuple[children.Child, bytes]:
+    def _spawn(self, body: bytes, files: list[int], lifeline: int) -> tuple[children.Child, bytes]:
         if len(self._children.known) >= self._most:
             raise wire.BadRequestError(f"there are {self._most} children; the limit of open files allows no more")
-        rulesets = [] if self._baseline is None else [self._baseline]
-        own, missing = (None, []) if order.plan is None else self._ruleset(order.plan)
+        wall_seconds, plan = wire.read_front(body)
         mark = self._children.new_mark()
-        try:
-            pid, pidfd = self._native.spawn(
-                order.argv,
-                order.program,
-                order.env,
-                order.cwd,
-                self._placed(order, files),
-                rulesets=rulesets if own is None else [*rulesets, own],
-                filter=order.filter,
-                cgroup=files[order.cgroup] if order.cgroup >= 0 else -1,
-                limits=[*order.limits, (children.MARKING, mark)],
-                keep_caps=order.keep_caps,
-                umask=order.umask,
-                own_proc=order.plan.own_proc & order.plan.fs if order.plan is not None else 0,
-                ignored=self._ignored,
-            )
-        except OSError as error:
-            raise FailedStepError((error.strerror or "").partition(":")[0], error) from error
-        finally:
-            if own is not None:
-                os.close(own)
+        pid, pidfd, missing = self._starts.start(body, files, plan, mark)
         self._started += 1
-        deadline = None if order.wall_seconds is None else time.monotonic() + order.wall_seconds
+        deadline = None if wall_seconds is None else time.monotonic() + wall_seconds
         child = children.Child(pid, pidfd, lifeline, deadline, mark)
         try:
             self._watch(child)
@@ -251,31 +210,18 @@ class Server:
             raise
         return child, wire.packed_start(pid, missing)
 
-    def _ruleset(self, plan: wire.LandlockPlan) -> tuple[int, list[str]]:
-        try:
-            return building.build(
-                self._native, plan.fs, plan.net, plan.scoped, plan.paths, plan.ports, exact=bool(plan.exact)
-            )
-        except OSError as error:
-            raise FailedStepError("landlock", error) from error
-
-    def _placed(self, order: wire.Order[bytes], files: list[int]) -> list[tuple[int, int]]:
-        """Return pairs of a descriptor of ours and the number it has in the child."""
-        streams = [(self._null if index < 0 else files[index], number) for number, index in enumerate(order.stdio)]
-        return streams + [(files[index], number) for index, number in order.pass_fds]
-
     def _watch(self, child: children.Child) -> None:
         self._children.add(child)
         self._sweep_within(_SWEEP_LATER)
-        for descriptor in (child.pidfd, child.lifeline.fileno()):
+        for descriptor in (child.pidfd, child.lifeline):
             self._by_descriptor[descriptor] = child
-            self._events.register(descriptor, select.EPOLLIN)
+            self._events.register(descriptor, _READABLE)
 
     def _abandon(self, child: children.Child) -> None:
         """End a child that cannot be watched; as an orphan it is waited for at the next sweep."""
         child.signal(signal.SIGKILL)
-        self._children.known.pop(child.pid, None)
-        for descriptor in (child.pidfd, child.lifeline.fileno()):
+        self._children.drop(child)
+        for descriptor in (child.pidfd, child.lifeline):
             self._by_descriptor.pop(descriptor, None)
             with suppress(OSError):
                 self._events.unregister(descriptor)
@@ -289,14 +235,14 @@ class Server:
         if descriptor != child.pidfd:
             self._serve_lifeline(child)
             return
-        end = child.exit()
-        if end is None:
+        code = self._native.exit_code(descriptor)
+        if code is None:
             return
         # Before anybody is told: whoever waits for its end takes it that nothing of it is left.
         left = self._children.end(child)
         with suppress(OSError):
-            child.lifeline.send(wire.STATUS.pack(*end), _QUIET)
-        self._unwatch(child.pidfd)
+            self._native.tell(child.lifeline, wire.STATUS.pack(code, child.timed_out), -1)
+        self._unwatch(descriptor)
         if left:
             self._sweep_within(_SWEEP_SOON)
         if child.let_go:
@@ -304,40 +250,28 @@ class Server:
 
     def _serve_lifeline(self, child: children.Child) -> None:
         """Pass a signal on, or see that the application has let go."""
-        try:
-            packet = child.lifeline.recv(2, _NO_WAIT)
-        except BlockingIOError:
-            return
-        except OSError:
-            packet = b""
-        if not packet:
+        number = self._native.hear(child.lifeline)
+        if number < 0:
             self._let_go(child)
-        elif (number := wire.signal_of(packet)) is not None:
+        elif number:
             child.signal(number)
 
     def _let_go(self, child: children.Child) -> None:
         """End what is left of a child; it is forgotten as soon as it has ended."""
-        self._unwatch(child.lifeline.fileno())
-        child.lifeline.close()
+        self._unwatch(child.lifeline)
+        os.close(child.lifeline)
+        child.lifeline = -1  # the number may soon be another's
         child.let_go = True
-        child.signal(signal.SIGKILL)
         if child.ended:
-            self._children.forget(child)
+            self._children.forget(child)  # what it left was ended with it, or is by the next sweep
+        else:
+            child.signal(signal.SIGKILL)
 
 
 def _ignore_signals() -> None:
     """Ignore what is for the application: it needs this process to end its children when the whole service stops."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
-
-
-def _ignored_signals() -> int:
-    """Return the signals that this process ignores, as the kernel has them; all where it does not say."""
-    with suppress(OSError), open("/proc/self/status", encoding="ascii", errors="replace") as status:  # noqa: PTH123
-        for line in status:
-            if line.startswith("SigIgn:"):
-                return int(line.split()[1], 16)
-    return (1 << 64) - 1
 
 
 def main() -> None:

@@ -1,0 +1,186 @@
+"""Reading for people: who may see what, and the lists of what waits, was decided and happened."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.errors import ExternalAccessAdminRequired, RequestUnknown
+from democrai_sandbox.policy import InvalidInputError, Subject
+
+from .likeness import alike_first
+from .values import AuditFilter, DecisionFilter, Effect, Page, RequestFilter, RequestState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from .identity import Caller
+    from .interface import Surroundings
+    from .node import AccessNode
+    from .values import AccessTuple, AuditRecord, Decision, Listing, Request, Resume
+
+_AT_ONCE = 500
+_LONGEST_ID = 100
+_MOST_SIMILAR = 10
+
+
+class Reading:
+    """Lists what there is for those who may decide; a requester sees what is their own."""
+
+    def __init__(self, node: AccessNode, surroundings: Surroundings, *, managers: Collection[Subject] = ()) -> None:
+        """``managers`` are the subjects whose guarded code may decide, for a caller who may: never about itself."""
+        self._node = node
+        self._surroundings = surroundings
+        self._managers = frozenset(managers)
+
+    # ---- lists -------------------------------------------------------------------------------------------------------
+
+    def pending_requests(self, wanted: RequestFilter | None = None, page: Page | None = None) -> Listing:
+        """List what waits for a decision, or whatever states the filter names."""
+        self._authorised(None)
+        narrowed = wanted or RequestFilter(states=(RequestState.PENDING,))
+        with self._surroundings.outside():
+            return self._node.store.requests(narrowed, page or Page())
+
+    def queue(self, wanted: RequestFilter | None = None, page: Page | None = None) -> Listing:
+        """List what waits in groups of the same tuple (``RequestGroup``): by risk, and then the newest first."""
+        self._authorised(None)
+        with self._surroundings.outside():
+            return self._node.store.queue(wanted or RequestFilter(), page or Page())
+
+    def counts(self, wanted: RequestFilter | None = None) -> dict[RequestState, int]:
+        """Count requests by state; of each state the latest ten thousand are looked at."""
+        self._authorised(None)
+        with self._surroundings.outside():
+            return self._node.store.counts(wanted or RequestFilter())
+
+    def own_requests(self, page: Page | None = None, *, states: tuple[RequestState, ...] = ()) -> Listing:
+        """List what was asked for on behalf of the caller, whoever that is."""
+        caller = self._present()
+        with self._surroundings.outside():
+            return self._node.store.requests(RequestFilter(states=states, user_id=caller.user_id), page or Page())
+
+    def approvals(self, wanted: DecisionFilter | None = None, page: Page | None = None) -> Listing:
+        """List approvals, those in force unless the filter says otherwise."""
+        return self._decisions(wanted, Effect.APPROVAL, page)
+
+    def denials(self, wanted: DecisionFilter | None = None, page: Page | None = None) -> Listing:
+        """List denials, those in force unless the filter says otherwise."""
+        return self._decisions(wanted, Effect.DENIAL, page)
+
+    def history(self, wanted: AuditFilter | None = None, page: Page | None = None) -> Listing:
+        """List what happened, the latest first."""
+        self._authorised(None)
+        with self._surroundings.outside():
+            return self._node.store.audit(wanted or AuditFilter(), page or Page())
+
+    # ---- one thing, and what belongs to it ---------------------------------------------------------------------------
+
+    def request(self, request_id: str) -> Request:
+        """Return one request; requesters may see their own, and for them there are no others."""
+        check_id(request_id, "request_id")
+        caller = self._present()
+        with self._surroundings.outside():
+            found = self._node.store.request(request_id)
+        if found.origin.user_id != caller.user_id and (caller.organization_id or not caller.may_decide):
+            raise RequestUnknown(f"there is no request {request_id}")
+        return found
+
+    def history_of(self, request_id: str) -> tuple[AuditRecord, ...]:
+        """Return what happened to a request, the latest first; the requester may see it too."""
+        self.request(request_id)
+        with self._surroundings.outside():
+            listing = self._node.store.audit(AuditFilter(request_id=request_id), Page(limit=_AT_ONCE))
+        return listing.items
+
+    def resume_of(self, request_id: str) -> Resume | None:
+        """Return what became of the action that a request was to go on with; None when it never came to that."""
+        self.request(request_id)
+        with self._surroundings.outside():
+            return self._node.store.resume_of(request_id)
+
+    def decision(self, decision_id: str) -> Decision:
+        """Return one decision."""
+        self._authorised(None)
+        check_id(decision_id, "decision_id")
+        with self._surroundings.outside():
+            return self._node.store.decision(decision_id)
+
+    def audit_record(self, sequence: int) -> AuditRecord:
+        """Return one record of the audit; raises ``AuditRecordUnknown``."""
+        self._authorised(None)
+        if type(sequence) is not int:
+            raise InvalidInputError.of("expected the number of a record", pointer="/sequence")
+        with self._surroundings.outside():
+            return self._node.store.audit_record(sequence)
+
+    def alike(self, request: Request) -> tuple[Request, ...]:
+        """Return other pending requests for the same, of other users and sessions; a hundred at most."""
+        self._authorised(None)
+        with self._surroundings.outside():
+            waiting = self._node.store.waiting_for(request.access)
+        return tuple(other for other in waiting if other.id != request.id)
+
+    def similar(self, access: AccessTuple) -> tuple[Decision, ...]:
+        """Return what was decided about like things: by this subject in the same place, by others about the same."""
+        self._authorised(None)
+        with self._surroundings.outside():
+            related = self._node.store.related(access)
+        return alike_first(access, related)[:_MOST_SIMILAR]
+
+    # ---- parts -------------------------------------------------------------------------------------------------------
+
+    def _decisions(self, wanted: DecisionFilter | None, effect: Effect, page: Page | None) -> Listing:
+        self._authorised(None)
+        narrowed = DecisionFilter(effect=effect) if wanted is None else _with_effect(wanted, effect)
+        with self._surroundings.outside():
+            return self._node.store.decisions(narrowed, page or Page())
+
+    def _present(self) -> Caller:
+        """Return the caller, whom the runtime must know; guarded code is only asked for if it may decide."""
+        guard = self._surroundings.guard()
+        if guard is not None and Subject(guard.subject_kind, guard.subject) not in self._managers:
+            # What is called by a manager is no manager either: the innermost subject counts.
+            raise ExternalAccessAdminRequired("guarded code does not decide, unless the host made it a manager")
+        caller = self._surroundings.caller()
+        if caller is None or not caller.user_id:
+            raise ExternalAccessAdminRequired("no runtime user is present")
+        return caller
+
+    def _authorised(self, about: Subject | None) -> Caller:
+        """Return the caller if it may decide about a subject, as the request context says, not the call."""
+        caller = self._present()
+        guard = self._surroundings.guard()
+        if guard is not None and about in (Subject(guard.subject_kind, guard.subject), *guard.subject_chain):
+            raise ExternalAccessAdminRequired(f"{about} does not decide about itself")
+        if caller.organization_id:
+            raise ExternalAccessAdminRequired("the user is scoped to an organization")
+        if not caller.may_decide:
+            raise ExternalAccessAdminRequired("the user has neither the super role nor the super access level")
+        return caller
+
+    def _each(self, listed: Callable[[Any, Page], Listing], wanted: object) -> Any:
+        """Yield every item of a list, read page by page."""
+        after = ""
+        while True:
+            listing = listed(wanted, Page(limit=_AT_ONCE, after=after))
+            yield from listing.items
+            if not listing.next:
+                return
+            after = listing.next
+
+    def _all(self, listed: Callable[[Any, Page], Listing], wanted: object) -> list[Any]:
+        with self._surroundings.outside():
+            return list(self._each(listed, wanted))
+
+
+def check_id(text: object, name: str) -> None:
+    """Refuse what cannot be an id."""
+    if type(text) is not str or len(text) > _LONGEST_ID:
+        raise InvalidInputError.of(f"expected an id of at most {_LONGEST_ID} characters", pointer=f"/{name}")
+
+
+def _with_effect(wanted: DecisionFilter, effect: Effect) -> DecisionFilter:
+    if wanted.effect not in (None, effect):
+        raise InvalidInputError.of(f"this lists every {effect}, not {wanted.effect}", pointer="/effect")
+    return replace(wanted, effect=effect)

@@ -1,0 +1,196 @@
+"""The queue: pending requests in groups of the same tuple, by risk and then the newest first; and how many there are.
+
+A page costs the same however many requests wait. Each operation is walked by an index, newest request first; a request
+counts for its group only if it is the newest of it; and only the groups of the page are added up.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import (
+    Connection,
+    Integer,
+    and_,
+    bindparam,
+    column,
+    func,
+    literal_column,
+    select,
+    union_all,
+)
+
+from democrai_sandbox.access.groups import MOST_USERS, RISKS, RequestGroup
+from democrai_sandbox.access.values import Listing, RequestFilter, RequestState
+from democrai_sandbox.policy import InvalidInputError, Operation
+
+from .paging import check_limit, of_requests, read_mark, write_mark
+from .rows import to_access
+from .tables import is_pending, requests
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import BindParameter, ColumnElement, Row, Select
+
+    from democrai_sandbox.access.values import Page
+
+MOST_COUNTED = 10_000
+"""What is more than that is not counted further: of the history only its latest part is looked at."""
+
+_PLACE = "queue"
+_RANK = column("rank", Integer)
+_MARK = (_RANK, requests.c.id)
+_SHOWN = ("id", "digest", "subject_kind", "subject_name", "resource_type", "operation", "target", "chain")
+_EVERYTHING = RequestFilter()
+_LAST = bindparam("last", type_=requests.c.id.type)
+_MOST = bindparam("most", type_=Integer)
+_DIGESTS: BindParameter[Any] = bindparam("digests", expanding=True)
+_REMEMBERED = 64
+
+
+def list_queue(connection: Connection, wanted: RequestFilter, page: Page) -> Listing:
+    """List groups of pending requests. A filter narrows the requests; groups are made of those that are left."""
+    check_limit(page)
+    if any(state != RequestState.PENDING for state in wanted.states):
+        raise InvalidInputError.of("the queue holds what is pending, and nothing else", pointer="/states")
+    narrowed = replace(wanted, states=())
+    rank, last = read_mark(page.after, _PLACE, _MARK) if page.after else (None, "")  # type: ignore[arg-type]  # typed too
+    query = _page(narrowed, rank)
+    rows = [] if query is None else connection.execute(query, {"last": last, "most": page.limit + 1}).all()
+    shown = rows[: page.limit]
+    more = write_mark(_PLACE, [shown[-1].rank, shown[-1].id]) if len(rows) > page.limit else ""
+    return Listing(tuple(_groups(connection, narrowed, shown)), more)
+
+
+def count_states(connection: Connection, wanted: RequestFilter) -> dict[RequestState, int]:
+    """Count the requests of each state, of the latest ``MOST_COUNTED`` of it; the filter's own states are left out."""
+    row = connection.execute(_counts(replace(wanted, states=())), {"most": MOST_COUNTED}).one()
+    return {state: int(getattr(row, state.value)) for state in RequestState}
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _counts(wanted: RequestFilter) -> Select[Any]:
+    return select(*(_count(state, wanted).scalar_subquery().label(state.value) for state in RequestState))
+
+
+# To put these statements together takes longer than to run them, and people mostly look at the same page.
+@lru_cache(maxsize=_REMEMBERED)
+def _page(wanted: RequestFilter, rank: int | None) -> Select[Any] | None:
+    """Return the statement for a page after an item of some rank; the first page is after none."""
+    operations = [operation for operation in Operation if wanted.operation in (None, operation)]
+    # What has more risk than the last item was all on earlier pages.
+    left = [operation for operation in operations if rank is None or RISKS[operation].rank <= rank]
+    if not left:
+        return None
+    merged = union_all(*(select(_heads(operation, wanted, rank).subquery()) for operation in left)).subquery()
+    return select(merged).order_by(merged.c.rank.desc(), merged.c.id.desc()).limit(_MOST)
+
+
+def _heads(operation: Operation, wanted: RequestFilter, rank: int | None) -> Select[Any]:
+    """Select the newest request of each group of one operation, as many as a page could show."""
+    own = RISKS[operation].rank
+    table = requests.c
+    # Written out, so that the index over pending requests is seen to serve; an operation is no text from outside.
+    query = (
+        select(*(table[name] for name in _SHOWN), literal_column(str(own), Integer).label("rank"))
+        .where(is_pending, table.operation == literal_column(f"'{operation.value}'"), *of_requests(requests, wanted))
+        .where(table.id == _newest(requests, wanted))
+        .order_by(table.id.desc())
+        .limit(_MOST)
+    )
+    return query.where(table.id < _LAST) if own == rank else query
+
+
+def _newest(head: Any, wanted: RequestFilter) -> Any:
+    others = requests.alias("others")
+    query = (
+        select(others.c.id)
+        .where(_pending(others), others.c.digest == head.c.digest, *of_requests(others, wanted))
+        .order_by(others.c.id.desc())
+        .limit(1)
+    )
+    return query.correlate(head).scalar_subquery()
+
+
+def _groups(connection: Connection, wanted: RequestFilter, heads: Sequence[Row[Any]]) -> list[RequestGroup]:
+    if not heads:
+        return []
+    digests = {"digests": [head.digest for head in heads]}
+    totals = {row.digest: row for row in connection.execute(_totals(wanted), digests)}
+    users: dict[str, list[str]] = {}
+    for row in connection.execute(_users(wanted), digests):
+        users.setdefault(row.digest, []).append(row.user_id)
+    return [_group(head, totals[head.digest], users.get(head.digest, ())) for head in heads]
+
+
+def _members(wanted: RequestFilter) -> ColumnElement[bool]:
+    return and_(is_pending, requests.c.digest.in_(_DIGESTS), *of_requests(requests, wanted))
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _totals(wanted: RequestFilter) -> Select[Any]:
+    table = requests.c
+    return (
+        select(
+            table.digest,
+            func.count().label("requests"),
+            func.sum(table["count"]).label("times"),
+            func.count(func.nullif(table.user_id, "").distinct()).label("users"),
+            func.count(func.nullif(table.session_key, "").distinct()).label("sessions"),
+            func.min(table.first_seen).label("first_seen"),
+            func.max(table.last_seen).label("last_seen"),
+        )
+        .where(_members(wanted))
+        .group_by(table.digest)
+    )
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _users(wanted: RequestFilter) -> Select[Any]:
+    """Select the users of each group who came last."""
+    table = requests.c
+    latest = (
+        select(table.digest, table.user_id, func.max(table.id).label("latest"))
+        .where(_members(wanted), table.user_id != "")
+        .group_by(table.digest, table.user_id)
+        .subquery()
+    )
+    place = func.row_number().over(partition_by=latest.c.digest, order_by=latest.c.latest.desc()).label("place")
+    placed = select(latest, place).subquery()
+    named = select(placed.c.digest, placed.c.user_id).where(placed.c.place <= MOST_USERS)
+    return named.order_by(placed.c.digest, placed.c.place)
+
+
+def _group(head: Row[Any], total: Row[Any], users: Sequence[str]) -> RequestGroup:
+    access = to_access(head)
+    return RequestGroup(
+        access=access,
+        newest_id=head.id,
+        requests=total.requests,
+        count=int(total.times),
+        users=tuple(users),
+        user_count=total.users,
+        session_count=total.sessions,
+        first_seen=total.first_seen,
+        last_seen=total.last_seen,
+        risk=RISKS[access.operation],
+        chain=tuple(json.loads(head.chain)),
+    )
+
+
+def _count(state: RequestState, wanted: RequestFilter) -> Select[Any]:
+    table = requests.c
+    latest = select(requests).where(table.state == literal_column(f"'{state.value}'"))
+    if wanted == _EVERYTHING:
+        return select(func.count()).select_from(latest.with_only_columns(table.id).limit(_MOST).subquery())
+    newest = latest.order_by(table.last_seen.desc(), table.id.desc()).limit(_MOST).subquery()
+    return select(func.count()).select_from(newest).where(*of_requests(newest, wanted))
+
+
+def _pending(table: Any) -> ColumnElement[bool]:
+    found: ColumnElement[bool] = table.c.state == literal_column(f"'{RequestState.PENDING.value}'")
+    return found

@@ -1,0 +1,159 @@
+"""What the host keeps: people, their sessions and tokens, failed sign-ins; and what the audit tells about them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0003"
+down_revision = "0002"
+branch_labels = None
+depends_on = None
+
+_KINDS = ("module", "task", "engine", "extractor", "mcp", "tool", "agent", "pipeline", "skill", "core")
+_RESOURCES = ("network", "filesystem", "system_dependency")
+_OPERATIONS = ("connect", "receive", "send", "read", "create", "modify", "delete", "execute")
+_DECIDED = ("approved_for_session", "approved", "denied", "revoked", "expired", "session_ended", "aged_out")
+_RESUMED = ("resume_attached", "resume_succeeded", "resume_failed")
+_BEFORE = ("requested", *_DECIDED, *_RESUMED, "check_failed")
+_SIGNED = ("signed_in", "sign_in_failed", "signed_out", "password_changed")
+_ACCOUNTS = tuple(f"account_{what}" for what in (*_SIGNED, "added", "changed", "token_made", "token_revoked"))
+_AFTER = (*_BEFORE, *_ACCOUNTS, "noted")
+_ABOUT = ("subject_kind", "subject_name", "resource_type", "operation", "target")
+_REST = ("request_id", '"before"', '"after"', "previous_hash", "hash")
+_AUDIT = ", ".join(("sequence", "at", "action", "actor", *_ABOUT, *_REST))
+
+
+def upgrade() -> None:
+    """Make the tables, and let the audit tell of people."""
+    _make_people()
+    _make_sessions()
+    _make_tokens()
+    _make_throttle()
+    _let_audit_tell(_AFTER)
+
+
+def downgrade() -> None:
+    """Remove them with all that was kept, and audit records that the version before does not know: the chain breaks."""
+    for name in ("throttle", "tokens", "sessions", "people"):
+        op.drop_table(f"host_{name}")
+    _let_audit_tell(_BEFORE)
+
+
+def _make_people() -> None:
+    _table(
+        "host_people",
+        sa.Column("id", sa.Text, primary_key=True),
+        *map(_text, ("password", "role", "access_level", "organization_id")),
+        *map(_number, ("created_at", "password_at")),
+        _number("disabled_at", nullable=True),
+    )
+
+
+def _make_sessions() -> None:
+    _table(
+        "host_sessions",
+        sa.Column("id", sa.Text, primary_key=True),
+        _hash("token_hash"),
+        _person(),
+        *map(_text, ("address", "user_agent")),
+        *map(_number, ("created_at", "last_seen", "confirmed_at")),
+    )
+    op.create_index("ix_host_sessions_person", "host_sessions", ["person_id", "created_at"])
+
+
+def _make_tokens() -> None:
+    _table(
+        "host_tokens",
+        sa.Column("id", sa.Text, primary_key=True),
+        _hash("secret_hash"),
+        _person(),
+        *map(_text, ("label", "scopes")),
+        _number("created_at"),
+        *(_number(name, nullable=True) for name in ("expires_at", "last_used", "ended_at")),
+    )
+    op.create_index("ix_host_tokens_person", "host_tokens", ["person_id", "created_at"])
+
+
+def _make_throttle() -> None:
+    _table(
+        "host_throttle",
+        sa.Column("key", sa.Text, primary_key=True),
+        sa.Column("failures", sa.Integer, nullable=False),
+        *map(_number, ("last_at", "forget_at")),
+    )
+    op.create_index("ix_host_throttle_forget", "host_throttle", ["forget_at"])
+
+
+def _let_audit_tell(actions: tuple[str, ...]) -> None:
+    """Exchange what the column ``action`` may hold. Rows with anything else go: only on the way down are there any."""
+    listed = ", ".join(f"'{action}'" for action in actions)
+    if op.get_context().dialect.name != "postgresql":
+        _rebuild_audit(actions, listed)
+        return
+    op.execute("ALTER TABLE access_audit DISABLE TRIGGER USER")
+    op.execute(f"DELETE FROM access_audit WHERE action NOT IN ({listed})")  # noqa: S608 - constants
+    op.execute("ALTER TABLE access_audit ENABLE TRIGGER USER")
+    op.drop_constraint("ck_action", "access_audit")
+    op.create_check_constraint("ck_action", "access_audit", f"action IN ({listed})")
+
+
+def _rebuild_audit(actions: tuple[str, ...], listed: str) -> None:
+    """SQLite changes no constraint: the rows move to a new table, which gets the index and the triggers of the old."""
+    _table(
+        "access_audit_new",
+        sa.Column("sequence", _big(), primary_key=True, autoincrement=False),
+        _number("at"),
+        *map(_text, ("action", "actor")),
+        *(
+            sa.Column(name, sa.Text)
+            for name in ("subject_kind", "subject_name", "resource_type", "operation", "target")
+        ),
+        *(_one_of(*about) for about in (("subject_kind", _KINDS), ("resource_type", _RESOURCES))),
+        _one_of("operation", _OPERATIONS),
+        *map(_text, ("request_id", "before", "after", "previous_hash", "hash")),
+        _one_of("action", actions),
+    )
+    op.execute(
+        f"INSERT INTO access_audit_new ({_AUDIT}) SELECT {_AUDIT} FROM access_audit "  # noqa: S608 - constants
+        f"WHERE action IN ({listed}) ORDER BY sequence"
+    )
+    op.drop_table("access_audit")
+    op.rename_table("access_audit_new", "access_audit")
+    op.create_index("ix_access_audit_request", "access_audit", ["request_id", "sequence"])
+    refuse = "BEGIN SELECT RAISE(ABORT, 'access_audit is append-only'); END"
+    op.execute(f"CREATE TRIGGER access_audit_no_update BEFORE UPDATE ON access_audit {refuse}")
+    op.execute(f"CREATE TRIGGER access_audit_no_delete BEFORE DELETE ON access_audit {refuse}")
+    taken = "EXISTS (SELECT 1 FROM access_audit WHERE sequence = NEW.sequence)"
+    op.execute(f"CREATE TRIGGER access_audit_no_replace BEFORE INSERT ON access_audit WHEN {taken} {refuse}")
+
+
+def _person() -> sa.Column[Any]:
+    return sa.Column("person_id", sa.Text, sa.ForeignKey("host_people.id"), nullable=False)
+
+
+def _hash(name: str) -> sa.Column[Any]:
+    return sa.Column(name, sa.Text, nullable=False, unique=True)
+
+
+def _big() -> Any:
+    return sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+
+def _number(name: str, *, nullable: bool = False) -> sa.Column[Any]:
+    return sa.Column(name, _big(), nullable=nullable)
+
+
+def _text(name: str) -> sa.Column[Any]:
+    return sa.Column(name, sa.Text, nullable=False)
+
+
+def _one_of(column: str, values: tuple[str, ...]) -> sa.CheckConstraint:
+    listed = ", ".join(f"'{value}'" for value in values)
+    return sa.CheckConstraint(f"{column} IN ({listed})", name=f"ck_{column}")
+
+
+def _table(name: str, *parts: Any) -> None:
+    op.create_table(name, *parts, sqlite_strict=True)

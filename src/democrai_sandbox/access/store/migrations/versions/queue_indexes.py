@@ -1,0 +1,35 @@
+"""Indexes for the queue of pending requests, and for what is shown beside a request."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0004"
+down_revision = "0003"
+branch_labels = None
+depends_on = None
+
+_PENDING = "state = 'pending'"
+# The state is one and the same in an index over pending requests. It is there for SQLite, which knows nothing of how
+# rows are spread, and takes the index for the better one that has more of the columns that are asked for.
+_INDEXES = (
+    ("ix_access_requests_queue", "access_requests", ["operation", "id"], _PENDING),
+    ("ix_access_requests_group", "access_requests", ["state", "digest", "id"], _PENDING),
+    ("ix_access_requests_waiting", "access_requests", ["state", "first_seen"], _PENDING),
+    ("ix_access_requests_decided", "access_requests", ["decided_at"], "decided_at IS NOT NULL"),
+    ("ix_access_decisions_subject", "access_decisions", ["subject_kind", "subject_name", "created_at", "id"], None),
+)
+
+
+def upgrade() -> None:
+    """Make them."""
+    for name, table, columns, where in _INDEXES:
+        condition = None if where is None else sa.text(where)
+        op.create_index(name, table, columns, sqlite_where=condition, postgresql_where=condition)
+
+
+def downgrade() -> None:
+    """Remove them."""
+    for name, table, _, _ in _INDEXES:
+        op.drop_index(name, table)

@@ -1,0 +1,65 @@
+"""The log on standard error: one line per record, as text for a person or as JSON for a collector."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+_OWN = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "color_message", "taskName"})
+"""What every record has; all else was given as ``extra``."""
+_QUIET = ("uvicorn", "sqlalchemy", "alembic", "asyncio", "httpx", "mcp")
+
+
+class Format(StrEnum):
+    """How a line looks."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def set_up_logging(wanted: str | None = None) -> None:
+    """Send the log of this process to standard error: as text to a terminal, as JSON elsewhere, or as it is wanted."""
+    form = Format(wanted) if wanted else Format.TEXT if sys.stderr.isatty() else Format.JSON
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Json() if form is Format.JSON else _Text())
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+class _Text(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
+        line = f"{at} {record.levelname.lower():<7} {visible(record.getMessage())}{_took(record)}"
+        if record.exc_info:
+            trace = self.formatException(record.exc_info).splitlines()
+            line = "\n".join((line, *(f"    {visible(part)}" for part in trace)))
+        return line
+
+
+class _Json(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {name: value for name, value in vars(record).items() if name not in _OWN}
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)  # only ASCII: no character of somebody else's changes how a line looks
+
+
+def visible(text: str) -> str:
+    """Return a text as one line in which nothing is hidden and nothing moves the cursor."""
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+
+
+def _took(record: logging.LogRecord) -> str:
+    spent = getattr(record, "milliseconds", None)
+    return "" if spent is None else f" {spent} ms"

@@ -1,0 +1,68 @@
+"""``democrai-sandbox serve``: the reference host, from its configuration to its last signal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.errors import HostRefused
+from democrai_sandbox.host.config.overlay import PREFIX
+
+from .logs import Format, set_up_logging
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def add_command(commands: Any) -> None:
+    """Make the command known."""
+    parser = commands.add_parser("serve", help="serve the console and the API")
+    parser.add_argument(
+        "--config", metavar="FILE", help="a YAML file; DEMOCRAI_CONFIG_FILE names one too, and defaults do without"
+    )
+    parser.add_argument(
+        "--log-format",
+        choices=tuple(Format),
+        help="lines of the log on standard error: text (the default on a terminal) or json",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until a signal."""
+    set_up_logging(options.log_format)
+    try:
+        from democrai_sandbox.console import server  # noqa: PLC0415 - the packages of the extra may be missing
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("democrai_sandbox"):
+            raise
+        raise HostRefused(
+            f"the package {error.name!r} is missing", fix="pip install 'democrai-sandbox[console]'"
+        ) from None
+    from democrai_sandbox.host import Sandbox  # noqa: PLC0415 - importing it arms the guard
+
+    sandbox = Sandbox.from_config(options.config, environ=_environment())
+    try:
+        # After the kernel layer, whose packet filter knows a socket by the cgroup it was made in.
+        listener = server.bind(sandbox.settings.server)
+    except BaseException:
+        sandbox.close()
+        raise
+
+    asyncio.run(server.serve(sandbox, listener, _say))
+    return 0
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment, and take the configuration out of it: it may hold a password, and modules see it."""
+    environ = dict(os.environ)
+    for name in environ:
+        if name.startswith(PREFIX):
+            del os.environ[name]
+    return environ
+
+
+def _say(line: str) -> None:
+    """Say something to whoever started this: on standard output, for a password has no place in a log."""
+    print(line, flush=True)  # noqa: T201 - a command's answer

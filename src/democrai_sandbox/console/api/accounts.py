@@ -1,0 +1,192 @@
+"""Whoever calls: who that is, and their own tokens and sessions. An application with its own users has none."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import Depends, Request
+from pydantic import BeforeValidator, Field
+
+from democrai_sandbox.console.visitors import Visitor, holder, sandbox_of, visitor_of
+from democrai_sandbox.errors import AccountUnknown, NotSignedIn
+from democrai_sandbox.host.scopes import Scope
+from democrai_sandbox.policy import InvalidInputError
+
+from .documenting import router, told
+from .schemas import Answer, Id, Order, Text
+
+if TYPE_CHECKING:
+    from democrai_sandbox.host.accounts import Accounts
+
+accounts = router("accounts")
+Manager = Annotated[Visitor, Depends(holder(Scope.ACCOUNTS_MANAGE))]
+_LONGEST_LIFETIME = 3650 * 86400
+
+
+class Me(Answer):
+    """Whoever calls."""
+
+    user_id: Text
+    name: Text
+    organization_id: Text
+    session_key: Text
+    role: Text
+    access_level: Text
+    may_decide: bool
+    scopes: list[str] | None
+    """Of the token; null for a person, who may what the role allows."""
+
+
+class Token(Answer):
+    """A machine's way in, without its secret."""
+
+    id: str
+    label: Text
+    scopes: Annotated[list[str], BeforeValidator(sorted)]
+    created_at: datetime
+    expires_at: datetime | None
+    last_used: datetime | None
+    ended_at: datetime | None
+
+
+class TokenList(Answer):
+    """Tokens, the newest first."""
+
+    items: list[Token]
+
+
+class NewToken(Order):
+    """A token to be made."""
+
+    label: str = Field(min_length=1, max_length=100)
+    scopes: list[str] = Field(min_length=1, max_length=len(Scope), description="None that the maker lacks.")
+    lifetime_seconds: int | None = Field(default=None, gt=0, le=_LONGEST_LIFETIME)
+
+
+class MadeToken(Answer):
+    """A token that was made; the secret is shown only here."""
+
+    token: Token
+    secret: str
+
+
+class Session(Answer):
+    """A sign-in that holds."""
+
+    id: str
+    address: Text
+    user_agent: Text
+    created_at: datetime
+    last_seen: datetime
+    is_present: bool
+    """Whether it is the one that this was asked by."""
+
+
+class SessionList(Answer):
+    """Sessions, the newest first."""
+
+    items: list[Session]
+
+
+class Ended(Answer):
+    """What was ended."""
+
+    ended: int
+
+
+@accounts.get("/me", **told(None))
+def show_me(request: Request) -> Me:
+    """Say who calls, and what that one may do; needs no scope."""
+    visitor = visitor_of(request)
+    if visitor is None:
+        raise NotSignedIn
+    caller, scopes = visitor.caller, visitor.identity.scopes
+    return Me(
+        user_id=caller.user_id,
+        name=visitor.name,
+        organization_id=caller.organization_id,
+        session_key=caller.session_key,
+        role=caller.role,
+        access_level=caller.access_level,
+        may_decide=visitor.may_decide,
+        scopes=None if scopes is None else sorted(scopes),
+    )
+
+
+@accounts.get("/tokens", **told(Scope.ACCOUNTS_MANAGE, 404))
+def list_tokens(request: Request, visitor: Manager) -> TokenList:
+    """List one's own tokens, with those that ended not long ago."""
+    return TokenList.model_validate({"items": _accounts(request).tokens_of(visitor.caller.user_id)})
+
+
+@accounts.post("/tokens", status_code=201, **told(Scope.ACCOUNTS_MANAGE, 404, 409, body=True))
+def create_token(request: Request, new: NewToken, visitor: Manager) -> MadeToken:
+    """Make a token; one that is made by a token has no scope that its maker lacks, and does not outlive it."""
+    known = _accounts(request)
+    lifetime = None if new.lifetime_seconds is None else timedelta(seconds=new.lifetime_seconds)
+    _check_lifetime(known, visitor, lifetime)
+    token, secret = known.create_token(
+        visitor.caller.user_id, new.label, new.scopes, lifetime, within=visitor.identity.scopes
+    )
+    return MadeToken(token=Token.model_validate(token), secret=secret)
+
+
+@accounts.delete("/tokens/{token_id}", **told(Scope.ACCOUNTS_MANAGE, 404))
+def revoke_token(request: Request, token_id: Id, visitor: Manager) -> Ended:
+    """End one of one's own tokens, and what was approved for it."""
+    who = visitor.caller.user_id
+    _accounts(request).revoke_token(token_id, who, owner=who)
+    return Ended(ended=1)
+
+
+@accounts.get("/sessions", **told(Scope.ACCOUNTS_MANAGE, 404))
+def list_sessions(request: Request, visitor: Manager) -> SessionList:
+    """List one's own sessions."""
+    present = visitor.identity.session_key
+    return SessionList(
+        items=[
+            Session(
+                id=session.id,
+                address=session.address,
+                user_agent=session.user_agent,
+                created_at=session.created_at,
+                last_seen=session.last_seen,
+                is_present=session.id == present,
+            )
+            for session in _accounts(request).sessions_of(visitor.caller.user_id)
+        ]
+    )
+
+
+@accounts.delete("/sessions", **told(Scope.ACCOUNTS_MANAGE, 404))
+def end_other_sessions(request: Request, visitor: Manager) -> Ended:
+    """End all of one's own sessions but the present one, and what was approved for them."""
+    who = visitor.caller.user_id
+    return Ended(ended=_accounts(request).end_all(who, visitor.identity.session_key, actor=who))
+
+
+@accounts.delete("/sessions/{session_id}", **told(Scope.ACCOUNTS_MANAGE, 404))
+def end_session(request: Request, session_id: Id, visitor: Manager) -> Ended:
+    """End one of one's own sessions, and what was approved for it."""
+    who = visitor.caller.user_id
+    _accounts(request).end_session(session_id, who, owner=who)
+    return Ended(ended=1)
+
+
+def _accounts(request: Request) -> Accounts:
+    found = sandbox_of(request).accounts
+    if found is None:
+        raise AccountUnknown("this application has its own users: there are no accounts here")
+    return found
+
+
+def _check_lifetime(known: Accounts, visitor: Visitor, lifetime: timedelta | None) -> None:
+    """Refuse a token that would go on when the one that makes it is over: expiry would mean nothing then."""
+    if visitor.identity.scopes is None:
+        return
+    own = (token for token in known.tokens_of(visitor.caller.user_id) if token.id == visitor.identity.session_key)
+    ends = next((token.expires_at for token in own), None)
+    if ends is not None and (lifetime is None or datetime.now(UTC) + lifetime > ends):
+        message = f"the token that makes this one ends at {ends.isoformat(timespec='seconds')}"
+        raise InvalidInputError.of(message, pointer="/lifetime_seconds")

@@ -1,0 +1,202 @@
+"""Deciding: one request, many at once, or what nobody has asked for yet; and taking a decision back."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from fastapi import Depends, Request
+from pydantic import Field
+
+from democrai_sandbox.access.values import Effect, RequestState
+from democrai_sandbox.console.problems import told as told_of
+from democrai_sandbox.console.visitors import Visitor, holder, require_fresh, sandbox_of
+from democrai_sandbox.errors import SandboxError
+from democrai_sandbox.host.scopes import Scope
+from democrai_sandbox.runtime.surroundings import serving
+
+from . import schemas
+from .documenting import router, told
+from .schemas import Answer, Id, Lifetime, Order, Reason, SubjectText, Text
+
+if TYPE_CHECKING:
+    from democrai_sandbox.access.administration import Administration
+    from democrai_sandbox.access.outcomes import Outcome
+
+deciding = router("decisions")
+Decider = Annotated[Visitor, Depends(holder(Scope.REQUESTS_DECIDE))]
+_DECIDES = told(Scope.REQUESTS_DECIDE, 404, 409, body=True)
+_MOST_AT_ONCE = 500
+_PREVIEW = {
+    "session": "would be approved until its session ends",
+    "permanent": "would be approved permanently",
+    "deny": "would be denied",
+}
+Target = Annotated[str, Field(min_length=1, max_length=8192)]
+
+
+class Verdict(Order):
+    """What is said about a request."""
+
+    target: Target | None = Field(
+        default=None, description="Something broader than what was asked for, that covers it; see `choices`."
+    )
+    reason: Reason = ""
+
+
+class PermanentVerdict(Verdict):
+    """What is said about a request for good, or for a time."""
+
+    lifetime_seconds: Lifetime | None = None
+
+
+class Bulk(Order):
+    """One verdict about many requests."""
+
+    request_ids: list[Id] = Field(min_length=1, max_length=_MOST_AT_ONCE)
+    act: Literal["session", "permanent", "deny"]
+    reason: Reason = ""
+    dry_run: bool = Field(default=False, description="Only tell what would become of each.")
+
+
+class BulkItem(Answer):
+    """What became of one request, or would."""
+
+    id: Text
+    done: bool
+    told: Text
+    """What happened, in words."""
+    code: str = ""
+    """Of the error, where there was one."""
+    decision: schemas.Decision | None = None
+
+
+class BulkResult(Answer):
+    """What became of each, in the order that was given."""
+
+    dry_run: bool
+    items: list[BulkItem]
+
+
+class Unasked(Order):
+    """A decision about what nobody has asked for yet."""
+
+    subject: SubjectText
+    resource_type: str = Field(max_length=100)
+    operation: str = Field(max_length=100)
+    target: Target
+    effect: Literal["approval", "denial"]
+    reason: Reason = ""
+    lifetime_seconds: Lifetime | None = None
+
+
+class Revocation(Order):
+    """Why a decision is taken back."""
+
+    reason: Reason = ""
+
+
+@deciding.post("/requests/decide", **_DECIDES)
+def decide_requests(request: Request, bulk: Bulk, visitor: Decider) -> BulkResult:
+    """Decide many requests, each by itself: one that cannot be decided stops no other. `dry_run` only previews."""
+    administration = sandbox_of(request).access.administration
+    with serving(visitor.caller):
+        if bulk.dry_run:
+            return BulkResult(
+                dry_run=True, items=[_previewed(administration, bulk, found) for found in bulk.request_ids]
+            )
+        if bulk.act == "permanent":
+            require_fresh(request, visitor)
+        decided = administration.decide_many(bulk.request_ids, bulk.act, reason=bulk.reason)
+    return BulkResult(dry_run=False, items=[_item(found, outcome) for found, outcome in decided])
+
+
+@deciding.post("/requests/{request_id}/approve-session", **_DECIDES)
+def approve_for_session(request: Request, request_id: Id, verdict: Verdict, visitor: Decider) -> schemas.Outcome:
+    """Approve a request until its session ends; without a session nothing is stored, and `skipped` says why."""
+    with serving(visitor.caller):
+        outcome = sandbox_of(request).access.administration.approve_for_session(
+            request_id, target=verdict.target, reason=verdict.reason
+        )
+    return schemas.Outcome.model_validate(outcome)
+
+
+@deciding.post("/requests/{request_id}/approve", **_DECIDES)
+def approve(request: Request, request_id: Id, verdict: PermanentVerdict, visitor: Decider) -> schemas.Outcome:
+    """Approve a request permanently, or for a time."""
+    require_fresh(request, visitor)
+    with serving(visitor.caller):
+        outcome = sandbox_of(request).access.administration.approve_permanently(
+            request_id, target=verdict.target, reason=verdict.reason, lifetime=_span(verdict.lifetime_seconds)
+        )
+    return schemas.Outcome.model_validate(outcome)
+
+
+@deciding.post("/requests/{request_id}/deny", **_DECIDES)
+def deny(request: Request, request_id: Id, verdict: Verdict, visitor: Decider) -> schemas.Outcome:
+    """Deny a request, until somebody revokes that or approves it."""
+    with serving(visitor.caller):
+        outcome = sandbox_of(request).access.administration.deny_external_access(
+            request_id, target=verdict.target, reason=verdict.reason
+        )
+    return schemas.Outcome.model_validate(outcome)
+
+
+@deciding.post("/decisions", status_code=201, **told(Scope.REQUESTS_DECIDE, 409, body=True))
+def decide_unasked(request: Request, unasked: Unasked, visitor: Decider) -> schemas.Outcome:
+    """Approve or deny permanently what nobody has asked for yet."""
+    if unasked.effect == "approval":
+        require_fresh(request, visitor)
+    with serving(visitor.caller):
+        outcome = sandbox_of(request).access.administration.decide_unasked(
+            schemas.subject_named(unasked.subject),
+            resource_type=unasked.resource_type,
+            operation=unasked.operation,
+            target=unasked.target,
+            effect=Effect(unasked.effect),
+            reason=unasked.reason,
+            lifetime=_span(unasked.lifetime_seconds),
+        )
+    return schemas.Outcome.model_validate(outcome)
+
+
+@deciding.post("/decisions/{decision_id}/revoke", **told(Scope.APPROVALS_REVOKE, 404, 409, body=True))
+def revoke(
+    request: Request,
+    decision_id: Id,
+    revocation: Revocation,
+    visitor: Annotated[Visitor, Depends(holder(Scope.APPROVALS_REVOKE))],
+) -> schemas.Decision:
+    """Take an approval or a denial back: what it was about is undecided again, on every node within moments."""
+    with serving(visitor.caller):
+        ended = sandbox_of(request).access.administration.revoke(decision_id, reason=revocation.reason)
+    return schemas.Decision.model_validate(ended)
+
+
+def _span(seconds: int | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
+
+
+def _item(request_id: str, outcome: Outcome | SandboxError) -> BulkItem:
+    if isinstance(outcome, SandboxError):
+        said = told_of(outcome)
+        return BulkItem(id=request_id, done=False, told=said.detail, code=said.code)
+    if outcome.decision is None:
+        return BulkItem(id=request_id, done=False, told=outcome.skipped, code="skipped")
+    decision = schemas.Decision.model_validate(outcome.decision)
+    return BulkItem(id=request_id, done=True, told="decided", decision=decision)
+
+
+def _previewed(administration: Administration, bulk: Bulk, request_id: str) -> BulkItem:
+    """Tell what would become of a request, as far as that can be known before."""
+    try:
+        found = administration.request(request_id)
+    except SandboxError as error:
+        return _item(request_id, error)
+    what = f"{found.access.subject} {found.access.operation} {found.access.target}"
+    if found.state is not RequestState.PENDING:
+        by = f" by {found.decided_by}" if found.decided_by else ""
+        return BulkItem(id=request_id, done=False, told=f"{what} is {found.state.value}{by} already", code="conflict")
+    if bulk.act == "session" and (not found.origin.session_key or found.session_ended):
+        return BulkItem(id=request_id, done=False, told=f"{what} has no session that goes on", code="skipped")
+    return BulkItem(id=request_id, done=True, told=f"{what} {_PREVIEW[bulk.act]}")

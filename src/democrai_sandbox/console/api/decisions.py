@@ -1,0 +1,75 @@
+"""Approvals and denials: those in force, and those that ended."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import Depends, Query, Request
+from pydantic import Field
+
+from democrai_sandbox.access import values  # noqa: TC001 - FastAPI reads the annotations
+from democrai_sandbox.access.values import DecisionFilter
+from democrai_sandbox.console.visitors import Visitor, holder, sandbox_of
+from democrai_sandbox.host.scopes import Scope
+from democrai_sandbox.policy import Operation, ResourceType  # noqa: TC001 - the same
+from democrai_sandbox.runtime.surroundings import serving
+
+from . import schemas
+from .documenting import router, told
+from .schemas import Id, Paging, SubjectText, subject_of
+
+decisions = router("decisions")
+Reader = Annotated[Visitor, Depends(holder(Scope.APPROVALS_READ))]
+
+
+class DecisionQuery(Paging):
+    """Which decisions; what is not given does not narrow."""
+
+    state: Literal["live", "ended", "any"] = "live"
+    scope: values.Scope | None = None
+    subject: SubjectText = ""
+    resource_type: ResourceType | None = None
+    operation: Operation | None = None
+    session: str = Field(default="", max_length=500)
+    text: str = Field(default="", max_length=1000, description="Part of the target, whatever its case.")
+
+    @property
+    def wanted(self) -> DecisionFilter:
+        """The filter, as the service takes it."""
+        return DecisionFilter(
+            scope=self.scope,
+            subject=subject_of(self.subject),
+            resource_type=self.resource_type,
+            operation=self.operation,
+            session_key=self.session,
+            text=self.text,
+            live={"live": True, "ended": False}.get(self.state),
+        )
+
+
+@decisions.get("/approvals", **told(Scope.APPROVALS_READ))
+def list_approvals(
+    request: Request, query: Annotated[DecisionQuery, Query()], visitor: Reader
+) -> schemas.Page[schemas.Decision]:
+    """List approvals, the newest first, with who gave them and when they were last used."""
+    with serving(visitor.caller):
+        found = sandbox_of(request).access.administration.approvals(query.wanted, query.page)
+    return schemas.Page[schemas.Decision].model_validate(found)
+
+
+@decisions.get("/denials", **told(Scope.APPROVALS_READ))
+def list_denials(
+    request: Request, query: Annotated[DecisionQuery, Query()], visitor: Reader
+) -> schemas.Page[schemas.Decision]:
+    """List denials, the newest first."""
+    with serving(visitor.caller):
+        found = sandbox_of(request).access.administration.denials(query.wanted, query.page)
+    return schemas.Page[schemas.Decision].model_validate(found)
+
+
+@decisions.get("/decisions/{decision_id}", **told(Scope.APPROVALS_READ, 404))
+def show_decision(request: Request, decision_id: Id, visitor: Reader) -> schemas.Decision:
+    """Show an approval or a denial, in force or not."""
+    with serving(visitor.caller):
+        found = sandbox_of(request).access.administration.decision(decision_id)
+    return schemas.Decision.model_validate(found)

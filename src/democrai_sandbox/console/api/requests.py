@@ -1,0 +1,166 @@
+"""Requests for access: listed, grouped as people decide them, and each with all that helps to decide it."""
+
+from __future__ import annotations
+
+from datetime import datetime  # noqa: TC003 - FastAPI reads the annotations
+from typing import Annotated
+
+from fastapi import Depends, Query, Request
+from pydantic import AwareDatetime, Field
+
+from democrai_sandbox.access.groups import Risk  # noqa: TC001 - the same
+from democrai_sandbox.access.values import RequestFilter, RequestState
+from democrai_sandbox.console.visitors import Visitor, holder, sandbox_of
+from democrai_sandbox.errors import ExternalAccessAdminRequired
+from democrai_sandbox.host.narrowing import choices
+from democrai_sandbox.host.scopes import Scope
+from democrai_sandbox.policy import Operation, ResourceType, SubjectKind  # noqa: TC001 - the same
+from democrai_sandbox.runtime.surroundings import serving
+
+from . import schemas
+from .documenting import router, told
+from .schemas import Answer, Id, Order, Paging, SubjectText, Text, subject_of
+
+requests = router("requests")
+Reader = Annotated[Visitor, Depends(holder(Scope.REQUESTS_READ))]
+
+
+class RequestQuery(Paging):
+    """Which requests; what is not given does not narrow."""
+
+    state: list[RequestState] = Field(default=[RequestState.PENDING], description="May be repeated.")
+    kind: SubjectKind | None = None
+    subject: SubjectText = ""
+    resource_type: ResourceType | None = None
+    operation: Operation | None = None
+    user: str = Field(default="", max_length=500)
+    organization: str = Field(default="", max_length=500)
+    session: str = Field(default="", max_length=500)
+    text: str = Field(default="", max_length=1000, description="Part of the target, whatever its case.")
+    newer_than: AwareDatetime | None = Field(default=None, description="First seen at this time or later.")
+    older_than: AwareDatetime | None = Field(default=None, description="First seen before this time.")
+
+    @property
+    def wanted(self) -> RequestFilter:
+        """The filter, as the service takes it."""
+        return RequestFilter(
+            states=tuple(self.state),
+            subject=subject_of(self.subject),
+            subject_kind=self.kind,
+            resource_type=self.resource_type,
+            operation=self.operation,
+            user_id=self.user,
+            organization_id=self.organization,
+            session_key=self.session,
+            text=self.text,
+            newer_than=self.newer_than,
+            older_than=self.older_than,
+        )
+
+    @property
+    def own_states(self) -> tuple[RequestState, ...]:
+        """The states, for somebody who sees only what is their own: no other filter is for them."""
+        if others := sorted(self.model_fields_set - {"state", "limit", "after"}):
+            raise ExternalAccessAdminRequired(f"your own requests are narrowed by state alone, not by {others[0]}")
+        return tuple(self.state)
+
+
+class RequestGroup(Answer):
+    """All pending requests for the same, whoever made them."""
+
+    access: schemas.Access
+    newest_id: str
+    requests: int
+    count: int
+    users: list[Text]
+    user_count: int
+    session_count: int
+    first_seen: datetime
+    last_seen: datetime
+    risk: Risk
+    chain: list[Text]
+
+
+class Choice(Answer):
+    """A target that a decision may be about: what was asked for, or more."""
+
+    target: Text
+    label: Text
+    words: Text
+    warnings: list[Text]
+    is_exact: bool
+
+
+class RequestDetail(Answer):
+    """A request, and what helps to decide it."""
+
+    request: schemas.AccessRequest
+    choices: list[Choice]
+    similar: list[schemas.Decision]
+    alike: list[schemas.AccessRequest]
+    history: list[schemas.AuditRecord]
+    resume: schemas.Resume | None
+
+
+class NewNote(Order):
+    """Something to be kept with a request."""
+
+    text: str = Field(min_length=1, max_length=2000)
+
+
+@requests.get("/requests", **told(Scope.REQUESTS_READ))
+def list_requests(
+    request: Request, query: Annotated[RequestQuery, Query()], visitor: Reader
+) -> schemas.Page[schemas.AccessRequest]:
+    """List requests, those seen last first; pending ones unless states are named. Others than deciders see theirs."""
+    administration = sandbox_of(request).access.administration
+    with serving(visitor.caller):
+        if visitor.may_decide:
+            found = administration.pending_requests(query.wanted, query.page)
+        else:
+            found = administration.own_requests(query.page, states=query.own_states)
+    return schemas.Page[schemas.AccessRequest].model_validate(found)
+
+
+@requests.get("/requests/queue", **told(Scope.REQUESTS_READ))
+def list_queue(
+    request: Request, query: Annotated[RequestQuery, Query()], visitor: Reader
+) -> schemas.Page[RequestGroup]:
+    """List what waits for a decision, one row for all who wait for the same, the riskiest first."""
+    with serving(visitor.caller):
+        found = sandbox_of(request).access.administration.queue(query.wanted, query.page)
+    return schemas.Page[RequestGroup].model_validate(found)
+
+
+@requests.get("/requests/{request_id}", **told(Scope.REQUESTS_READ, 404))
+def show_request(request: Request, request_id: Id, visitor: Reader) -> RequestDetail:
+    """Show a request, what to choose from, similar decisions, its history, and what became of its action.
+
+    Whoever made it may see it too, without what concerns others.
+    """
+    administration = sandbox_of(request).access.administration
+    with serving(visitor.caller):
+        found = administration.request(request_id)
+        return RequestDetail.model_validate(
+            {
+                "request": found,
+                "choices": choices(found.access),
+                "similar": administration.similar(found.access) if visitor.may_decide else (),
+                "alike": administration.alike(found) if visitor.may_decide else (),
+                "history": administration.history_of(found.id),
+                "resume": administration.resume_of(found.id),
+            }
+        )
+
+
+@requests.post("/requests/{request_id}/notes", status_code=201, **told(Scope.REQUESTS_DECIDE, 404, 409, body=True))
+def add_note(
+    request: Request,
+    request_id: Id,
+    note: NewNote,
+    visitor: Annotated[Visitor, Depends(holder(Scope.REQUESTS_DECIDE))],
+) -> schemas.AuditRecord:
+    """Keep a remark, or a question to whoever asked, with a request; it decides nothing."""
+    with serving(visitor.caller):
+        record = sandbox_of(request).access.administration.note(request_id, note.text)
+    return schemas.AuditRecord.model_validate(record)

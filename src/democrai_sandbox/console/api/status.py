@@ -1,0 +1,50 @@
+"""The state of every layer as it is measured, and why something would be allowed or not."""
+
+from __future__ import annotations
+
+from datetime import datetime  # noqa: TC003 - FastAPI reads the annotations
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+
+from democrai_sandbox.console.admitting import require_administrator
+from democrai_sandbox.console.visitors import Visitor, holder, sandbox_of
+from democrai_sandbox.host.reporting import Area, LineState, report
+from democrai_sandbox.host.scopes import Scope
+
+from .documenting import router, told
+from .schemas import Answer, Members, Text
+
+status = router("status")
+
+
+class StatusLine(Answer):
+    """One layer: what is true of it now, and what to do where that is less than it could be."""
+
+    name: str
+    title: str
+    area: Area
+    state: LineState
+    wanted: bool
+    summary: Text
+    fix: Text
+    details: Members
+
+
+class StatusReport(Answer):
+    """Every layer at one time."""
+
+    at: datetime
+    version: str
+    node: Text
+    pid: int
+    ok: bool
+    lines: list[StatusLine]
+    selftest: list[dict[str, Any]]
+
+
+@status.get("/status", **told(Scope.STATUS_READ))
+def show_status(request: Request, visitor: Annotated[Visitor, Depends(holder(Scope.STATUS_READ))]) -> StatusReport:
+    """Measure every layer: the guard, the database, events, the kernel's controls, extensions and workers."""
+    require_administrator(visitor)
+    return StatusReport.model_validate(report(sandbox_of(request)).as_dict())

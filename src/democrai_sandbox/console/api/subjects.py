@@ -1,0 +1,142 @@
+"""Subjects: what each declares, what was decided about it, and what it was seen to do."""
+
+from __future__ import annotations
+
+from datetime import datetime  # noqa: TC003 - FastAPI reads the annotations
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import Depends, Path, Request
+
+from democrai_sandbox.console.admitting import require_administrator
+from democrai_sandbox.console.visitors import Visitor, holder, sandbox_of
+from democrai_sandbox.host.scopes import Scope
+from democrai_sandbox.host.surveying import portrait, survey
+from democrai_sandbox.policy import Operation, ResourceType, Subject, SubjectKind
+from democrai_sandbox.runtime.surroundings import serving
+
+from . import schemas  # noqa: TC001 - the same
+from .documenting import router, told
+from .schemas import Answer, Named, Text
+
+if TYPE_CHECKING:
+    from democrai_sandbox.host.matching import Seen
+    from democrai_sandbox.host.surveying import Portrait
+
+subjects = router("subjects")
+Reader = Annotated[Visitor, Depends(holder(Scope.SUBJECTS_READ))]
+
+
+class SubjectCounts(Answer):
+    """The numbers of one subject."""
+
+    pending: int
+    requests: int
+    approvals: int
+    denials: int
+
+
+class SubjectEntry(Answer):
+    """A subject in the list of all."""
+
+    subject: Named
+    source: Text
+    declared: int
+    counts: SubjectCounts
+    is_broken: bool
+
+
+class SubjectList(Answer):
+    """All subjects that are known."""
+
+    items: list[SubjectEntry]
+
+
+class Rule(Answer):
+    """What a rule is about."""
+
+    resource_type: ResourceType
+    operation: Operation
+    target: Text
+
+
+class DeclaredRule(Answer):
+    """A rule of a manifest, and how often something was seen that it speaks of."""
+
+    rule: Rule
+    section: Text
+    line: int
+    is_observable: bool
+    times_seen: int
+
+
+class DecidedRule(Answer):
+    """A decision in force, and how often something was seen that it speaks of."""
+
+    decision: schemas.Decision
+    times_seen: int
+    is_unused: bool
+
+
+class Observation(Answer):
+    """Something that the subject did or tried since this process started, and what speaks of it."""
+
+    resource_type: Text
+    operation: Text
+    target: Text
+    result: Text
+    count: int
+    first: datetime
+    last: datetime
+    declared: Rule | None
+    decision_id: str
+
+
+class SubjectDetail(Answer):
+    """A subject in full."""
+
+    subject: Named
+    manifest_file: Text
+    inherits: bool
+    problems: list[Text]
+    declared: list[DeclaredRule]
+    approvals: list[DecidedRule]
+    denials: list[DecidedRule]
+    observed: list[Observation]
+    requests: list[schemas.AccessRequest]
+
+
+@subjects.get("/subjects", **told(Scope.SUBJECTS_READ))
+def list_subjects(request: Request, visitor: Reader) -> SubjectList:
+    """List all subjects that are known: extensions, MCP servers, tools, and whoever asked or was decided about."""
+    require_administrator(visitor)
+    return SubjectList.model_validate({"items": survey(sandbox_of(request))})
+
+
+@subjects.get("/subjects/{kind}/{name:path}", **told(Scope.SUBJECTS_READ, 404))
+def show_subject(
+    request: Request, kind: SubjectKind, name: Annotated[str, Path(min_length=1, max_length=300)], visitor: Reader
+) -> SubjectDetail:
+    """Show what a subject declares, what was decided about it, and what it was seen to do, side by side."""
+    with serving(visitor.caller):
+        found = portrait(sandbox_of(request), Subject(kind, name))
+    return SubjectDetail.model_validate(_shown(found))
+
+
+def _shown(found: Portrait) -> dict[str, Any]:
+    return {
+        "subject": found.subject,
+        "manifest_file": found.manifest_file,
+        "inherits": found.inherits,
+        "problems": found.problems,
+        "declared": found.declared,
+        "approvals": found.approvals,
+        "denials": found.denials,
+        "observed": [_observation(seen) for seen in found.observed],
+        "requests": found.requests,
+    }
+
+
+def _observation(seen: Seen) -> dict[str, Any]:
+    names = ("resource_type", "operation", "target", "result", "count", "first", "last")
+    facts = {name: getattr(seen.observed, name) for name in names}
+    return {**facts, "declared": seen.declared, "decision_id": "" if seen.decided is None else seen.decided.id}

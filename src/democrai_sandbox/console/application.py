@@ -1,0 +1,46 @@
+"""The web application: the API, the pages and the doors before them. The sandbox is started by whoever serves it."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI
+from starlette.staticfiles import StaticFiles
+
+from . import api, pages, problems, security
+
+if TYPE_CHECKING:
+    from democrai_sandbox.host.sandbox import Sandbox
+
+STATIC = Path(__file__).with_name("static")
+
+
+def create_app(sandbox: Sandbox) -> FastAPI:
+    """Return an application over a sandbox, to be served by itself or mounted below a path of another one.
+
+    It neither starts nor stops the sandbox.
+    """
+    app = FastAPI(
+        title="democrai-sandbox",
+        version=version("democrai-sandbox"),
+        openapi_url="/api/v1/openapi.json",
+        docs_url=None,  # both pages load scripts of others
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.sandbox = sandbox
+    for router in api.routers:
+        app.include_router(router, prefix="/api/v1")
+    for router in api.unversioned:
+        app.include_router(router, include_in_schema=False)
+    if sandbox.settings.console.enabled:
+        for router in pages.routers:
+            app.include_router(router, include_in_schema=False)
+        app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    api.document(app)
+    security.protect(app, sandbox)
+    problems.install(app)
+    security.dress(app, sandbox)
+    return app

@@ -1,0 +1,72 @@
+"""Whether this process answers, and whether it is fit to serve: for load balancers and process managers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel
+
+from democrai_sandbox.errors import SandboxError, SchemaOutdated
+from democrai_sandbox.kernel.states import ControlState
+from democrai_sandbox.kernel.status import HELPER
+
+from .plain import PlainResponse
+from .visitors import sandbox_of
+
+if TYPE_CHECKING:
+    from democrai_sandbox.host.sandbox import Sandbox
+
+health = APIRouter(tags=["health"], default_response_class=PlainResponse)
+_LATE_AFTER_POLLS = 5
+_LATE_AFTER = 5.0
+State = Literal["ok", "failed"]
+
+
+class Readiness(BaseModel):
+    """What was found. Anybody may ask, so names and states are all that is told; the status page has the reasons."""
+
+    ready: bool
+    checks: dict[str, State]
+
+
+@health.get("/health/live")
+async def live() -> dict[str, bool]:
+    """Answer at all: the event loop turns."""
+    return {"live": True}
+
+
+@health.get("/health/ready")
+def ready(request: Request) -> PlainResponse:
+    """Say whether requests should be sent here."""
+    found = readiness(sandbox_of(request))
+    return PlainResponse(found.model_dump(), status_code=200 if found.ready else 503)
+
+
+def readiness(sandbox: Sandbox) -> Readiness:
+    """Look at everything that answering needs. Asks the database, and a helper that is required: not on a loop."""
+    node = sandbox.access.node.status
+    late = max(_LATE_AFTER, _LATE_AFTER_POLLS * sandbox.settings.poll_seconds)
+    reachable, schema = _database(sandbox)
+    found = {
+        "store": reachable,
+        "schema": schema,
+        "snapshot": node.store_reachable and node.seconds_since_refresh <= late,
+        "events": node.bus_connected,
+        "runtime": sandbox.is_started and not sandbox.closing.is_set(),
+    }
+    if sandbox.settings.os.enabled and sandbox.settings.os.require:
+        found["helper"] = sandbox.kernel.status()[HELPER].state is ControlState.ACTIVE
+    checks: dict[str, State] = {name: "ok" if is_well else "failed" for name, is_well in found.items()}
+    return Readiness(ready=all(found.values()), checks=checks)
+
+
+def _database(sandbox: Sandbox) -> tuple[bool, bool]:
+    """Return whether the database answers, and whether it is what this version needs."""
+    try:
+        sandbox.access.store.check_schema()
+    except SchemaOutdated:
+        return True, False
+    except SandboxError:
+        return False, False
+    return True, True

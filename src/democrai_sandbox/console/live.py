@@ -1,0 +1,161 @@
+"""Telling open pages that something changed. They are told no more than that: what changed they ask for themselves."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing, suppress
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotations
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+
+from democrai_sandbox.errors import ExternalAccessCheckFailed, NotSignedIn
+
+from .visitors import person, sandbox_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+
+    from democrai_sandbox.host.sandbox import Sandbox
+
+MOST_LISTENERS = 1000
+POLL_SECONDS = 1.0
+HEARTBEAT_SECONDS = 15.0
+"""Between signs of life: proxies cut what is silent for long. The session is looked at again each time."""
+LONGEST_SECONDS = 900.0
+"""A stream ends after so long, and the browser opens another."""
+
+router = APIRouter()
+
+
+class TooManyListeners(Exception):  # noqa: N818 - it says what happened
+    """As many pages listen as may."""
+
+
+class Pulse:
+    """Looks once a second whether anything changed, for all who listen, and only while somebody does."""
+
+    def __init__(
+        self, read: Callable[[], tuple[int, int]], closing: asyncio.Event, *, seconds: float = POLL_SECONDS
+    ) -> None:
+        """``read`` is called on threads and may fail; ``closing`` ends every stream."""
+        self._read = read
+        self._closing = closing
+        self._seconds = seconds
+        self._latest: tuple[int, int] | None = None
+        self._listeners: set[asyncio.Event] = set()
+        self._poller: asyncio.Task[None] | None = None
+
+    @property
+    def listeners(self) -> int:
+        """How many listen now."""
+        return len(self._listeners)
+
+    def check_room(self) -> None:
+        """Raise when nobody else may listen."""
+        if len(self._listeners) >= MOST_LISTENERS:
+            raise TooManyListeners
+
+    async def changes(self, *, patience: float) -> AsyncGenerator[str]:
+        """Yield what the store was like last, then each change; an empty text after a while without one.
+
+        Whoever is slow gets the latest only: nothing piles up.
+        """
+        changed = asyncio.Event()
+        if self._latest is not None:
+            changed.set()
+        self._listeners.add(changed)
+        try:
+            if self._poller is None or self._poller.done():
+                self._poller = asyncio.create_task(self._poll())
+            while not self._closing.is_set():
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), patience)
+                said = changed.is_set() and self._latest is not None
+                changed.clear()
+                if not self._closing.is_set():
+                    yield as_text(self._latest) if said else ""
+        finally:
+            self._listeners.discard(changed)
+
+    async def _poll(self) -> None:
+        while self._listeners and not self._closing.is_set():
+            with suppress(ExternalAccessCheckFailed):  # the database is away: pages stay as they are
+                found = await asyncio.to_thread(self._read)
+                if found != self._latest:
+                    self._latest = found
+                    self._wake()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), self._seconds)
+        self._latest = None
+        self._wake()
+
+    def _wake(self) -> None:
+        for listener in self._listeners:
+            listener.set()
+
+
+def as_text(pulse: tuple[int, int] | None) -> str:
+    """Return a pulse as pages compare it."""
+    return "" if pulse is None else ".".join(map(str, pulse))
+
+
+def pulse_of(sandbox: Sandbox) -> str:
+    """Return the present pulse, for a page to start from."""
+    return as_text(sandbox.access.store.pulse())
+
+
+@router.get("/live")
+async def live(request: Request) -> Response:
+    """Stream the changes to a page of somebody who is signed in, for as long as they are."""
+    await run_in_threadpool(person, request)
+    pulse = _pulse(request)
+    try:
+        pulse.check_room()
+    except TooManyListeners:
+        return PlainTextResponse("too many pages listen", 503, {"Retry-After": "60"})
+    return StreamingResponse(
+        _events(request, pulse),
+        media_type="text/event-stream",
+        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+    )
+
+
+def _pulse(request: Request) -> Pulse:
+    """Return the one of this application."""
+    state = request.app.state
+    if getattr(state, "pulse", None) is None:
+        sandbox = sandbox_of(request)
+        state.pulse = Pulse(sandbox.access.store.pulse, sandbox.closing)
+    found: Pulse = state.pulse
+    return found
+
+
+async def _events(request: Request, pulse: Pulse) -> AsyncIterator[str]:
+    begun = looked = monotonic()
+    yield "retry: 5000\n\n"
+    async with aclosing(pulse.changes(patience=HEARTBEAT_SECONDS)) as changes:
+        async for change in changes:
+            now = monotonic()
+            if now - looked >= HEARTBEAT_SECONDS:
+                looked = now
+                if not await run_in_threadpool(_is_signed_in, request):
+                    yield "event: over\ndata: signed out\n\n"
+                    return
+            if now - begun >= LONGEST_SECONDS:
+                return
+            yield f"event: pulse\ndata: {change}\n\n" if change else ": still here\n\n"
+
+
+def _is_signed_in(request: Request) -> bool:
+    """Tell whether the session holds; one that cannot be looked up now is let be until the next look."""
+    try:
+        person(request)
+    except NotSignedIn:
+        return False
+    except ExternalAccessCheckFailed:
+        return True
+    return True

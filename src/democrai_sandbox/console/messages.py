@@ -1,0 +1,42 @@
+"""What a page says after an act: known codes in the address, so that nobody else's words get onto a page."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MESSAGES: Mapping[str, str] = MappingProxyType(
+    {
+        # requests and decisions
+        "approved_for_session": "Approved until that session ends.",
+        "approved": "Approved permanently.",
+        "denied": "Denied.",
+        "noted": "The note is kept with the request.",
+        "revoked": "Revoked. It is undecided again: asking for it makes a new request.",
+        "denial_removed": "The denial is removed. Asking for it makes a new request.",
+        "changed": "The denial is now a permanent approval.",
+        # people and sessions
+        "signed_in": "Signed in.",
+        "signed_out": "Signed out.",
+        "session_ended": "The session has ended.",
+        "sessions_ended": "All other sessions have ended.",
+        "password_changed": "The password is changed.",
+        "person_created": "The person can sign in now.",
+        "person_disabled": "The person is shut out; their sessions have ended.",
+        "person_enabled": "The person can sign in again.",
+        "person_changed": "The person is changed.",
+        "token_revoked": "The token is revoked.",
+        # extensions and tasks
+        "task_started": "The task is started.",
+        "task_retried": "The task is queued again.",
+        "task_cancelled": "The task is cancelled.",
+        "install_started": "The installation is running.",
+        "verified": "The chain was checked.",
+        "self_test_done": "The self-test has run.",
+        "decided": "Decided.",
+    }
+)
+"""By the code that an address carries as ``done``."""

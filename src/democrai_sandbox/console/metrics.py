@@ -1,0 +1,162 @@
+"""Numbers for Prometheus, gathered when they are asked for."""
+
+from __future__ import annotations
+
+import platform
+import threading
+from collections import Counter
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from sqlalchemy import func, select
+
+from democrai_sandbox import __version__
+from democrai_sandbox.access.node import utc_now
+from democrai_sandbox.access.values import RequestFilter, RequestState
+from democrai_sandbox.errors import ExternalAccessCheckFailed
+from democrai_sandbox.host.inventory import installed_runtime
+from democrai_sandbox.host.scopes import Scope
+from democrai_sandbox.runtime.store import TaskState
+from democrai_sandbox.runtime.store.tables import tasks
+
+from .admitting import require_administrator
+from .visitors import Visitor, holder, sandbox_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client.metrics_core import Metric
+    from sqlalchemy import Connection
+
+    from democrai_sandbox.host.sandbox import Sandbox
+
+metrics = APIRouter(tags=["metrics"])
+_BUCKETS = (10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 86400.0, 7 * 86400.0)
+_STARTED = utc_now()
+_SETTLED = timedelta(seconds=2)
+"""How old a decision is when it is counted: one that another node makes now may not be visible yet."""
+
+
+@metrics.get("/metrics")
+def show_metrics(request: Request, visitor: Annotated[Visitor, Depends(holder(Scope.STATUS_READ))]) -> Response:
+    """Give the numbers to an administrator, or to a token of one."""
+    require_administrator(visitor)
+    state = request.app.state
+    if not hasattr(state, "metrics"):
+        state.metrics = Metrics(sandbox_of(request))
+    return Response(state.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+
+class Metrics:
+    """The numbers of one sandbox. What the database has is the same on every node that shares it."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        """Count decisions from the start of this process on."""
+        self._sandbox = sandbox
+        self._lock = threading.Lock()
+        self._registry = CollectorRegistry()
+        self._waits = Histogram(
+            "democrai_decision_seconds",
+            "How long requests waited until somebody decided, since this process started.",
+            registry=self._registry,
+            buckets=_BUCKETS,
+        )
+        self._counted = _STARTED
+        self._registry.register(self)
+
+    def text(self) -> bytes:
+        """Return all numbers as Prometheus reads them."""
+        with self._lock:
+            self._count_waits()
+            return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the numbers that are asked for anew each time. A store that is away has none, and says so."""
+        yield from self._own()
+        try:
+            stored = tuple(self._stored())
+        except ExternalAccessCheckFailed:
+            stored = ()
+        yield _gauge("democrai_store_reachable", "1 while the database answers.", int(bool(stored)))
+        yield from stored
+
+    def _own(self) -> Iterator[Metric]:
+        sandbox, node = self._sandbox, self._sandbox.access.node.status
+        build = InfoMetricFamily("democrai_build", "What runs here.")
+        build.add_metric((), {"version": __version__, "python": platform.python_version(), "node": node.node})
+        yield build
+        yield _labelled(
+            CounterMetricFamily("democrai_checks", "Checks by the layer that answered.", labels=("layer", "result")),
+            checks(sandbox),
+        )
+        yield _gauge("democrai_refresh_lag_seconds", "Since decisions were last read.", node.seconds_since_refresh)
+        yield _gauge("democrai_events_connected", "1 while events of other nodes get here.", int(node.bus_connected))
+        failures = CounterMetricFamily("democrai_helper_failures", "Times the allowlist could not be applied.")
+        failures.add_metric((), 0 if sandbox.kernel.egress is None else sandbox.kernel.egress.failures)
+        yield failures
+        yield _labelled(
+            GaugeMetricFamily("democrai_extensions", "Extensions by state.", labels=("kind", "state")),
+            _extensions(sandbox),
+        )
+
+    def _stored(self) -> Iterator[Metric]:
+        store = self._sandbox.access.store
+        waiting = store.counts(RequestFilter(states=(RequestState.PENDING,))).get(RequestState.PENDING, 0)
+        yield _gauge("democrai_pending_requests", "Requests that wait; counted up to 10,000.", waiting)
+        since = store.oldest_pending()
+        age = 0.0 if since is None else max(0.0, (utc_now() - since).total_seconds())
+        yield _gauge("democrai_pending_oldest_seconds", "How long the one waits that waits longest; 0 for none.", age)
+        states: dict[tuple[str, ...], int] = {(state.value,): 0 for state in TaskState}
+        yield _labelled(
+            GaugeMetricFamily("democrai_tasks", "Tasks that are kept, by state.", labels=("state",)),
+            {**states, **store.database.read(_tasks)},
+        )
+
+    def _count_waits(self) -> None:
+        """Count the decisions since the last time; what a store that is away hides is counted when it is back."""
+        until = utc_now() - _SETTLED
+        try:
+            waits = self._sandbox.access.store.decision_seconds(self._counted, until)
+        except ExternalAccessCheckFailed:
+            return
+        self._counted = until
+        for seconds in waits:
+            self._waits.observe(seconds)
+
+
+def checks(sandbox: Sandbox) -> dict[tuple[str, ...], int]:
+    """Return how many checks each layer answered, and how."""
+    seen: Counter[tuple[str, ...]] = Counter()
+    for (layer, result), number in sandbox.observations.totals().items():
+        seen[layer, result] += number
+    for code, number in sandbox.access.service.answers().items():
+        seen["approvals", code] += number
+    return dict(seen)
+
+
+def _extensions(sandbox: Sandbox) -> dict[tuple[str, ...], int]:
+    found: Counter[tuple[str, ...]] = Counter()
+    for extension in sandbox.runtime.extensions:
+        runtime = installed_runtime(sandbox, extension.kind)
+        state = "ok" if runtime is None or extension.is_broken else runtime.status(extension.name).state.value
+        found[extension.kind.value, "broken" if extension.is_broken else state] += 1
+    return dict(found)
+
+
+def _tasks(connection: Connection) -> dict[tuple[str, ...], int]:
+    counted = select(tasks.c.state, func.count()).group_by(tasks.c.state)
+    return {(state,): number for state, number in connection.execute(counted)}
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _labelled(family: CounterMetricFamily | GaugeMetricFamily, numbers: dict[tuple[str, ...], int]) -> Metric:
+    for labels, number in numbers.items():
+        family.add_metric(labels, number)
+    return family

@@ -1,0 +1,172 @@
+"""One's own account: the password, the sessions that hold, and tokens for machines."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Form, Request
+from starlette.responses import RedirectResponse, Response
+
+from democrai_sandbox.console.rendering import redirect, render
+from democrai_sandbox.console.returning import safe_next
+from democrai_sandbox.console.visitors import own_path, require_fresh
+from democrai_sandbox.errors import SignInRefused, SignInThrottled
+from democrai_sandbox.host.scopes import Scope
+from democrai_sandbox.policy import InvalidInputError
+
+from .admitting import Somebody  # noqa: TC001 - FastAPI reads the annotations
+from .login import Field, OwnAccounts, forget_cookie, wait_words
+
+if TYPE_CHECKING:
+    from democrai_sandbox.console.visitors import Visitor
+    from democrai_sandbox.host.accounts import Accounts
+
+router = APIRouter()
+_LIFETIMES = (("7", "7 days"), ("30", "30 days"), ("90", "90 days"), ("365", "a year"), ("", "until it is revoked"))
+_DAYS = frozenset(days for days, _ in _LIFETIMES)
+_SCOPES = (
+    (Scope.REQUESTS_READ, "see requests"),
+    (Scope.REQUESTS_DECIDE, "approve and deny requests"),
+    (Scope.APPROVALS_READ, "see approvals and denials"),
+    (Scope.APPROVALS_REVOKE, "revoke approvals and denials"),
+    (Scope.SUBJECTS_READ, "see subjects, extensions and explanations"),
+    (Scope.MODULES_RUN, "run renders, actions and commands, and start tasks"),
+    (Scope.TASKS_READ, "see tasks"),
+    (Scope.TASKS_CANCEL, "cancel tasks"),
+    (Scope.AUDIT_READ, "read the audit"),
+    (Scope.STATUS_READ, "see status and metrics"),
+    (Scope.ACCOUNTS_MANAGE, "list and end sessions, make and revoke tokens"),
+)
+
+
+@router.get("/account")
+def show_account(request: Request, visitor: Somebody, accounts: OwnAccounts) -> Response:
+    """Show who is signed in, from where, and with which tokens."""
+    return _page(request, visitor, accounts)
+
+
+@router.post("/account/password")
+def change_password(
+    request: Request,
+    visitor: Somebody,
+    accounts: OwnAccounts,
+    *,
+    current: Field = "",
+    password: Field = "",
+    again: Field = "",
+) -> Response:
+    """Exchange the password, and end all other sessions."""
+    if password != again:
+        return _page(request, visitor, accounts, 422, again="The two are not the same.")
+    try:
+        accounts.change_password(visitor.identity.session_key, current, password)
+    except InvalidInputError as error:
+        return _page(request, visitor, accounts, 422, password=f"Not taken: {error.problems[0].message}.")
+    except SignInRefused:
+        return _page(request, visitor, accounts, 422, current="This is not your password.")
+    except SignInThrottled as error:
+        return _page(request, visitor, accounts, 429, current=f"Try again in {wait_words(error.retry_after)}.")
+    return redirect(request, "/account", done="password_changed")
+
+
+@router.post("/account/sessions/end-others")
+def end_others(request: Request, visitor: Somebody, accounts: OwnAccounts) -> Response:
+    """End all sessions but this one."""
+    accounts.end_all(visitor.caller.user_id, visitor.identity.session_key)
+    return redirect(request, "/account", done="sessions_ended")
+
+
+@router.post("/account/sessions/end-all")
+def end_all(request: Request, visitor: Somebody, accounts: OwnAccounts) -> Response:
+    """Sign out everywhere, here too."""
+    accounts.end_all(visitor.caller.user_id)
+    answer = redirect(request, "/login", done="signed_out")
+    forget_cookie(request, accounts, answer)
+    return answer
+
+
+@router.post("/account/sessions/{session_id}/end")
+def end_one(request: Request, session_id: str, visitor: Somebody, accounts: OwnAccounts) -> Response:
+    """End one of one's own sessions."""
+    who = visitor.caller.user_id
+    accounts.end_session(session_id, who, owner=who)
+    return redirect(request, "/account", done="session_ended")
+
+
+@router.post("/account/tokens")
+def make_token(
+    request: Request,
+    visitor: Somebody,
+    accounts: OwnAccounts,
+    *,
+    label: Field = "",
+    days: Field = "",
+    scopes: Annotated[list[str] | None, Form(max_length=len(Scope))] = None,
+) -> Response:
+    """Make a token, and show its secret once."""
+    require_fresh(request, visitor, back=own_path(request, "/account"))
+    if days not in _DAYS:
+        return _page(request, visitor, accounts, 422, days="Choose one of these.")
+    lifetime = timedelta(days=int(days)) if days else None
+    try:
+        token, secret = accounts.create_token(visitor.caller.user_id, label, scopes or (), lifetime)
+    except InvalidInputError as error:
+        wrong = {problem.pointer.split("/")[1]: f"Not taken: {problem.message}." for problem in error.problems}
+        return _page(request, visitor, accounts, 422, **wrong)
+    about = f"The secret of the token {token.label}"
+    once: dict[str, Any] = {"title": "New token", "about": about, "secret": secret, "back": "/account"}
+    return render(request, "secret.html", visitor=visitor, **once)
+
+
+@router.post("/account/tokens/{token_id}/revoke")
+def revoke_token(request: Request, token_id: str, visitor: Somebody, accounts: OwnAccounts) -> Response:
+    """End one of one's own tokens."""
+    who = visitor.caller.user_id
+    accounts.revoke_token(token_id, who, owner=who)
+    return redirect(request, "/account", done="token_revoked")
+
+
+@router.get("/account/confirm")
+def ask_again(request: Request, visitor: Somebody, accounts: OwnAccounts) -> Response:  # noqa: ARG001 - only where there are accounts
+    """Ask for the password once more, before something that cannot be taken back by ending a session."""
+    onward = safe_next(request, request.query_params.get("next", ""))
+    return render(request, "confirm.html", visitor=visitor, next=onward, trouble="")
+
+
+@router.post("/account/confirm")
+def confirm(
+    request: Request,
+    visitor: Somebody,
+    accounts: OwnAccounts,
+    *,
+    password: Field = "",
+    next: Field = "",  # noqa: A002 - the name of the field
+) -> Response:
+    """Take the password, and go on."""
+    onward = safe_next(request, next)
+    try:
+        accounts.confirm_password(visitor.identity.session_key, password)
+    except SignInRefused:
+        return _asked(request, visitor, onward, 401, "This is not your password.")
+    except SignInThrottled as error:
+        return _asked(request, visitor, onward, 429, f"Try again in {wait_words(error.retry_after)}.")
+    return RedirectResponse(onward, 303)
+
+
+def _asked(request: Request, visitor: Visitor, onward: str, status: int, trouble: str) -> Response:
+    return render(request, "confirm.html", visitor=visitor, status=status, next=onward, trouble=trouble)
+
+
+def _page(request: Request, visitor: Visitor, accounts: Accounts, status: int = 200, **wrong: str) -> Response:
+    who = visitor.caller.user_id
+    shown: dict[str, Any] = {
+        "person": accounts.person(who),
+        "sessions": accounts.sessions_of(who),
+        "present": visitor.identity.session_key,
+        "tokens": accounts.tokens_of(who),
+        "scopes": _SCOPES,
+        "lifetimes": _LIFETIMES,
+        "wrong": wrong,
+    }
+    return render(request, "account.html", visitor=visitor, status=status, **shown)

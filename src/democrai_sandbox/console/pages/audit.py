@@ -1,0 +1,118 @@
+"""The audit: who did what when, what was before and after, and whether the chain is whole."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse, RedirectResponse  # noqa: TC002 - FastAPI reads the annotations
+from starlette.requests import Request  # noqa: TC002 - the same
+
+from democrai_sandbox.access.audit import verify_store
+from democrai_sandbox.access.values import AuditAction, AuditFilter
+from democrai_sandbox.console.rendering import redirect, render
+from democrai_sandbox.console.visitors import sandbox_of
+from democrai_sandbox.runtime.surroundings import serving
+
+from .admitting import Administrator, choice_of, moment_of, page_of, subject_of, text_of
+from .running import shown_result
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from democrai_sandbox.access.audit import AuditReport
+
+router = APIRouter()
+
+_FILTERS = ("action", "actor", "subject", "request", "since", "until")
+
+
+class Checked(NamedTuple):
+    """What a check of the chain came to."""
+
+    report: AuditReport
+    at: datetime
+
+
+class Difference(NamedTuple):
+    """One thing before and after."""
+
+    name: str
+    before: str
+    after: str
+    kind: str
+    """``same``, ``changed``, ``added`` or ``removed``."""
+
+
+@router.get("/audit")
+def listed(request: Request, visitor: Administrator) -> HTMLResponse:
+    """List what happened, the latest first."""
+    sandbox = sandbox_of(request)
+    action = choice_of(request, "action", AuditAction)
+    wanted = AuditFilter(
+        actions=(action,) if action else (),
+        actor=text_of(request, "actor"),
+        subject=subject_of(request),
+        request_id=text_of(request, "request"),
+        since=moment_of(request, "since"),
+        until=moment_of(request, "until"),
+    )
+    given = {name: text_of(request, name) for name in _FILTERS}
+    with serving(visitor.caller):
+        listing = sandbox.access.administration.history(wanted, page_of(request))
+    return render(
+        request,
+        "audit/list.html",
+        visitor=visitor,
+        listing=listing,
+        actions=[("", "any"), *((one.value, one.value.replace("_", " ")) for one in AuditAction)],
+        given=given,
+        export={**given, "since": _whole(wanted.since), "until": _whole(wanted.until)},
+        head=sandbox.access.store.audit_head()[0],
+        checked=getattr(request.app.state, "audit_checked", None),
+    )
+
+
+@router.post("/audit/verify")
+def verify(request: Request, visitor: Administrator) -> RedirectResponse:
+    """Check the whole chain, and remember what came of it."""
+    del visitor
+    request.app.state.audit_checked = Checked(verify_store(sandbox_of(request).access.store), datetime.now(UTC))
+    return redirect(request, "/audit")
+
+
+@router.get("/audit/{sequence}")
+def shown(request: Request, sequence: int, visitor: Administrator) -> HTMLResponse:
+    """Show one record."""
+    sandbox = sandbox_of(request)
+    with serving(visitor.caller):
+        record = sandbox.access.administration.audit_record(sequence)
+    return render(
+        request,
+        "audit/show.html",
+        visitor=visitor,
+        record=record,
+        differences=tuple(differences(record.before, record.after)),
+        head=sandbox.access.store.audit_head()[0],
+    )
+
+
+def differences(before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[Difference]:
+    """Yield what was before and after, by name: what changed first."""
+    found = []
+    for name in dict.fromkeys((*before, *after)):
+        old = _in_words(before[name]) if name in before else ""
+        new = _in_words(after[name]) if name in after else ""
+        kind = "added" if name not in before else "removed" if name not in after else "changed"
+        found.append(Difference(name, old, new, "same" if name in before and name in after and old == new else kind))
+    yield from sorted(found, key=lambda one: one.kind == "same")
+
+
+def _whole(moment: datetime | None) -> str:
+    """Return a time as the API takes it, with its zone; empty for none."""
+    return "" if moment is None else moment.isoformat()
+
+
+def _in_words(value: object) -> str:
+    return value if isinstance(value, str) else shown_result(value)

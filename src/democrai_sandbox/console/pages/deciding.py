@@ -1,0 +1,155 @@
+"""Acts on one request: a decision, or a note. Nothing is decided that was not spelled out before."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+from fastapi import APIRouter, Form
+from pydantic import BaseModel
+from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotations
+from starlette.responses import Response  # noqa: TC002 - the same
+
+from democrai_sandbox.access.administration import LONGEST_REASON
+from democrai_sandbox.access.values import RequestState
+from democrai_sandbox.console.rendering import redirect, render, url
+from democrai_sandbox.console.visitors import Visitor, require_fresh, sandbox_of
+from democrai_sandbox.errors import DecisionConflict
+from democrai_sandbox.host.narrowing import choices
+from democrai_sandbox.host.wording import rule_words
+from democrai_sandbox.policy import InvalidInputError
+from democrai_sandbox.runtime.surroundings import serving
+
+from .requests import LIFETIMES, Who, detail_page, no_session, why_not
+
+if TYPE_CHECKING:
+    from democrai_sandbox.access.administration import Administration
+    from democrai_sandbox.access.outcomes import Outcome
+    from democrai_sandbox.access.values import Request as Asked
+    from democrai_sandbox.host.narrowing import Choice
+
+router = APIRouter()
+
+ACTS = {"session": "approved_for_session", "permanent": "approved", "deny": "denied"}
+"""What a button sends, and what came of it."""
+_LIFETIMES = {seconds: words for seconds, words in LIFETIMES if seconds}
+Text = Annotated[str, Form()]
+
+
+class Filled(NamedTuple):
+    """What somebody filled in, and chose."""
+
+    act: str
+    choice: Choice
+    chosen: int
+    reason: str
+    lifetime: str
+
+    @property
+    def span(self) -> timedelta | None:
+        """How long it is to hold; None without an end."""
+        return timedelta(seconds=int(self.lifetime)) if self.lifetime else None
+
+    @property
+    def needs_confirmation(self) -> bool:
+        """Whether the rule is spelled out once more: a permanent yes to more than what was asked, or a risky one."""
+        return self.act == "permanent" and (not self.choice.is_exact or bool(self.choice.warnings))
+
+    def again(self) -> dict[str, Any]:
+        """Return what fills the form in again."""
+        return {"chosen": self.chosen, "reason": self.reason, "lifetime": self.lifetime}
+
+
+class Sent(BaseModel):
+    """The form, as it comes."""
+
+    act: str = ""
+    choice: str = "0"
+    reason: str = ""
+    lifetime: str = ""
+    confirmed: str = ""
+
+
+@router.post("/requests/{request_id}/decide")
+def decide(request: Request, visitor: Who, request_id: str, sent: Annotated[Sent, Form()]) -> Response:
+    """Decide; or ask once more, when what was chosen is broad."""
+    with serving(visitor.caller):
+        found = sandbox_of(request).access.administration.request(request_id)
+    if why_not(visitor):
+        return detail_page(request, visitor, request_id, status=403, notice=why_not(visitor))
+    if found.state is not RequestState.PENDING:
+        return _conflict(request, visitor, found, "")
+    filled = _read(found, sent)
+    if filled is None:
+        return detail_page(request, visitor, request_id, status=422, notice="Nothing was decided: choose what to do.")
+    if len(filled.reason) > LONGEST_REASON:
+        errors = {"reason": f"At most {LONGEST_REASON} characters; this has {len(filled.reason)}."}
+        return detail_page(request, visitor, request_id, status=422, errors=errors, **filled.again())
+    if filled.act == "permanent":
+        require_fresh(request, visitor, back=url(request, f"/requests/{request_id}"))
+    if filled.needs_confirmation and not sent.confirmed:
+        return _ask(request, visitor, found, filled)
+    return _decided(request, visitor, found, filled)
+
+
+def _read(found: Asked, sent: Sent) -> Filled | None:
+    """Return what a form means; None when it names no act, or a choice that was not offered."""
+    offered = choices(found.access)
+    places = {str(place): place for place in range(len(offered))}
+    if sent.act not in ACTS or sent.choice not in places:
+        return None
+    chosen = places[sent.choice]
+    lifetime = sent.lifetime if sent.lifetime in _LIFETIMES else ""
+    return Filled(sent.act, offered[chosen], chosen, sent.reason.strip(), lifetime)
+
+
+def _decided(request: Request, visitor: Visitor, found: Asked, filled: Filled) -> Response:
+    administration = sandbox_of(request).access.administration
+    try:
+        with serving(visitor.caller):
+            outcome = _act(administration, found, filled)
+    except DecisionConflict as error:
+        with serving(visitor.caller):
+            return _conflict(request, visitor, administration.request(found.id), str(error))
+    except InvalidInputError as error:
+        return detail_page(request, visitor, found.id, status=422, notice=str(error), **filled.again())
+    if outcome.decision is None:
+        notice = f"Nothing was decided: {outcome.skipped}."
+        return detail_page(request, visitor, found.id, status=409, notice=notice, **filled.again())
+    return redirect(request, f"/requests/{found.id}", done=ACTS[filled.act], about=outcome.decision.id)
+
+
+def _act(administration: Administration, found: Asked, filled: Filled) -> Outcome:
+    target = None if filled.choice.is_exact else filled.choice.target
+    if filled.act == "session":
+        return administration.approve_for_session(found.id, target=target, reason=filled.reason)
+    if filled.act == "deny":
+        return administration.deny_external_access(found.id, target=target, reason=filled.reason)
+    return administration.approve_permanently(found.id, target=target, reason=filled.reason, lifetime=filled.span)
+
+
+def _ask(request: Request, visitor: Visitor, found: Asked, filled: Filled) -> Response:
+    access = found.access
+    words = rule_words(access.subject, access.resource_type, access.operation, filled.choice.target)
+    asked = rule_words(access.subject, access.resource_type, access.operation, access.target)
+    span = _LIFETIMES.get(filled.lifetime, "")
+    context: dict[str, Any] = {"found": found, "filled": filled, "words": words, "asked": asked, "span": span}
+    return render(request, "requests/confirm.html", visitor=visitor, **context)
+
+
+def _conflict(request: Request, visitor: Visitor, found: Asked, text: str) -> Response:
+    """Say that nothing was changed, and what stands instead."""
+    context: dict[str, Any] = {"found": found, "text": text, "why_no_session": no_session(found)}
+    return render(request, "requests/conflict.html", visitor=visitor, status=409, **context)
+
+
+@router.post("/requests/{request_id}/notes")
+def note(request: Request, visitor: Who, request_id: str, text: Text = "") -> Response:
+    """Keep a note with a request: a remark for colleagues, or a question to the one who asks."""
+    written = text.strip()
+    if not written or len(written) > LONGEST_REASON:
+        errors = {"note": "Write something first." if not written else f"At most {LONGEST_REASON} characters."}
+        return detail_page(request, visitor, request_id, status=422, errors=errors, note=written)
+    with serving(visitor.caller):
+        sandbox_of(request).access.administration.note(request_id, written)
+    return redirect(request, f"/requests/{request_id}", done="noted")

@@ -1,0 +1,164 @@
+"""Decisions that were made: approvals and denials, one in full, and how each is ended or changed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Form
+from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotations
+from starlette.responses import Response  # noqa: TC002 - the same
+
+from democrai_sandbox.access.administration import LONGEST_REASON
+from democrai_sandbox.access.values import Effect, Listing, Page, Scope
+from democrai_sandbox.console.rendering import id_in_query, redirect, render, url
+from democrai_sandbox.console.visitors import Visitor, require_fresh, sandbox_of
+from democrai_sandbox.errors import DecisionConflict
+from democrai_sandbox.host.wording import rule_words
+from democrai_sandbox.policy import ResourceType
+from democrai_sandbox.runtime.surroundings import serving
+
+from .filters import decisions_wanted
+from .requests import ROWS, Who
+
+if TYPE_CHECKING:
+    from democrai_sandbox.access.values import Decision
+    from democrai_sandbox.host.sandbox import Sandbox
+
+router = APIRouter()
+Text = Annotated[str, Form()]
+_SOON = timedelta(days=7)
+"""What ends within this time is pointed out."""
+
+
+@router.get("/approvals")
+def approvals(request: Request, visitor: Who) -> Response:
+    """List approvals: who gave them, whether they are of use, and when they end."""
+    return _list(request, visitor, Effect.APPROVAL)
+
+
+@router.get("/denials")
+def denials(request: Request, visitor: Who) -> Response:
+    """List denials, each with the way to change it."""
+    return _list(request, visitor, Effect.DENIAL)
+
+
+def _list(request: Request, visitor: Visitor, effect: Effect) -> Response:
+    sandbox = sandbox_of(request)
+    wanted, narrowed = decisions_wanted(request.query_params)
+    page = Page(limit=ROWS, after=request.query_params.get("after", ""))
+    with serving(visitor.caller):
+        administration = sandbox.access.administration
+        listed = administration.approvals if effect is Effect.APPROVAL else administration.denials
+        listing = listed(narrowed, page)
+    about = id_in_query(request, "about")
+    now = datetime.now(UTC)
+    unused = timedelta(days=sandbox.settings.console.unused_days)
+    context = {
+        "effect": effect,
+        "path": f"/{effect}s",
+        "listing": Listing((), "") if wanted.errors else listing,
+        "wanted": wanted,
+        "remarks": {one.id: remarks(one, now, unused) for one in listing.items},
+        "resources": [("", "any"), *((kind.value, kind.value.replace("_", " ")) for kind in ResourceType)],
+        "message_link": ("Approve it again", url(request, f"/decisions/{about}/approve")) if about else None,
+    }
+    status = 422 if wanted.errors else 200
+    return render(request, "decisions/list.html", visitor=visitor, status=status, **context)
+
+
+def remarks(decision: Decision, now: datetime, unused: timedelta) -> list[str]:
+    """Return what somebody who tidies up should see."""
+    if decision.ended_at is not None:
+        return []
+    found = []
+    idle = now - (decision.last_used or decision.created_at)
+    if decision.effect is Effect.APPROVAL and idle >= unused:
+        found.append(f"not used for {idle.days} days")
+    if decision.expires_at is not None and decision.expires_at - now <= _SOON:
+        found.append("ends soon")
+    return found
+
+
+@router.get("/decisions/{decision_id}")
+def detail(request: Request, visitor: Who, decision_id: str) -> Response:
+    """Show one decision, and what can be done about it."""
+    return _page(request, visitor, decision_id, "decisions/detail.html")
+
+
+@router.get("/decisions/{decision_id}/revoke")
+def ask_revoke(request: Request, visitor: Who, decision_id: str) -> Response:
+    """Say what stops, and how soon everywhere, before anything does."""
+    return _page(request, visitor, decision_id, "decisions/revoke.html")
+
+
+@router.post("/decisions/{decision_id}/revoke")
+def revoke(request: Request, visitor: Who, decision_id: str, reason: Text = "") -> Response:
+    """End a decision."""
+    if len(reason) > LONGEST_REASON:
+        error = f"At most {LONGEST_REASON} characters."
+        return _page(request, visitor, decision_id, "decisions/revoke.html", status=422, error=error, reason=reason)
+    try:
+        with serving(visitor.caller):
+            ended = sandbox_of(request).access.administration.revoke(decision_id, reason=reason.strip())
+    except DecisionConflict as conflict:
+        return _page(request, visitor, decision_id, "decisions/detail.html", status=409, conflict=str(conflict))
+    if ended.effect is Effect.DENIAL:
+        return redirect(request, "/denials", done="denial_removed")
+    return redirect(request, "/approvals", done="revoked", about=ended.id)
+
+
+@router.get("/decisions/{decision_id}/approve")
+def ask_approve(request: Request, visitor: Who, decision_id: str) -> Response:
+    """Spell out what a permanent approval would allow, in the place of a denial or of what was revoked."""
+    return _page(request, visitor, decision_id, "decisions/approve.html")
+
+
+@router.post("/decisions/{decision_id}/approve")
+def approve(request: Request, visitor: Who, decision_id: str, reason: Text = "") -> Response:
+    """Approve permanently what another decision was about."""
+    require_fresh(request, visitor, back=url(request, f"/decisions/{decision_id}/approve"))
+    if len(reason) > LONGEST_REASON:
+        error = f"At most {LONGEST_REASON} characters."
+        return _page(request, visitor, decision_id, "decisions/approve.html", status=422, error=error, reason=reason)
+    administration = sandbox_of(request).access.administration
+    try:
+        with serving(visitor.caller):
+            access = administration.decision(decision_id).access
+            outcome = administration.decide_unasked(
+                access.subject,
+                resource_type=access.resource_type,
+                operation=access.operation,
+                target=access.target,
+                effect=Effect.APPROVAL,
+                reason=reason.strip(),
+            )
+    except DecisionConflict as conflict:
+        return _page(request, visitor, decision_id, "decisions/detail.html", status=409, conflict=str(conflict))
+    made = outcome.decision.id if outcome.decision else decision_id
+    return redirect(request, f"/decisions/{made}", done="approved")
+
+
+def _page(
+    request: Request, visitor: Visitor, decision_id: str, template: str, *, status: int = 200, **more: Any
+) -> Response:
+    sandbox = sandbox_of(request)
+    with serving(visitor.caller):
+        found = sandbox.access.administration.decision(decision_id)
+    access = found.access
+    words = rule_words(access.subject, access.resource_type, access.operation, access.target)
+    context = {"found": found, "words": words, "reach": reach(sandbox), "is_session": found.scope is Scope.SESSION}
+    filled = {"error": "", "reason": "", "conflict": "", "can_revoke": found.ended_at is None}
+    return render(request, template, visitor=visitor, status=status, **context, **{**filled, **more})
+
+
+def reach(sandbox: Sandbox) -> str:
+    """Return how soon a change is known everywhere, as this instance is set up."""
+    status = sandbox.access.node.status
+    seconds = sandbox.settings.poll_seconds
+    latest = f"within {seconds:g} second{'' if seconds == 1 else 's'}"
+    if sandbox.settings.stream_type == "memory":
+        return f"In this process at once. Other processes over the same database look {latest}."
+    if status.bus_connected:
+        return f"In this process at once; the others are told at once, and look {latest} even if that is lost."
+    return f"In this process at once. Events do not get through now: the others look {latest}."

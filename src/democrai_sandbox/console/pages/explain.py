@@ -1,0 +1,224 @@
+"""The playground: what would happen to an access now, layer by layer, and deciding about it unasked."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+from fastapi import APIRouter, Form
+from fastapi.responses import Response  # noqa: TC002 - FastAPI reads the annotations
+from starlette.requests import Request  # noqa: TC002 - the same
+
+from democrai_sandbox.access.values import Effect
+from democrai_sandbox.console.rendering import redirect, render
+from democrai_sandbox.console.visitors import require_fresh, sandbox_of
+from democrai_sandbox.host.explaining import Question, explain
+from democrai_sandbox.host.surveying import survey
+from democrai_sandbox.host.wording import rule_words
+from democrai_sandbox.policy import (
+    VALID_OPERATIONS,
+    InvalidInputError,
+    Operation,
+    ResourceType,
+    Subject,
+    normalise_target,
+)
+from democrai_sandbox.runtime.surroundings import serving
+
+from .admitting import Administrator, text_of
+from .sources import code
+
+if TYPE_CHECKING:
+    from democrai_sandbox.host.explaining import Explanation
+
+router = APIRouter()
+
+_MOST_SUGGESTED = 300
+_LONGEST_TARGET = 8000
+_LONGEST_REASON = 2000
+
+
+class Asked(NamedTuple):
+    """What was typed into the form."""
+
+    subject: str = ""
+    access: str = "network:receive"
+    """Resource type and operation, such as ``network:receive``."""
+    target: str = ""
+    user: str = ""
+    session: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was asked yet."""
+        return not (self.subject and self.target)
+
+
+class Rule(NamedTuple):
+    """What somebody is about to decide, read and checked."""
+
+    subject: Subject
+    resource_type: ResourceType
+    operation: Operation
+    target: str
+
+
+@router.get("/explain")
+def show(request: Request, visitor: Administrator) -> Response:
+    """Show the form, and the answer to what the address asks. Nothing is registered by asking."""
+    asked = _asked(request)
+    wrong: dict[str, str] = {}
+    answer: Explanation | None = None
+    if not asked.is_empty:
+        try:
+            rule = read_rule(asked.subject, asked.access, asked.target, normal=False)
+            question = Question(*rule, user_id=asked.user, session_key=asked.session)
+            with serving(visitor.caller):
+                answer = explain(sandbox_of(request), question)
+        except InvalidInputError as error:
+            wrong = by_field(error)
+    return _page(request, visitor, asked, answer=answer, wrong=wrong)
+
+
+@router.post("/explain/decide")
+def decide(
+    request: Request,
+    visitor: Administrator,
+    *,
+    subject: Annotated[str, Form()] = "",
+    access: Annotated[str, Form()] = "",
+    target: Annotated[str, Form()] = "",
+    effect: Annotated[str, Form()] = "",
+    reason: Annotated[str, Form()] = "",
+    confirmed: Annotated[str, Form()] = "",
+) -> Response:
+    """Approve or deny what nobody asked for: first the rule is spelled out, then it is done."""
+    asked = Asked(subject.strip(), access, target.strip())
+    try:
+        rule = read_rule(asked.subject, asked.access, asked.target)
+        chosen = _effect(effect)
+        if len(reason) > _LONGEST_REASON:
+            raise InvalidInputError.of(f"longer than {_LONGEST_REASON:,} characters", pointer="/reason")
+    except InvalidInputError as error:
+        return _page(request, visitor, asked, wrong=by_field(error), status=422)
+    if chosen is Effect.APPROVAL:
+        require_fresh(request, visitor, back=_address(request, asked))
+    if not confirmed:
+        return render(
+            request,
+            "explain/confirm.html",
+            visitor=visitor,
+            rule=rule,
+            words=rule_words(*rule, may=chosen is Effect.APPROVAL),
+            asked=asked,
+            effect=chosen.value,
+            longest=_LONGEST_REASON,
+        )
+    with serving(visitor.caller):
+        outcome = sandbox_of(request).access.administration.decide_unasked(
+            rule.subject,
+            resource_type=rule.resource_type,
+            operation=rule.operation,
+            target=rule.target,
+            effect=chosen,
+            reason=reason.strip(),
+        )
+    done = "approved" if chosen is Effect.APPROVAL else "denied"
+    if outcome.decision is None:
+        return redirect(request, "/explain", **asked._asdict())
+    return redirect(request, f"/decisions/{outcome.decision.id}", done=done)
+
+
+def read_rule(subject: str, access: str, target: str, *, normal: bool = True) -> Rule:
+    """Return what a form means, or refuse it with everything that is wrong, by field.
+
+    Without ``normal`` the target stays as it was typed: what becomes of it is part of an explanation.
+    """
+    problems = []
+    who = None
+    try:
+        who = Subject.parse(subject)
+    except InvalidInputError as error:
+        problems += [problem.moved("/subject") for problem in error.problems]
+    kind, _, act = access.partition(":")
+    known = kind in tuple(ResourceType) and act in VALID_OPERATIONS[ResourceType(kind)]
+    try:
+        if not known:
+            raise InvalidInputError.of("choose one of the list", pointer="/access")
+        if len(target) > _LONGEST_TARGET:
+            raise InvalidInputError.of(f"longer than {_LONGEST_TARGET:,} characters", pointer="/target")
+        target = _normal(ResourceType(kind), target) if normal else target
+    except InvalidInputError as error:
+        problems += error.problems
+    if problems or who is None:
+        raise InvalidInputError(problems)
+    return Rule(who, ResourceType(kind), Operation(act), target)
+
+
+def by_field(error: InvalidInputError) -> dict[str, str]:
+    """Return what is wrong by the field that it stands beside."""
+    wrong: dict[str, str] = {}
+    for problem in error.problems:
+        name = problem.pointer.strip("/").partition("/")[0]
+        field = name if name in {"subject", "access", "reason"} else "target"
+        hint = f" Did you mean {problem.suggestion}?" if problem.suggestion else ""
+        wrong[field] = f"{wrong[field]}; {problem.message}{hint}" if field in wrong else f"{problem.message}{hint}"
+    return wrong
+
+
+def _normal(resource_type: ResourceType, target: str) -> str:
+    try:
+        return normalise_target(resource_type, target)
+    except InvalidInputError as error:
+        raise InvalidInputError(problem.moved("/target") for problem in error.problems) from None
+
+
+def _effect(text: str) -> Effect:
+    if text not in tuple(Effect):
+        raise InvalidInputError.of("an access is approved or denied", pointer="/access")
+    return Effect(text)
+
+
+def _asked(request: Request) -> Asked:
+    access = text_of(request, "access")
+    if not access and (resource := text_of(request, "resource_type")):
+        access = f"{resource}:{text_of(request, 'operation')}"
+    target = request.query_params.get("target", "").strip()[: _LONGEST_TARGET + 1]
+    return Asked(
+        text_of(request, "subject"),
+        access or Asked().access,
+        target,
+        text_of(request, "user"),
+        text_of(request, "session"),
+    )
+
+
+def _address(request: Request, asked: Asked) -> str:
+    location = redirect(request, "/explain", **asked._asdict()).headers["location"]
+    return str(location)
+
+
+def _page(
+    request: Request,
+    visitor: Administrator,
+    asked: Asked,
+    *,
+    answer: Explanation | None = None,
+    wrong: dict[str, str],
+    status: int = 200,
+) -> Response:
+    subjects = [str(one.subject) for one in survey(sandbox_of(request))[:_MOST_SUGGESTED]]
+    accesses = [
+        (f"{kind}:{act}", f"{kind.replace('_', ' ')}: {act}") for kind in ResourceType for act in VALID_OPERATIONS[kind]
+    ]
+    entry = json.dumps(dict(answer.entry), indent=2, ensure_ascii=False) if answer and answer.entry else ""
+    context = {
+        "code": code,
+        "entry": entry,
+        "asked": asked,
+        "answer": answer,
+        "wrong": wrong,
+        "subjects": subjects,
+        "accesses": accesses,
+    }
+    return render(request, "explain/show.html", visitor=visitor, status=422 if wrong else status, **context)

@@ -1,0 +1,134 @@
+"""The people who can sign in: for administrators, who add them, say what they are, and shut them out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response  # noqa: TC002 - FastAPI reads the annotations
+
+from democrai_sandbox.access.identity import SUPER
+from democrai_sandbox.console.rendering import redirect, render
+from democrai_sandbox.console.visitors import own_path, require_fresh
+from democrai_sandbox.errors import AccountConflict
+from democrai_sandbox.host.accounts.passwords import random_password
+from democrai_sandbox.policy import InvalidInputError
+
+from .admitting import Administrator  # noqa: TC001 - FastAPI reads the annotations
+from .login import Field, OwnAccounts  # noqa: TC001 - the same
+
+if TYPE_CHECKING:
+    from democrai_sandbox.console.visitors import Visitor
+    from democrai_sandbox.host.accounts import Accounts
+
+router = APIRouter()
+
+
+@router.get("/people")
+def list_people(request: Request, visitor: Administrator, accounts: OwnAccounts) -> Response:
+    """List everybody."""
+    return _page(request, visitor, accounts)
+
+
+@router.post("/people")
+def add_person(
+    request: Request,
+    visitor: Administrator,
+    accounts: OwnAccounts,
+    *,
+    name: Field = "",
+    role: Field = "",
+    organization: Field = "",
+    password: Field = "",
+) -> Response:
+    """Add somebody; without a password one is made and shown once."""
+    _fresh(request, visitor)
+    given = password or random_password()
+    what = {"role": role, "organization_id": organization.strip()}
+    typed = {"name": name, **what}
+    try:
+        person = accounts.create_person(name.strip(), given, **what, actor=visitor.caller.user_id)
+    except InvalidInputError as error:
+        wrong = {problem.pointer.strip("/"): _words(problem.message, problem.suggestion) for problem in error.problems}
+        return _page(request, visitor, accounts, 422, wrong=wrong, given=typed)
+    except AccountConflict as error:
+        return _page(request, visitor, accounts, 409, wrong={"name": f"Not taken: {error}."}, given=typed)
+    if password:
+        return redirect(request, "/people", done="person_created")
+    return _shown_once(request, visitor, "New person", f"The password of {person.name}", given)
+
+
+@router.post("/people/{name}/role")
+def change_role(
+    request: Request,
+    name: str,
+    visitor: Administrator,
+    accounts: OwnAccounts,
+    *,
+    role: Field = "",
+    organization: Field = "",
+) -> Response:
+    """Say what somebody is."""
+    _fresh(request, visitor)
+    accounts.set_role(name, role=role, organization_id=organization.strip(), actor=visitor.caller.user_id)
+    return redirect(request, "/people", done="person_changed")
+
+
+@router.post("/people/{name}/password")
+def reset_password(request: Request, name: str, visitor: Administrator, accounts: OwnAccounts) -> Response:
+    """Give somebody a new password, shown once, and end their sessions."""
+    _fresh(request, visitor)
+    secret = accounts.reset_password(name, actor=visitor.caller.user_id)
+    return _shown_once(request, visitor, "New password", f"The new password of {name}", secret)
+
+
+@router.post("/people/{name}/disable")
+def disable(request: Request, name: str, visitor: Administrator, accounts: OwnAccounts) -> Response:
+    """Shut somebody out."""
+    _fresh(request, visitor)
+    accounts.disable(name, actor=visitor.caller.user_id)
+    return redirect(request, "/people", done="person_disabled")
+
+
+@router.post("/people/{name}/enable")
+def enable(request: Request, name: str, visitor: Administrator, accounts: OwnAccounts) -> Response:
+    """Let somebody in again."""
+    _fresh(request, visitor)
+    accounts.enable(name, actor=visitor.caller.user_id)
+    return redirect(request, "/people", done="person_enabled")
+
+
+def _fresh(request: Request, visitor: Visitor) -> None:
+    require_fresh(request, visitor, back=own_path(request, "/people"))
+
+
+def _words(message: str, suggestion: str | None) -> str:
+    return f"Not taken: {message}." + (f" Did you mean {suggestion}?" if suggestion else "")
+
+
+def _shown_once(request: Request, visitor: Visitor, title: str, about: str, secret: str) -> Response:
+    return render(request, "secret.html", visitor=visitor, title=title, about=about, secret=secret, back="/people")
+
+
+def _page(
+    request: Request,
+    visitor: Visitor,
+    accounts: Accounts,
+    status: int = 200,
+    *,
+    wrong: dict[str, str] | None = None,
+    given: dict[str, str] | None = None,
+) -> Response:
+    everybody = accounts.people()
+    deciders = [person for person in everybody if person.may_decide]
+    return render(
+        request,
+        "people.html",
+        visitor=visitor,
+        status=status,
+        people=everybody,
+        last=deciders[0].id if len(deciders) == 1 else "",
+        roles=(("", "none: decides nothing"), (SUPER, "super: administrator")),
+        wrong=wrong or {},
+        given=given or {},
+    )

@@ -1,0 +1,227 @@
+"""What waits for a decision: the queue, one request in full, and what became of those that a page shows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Depends
+from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotations
+from starlette.responses import Response  # noqa: TC002 - the same
+
+from democrai_sandbox.access.coverage import covers
+from democrai_sandbox.access.values import DecisionFilter, Listing, Page, RequestFilter, RequestState
+from democrai_sandbox.console.live import pulse_of
+from democrai_sandbox.console.plain import PlainResponse
+from democrai_sandbox.console.rendering import id_in_query, redirect, render, url
+from democrai_sandbox.console.visitors import Visitor, person, sandbox_of
+from democrai_sandbox.errors import ExtensionUnknown, RequestUnknown
+from democrai_sandbox.host.narrowing import choices
+from democrai_sandbox.host.surveying import portrait
+from democrai_sandbox.host.wording import rule_words
+from democrai_sandbox.policy import InvalidInputError, ResourceType, SubjectKind
+from democrai_sandbox.runtime.surroundings import serving
+
+from .filters import AGES, STATES, requests_wanted
+
+if TYPE_CHECKING:
+    from democrai_sandbox.access.administration import Administration
+    from democrai_sandbox.access.values import Decision
+    from democrai_sandbox.access.values import Request as Asked
+    from democrai_sandbox.host.sandbox import Sandbox
+    from democrai_sandbox.host.surveying import Declared
+
+router = APIRouter()
+Who = Annotated[Visitor, Depends(person)]
+
+ROWS = 25
+_MOST_IDS = 100
+_MOST_DECLARED = 50
+_MOST_RECORDS = 100
+LIFETIMES = (
+    ("", "no end"),
+    ("3600", "1 hour"),
+    ("86400", "1 day"),
+    ("604800", "7 days"),
+    ("2592000", "30 days"),
+    ("31536000", "1 year"),
+)
+"""Seconds, as a form sends them, and words."""
+
+
+@router.get("/")
+def start(request: Request, visitor: Who) -> Response:  # noqa: ARG001 - whoever is nobody signs in first
+    """Begin with what waits."""
+    return redirect(request, "/requests")
+
+
+@router.get("/requests")
+def queue(request: Request, visitor: Who) -> Response:
+    """Show what waits, one row for all who wait for the same; or requests that were decided, one by one."""
+    sandbox = sandbox_of(request)
+    now = datetime.now(UTC)
+    pulse = pulse_of(sandbox)  # before anything is read: what comes in between is told again, not missed
+    page = Page(limit=ROWS, after=request.query_params.get("after", ""))
+    common: dict[str, Any] = {"visitor": visitor, "since": now, "pulse": pulse}
+    if not visitor.may_decide:
+        with serving(visitor.caller):
+            own = sandbox.access.administration.own_requests(page)
+        return render(request, "requests/own.html", listing=own, **common)
+    wanted, narrowed = requests_wanted(request.query_params, now)
+    with serving(visitor.caller):
+        administration = sandbox.access.administration
+        counts = administration.counts(replace(narrowed, states=()))
+        listing = Listing((), "") if wanted.errors else _listed(administration, narrowed, page)
+    context: dict[str, Any] = {
+        "listing": listing,
+        "wanted": wanted,
+        "state": wanted.values["state"] or "pending",
+        "tabs": [(name, sum(counts.get(state, 0) for state in states)) for name, states in STATES.items()],
+        "kinds": [("", "any"), *((kind.value, kind.value) for kind in SubjectKind)],
+        "resources": [("", "any"), *((kind.value, kind.value.replace("_", " ")) for kind in ResourceType)],
+        "ages": [("", "any time"), *((name, age.label) for name, age in AGES.items())],
+    }
+    return render(request, "requests/list.html", status=422 if wanted.errors else 200, **context, **common)
+
+
+def _listed(administration: Administration, narrowed: RequestFilter, page: Page) -> Listing:
+    if narrowed.states == (RequestState.PENDING,):
+        return administration.queue(narrowed, page)
+    return administration.pending_requests(narrowed, page)
+
+
+@router.get("/requests/states")
+def states(request: Request, visitor: Who) -> Response:
+    """Tell a page that is open what became of its rows, and how many came in since."""
+    administration = sandbox_of(request).access.administration
+    ids = request.query_params.get("ids", "").split(",")[:_MOST_IDS]
+    found = {}
+    with serving(visitor.caller):
+        for one in filter(None, ids):
+            try:
+                asked = administration.request(one)
+            except (RequestUnknown, InvalidInputError):
+                continue
+            found[one] = {"state": asked.state.value, "words": _became(asked)}
+        new = _new_since(request, visitor, administration)
+    return PlainResponse({"states": found, "new": new, "pulse": pulse_of(sandbox_of(request))})
+
+
+def _became(asked: Asked) -> str:
+    words = asked.state.value.replace("_", " ")
+    return f"{words} by {asked.decided_by}" if asked.decided_by else words
+
+
+def _new_since(request: Request, visitor: Visitor, administration: Administration) -> int:
+    """Count what a list of this address would show that came in after it was read."""
+    try:
+        since = datetime.fromisoformat(request.query_params.get("since", ""))
+        wanted, narrowed = requests_wanted(request.query_params, datetime.now(UTC))
+        if wanted.errors or not visitor.may_decide or since.tzinfo is None:
+            return 0
+    except ValueError:
+        return 0
+    counts = administration.counts(replace(narrowed, states=(), newer_than=max(since, narrowed.newer_than or since)))
+    return sum(counts.get(state, 0) for state in narrowed.states)
+
+
+@router.get("/requests/{request_id}")
+def detail(request: Request, visitor: Who, request_id: str) -> Response:
+    """Show one request with all that helps to decide about it."""
+    return detail_page(request, visitor, request_id)
+
+
+def detail_page(request: Request, visitor: Visitor, request_id: str, *, status: int = 200, **more: Any) -> Response:
+    """Return the page of a request; ``more`` is what was filled in before, and what came of it."""
+    sandbox = sandbox_of(request)
+    pulse = pulse_of(sandbox)
+    with serving(visitor.caller):
+        found = sandbox.access.administration.request(request_id)
+        context = {
+            "found": found,
+            "pulse": pulse,
+            "words": rule_words(*_parts(found)),
+            "resume": sandbox.access.administration.resume_of(request_id),
+            "history": sandbox.access.administration.history_of(request_id),
+            **(_for_deciders(sandbox, found) if visitor.may_decide else _for_requesters()),
+        }
+    about = id_in_query(request, "about")
+    offered = choices(found.access) if found.state is RequestState.PENDING else ()
+    filled = {"chosen": 0, "reason": "", "lifetime": "", "note": "", "errors": {}, "notice": ""}
+    return render(
+        request,
+        "requests/detail.html",
+        visitor=visitor,
+        status=status,
+        **context,
+        **{**filled, **more},
+        choices=offered,
+        lifetimes=LIFETIMES,
+        why_no_session=no_session(found),
+        why_not=why_not(visitor),
+        message_link=("Undo: revoke it", url(request, f"/decisions/{about}/revoke")) if about else None,
+    )
+
+
+def why_not(visitor: Visitor) -> str:
+    """Return why somebody may not decide; empty for those who may."""
+    if visitor.may_decide:
+        return ""
+    if visitor.caller.organization_id:
+        return "People of an organization do not decide: it takes the super role without an organization."
+    return "Only people with the super role decide."
+
+
+def no_session(found: Asked) -> str:
+    """Return why a request cannot be approved for its session; empty when it can."""
+    if not found.origin.session_key:
+        return "It was made without a session."
+    return "Its session has ended." if found.session_ended else ""
+
+
+def _parts(found: Asked) -> tuple[Any, ...]:
+    access = found.access
+    return access.subject, access.resource_type, access.operation, access.target
+
+
+def _for_deciders(sandbox: Sandbox, found: Asked) -> dict[str, Any]:
+    administration = sandbox.access.administration
+    return {
+        "declared": _declared(sandbox, found),
+        "alike": administration.alike(found),
+        "similar": administration.similar(found.access),
+        "decision": _answer_to(administration, found),
+    }
+
+
+def _for_requesters() -> dict[str, Any]:
+    """Return nothing of what only those see who decide."""
+    return {"declared": None, "alike": (), "similar": (), "decision": None}
+
+
+def _declared(sandbox: Sandbox, found: Asked) -> tuple[Declared, ...] | None:
+    """Return what the manifest of the subject says already, of the same resource; None without a manifest."""
+    try:
+        whole = portrait(sandbox, found.access.subject)
+    except (ExtensionUnknown, InvalidInputError):
+        return None
+    if whole.manifest is None:
+        return None
+    same = (one for one in whole.declared if one.rule.resource_type is found.access.resource_type)
+    return tuple(same)[:_MOST_DECLARED]
+
+
+def _answer_to(administration: Administration, found: Asked) -> Decision | None:
+    """Return the decision that answered a request: its own, or a broader one that answered others, too."""
+    if found.decided_at is None:
+        return None
+    access = found.access
+    wanted = DecisionFilter(
+        subject=access.subject, resource_type=access.resource_type, operation=access.operation, live=None
+    )
+    listed = administration.denials if found.state is RequestState.DENIED else administration.approvals
+    decisions: tuple[Decision, ...] = listed(wanted, Page(limit=_MOST_RECORDS)).items
+    own = next((one for one in decisions if one.request_id == found.id), None)
+    made = (one for one in decisions if one.created_at == found.decided_at and covers(one.access, access))
+    return own or next(made, None)

@@ -1,0 +1,79 @@
+"""Status: every layer as it is measured, with what to do about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse, RedirectResponse  # noqa: TC002 - FastAPI reads the annotations
+from starlette.requests import Request  # noqa: TC002 - the same
+
+from democrai_sandbox.console.rendering import redirect, render
+from democrai_sandbox.console.visitors import sandbox_of
+from democrai_sandbox.host.reporting import Area, report
+from democrai_sandbox.kernel.status import plain
+
+from .admitting import Administrator  # noqa: TC001 - the same
+
+if TYPE_CHECKING:
+    from democrai_sandbox.host.reporting import Line
+
+router = APIRouter()
+
+_AREAS = (
+    (Area.GUARD, "Guard", "Holds the code of extensions inside this interpreter to what they declared."),
+    (Area.DECISIONS, "Decisions", "Where approvals and denials are kept, and how fast changes get here."),
+    (Area.KERNEL, "Kernel layer", "Holds this process and its children below Python, where the machine can."),
+    (Area.RUNTIME, "Runtime", "What is loaded and what is under way."),
+)
+
+
+@router.get("/status")
+def show(request: Request, visitor: Administrator) -> HTMLResponse:
+    """Show what is true now."""
+    found = report(sandbox_of(request))
+    areas = [(title, words, found.of(area)) for area, title, words in _AREAS]
+    troubled = [line for line in found.lines if not line.is_well]
+    return render(
+        request,
+        "status/show.html",
+        visitor=visitor,
+        report=found,
+        areas=areas,
+        troubled=troubled,
+        details_of=details_of,
+    )
+
+
+@router.post("/status/self-test")
+def test_again(request: Request, visitor: Administrator) -> RedirectResponse:
+    """Try what is forbidden once more."""
+    del visitor
+    sandbox_of(request).kernel.selftest()
+    return redirect(request, "/status", done="self_test_done")
+
+
+def details_of(line: Line) -> list[tuple[str, str]]:
+    """Return the facts behind a line, flat and in words; what is empty says nothing."""
+    found: list[tuple[str, str]] = []
+    for name, value in plain(line.details).items():
+        found += _flat(name.replace("_", " "), value)
+    return found
+
+
+def _flat(name: str, value: object) -> list[tuple[str, str]]:
+    if value is None or value in ("", [], {}):
+        return []
+    if isinstance(value, bool):
+        return [(name, "yes" if value else "no")]
+    if isinstance(value, dict):
+        return [pair for inner, held in value.items() for pair in _flat(f"{name}: {inner}", held)]
+    if isinstance(value, list):
+        return [(name, "\n".join(map(_in_words, value)))]
+    return [(name, str(value))]
+
+
+def _in_words(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {held}" for name, held in value.items() if held not in (None, ""))
+    return str(value)

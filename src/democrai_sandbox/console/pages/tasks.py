@@ -1,0 +1,142 @@
+"""Tasks: what runs in the background, for whom, how far it is and what came of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse, RedirectResponse  # noqa: TC002 - FastAPI reads the annotations
+from starlette.requests import Request  # noqa: TC002 - the same
+
+from democrai_sandbox.access.values import Listing, Page, RequestFilter
+from democrai_sandbox.console.rendering import redirect, render
+from democrai_sandbox.console.visitors import sandbox_of
+from democrai_sandbox.errors import TaskUnknown
+from democrai_sandbox.host.inventory import offers
+from democrai_sandbox.policy import Subject, SubjectKind
+from democrai_sandbox.runtime.store import TaskFilter, TaskState
+from democrai_sandbox.runtime.surroundings import serving
+
+from .admitting import ROWS, Somebody, choice_of, text_of
+from .running import shown_result
+from .sources import code
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
+    from democrai_sandbox.access.values import Request as AccessRequest
+    from democrai_sandbox.console.visitors import Visitor
+    from democrai_sandbox.host.sandbox import Sandbox
+    from democrai_sandbox.runtime.store import Task
+
+router = APIRouter()
+
+_LOOKED_AT = 100
+_AGAIN = (TaskState.FAILED, TaskState.CANCELLED, TaskState.LOST)
+
+
+class Scheduled(NamedTuple):
+    """A task that runs by the clock."""
+
+    module: str
+    name: str
+    every: float
+    due: datetime | None
+
+
+@router.get("/tasks")
+def listed(request: Request, visitor: Somebody) -> HTMLResponse:
+    """List tasks, the newest first: all of them for those who may decide, their own for everybody else."""
+    sandbox = sandbox_of(request)
+    state, module = choice_of(request, "state", TaskState), text_of(request, "module")
+    user = text_of(request, "user") if visitor.may_decide else visitor.caller.user_id
+    wanted = TaskFilter(module=module, user_id=user, states=(state,) if state else ())
+    rows = sandbox.runtime.store.tasks(wanted, limit=ROWS + 1, before=text_of(request, "after"))
+    listing = Listing(rows[:ROWS], rows[ROWS - 1].id if len(rows) > ROWS else "")
+    return render(
+        request,
+        "tasks/list.html",
+        visitor=visitor,
+        listing=listing,
+        states=[("", "any"), *((one.value, one.value) for one in TaskState)],
+        modules=[("", "any"), *((name, name) for name in sorted(sandbox.runtime.modules.extensions))],
+        scheduled=tuple(_scheduled(sandbox)) if visitor.may_decide else (),
+        wanted={"state": state or "", "module": module, "user": user},
+    )
+
+
+@router.get("/tasks/{task_id}")
+def shown(request: Request, task_id: str, visitor: Somebody) -> HTMLResponse:
+    """Show one task with all that is known of it."""
+    sandbox = sandbox_of(request)
+    task = _own(sandbox, visitor, task_id)
+    return render(
+        request,
+        "tasks/show.html",
+        visitor=visitor,
+        task=task,
+        code=code,
+        params=shown_result(task.params),
+        result=shown_result(task.result),
+        asked=_asked(sandbox, visitor, task),
+        can_retry=task.state in _AGAIN and not task.origin.scheduled,
+    )
+
+
+@router.post("/tasks/{task_id}/cancel")
+async def cancel(request: Request, task_id: str, visitor: Somebody) -> RedirectResponse:
+    """Have a task ended, on whichever node it is."""
+    sandbox = sandbox_of(request)
+    _check_own(visitor, await sandbox.runtime.tasks.status(task_id))
+    ended = await sandbox.runtime.tasks.cancel(task_id, f"it was cancelled by {visitor.caller.user_id}")
+    return redirect(request, f"/tasks/{task_id}", done="task_cancelled" if ended else "")
+
+
+@router.post("/tasks/{task_id}/retry")
+async def retry(request: Request, task_id: str, visitor: Somebody) -> RedirectResponse:
+    """Run a task again, for whoever asks for it."""
+    sandbox = sandbox_of(request)
+    _check_own(visitor, await sandbox.runtime.tasks.status(task_id))
+    await sandbox.runtime.tasks.retry(task_id, visitor.caller)
+    return redirect(request, f"/tasks/{task_id}", done="task_started")
+
+
+def _own(sandbox: Sandbox, visitor: Visitor, task_id: str) -> Task:
+    task = sandbox.runtime.store.task(task_id)
+    _check_own(visitor, task)
+    return task
+
+
+def _check_own(visitor: Visitor, task: Task) -> None:
+    """Have a task of somebody else not be there, unless this is somebody who may see them all."""
+    if not visitor.may_decide and task.origin.user_id != visitor.caller.user_id:
+        raise TaskUnknown(f"there is no task {task.id}")
+
+
+def _asked(sandbox: Sandbox, visitor: Visitor, task: Task) -> tuple[AccessRequest, ...]:
+    """Return what a task asked for that was not declared."""
+    page, label = Page(limit=_LOOKED_AT), f"{SubjectKind.TASK}:{task.module}.{task.name}"
+    with serving(visitor.caller):
+        if visitor.may_decide:
+            about = RequestFilter(subject=Subject(SubjectKind.MODULE, task.module))
+            found = sandbox.access.administration.pending_requests(about, page).items
+        else:
+            found = sandbox.access.administration.own_requests(page).items
+    return tuple(one for one in found if label in one.chain and _is_of(one, task))
+
+
+def _is_of(asked: AccessRequest, task: Task) -> bool:
+    """Tell whether a request comes from this run of a task: its chain names the task, not which run it was."""
+    if (asked.origin.user_id, asked.origin.session_key) != (task.origin.user_id, task.origin.session_key):
+        return False
+    message = "" if task.failure is None else task.failure.message
+    return asked.last_seen >= task.created_at or asked.access.target in message
+
+
+def _scheduled(sandbox: Sandbox) -> Iterator[Scheduled]:
+    for extension in sandbox.runtime.modules.extensions.values():
+        for offer in offers(sandbox, extension):
+            if offer.every is not None:
+                due = sandbox.runtime.store.next_time(extension.name, offer.name)
+                yield Scheduled(extension.name, offer.name, offer.every, due)

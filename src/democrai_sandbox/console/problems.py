@@ -1,0 +1,190 @@
+"""Errors as answers: one table of which error has which status, said as JSON by the API and as a page to people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from democrai_sandbox import errors
+from democrai_sandbox.access.lookups import AuditRecordUnknown
+from democrai_sandbox.policy import InvalidInputError, Problem, SandboxError, pointer_to
+from democrai_sandbox.runtime.store import EntryUnknown
+
+from .plain import PlainResponse, jsonable
+from .rendering import render
+from .tracing import RequestIds, log_fault, request_id
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fastapi import FastAPI
+    from starlette.types import Scope
+
+MEDIA_TYPE = "application/problem+json"
+_MACHINES = ("/api/", "/health/", "/metrics")
+"""Paths whose answers are read by programs."""
+_MOST_IN_DETAIL = 5
+
+
+STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = (
+    (errors.NotSignedIn, HTTPStatus.UNAUTHORIZED),
+    (errors.SignInRefused, HTTPStatus.UNAUTHORIZED),
+    (errors.SignInThrottled, HTTPStatus.TOO_MANY_REQUESTS),
+    (errors.ConfirmationNeeded, HTTPStatus.FORBIDDEN),
+    (errors.ScopeMissing, HTTPStatus.FORBIDDEN),
+    (errors.AccountUnknown, HTTPStatus.NOT_FOUND),
+    (errors.AccountConflict, HTTPStatus.CONFLICT),
+    (InvalidInputError, HTTPStatus.UNPROCESSABLE_ENTITY),
+    (errors.ExternalAccessAdminRequired, HTTPStatus.FORBIDDEN),
+    (errors.SandboxDenied, HTTPStatus.FORBIDDEN),
+    (errors.RequestUnknown, HTTPStatus.NOT_FOUND),
+    (errors.DecisionUnknown, HTTPStatus.NOT_FOUND),
+    (errors.ExtensionUnknown, HTTPStatus.NOT_FOUND),
+    (errors.TaskUnknown, HTTPStatus.NOT_FOUND),
+    (EntryUnknown, HTTPStatus.NOT_FOUND),
+    (AuditRecordUnknown, HTTPStatus.NOT_FOUND),
+    (errors.DecisionConflict, HTTPStatus.CONFLICT),
+    (errors.ExtensionBroken, HTTPStatus.CONFLICT),
+    (errors.NotInstalled, HTTPStatus.CONFLICT),
+    (errors.TaskQueueFull, HTTPStatus.TOO_MANY_REQUESTS),
+    (errors.ExtensionFailed, HTTPStatus.BAD_GATEWAY),
+    (errors.CallTimeout, HTTPStatus.GATEWAY_TIMEOUT),
+    (errors.ExternalAccessCheckFailed, HTTPStatus.SERVICE_UNAVAILABLE),
+    (errors.RuntimeServiceFailed, HTTPStatus.SERVICE_UNAVAILABLE),
+)
+"""The first that fits counts; an error that is not here is a fault of this program, and its text stays in the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is said about an error."""
+
+    status: int
+    code: str
+    detail: str = ""
+    problems: tuple[Problem, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Further members of the document."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """The words for the status."""
+        return HTTPStatus(self.status).phrase
+
+    def document(self) -> dict[str, Any]:
+        """Return it as RFC 9457 has it, with our own members beside."""
+        listed = [
+            {"pointer": item.pointer, "message": item.message, "suggestion": item.suggestion or ""}
+            for item in self.problems
+        ]
+        named = {"type": "about:blank", "title": self.title, "status": self.status, "code": self.code}
+        spoken: dict[str, Any] = jsonable({**named, "detail": self.detail, "problems": listed, **self.facts})
+        return {**spoken, "request_id": request_id()}
+
+
+def told(error: Exception) -> Told:
+    """Return what is said about an error."""
+    if isinstance(error, HTTPException):
+        return _of_http(error)
+    if isinstance(error, RequestValidationError):
+        return _of_validation(error)
+    status = next((status for kind, status in STATUSES if isinstance(error, kind)), None)
+    if status is None or not isinstance(error, SandboxError):
+        return Told(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", "This failed, and the log says why.")
+    problems = error.problems if isinstance(error, InvalidInputError) else ()
+    return Told(status, error.code, _detail(error), problems, _facts(error), _headers(error))
+
+
+def answer(request: Request, said: Told) -> Response:
+    """Return the answer to a request: a document for programs, a page for people."""
+    if is_for_machines(request):
+        return PlainResponse(said.document(), said.status, said.headers, media_type=MEDIA_TYPE)
+    return _page(request, said)
+
+
+def is_for_machines(request: Request) -> bool:
+    """Tell whether a program asked, by what it asked for."""
+    scope = request.scope
+    return bool(scope["path"].removeprefix(scope.get("root_path", "")).startswith(_MACHINES))
+
+
+def install(app: FastAPI) -> None:
+    """Have every error of an application answered. To be called after all other middlewares were added."""
+    for kind in (SandboxError, HTTPException, RequestValidationError):
+        app.add_exception_handler(kind, _answered)
+    app.add_middleware(RequestIds, failed=_answered)
+
+
+def refusal(scope: Scope, status: int, code: str, detail: str) -> Response:
+    """Return the answer by which a door before the application turns a request away."""
+    return answer(Request(scope), Told(status, code, detail))
+
+
+def _answered(request: Request, error: Exception) -> Response:
+    location = error.location if isinstance(error, errors.NotSignedIn | errors.ConfirmationNeeded) else ""
+    if location and not is_for_machines(request):
+        return RedirectResponse(location, HTTPStatus.SEE_OTHER)
+    said = told(error)
+    if said.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        log_fault(error)
+    return answer(request, said)
+
+
+def _of_http(error: HTTPException) -> Told:
+    """Read what the framework refused: no such path, no such method, a body that cannot be read."""
+    phrase = HTTPStatus(error.status_code).phrase
+    detail = "" if error.detail == phrase else str(error.detail)
+    return Told(error.status_code, phrase.lower().replace(" ", "_"), detail, headers=error.headers or {})
+
+
+def _of_validation(error: RequestValidationError) -> Told:
+    """Read what the framework found wrong with values; the values themselves are not repeated."""
+    problems = tuple(Problem(_pointer(found["loc"]), str(found["msg"])) for found in error.errors())
+    detail = "; ".join(map(str, problems[:_MOST_IN_DETAIL]))
+    return Told(HTTPStatus.UNPROCESSABLE_ENTITY, InvalidInputError.code, detail, problems)
+
+
+def _pointer(place: Sequence[str | int]) -> str:
+    """Return where a value is: below the body, or the name of a parameter of the path or the query."""
+    source, *rest = place
+    # A text that is no JSON is told by the number of a character, which is no place in a document.
+    return pointer_to("", *rest) if source != "body" or not rest or isinstance(rest[0], str) else ""
+
+
+def _detail(error: SandboxError) -> str:
+    """Return what is said: the text, and not where in the program it was raised."""
+    if isinstance(error, errors.ExternalAccessAdminRequired):
+        return error.why or str(error)
+    if isinstance(error, errors.ExternalAccessCheckFailed):
+        return "The database cannot be reached: nothing was changed, and nothing new is allowed until it can."
+    return str(error)
+
+
+def _facts(error: SandboxError) -> Mapping[str, Any]:
+    """Return the parts of a denial: whoever called shows them, or waits for the request to be decided."""
+    if not isinstance(error, errors.SandboxDenied):
+        return {}
+    pending = getattr(error, "request_id", None) or ""
+    facts = {"subject": f"{error.subject_kind}:{error.subject}", "operation": error.operation, "target": error.target}
+    return {**facts, "layer": error.layer, "hint": error.hint, "pending_request_id": pending}
+
+
+def _headers(error: SandboxError) -> dict[str, str]:
+    if isinstance(error, errors.NotSignedIn):
+        return {"WWW-Authenticate": "Bearer"}
+    if isinstance(error, errors.SignInThrottled):
+        return {"Retry-After": str(error.retry_after)}
+    return {}
+
+
+def _page(request: Request, said: Told) -> Response:
+    page = render(request, "error.html", visitor=None, status=said.status, told=said, number=request_id())
+    page.headers.update(said.headers)
+    return page

@@ -1,0 +1,228 @@
+"""Pages from templates. Everything is escaped, an unknown name in a template is an error, addresses know their root."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlencode
+
+from fastapi.responses import HTMLResponse, RedirectResponse
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
+
+from .messages import MESSAGES
+from .text import target_shown, target_whole, visible, visible_cut, visible_lines, visible_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fastapi import Request
+    from jinja2.runtime import Context
+
+    from .visitors import Visitor
+
+_HERE = Path(__file__).parent
+STATIC = _HERE / "static"
+_ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_NOT_SUPER = "only for people who may decide: the super role, without an organization"
+
+
+class Place(NamedTuple):
+    """One entry of the navigation."""
+
+    label: str
+    path: str
+    current: bool
+    first: bool
+    """Of a group."""
+    why_not: str = ""
+    """Why this person has no use for it; empty when there is one."""
+
+
+_PLACES = (
+    ("Requests", "/requests", False),
+    ("Approvals", "/approvals", True),
+    ("Denials", "/denials", True),
+    ("Subjects", "/subjects", True),
+    ("Extensions", "/extensions", False),
+    ("Tasks", "/tasks", False),
+    ("Audit", "/audit", True),
+    ("Status", "/status", True),
+    ("Explain", "/explain", True),
+)
+"""Label, path, and whether it is only for those who may decide."""
+_FIRST = frozenset({"Subjects", "Audit", "People"})
+"""Where a new group begins."""
+
+
+def render(
+    request: Request, template: str, *, visitor: Visitor | None = None, status: int = 200, **context: Any
+) -> HTMLResponse:
+    """Return a page. ``visitor`` is None on the pages for those who have not signed in, and for errors.
+
+    An error met by somebody who is known already is shown within the usual frame.
+    """
+    visitor = visitor or getattr(request.state, "visitor", None)
+    done = request.query_params.get("done", "")
+    values = {
+        "request": request,
+        "visitor": visitor,
+        "places": _navigation(request, visitor),
+        "has_accounts": _has_accounts(request),
+        "message": MESSAGES.get(done, ""),
+        "message_link": None,
+        "now": datetime.now(UTC),
+        **context,
+    }
+    text = _environment().get_template(template).render(values)
+    # Names of files may hold halves of characters, which UTF-8 does not; marked ones are words by now.
+    return HTMLResponse(text.encode("utf-8", "backslashreplace"), status_code=status)
+
+
+def url(request: Request, path: str, /, **query: object) -> str:
+    """Return the address of a path of the console, wherever the console is mounted; empty values are left out."""
+    given = {name: value for name, value in query.items() if value not in (None, "", ())}
+    tail = f"?{urlencode(given, doseq=True, errors='replace')}" if given else ""
+    return f"{_root(request)}{path}{tail}"
+
+
+def redirect(request: Request, path: str, /, *, done: str = "", **query: object) -> RedirectResponse:
+    """Send the browser on after a POST; ``done`` is the code of what to say there, one of ``MESSAGES``."""
+    if done and done not in MESSAGES:
+        raise ValueError(f"{done!r} is no message")
+    return RedirectResponse(url(request, path, done=done, **query), status_code=303)
+
+
+def id_in_query(request: Request, name: str) -> str:
+    """Return an id that the address carries, empty when it is none."""
+    text = request.query_params.get(name, "")
+    return text if _ID.fullmatch(text) else ""
+
+
+def ago(moment: datetime | None, now: datetime | None = None) -> str:
+    """Return how far a time is from now, in the coarsest unit that says something."""
+    if moment is None:
+        return "never"
+    seconds = ((now or datetime.now(UTC)) - moment).total_seconds()
+    words = _span(abs(seconds))
+    if words == "now":
+        return "just now"
+    return f"{words} ago" if seconds > 0 else f"in {words}"
+
+
+def _span(seconds: float) -> str:
+    for size, unit in ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute")):
+        if seconds >= size:
+            count = int(seconds // size)
+            return f"{count} {unit}" + ("" if count == 1 else "s")
+    return "now"
+
+
+def _root(request: Request) -> str:
+    return str(request.scope.get("root_path", "")).rstrip("/")
+
+
+def _navigation(request: Request, visitor: Visitor | None) -> tuple[Place, ...]:
+    if visitor is None:
+        return ()
+    here = request.url.path.removeprefix(_root(request))
+    may = visitor.may_decide
+    listed = _PLACES + ((("People", "/people", True),) if may and _has_accounts(request) else ())
+    return tuple(
+        Place(label, path, _is_below(here, path), label in _FIRST, _NOT_SUPER if for_super and not may else "")
+        for label, path, for_super in listed
+    )
+
+
+def _is_below(here: str, path: str) -> bool:
+    return here == path or here.startswith(f"{path}/")
+
+
+def _has_accounts(request: Request) -> bool:
+    sandbox = getattr(request.app.state, "sandbox", None)
+    return getattr(sandbox, "accounts", None) is not None
+
+
+# ---- the environment of the templates --------------------------------------------------------------------------------
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(url=_url, asset=_asset, kept=_kept)
+    environment.filters.update(
+        visible=visible,
+        visible_cut=visible_cut,
+        visible_text=visible_text,
+        visible_lines=visible_lines,
+        target_shown=target_shown,
+        target_whole=target_whole,
+        ago=ago,
+        exactly=_exactly,
+        machine=_machine,
+        plural=_plural,
+        verb=_verb,
+    )
+    return environment
+
+
+@pass_context
+def _url(context: Context, path: str, /, **query: object) -> str:
+    return url(context["request"], path, **query)
+
+
+@pass_context
+def _asset(context: Context, name: str) -> str:
+    """Return the address of a static file, which changes with its content; empty when it is not there."""
+    version = _versions().get(name)
+    return url(context["request"], f"/static/{name}", v=version) if version else ""
+
+
+@pass_context
+def _kept(context: Context, **changes: object) -> Mapping[str, object]:
+    """Return the query of this page with some values changed, and without what belongs to one page only."""
+    query = {
+        name: value
+        for name, value in context["request"].query_params.multi_items()
+        if name not in {"after", "done", "about"} and len(value) <= _LONGEST_KEPT
+    }
+    return {**query, **changes}
+
+
+_LONGEST_KEPT = 500
+
+
+@cache
+def _versions() -> Mapping[str, str]:
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest()[:12] for file in STATIC.iterdir()}
+
+
+def _exactly(moment: datetime | None) -> str:
+    return "never" if moment is None else moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _machine(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="seconds")
+
+
+def _plural(count: int, one: str, many: str = "") -> str:
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def _verb(operation: object) -> str:
+    """Return an operation as it stands before a target."""
+    text = str(operation)
+    return f"{text} {_PREPOSITIONS[text]}" if text in _PREPOSITIONS else text
+
+
+_PREPOSITIONS: Mapping[str, str] = MappingProxyType({"receive": "from", "send": "to", "connect": "to"})

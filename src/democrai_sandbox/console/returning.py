@@ -1,0 +1,34 @@
+"""Where to go after a sign-in: a page of this console and nothing else, whatever an address says."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from .visitors import own_path
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+_LONGEST = 2000
+_STRANGE = re.compile(r"[\x00-\x20\x7f-\U0010ffff\\]")
+"""What no address of ours has unescaped, and what browsers leave out or take for a slash."""
+_NOT_AGAIN = ("/login", "/logout", "/account/confirm", "/static/", "/api/", "/live")
+
+
+def safe_next(request: Request, wanted: str) -> str:
+    """Return the path to go on to; the first page when what is wanted is no page of ours."""
+    first = own_path(request, "/")
+    if not wanted or len(wanted) > _LONGEST or _STRANGE.search(wanted):
+        return first
+    try:
+        split = urlsplit(wanted)
+    except ValueError:
+        return first
+    path = split.path
+    if split.scheme or split.netloc or "//" in path or not path.startswith(first):
+        return first
+    if {".", ".."} & set(unquote(path).replace("\\", "/").split("/")):
+        return first
+    return first if path.removeprefix(first[:-1]).startswith(_NOT_AGAIN) else wanted

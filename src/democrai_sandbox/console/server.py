@@ -1,0 +1,141 @@
+"""Serving the console and the API by themselves: one socket, one loop, and an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from democrai_sandbox.errors import AddressTaken
+
+from .application import create_app
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from democrai_sandbox.host.sandbox import Sandbox
+    from democrai_sandbox.host.settings import ServerSettings
+
+PATIENCE = 10
+"""Seconds that running requests get when the server stops."""
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def bind(settings: ServerSettings) -> socket.socket:
+    """Take the address, and say who is in the way. Nobody can connect before the server is ready."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind((settings.host, settings.port))
+    except OSError as error:
+        listener.close()
+        raise AddressTaken(
+            f"{settings.host}:{settings.port} cannot be listened at: {error.strerror}",
+            fix="set server.port to another one (0 takes any that is free), or stop what listens there",
+        ) from None
+    return listener
+
+
+def address_of(settings: ServerSettings, listener: socket.socket) -> str:
+    """Return what to type into a browser."""
+    if settings.public_url:
+        return settings.public_url
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def serve(sandbox: Sandbox, listener: socket.socket, tell: Callable[[str], None]) -> None:
+    """Start the sandbox, serve it until a signal says otherwise, and stop it.
+
+    ``tell`` gets what whoever started this has to know: the first login, once, and the address.
+    """
+    server = _Server(
+        uvicorn.Config(
+            create_app(sandbox),
+            log_config=None,
+            access_log=False,
+            loop="asyncio",
+            lifespan="off",
+            ws="none",
+            proxy_headers=False,  # the console reads them itself, from those that it trusts
+            server_header=False,
+            timeout_graceful_shutdown=PATIENCE,
+        )
+    )
+    with server.until_signalled(sandbox):
+        try:
+            await sandbox.start()
+            await _first_login(sandbox, tell)
+            server.ready = partial(
+                tell, f"democrai-sandbox is ready at {address_of(sandbox.settings.server, listener)}"
+            )
+            if not server.should_exit:
+                await server.serve(sockets=[listener])
+        finally:
+            notify("STOPPING=1")
+            await sandbox.stop()
+
+
+async def _first_login(sandbox: Sandbox, tell: Callable[[str], None]) -> None:
+    """Make an administrator where there is nobody at all, and say the password this once."""
+    first = None if sandbox.accounts is None else await asyncio.to_thread(sandbox.accounts.first_administrator)
+    if first is not None:
+        tell(f"first login: {first.name}, password: {first.password}")
+
+
+class _Server(uvicorn.Server):
+    """The web server, whose signals are ours: it is one part of what they end."""
+
+    ready: Callable[[], None]
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals alone."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen, then say so."""
+        await super().startup(sockets)
+        if self.started:
+            notify("READY=1")
+            self.ready()
+
+    @contextmanager
+    def until_signalled(self, sandbox: Sandbox) -> Iterator[None]:
+        """Have the first signal end what runs in order, the second wait for nobody, and a third do what signals do."""
+        loop = asyncio.get_running_loop()
+
+        def end() -> None:
+            if self.should_exit:
+                self.force_exit = True
+                forget()
+            self.should_exit = True
+            sandbox.closing.set()
+
+        def forget() -> None:
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, end)
+        try:
+            yield
+        finally:
+            forget()
+
+
+def notify(state: str) -> None:
+    """Tell the service manager, where there is one that wants to know."""
+    place = os.environ.get("NOTIFY_SOCKET", "")
+    if place:
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as teller:
+            teller.sendto(state.encode(), "\0" + place[1:] if place.startswith("@") else place)

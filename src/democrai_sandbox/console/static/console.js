@@ -1,0 +1,201 @@
+"use strict";
+// Conveniences only: every decision works without this file. Text of others gets onto the page as text, never as HTML.
+(() => {
+  const root = document.documentElement;
+
+  // ---- colours: set before anything is drawn ----------------------------------------------------------------------
+  const themes = ["system", "light", "dark"];
+  const dress = (theme) => {
+    if (theme === "light" || theme === "dark") root.dataset.theme = theme;
+    else delete root.dataset.theme;
+  };
+  try {
+    dress(localStorage.getItem("theme"));
+  } catch {
+    // Nothing is remembered, then.
+  }
+
+  function themeButton() {
+    const button = document.getElementById("theme");
+    if (!button) return;
+    const say = () => { button.querySelector("span").textContent = root.dataset.theme || "system"; };
+    button.hidden = false;
+    say();
+    button.addEventListener("click", () => {
+      const next = themes[(themes.indexOf(root.dataset.theme || "system") + 1) % themes.length];
+      dress(next);
+      say();
+      try {
+        localStorage.setItem("theme", next);
+      } catch {
+        // Not remembered.
+      }
+    });
+  }
+
+  // ---- small help -------------------------------------------------------------------------------------------------
+  function element(name, attributes = {}, ...children) {
+    const made = document.createElement(name);
+    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+    made.append(...children);
+    return made;
+  }
+
+  function news(text, label, href) {
+    const place = document.getElementById("news");
+    if (!place || place.dataset.text === text) return;
+    place.dataset.text = text;
+    const line = element("p", {}, text);
+    if (label) line.append(element("a", { href }, label));
+    place.replaceChildren(line);
+  }
+
+  // ---- rows -------------------------------------------------------------------------------------------------------
+  const rows = () => [...document.querySelectorAll("table.rows tbody tr")];
+  const current = () => document.querySelector("table.rows tbody tr.here");
+
+  function mark(row) {
+    current()?.classList.remove("here");
+    row.classList.add("here");
+  }
+
+  function move(step) {
+    const all = rows();
+    if (!all.length) return;
+    const at = all.indexOf(current());
+    const next = all[at < 0 ? (step > 0 ? 0 : all.length - 1) : Math.min(all.length - 1, Math.max(0, at + step))];
+    mark(next);
+    next.querySelector("a.open")?.focus();
+  }
+
+  function followFocus() {
+    document.addEventListener("focusin", (event) => {
+      const row = event.target.closest?.("table.rows tbody tr");
+      if (row) mark(row);
+    });
+  }
+
+  // ---- deciding by key: it asks first, and the neutral button has the focus ------------------------------------------
+  function ask(key) {
+    const button = document.querySelector(`button[data-key="${key}"]`);
+    if (!button || button.disabled) return false;
+    const choice = button.form.querySelector('input[name="choice"]:checked')?.closest(".choice");
+    const words = choice?.querySelector(".words")?.textContent || "";
+    const warning = choice?.querySelector(".warning")?.textContent || "";
+    const back = element("button", { type: "button" }, "Back, nothing is decided");
+    const go = element("button", { type: "button", class: button.className }, button.textContent);
+    const title = element("h2", { id: "ask-title" }, `${button.textContent}?`);
+    const dialog = element("dialog", { "aria-labelledby": "ask-title" }, title, element("p", {}, words));
+    if (warning) dialog.append(element("p", { class: "error" }, warning));
+    dialog.append(element("div", { class: "acts" }, back, go));
+    back.addEventListener("click", () => dialog.close());
+    go.addEventListener("click", () => {
+      dialog.close();
+      button.form.requestSubmit(button);
+    });
+    dialog.addEventListener("close", () => dialog.remove());
+    document.body.append(dialog);
+    dialog.showModal();
+    back.focus();
+    return true;
+  }
+
+  // ---- keys -------------------------------------------------------------------------------------------------------
+  const acts = {
+    j: () => move(1),
+    k: () => move(-1),
+    o: () => current()?.querySelector("a.open")?.click(),
+    x: () => current()?.querySelector('input[type="checkbox"]')?.click(),
+    "/": () => document.querySelector('input[type="search"]')?.focus(),
+    "?": () => document.getElementById("keys")?.showModal(),
+    s: () => ask("s"),
+    a: () => ask("a"),
+    d: () => ask("d"),
+  };
+
+  function keys() {
+    document.addEventListener("keydown", (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey || event.repeat && !"jk".includes(event.key)) return;
+      if (event.target.closest?.('input:not([type="checkbox"], [type="radio"]), textarea, select, [contenteditable]')) return;
+      if (document.querySelector("dialog[open]") || !Object.hasOwn(acts, event.key)) return;
+      event.preventDefault();
+      acts[event.key]();
+    });
+  }
+
+  // ---- live: says that something changed; rows stay where they are ------------------------------------------------------
+  function live() {
+    const { live: stream, states, since, request, state } = document.body.dataset;
+    if (!stream || !window.EventSource) return;
+    let seen = document.body.dataset.pulse;
+    let waiting = 0;
+    let asked = 0;
+    const source = new EventSource(stream);
+
+    const look = async () => {
+      waiting = 0;
+      asked = Date.now();
+      const query = new URLSearchParams(location.search);
+      query.delete("after");
+      query.set("ids", request || rows().map((row) => row.dataset.id).filter(Boolean).join(","));
+      if (since) query.set("since", since);
+      const answer = await fetch(`${states}?${query}`, { headers: { "X-Live": "1" }, redirect: "error" });
+      if (!answer.ok) return;
+      const told = await answer.json();
+      seen = told.pulse;
+      if (request) changed(told.states[request]);
+      else {
+        for (const [id, became] of Object.entries(told.states)) markRow(id, became);
+        if (told.new) news(`${told.new} new ${told.new === 1 ? "request" : "requests"} – `, "show", location.href.split("#")[0]);
+      }
+    };
+
+    const changed = (now) => {
+      if (now && now.state !== state) news(`Meanwhile this was ${now.words} – `, "show", location.pathname);
+    };
+
+    // Many pages hear of the same change at once: they do not all ask at the same moment.
+    const soon = () => {
+      if (waiting || document.hidden) return;
+      waiting = setTimeout(() => look().catch(() => {}), Math.max(asked + 2000 - Date.now(), 0) + Math.random() * 800);
+    };
+
+    source.addEventListener("pulse", (event) => {
+      if (event.data === seen) return;
+      seen = event.data;
+      soon();
+    });
+    source.addEventListener("over", () => {
+      source.close();
+      news("You are signed out – ", "sign in", location.href);
+    });
+    document.addEventListener("visibilitychange", () => {
+      if (!document.hidden) soon();
+    });
+    window.addEventListener("pagehide", () => source.close());
+    window.addEventListener("pageshow", (event) => {
+      if (event.persisted) location.reload();
+    });
+  }
+
+  function markRow(id, became) {
+    const row = rows().find((one) => one.dataset.id === id);
+    const place = row?.querySelector(".became");
+    if (!place || became.state === "pending" || row.dataset.shown === became.state) return;
+    place.textContent = became.words;
+    place.hidden = false;
+    row.classList.add("gone");
+    const tick = row.querySelector('input[type="checkbox"]');
+    if (tick) {
+      tick.checked = false;
+      tick.disabled = true;
+    }
+  }
+
+  document.addEventListener("DOMContentLoaded", () => {
+    themeButton();
+    followFocus();
+    keys();
+    live();
+  });
+})();

@@ -1,0 +1,138 @@
+"""Passwords: what is taken for one, and how it is kept. To compare one takes time and memory: few run at once."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import unicodedata
+from base64 import b64encode
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import BoundedSemaphore, Lock
+from typing import TYPE_CHECKING
+
+from cryptography.exceptions import InvalidKey
+from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
+
+from democrai_sandbox.errors import SignInThrottled
+from democrai_sandbox.policy import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SHORTEST = 12
+LONGEST_BYTES = 1024
+_SALT = 16
+_DERIVED = 32
+_AT_ONCE = 2
+_WAITING = 6
+_PATIENCE = 10.0
+_RANDOM_WORDS = 4
+_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # without i, l, o, 0 and 1, which are misread
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What comparing a password takes. The default is about a fifth of a second and 64 MiB."""
+
+    memory_kib: int = 64 * 1024
+    passes: int = 3
+    lanes: int = 1
+
+    def made(self, kept: str) -> bool:
+        """Tell whether a kept password was made at this cost."""
+        return kept.startswith(self._mark)
+
+    def of_nobody(self) -> str:
+        """Return something that takes as long to compare with as a kept password, and that no password matches."""
+        salt, derived = (b64encode(os.urandom(size)).decode().rstrip("=") for size in (_SALT, _DERIVED))
+        return f"{self._mark}{salt}${derived}"
+
+    @property
+    def _mark(self) -> str:
+        return f"$argon2id$v=19$m={self.memory_kib},t={self.passes},p={self.lanes}$"
+
+
+class Passwords:
+    """Keeps and compares passwords with Argon2id."""
+
+    def __init__(self, cost: Cost) -> None:
+        """Prepare what unknown names are compared with, so that they take as long as known ones."""
+        self.cost = cost
+        self._slots = BoundedSemaphore(_AT_ONCE)
+        self._waiting = 0
+        self._lock = Lock()
+        self._nobody = cost.of_nobody()
+
+    def keep(self, password: str) -> str:
+        """Return a password as it is stored: it says how it was made, and cannot be read back."""
+        cost = self.cost
+        with self._slot():
+            kdf = Argon2id(
+                salt=os.urandom(_SALT),
+                length=_DERIVED,
+                iterations=cost.passes,
+                lanes=cost.lanes,
+                memory_cost=cost.memory_kib,
+            )
+            return kdf.derive_phc_encoded(_normal(password))
+
+    def matches(self, password: str, kept: str | None) -> bool:
+        """Tell whether a password is the one that was kept. None, for nobody, takes as long and is never the one."""
+        try:
+            given = _normal(password)
+        except UnicodeEncodeError:
+            given = b""
+        with self._slot():
+            try:
+                Argon2id.verify_phc_encoded(given[: LONGEST_BYTES + 1], kept or self._nobody)
+            except InvalidKey:
+                return False
+        return kept is not None
+
+    @contextmanager
+    def _slot(self) -> Iterator[None]:
+        """Wait for a turn; when too many wait already, ask to come back: they would take the threads of all pages."""
+        with self._lock:
+            if self._waiting >= _WAITING:
+                raise SignInThrottled(2)
+            self._waiting += 1
+        try:
+            if not self._slots.acquire(timeout=_PATIENCE):
+                raise SignInThrottled(2)
+        finally:
+            with self._lock:
+                self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._slots.release()
+
+
+def check_password(password: object, name: str) -> str:
+    """Return a password that is good enough to be taken; say everything that is wrong with another."""
+    if type(password) is not str or not password:
+        raise InvalidInputError.of("expected a password", pointer="/password")
+    try:
+        encoded = _normal(password)
+    except UnicodeEncodeError:
+        raise InvalidInputError.of("it holds something that is no character", pointer="/password") from None
+    if len(encoded) > LONGEST_BYTES:
+        raise InvalidInputError.of(f"it is longer than {LONGEST_BYTES} bytes", pointer="/password")
+    if len(password) < SHORTEST:
+        raise InvalidInputError.of(f"it is shorter than {SHORTEST} characters", pointer="/password")
+    if len(set(password)) == 1:
+        raise InvalidInputError.of("it is one character again and again", pointer="/password")
+    if password.strip().lower() == name.lower():
+        raise InvalidInputError.of("it is the name", pointer="/password")
+    return password
+
+
+def random_password() -> str:
+    """Return one that can be read out and typed: about 100 bits."""
+    return "-".join("".join(secrets.choice(_LETTERS) for _ in range(5)) for _ in range(_RANDOM_WORDS))
+
+
+def _normal(password: str) -> bytes:
+    """Return a password as bytes, one for all ways in which keyboards make the same characters."""
+    return unicodedata.normalize("NFKC", password).encode()

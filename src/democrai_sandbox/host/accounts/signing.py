@@ -1,0 +1,83 @@
+"""Whether a name and a password belong together: counted, compared, and told when they do not."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from democrai_sandbox.access.store.journal import SYSTEM, Entry, Ledger
+from democrai_sandbox.access.values import AuditAction
+from democrai_sandbox.errors import SignInRefused, SignInThrottled
+
+from . import people, throttle
+from .people import LONGEST_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from sqlalchemy import Connection
+
+    from democrai_sandbox.access.store.transactions import Database
+
+    from .passwords import Passwords
+    from .throttle import Attempt
+
+
+class Doorkeeper:
+    """Compares what somebody gives with what is kept. A stranger learns neither who is there nor who is shut out."""
+
+    def __init__(self, database: Database, passwords: Passwords, clock: Callable[[], datetime]) -> None:
+        self._database = database
+        self._passwords = passwords
+        self._clock = clock
+
+    def compare(self, name: str, password: str, address: str) -> tuple[Attempt, str]:
+        """Return the attempt, to be settled, and the password as it is kept.
+
+        Raises ``SignInThrottled``, before anything is compared, or ``SignInRefused``.
+        """
+        who = read_name(name)
+        tried = self._database.act(partial(throttle.begin, name=who, address=address, now=self._clock()))
+        kept = self._database.ask(partial(people.kept_password, person_id=who))
+        try:
+            right = self._passwords.matches(password, kept)
+        except SignInThrottled:
+            self._database.act(partial(throttle.withdraw, attempt=tried))
+            raise
+        if not right or kept is None:
+            self._tell(tried, known=kept is not None)
+            raise SignInRefused
+        return tried, self._strengthened(who, password, kept)
+
+    def settle(self, tried: Attempt) -> None:
+        """Take back what an attempt was counted for that was no sign-in."""
+        self._database.act(partial(throttle.settle, attempt=tried, now=self._clock()))
+
+    def _strengthened(self, who: str, password: str, kept: str) -> str:
+        """Keep a password at the present cost, now that it is here."""
+        if self._passwords.cost.made(kept):
+            return kept
+        better = self._passwords.keep(password)
+        self._database.act(partial(people.strengthen, person_id=who, before=kept, kept=better))
+        return better
+
+    def _tell(self, tried: Attempt, *, known: bool) -> None:
+        """Write the first, second, fourth... failure to the audit, with the count: a stranger does not fill it.
+
+        A name that nobody has is left out. It may be a password in the wrong field, and the audit is kept for good.
+        """
+        if tried.failures & (tried.failures - 1):
+            return
+        after = {"person": tried.name if known else "", "address": tried.address, "failures": tried.failures}
+        entry = Entry(AuditAction.ACCOUNT_SIGN_IN_FAILED, SYSTEM, after=after)
+        self._database.act(partial(_append, entry=entry, now=self._clock()))
+
+
+def read_name(name: str) -> str:
+    """Return a name as people are listed under, from what somebody typed; one that is too long is nobody's."""
+    return name[: LONGEST_NAME * 4].strip().lower()
+
+
+def _append(connection: Connection, entry: Entry, now: datetime) -> None:
+    Ledger(connection).close([entry], now=now)

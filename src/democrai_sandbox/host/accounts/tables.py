@@ -1,0 +1,66 @@
+"""The tables as this version of the code uses them. A migration makes them; a test compares the two."""
+
+from __future__ import annotations
+
+from sqlalchemy import Column, ForeignKey, Index, Integer, MetaData, Table, Text
+
+from democrai_sandbox.access.store.columns import AnyText, Moment
+
+metadata = MetaData()
+
+people = Table(
+    "host_people",
+    metadata,
+    Column("id", AnyText, primary_key=True),
+    Column("password", Text, nullable=False),
+    Column("role", AnyText, nullable=False),
+    Column("access_level", AnyText, nullable=False),
+    Column("organization_id", AnyText, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("password_at", Moment, nullable=False),
+    Column("disabled_at", Moment),
+    sqlite_strict=True,
+)
+
+sessions = Table(
+    "host_sessions",
+    metadata,
+    Column("id", AnyText, primary_key=True),
+    Column("token_hash", Text, nullable=False, unique=True),
+    Column("person_id", AnyText, ForeignKey("host_people.id"), nullable=False),
+    Column("address", AnyText, nullable=False),
+    Column("user_agent", AnyText, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("last_seen", Moment, nullable=False),
+    Column("confirmed_at", Moment, nullable=False),
+    Index("ix_host_sessions_person", "person_id", "created_at"),
+    sqlite_strict=True,
+)
+
+tokens = Table(
+    "host_tokens",
+    metadata,
+    Column("id", AnyText, primary_key=True),
+    Column("secret_hash", Text, nullable=False, unique=True),
+    Column("person_id", AnyText, ForeignKey("host_people.id"), nullable=False),
+    Column("label", AnyText, nullable=False),
+    Column("scopes", Text, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("expires_at", Moment),
+    Column("last_used", Moment),
+    Column("ended_at", Moment),
+    Index("ix_host_tokens_person", "person_id", "created_at"),
+    sqlite_strict=True,
+)
+
+throttle = Table(
+    "host_throttle",
+    metadata,
+    # A hash: neither names that somebody mistyped, which may be passwords, nor addresses are kept here.
+    Column("key", Text, primary_key=True),
+    Column("failures", Integer, nullable=False),
+    Column("last_at", Moment, nullable=False),
+    Column("forget_at", Moment, nullable=False),
+    Index("ix_host_throttle_forget", "forget_at"),
+    sqlite_strict=True,
+)

@@ -1,0 +1,158 @@
+"""Failed sign-ins, counted in the database, so that it makes no difference which node is asked.
+
+Three counts stand in the way of guessing: by name and address together, by name, and by address. Those by name and by
+address alone are generous and short, and do not hold for a name at an address where it signed in before: a stranger
+who fails on purpose shuts out nobody who is elsewhere, and nobody for good.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import timedelta
+from ipaddress import IPv6Address, ip_address, ip_network
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, delete, func, insert, select, update
+
+from democrai_sandbox.errors import SignInThrottled
+
+from .tables import throttle
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+MOST_ROWS = 20_000
+"""More are never kept: the ones that would be forgotten soonest go."""
+_KNOWN_FOR = timedelta(days=90)
+_NO_TIME = timedelta(0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """How many failures are free, and how long the next one has to wait after that: 1, 2, 4... seconds."""
+
+    free: int
+    longest: int
+    memory: timedelta
+
+    def pause(self, failures: int) -> timedelta:
+        if failures < self.free:
+            return _NO_TIME
+        doubled = min(failures - self.free, 20)
+        return timedelta(seconds=min(2**doubled, self.longest))
+
+
+_RULES = {
+    "pair": _Rule(free=5, longest=900, memory=timedelta(days=1)),
+    "name": _Rule(free=50, longest=30, memory=timedelta(hours=1)),
+    "address": _Rule(free=50, longest=30, memory=timedelta(hours=1)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A sign-in that is being tried. It counts as failed until it is settled: many at once are no way round."""
+
+    name: str
+    address: str
+    failures: int
+    """Of this name from this address, with this one."""
+    counted: tuple[str, ...]
+
+
+def begin(connection: Connection, name: str, address: str, now: datetime) -> Attempt:
+    """Count a sign-in; raises ``SignInThrottled``, and counts nothing, when it comes too soon."""
+    kinds = ("pair",) if _is_known(connection, name, address, now) else tuple(_RULES)
+    keys = {kind: _key(kind, name, address) for kind in kinds}
+    # Locked in one order by everybody.
+    counts = {kind: _locked(connection, keys[kind], now) for kind in sorted(kinds, key=keys.__getitem__)}
+    longest = max(_wait(_RULES[kind], count, now) for kind, count in counts.items())
+    if longest > _NO_TIME:
+        raise SignInThrottled(-(-longest // timedelta(seconds=1)))
+    for kind, count in counts.items():
+        _put(connection, keys[kind], count.failures + 1, now, _RULES[kind].memory)
+    _make_room(connection, now)
+    return Attempt(name, address, counts["pair"].failures + 1, kinds)
+
+
+def settle(connection: Connection, attempt: Attempt, now: datetime) -> None:
+    """Forget the failures before a sign-in that succeeded, and remember that the name belongs to the address."""
+    withdraw(connection, attempt)
+    connection.execute(delete(throttle).where(throttle.c.key == _key("pair", attempt.name, attempt.address)))
+    _put(connection, _key("known", attempt.name, attempt.address), 0, now, _KNOWN_FOR)
+
+
+def withdraw(connection: Connection, attempt: Attempt) -> None:
+    """Take back what one sign-in was counted for: it was not compared, or it succeeded."""
+    keys = sorted(_key(kind, attempt.name, attempt.address) for kind in attempt.counted)
+    for key in keys:
+        here = (throttle.c.key == key, throttle.c.failures > 0)
+        connection.execute(update(throttle).where(*here).values(failures=throttle.c.failures - 1))
+
+
+def forget(connection: Connection, now: datetime) -> None:
+    """Remove what does not count any more."""
+    connection.execute(delete(throttle).where(throttle.c.forget_at <= now))
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    failures: int
+    last_at: datetime
+
+
+def _is_known(connection: Connection, name: str, address: str, now: datetime) -> bool:
+    here = (throttle.c.key == _key("known", name, address), throttle.c.forget_at > now)
+    return connection.execute(select(throttle.c.key).where(*here)).first() is not None
+
+
+def _locked(connection: Connection, key: str, now: datetime) -> _Count:
+    """Return a count that nobody else changes until the transaction ends.
+
+    A row that is not there cannot be locked: it is made first, and whoever makes it as the second begins again.
+    """
+    row = connection.execute(select(throttle).where(throttle.c.key == key).with_for_update()).one_or_none()
+    if row is None:
+        connection.execute(insert(throttle), {"key": key, "failures": 0, "last_at": now, "forget_at": now})
+    return _Count(0, now) if row is None or row.forget_at <= now else _Count(row.failures, row.last_at)
+
+
+def _put(connection: Connection, key: str, failures: int, now: datetime, memory: timedelta) -> None:
+    values = {"failures": failures, "last_at": now, "forget_at": now + memory}
+    if connection.execute(update(throttle).where(throttle.c.key == key).values(**values)).rowcount == 0:
+        connection.execute(insert(throttle), {"key": key, **values})
+
+
+def _make_room(connection: Connection, now: datetime) -> None:
+    forget(connection, now)
+    count = connection.execute(select(func.count()).select_from(throttle)).scalar_one()
+    if count > MOST_ROWS:
+        first = select(throttle.c.key).order_by(throttle.c.forget_at).limit(count - MOST_ROWS)
+        connection.execute(delete(throttle).where(throttle.c.key.in_(first.scalar_subquery())))
+
+
+def _wait(rule: _Rule, row: _Count, now: datetime) -> timedelta:
+    """Return for how long to wait still; a clock that was set back makes nobody wait for longer than the rule says."""
+    pause = rule.pause(row.failures)
+    return min(row.last_at + pause - now, pause)
+
+
+def _key(kind: str, name: str, address: str) -> str:
+    who = "" if kind == "address" else name
+    where = "" if kind == "name" else _place(address)
+    text = repr((kind, who, where))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _place(address: str) -> str:
+    """Return what counts as one address: of IPv6 the network, in which everybody has all addresses there are."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, IPv6Address):
+        if found.ipv4_mapped is not None:
+            return str(found.ipv4_mapped)
+        return str(ip_network((found.packed[:8] + bytes(8), 64)).network_address)
+    return str(found)

@@ -1,0 +1,189 @@
+"""YAML read strictly, with the line of every value.
+
+The reader of the library keeps the last of two equal keys, makes true of ``on`` and a number of ``22:22``, and follows
+aliases. A configuration decides what is enforced, so only its parser is used here: whatever two people could understand
+differently is refused, and a plain word is a number, ``true``, ``false`` or ``null`` only where it looks like one in
+YAML 1.2 and in JSON.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import yaml  # type: ignore[import-untyped]  # it has no annotations
+
+from democrai_sandbox.policy import Problem, pointer_to
+from democrai_sandbox.policy.text import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DEEPEST_NESTING = 32
+MOST_VALUES = 10_000
+LONGEST_KEY = 256
+_LONGEST_NUMBER = 64
+
+_WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "true": True, "false": False}
+_INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
+_FLOAT = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+_QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
+_TOKEN = re.compile(r"""['"](?:.?|<[a-z ]+>)['"]""")
+_NO_TAGS = "YAML tags, anchors, aliases and directives are not read: write the value itself"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What a text holds."""
+
+    value: Any
+    lines: dict[str, int] = field(default_factory=dict)
+    """The line of each value by its pointer, counted from one; of what has a key, that of the key."""
+    problems: tuple[tuple[Problem, int], ...] = ()
+    """What is wrong, each with its line. A document that has any must not be used."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing in it, or only comments."""
+        return self.value is None and not self.problems
+
+
+def read_document(text: str) -> Document:
+    """Return what a YAML text holds, read as far as it can be."""
+    reader = _Reader()
+    try:
+        reader.events = yaml.parse(text, Loader=yaml.SafeLoader)
+        value = reader.read()
+    except _StoppedError:
+        value = None
+    except yaml.reader.ReaderError as error:
+        value = None
+        line = text.count("\n", 0, error.position) + 1
+        reader.problems.append((Problem("", f"the text holds the character U+{error.character:04X}"), line))
+    except yaml.MarkedYAMLError as error:
+        value = None
+        mark = error.problem_mark or error.context_mark
+        reader.problems.append((Problem("", f"not YAML: {_complaint(error)}"), mark.line + 1 if mark else 1))
+    return Document(value, reader.lines, tuple(reader.problems))
+
+
+class _StoppedError(Exception):
+    """Reading cannot go on."""
+
+
+_UNREAD = object()
+
+
+class _Reader:
+    """Makes values of the parser's events, one after the other: nothing is made that is not looked at first."""
+
+    events: Iterator[Any]
+
+    def __init__(self) -> None:
+        self.lines: dict[str, int] = {}
+        self.problems: list[tuple[Problem, int]] = []
+        self._depth = 0
+        self._values = 0
+
+    def read(self) -> Any:
+        """Return the only document of the text; None where there is none."""
+        next(self.events)  # the beginning of the stream
+        begin = next(self.events)
+        if isinstance(begin, yaml.StreamEndEvent):
+            return None
+        if begin.version or begin.tags:
+            self._note("", _NO_TAGS, begin)
+        value = self._value(next(self.events), "")
+        next(self.events)  # the end of the document
+        after = next(self.events)
+        if not isinstance(after, yaml.StreamEndEvent):
+            self._stop("", "a second YAML document begins here: there is one", after)
+        return None if value is _UNREAD else value
+
+    def _value(self, event: Any, pointer: str) -> Any:
+        self._values += 1
+        if self._values > MOST_VALUES:
+            self._stop("", f"there are more than {MOST_VALUES:,} values", event)
+        if isinstance(event, yaml.AliasEvent):
+            self._note(pointer, _NO_TAGS, event)
+            return _UNREAD
+        is_plain = event.anchor is None and event.tag is None
+        if not is_plain:
+            self._note(pointer, _NO_TAGS, event)
+        if isinstance(event, yaml.ScalarEvent):
+            return self._scalar(event, pointer) if is_plain else _UNREAD
+        value = self._inner(event, pointer)
+        return value if is_plain else _UNREAD
+
+    def _inner(self, event: Any, pointer: str) -> Any:
+        self._depth += 1
+        if self._depth > DEEPEST_NESTING:
+            self._stop(pointer, f"nested deeper than {DEEPEST_NESTING} levels", event)
+        value = self._object(pointer) if isinstance(event, yaml.MappingStartEvent) else self._list(pointer)
+        self._depth -= 1
+        return value
+
+    def _object(self, pointer: str) -> dict[str, Any]:
+        members: dict[str, Any] = {}
+        seen: dict[str, int] = {}
+        while not isinstance(event := next(self.events), yaml.MappingEndEvent):
+            key = self._key(event, pointer)
+            place = pointer_to(pointer, key)
+            line = event.start_mark.line + 1
+            if key in seen:
+                self._note(place, f"the key {shown(key)} is given twice, first in line {seen[key]}", event)
+            seen.setdefault(key, line)
+            self.lines[place] = line
+            value = self._value(next(self.events), place)
+            if value is not _UNREAD:
+                members[key] = value
+        return members
+
+    def _key(self, event: Any, pointer: str) -> str:
+        plain = isinstance(event, yaml.ScalarEvent) and event.anchor is None and event.tag is None
+        value = self._scalar(event, pointer) if plain else _UNREAD
+        if type(value) is not str:
+            self._stop(pointer, "a key is a text; in quotes if it looks like something else", event)
+        if len(value) > LONGEST_KEY:
+            self._stop(pointer, f"a key is longer than {LONGEST_KEY} characters", event)
+        return value
+
+    def _list(self, pointer: str) -> list[Any]:
+        items: list[Any] = []
+        while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
+            place = pointer_to(pointer, len(items))
+            self.lines[place] = event.start_mark.line + 1
+            value = self._value(event, place)
+            items.append(None if value is _UNREAD else value)
+        return items
+
+    def _scalar(self, event: Any, pointer: str) -> Any:
+        text: str = event.value
+        if event.style is not None:
+            return text
+        if text in _WORDS:
+            return _WORDS[text]
+        is_integer, is_float = _INTEGER.fullmatch(text), _FLOAT.fullmatch(text)
+        if not is_integer and not is_float:
+            return text
+        if len(text) <= _LONGEST_NUMBER:
+            number = int(text) if is_integer else float(text)
+            if isfinite(number):
+                return number
+        self._note(pointer, "the number is too large or too long", event)
+        return _UNREAD
+
+    def _note(self, pointer: str, message: str, event: Any) -> None:
+        self.problems.append((Problem(pointer, message), event.start_mark.line + 1))
+
+    def _stop(self, pointer: str, message: str, event: Any) -> NoReturn:
+        self._note(pointer, message, event)
+        raise _StoppedError
+
+
+def _complaint(error: Any) -> str:
+    """Return what the parser says, without what it quotes: that may be a password, unless it is one character."""
+    said = ", ".join(filter(None, (error.context, error.problem)))
+    return _QUOTED.sub(lambda quoted: quoted[0] if _TOKEN.fullmatch(quoted[0]) else "something", said)

@@ -1,0 +1,249 @@
+"""Why something is allowed or not: layer by layer what would happen now.
+
+It only reads: nothing is asked for, noted or counted by it, and no guard is used.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from democrai_sandbox.access.coverage import answering
+from democrai_sandbox.access.targets import Reader
+from democrai_sandbox.access.values import AccessTuple, DecisionFilter, Effect, Page, Scope
+from democrai_sandbox.policy import (
+    InvalidInputError,
+    NetworkIndex,
+    ResourceType,
+    SubjectKind,
+    file_access,
+    is_at_or_below,
+)
+
+from .enforcement import kernel_view
+from .explanations import Answer, Explanation, LayerAnswer, Question, Verdict
+from .grants import grants_of, is_protected, runtime_path
+from .hints import hint_for
+from .nearness import Nearest, nearest_rule
+from .wording import rule_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from democrai_sandbox.access.targets import Wanted
+    from democrai_sandbox.access.values import Decision
+    from democrai_sandbox.policy import AccessRule
+
+    from .enforcement import KernelView
+    from .sandbox import Sandbox
+
+__all__ = ["Answer", "Explanation", "LayerAnswer", "Question", "Verdict", "explain"]
+
+_AT_ONCE = 500
+_MOST_DECISIONS = 20_000
+
+
+def explain(sandbox: Sandbox, question: Question) -> Explanation:
+    """Return what would happen now if the subject did this. Who may know that is for the caller to ask."""
+    try:
+        wanted = Reader().read(question.resource_type, question.operation, question.target, os.path.realpath)
+    except InvalidInputError as error:
+        layer = LayerAnswer("target", Answer.DENIES, str(error), decides=True)
+        return Explanation(question, Verdict.REFUSED, f"This cannot be asked for: {error}", (layer,))
+    return _Explaining(sandbox, question, wanted).explanation()
+
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """What the declarations say."""
+
+    answer: Answer
+    text: str
+    rule: AccessRule | None = None
+    nearest: Nearest | None = None
+    is_final: bool = False
+    """Whether nobody could approve it."""
+
+
+class _Explaining:
+    def __init__(self, sandbox: Sandbox, question: Question, wanted: Wanted) -> None:
+        self._sandbox = sandbox
+        self._question = question
+        self._wanted = wanted
+        self._subject = question.subject
+        self._access = AccessTuple(question.subject, wanted.resource_type, wanted.operation, wanted.target)
+        self._grants = grants_of(sandbox, question.subject)
+
+    def explanation(self) -> Explanation:
+        declared = self._declared()
+        layers = [self._target_layer(), LayerAnswer("declared", declared.answer, declared.text), *self._recorded()]
+        verdict, decisive = self._verdict(declared, {layer.layer: layer for layer in layers})
+        kernel = kernel_view(self._sandbox.kernel, self._wanted, allowed=verdict is Verdict.ALLOWED)
+        layers.append(_kernel_layer(kernel))
+        pending = next((layer.request for layer in layers if layer.request is not None), None)
+        told = verdict is not Verdict.ALLOWED and not declared.is_final
+        return Explanation(
+            self._question,
+            verdict,
+            self._words(verdict),
+            tuple(_decisive(layer, decisive) for layer in layers),
+            access=self._access,
+            rule=declared.rule,
+            nearest=declared.nearest,
+            hint=hint_for(self._access, pending if verdict is Verdict.PENDING else None) if told else "",
+            entry=_entry(self._access) if told else None,
+            file=self._grants.file,
+            kernel=kernel.disagreement,
+        )
+
+    # ---- layers ------------------------------------------------------------------------------------------------------
+
+    def _target_layer(self) -> LayerAnswer:
+        wanted, given = self._wanted, self._question.target
+        text = f"it is {wanted.target}" if wanted.target == given else f"{given} is read as {wanted.target}"
+        if wanted.is_ambiguous:
+            text += "; servers read its path in different ways, so only a rule without a path covers it"
+        return LayerAnswer("target", Answer.SILENT, text)
+
+    def _declared(self) -> _Declared:
+        grants = self._grants
+        note = f" ({grants.note})" if grants.note else ""
+        if self._wanted.resource_type is ResourceType.FILESYSTEM and (found := self._place()) is not None:
+            return found
+        rule = _covering(grants.rules, self._wanted)
+        if rule is not None:
+            words = rule_words(self._subject, rule.resource_type, rule.operation, rule.normalized_target)
+            return _Declared(Answer.ALLOWS, f"{grants.source} says that {words}{note}", rule)
+        near = nearest_rule(grants.rules, self._wanted)
+        if _covering(grants.install_rules, self._wanted) is not None:
+            text = f"{grants.source} declares it for the installation only, not while it serves{note}"
+        elif near is not None:
+            text = f"{grants.source} does not declare it; nearest is {near.rule.normalized_target}: {near.why}{note}"
+        else:
+            text = f"{grants.source} declares nothing like it{note}"
+        return _Declared(Answer.SILENT, text, nearest=near)
+
+    def _place(self) -> _Declared | None:
+        """Return what follows from where a path lies, whatever the rules say."""
+        path, operation = self._wanted.target, self._wanted.operation
+        if own := self._grants.own_place(path, file_access(operation)):
+            return _Declared(Answer.ALLOWS, f"{own} is its own: the runtime gives it to {self._subject}")
+        if is_protected(self._sandbox, path):
+            text = "the host keeps this path from every subject; no rule opens it, and nobody can approve it"
+            return _Declared(Answer.DENIES, text, is_final=True)
+        if self._grants.has_runtime_paths and (root := runtime_path(path, operation)):
+            return _Declared(Answer.ALLOWS, f"{root} belongs to the runtime, which every subject may {operation}")
+        return None
+
+    def _recorded(self) -> Iterable[LayerAnswer]:
+        decisions = self._decisions()
+        denials = [one for one in decisions if one.effect is Effect.DENIAL]
+        sessions = [one for one in decisions if one.scope is Scope.SESSION]
+        permanent = [one for one in decisions if one.effect is Effect.APPROVAL and one.scope is Scope.PERMANENT]
+        yield self._decided("denial", denials, "no denial is recorded")
+        yield self._decided("session_approval", sessions, self._no_session(sessions))
+        yield self._decided("permanent_approval", permanent, "no permanent approval is recorded")
+        yield self._waiting()
+
+    def _decisions(self) -> list[Decision]:
+        """Return the decisions in force about this subject and operation."""
+        found: list[Decision] = []
+        about = DecisionFilter(
+            subject=self._subject, resource_type=self._wanted.resource_type, operation=self._wanted.operation
+        )
+        page = Page(limit=_AT_ONCE)
+        while len(found) < _MOST_DECISIONS:
+            listing = self._sandbox.access.store.decisions(about, page)
+            found += listing.items
+            if not listing.next:
+                break
+            page = Page(limit=_AT_ONCE, after=listing.next)
+        return found
+
+    def _decided(self, layer: str, decisions: list[Decision], otherwise: str) -> LayerAnswer:
+        now = self._sandbox.access.node.clock()
+        found = answering(decisions, self._wanted, self._question.session_key, now)
+        if found is None:
+            return LayerAnswer(layer, Answer.SILENT, otherwise)
+        allows = found.effect is Effect.APPROVAL
+        access = found.access
+        words = rule_words(access.subject, access.resource_type, access.operation, access.target, may=allows)
+        text = f"{found.created_by} decided that {words}"
+        return LayerAnswer(layer, Answer.ALLOWS if allows else Answer.DENIES, text, decision=found)
+
+    def _no_session(self, sessions: list[Decision]) -> str:
+        others = {one.session_key for one in sessions} - {self._question.session_key}
+        now = self._sandbox.access.node.clock()
+        covering = sum(answering(sessions, self._wanted, key, now) is not None for key in others)
+        if not self._question.session_key:
+            return f"no session was named; it is approved in {covering} of them" if covering else "no session was named"
+        return (
+            f"it is not approved in this session, but in {covering} others" if covering else "nothing in this session"
+        )
+
+    def _waiting(self) -> LayerAnswer:
+        waiting = self._sandbox.access.store.waiting_for(self._access)
+        if not waiting:
+            return LayerAnswer("request", Answer.SILENT, "nobody has asked for it")
+        mine = [one for one in waiting if one.origin.user_id == self._question.user_id]
+        whose = "for this user" if mine and self._question.user_id else f"for {waiting[0].origin.user_id or 'nobody'}"
+        text = f"{len(waiting)} wait for a decision; one was made {whose}"
+        return LayerAnswer("request", Answer.SILENT, text, request=(mine or waiting)[0])
+
+    # ---- verdict -----------------------------------------------------------------------------------------------------
+
+    def _verdict(self, declared: _Declared, layers: Mapping[str, LayerAnswer]) -> tuple[Verdict, str]:
+        """Return what happens, and the layer that makes it so: in the order in which a check looks at them."""
+        if declared.is_final:
+            return Verdict.DENIED, "declared"
+        order = ["declared", "denial", "session_approval", "permanent_approval"]
+        if self._subject.kind is SubjectKind.MCP:
+            order[:2] = ["denial", "declared"]  # the endpoint of a server is asked about before it is contacted
+        for name in order:
+            if layers[name].answer is not Answer.SILENT:
+                return (Verdict.ALLOWED if layers[name].answer is Answer.ALLOWS else Verdict.DENIED), name
+        if self._wanted.is_ambiguous:
+            return Verdict.DENIED, "target"
+        return (Verdict.PENDING, "request") if layers["request"].request else (Verdict.NEEDS_APPROVAL, "")
+
+    def _words(self, verdict: Verdict) -> str:
+        access = self._access
+        may = verdict is Verdict.ALLOWED
+        words = rule_words(access.subject, access.resource_type, access.operation, access.target, may=may)
+        why = {
+            Verdict.PENDING: "; a request waits for a decision",
+            Verdict.NEEDS_APPROVAL: "; nobody has decided about it",
+        }
+        return f"{words[0].upper()}{words[1:]}{why.get(verdict, '')}."
+
+
+def _covering(rules: Iterable[AccessRule], wanted: Wanted) -> AccessRule | None:
+    """Return the rule that covers what is wanted, by the matching of every check."""
+    if wanted.parsed is not None:
+        return NetworkIndex(rules).find(wanted.operation, wanted.parsed)
+    same = [rule for rule in rules if (rule.resource_type, rule.operation) == (wanted.resource_type, wanted.operation)]
+    if wanted.resource_type is ResourceType.FILESYSTEM:
+        covering = [rule for rule in same if is_at_or_below(wanted.target, os.path.realpath(rule.normalized_target))]
+    else:
+        covering = [rule for rule in same if rule.normalized_target == wanted.target]
+    return max(covering, key=lambda rule: len(rule.normalized_target), default=None)
+
+
+def _kernel_layer(view: KernelView) -> LayerAnswer:
+    answers = {True: Answer.ALLOWS, False: Answer.DENIES, None: Answer.SILENT}
+    return LayerAnswer("kernel", answers[view.lets_through], view.text)
+
+
+def _decisive(layer: LayerAnswer, name: str) -> LayerAnswer:
+    if layer.layer != name:
+        return layer
+    return replace(layer, decides=True)
+
+
+def _entry(access: AccessTuple) -> dict[str, str]:
+    return {
+        "resource_type": access.resource_type.value,
+        "operation": access.operation.value,
+        "target": access.target,
+    }

@@ -1,0 +1,171 @@
+"""What a subject may do before anybody decides anything: its declarations, and what the runtime gives it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from democrai_sandbox.errors import StoreUnavailable
+from democrai_sandbox.guard.runtime_paths import runtime_entries
+from democrai_sandbox.manifests import EngineManifest, ExtractorManifest, ModuleManifest
+from democrai_sandbox.policy import (
+    AccessRule,
+    FileAccess,
+    InvalidInputError,
+    Operation,
+    Subject,
+    SubjectKind,
+    file_access,
+    is_at_or_below,
+)
+from democrai_sandbox.runtime.installs.plan import Place
+from democrai_sandbox.runtime.installs.serving import config_rules
+
+from .places import protected_paths
+
+if TYPE_CHECKING:
+    from democrai_sandbox.runtime.extensions import Extension
+
+    from .sandbox import Sandbox
+
+_PARTS = frozenset({SubjectKind.TOOL, SubjectKind.AGENT, SubjectKind.PIPELINE})
+_EVERY_BIT = int(FileAccess.READ | FileAccess.CREATE | FileAccess.MODIFY | FileAccess.DELETE | FileAccess.EXECUTE)
+_SCRATCH = FileAccess.READ | FileAccess.CREATE | FileAccess.MODIFY | FileAccess.DELETE
+_CONTACT = frozenset({Operation.SEND, Operation.RECEIVE})
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """The declarations that are in force for a subject, and where they stand."""
+
+    subject: Subject
+    source: str
+    """Who declares: ``manifest.json of module reports``."""
+    file: str = ""
+    rules: tuple[AccessRule, ...] = ()
+    install_rules: tuple[AccessRule, ...] = ()
+    """What holds only while it is installed."""
+    own_read: tuple[str, ...] = ()
+    own_write: tuple[str, ...] = ()
+    has_runtime_paths: bool = True
+    is_known: bool = True
+    note: str = ""
+
+    def own_place(self, path: str, access: FileAccess) -> str:
+        """Return the place of its own in which it may do this to a path; empty when it lies in none."""
+        for folders, mask in ((self.own_read, FileAccess.READ), (self.own_write, _SCRATCH)):
+            for folder in folders:
+                if access & mask and is_at_or_below(path, os.path.realpath(folder)):
+                    return folder
+        return ""
+
+
+def grants_of(sandbox: Sandbox, subject: Subject) -> Grants:
+    """Return what a subject has by its declarations. Reads the registries, and changes nothing."""
+    if subject.kind in _PARTS:
+        return _of_part(sandbox, subject)
+    if subject.kind in (SubjectKind.TASK, SubjectKind.SKILL):
+        module = Subject(SubjectKind.MODULE, subject.name.rpartition(".")[0] or subject.name)
+        return _under(subject, grants_of(sandbox, module), f"a {subject.kind} runs under what encloses it: {module}")
+    if subject.kind is SubjectKind.MCP:
+        return _of_server(sandbox, subject)
+    if subject.kind is SubjectKind.CORE:
+        note = "code of the host runs outside of any guard; what it asks the service is answered by decisions alone"
+        return Grants(subject, "the host", has_runtime_paths=False, note=note)
+    return _of_extension(sandbox, subject)
+
+
+def is_protected(sandbox: Sandbox, path: str) -> bool:
+    """Tell whether the host keeps a path from all subjects but the one whose own place lies there."""
+    runtime = sandbox.runtime
+    shut = (*runtime.settings.protected, *protected_paths(sandbox.settings), *runtime.confinement.protected)
+    return any(is_at_or_below(path, os.path.realpath(root)) for root in shut)
+
+
+def runtime_path(path: str, operation: Operation) -> str:
+    """Return the path of the runtime that lets every subject do this; empty when there is none."""
+    wanted = int(file_access(operation))
+    for entry, mask in runtime_entries():
+        root = os.path.realpath(os.fsdecode(entry))
+        if wanted & mask & _EVERY_BIT and is_at_or_below(path, root):
+            return root
+    return ""
+
+
+def _of_extension(sandbox: Sandbox, subject: Subject) -> Grants:
+    extension = _found(sandbox, subject)
+    if extension is None:
+        return Grants(subject, str(subject), is_known=False, note=f"there is no {subject.kind} of this name")
+    manifest, data = extension.manifest, sandbox.runtime.settings.data_of(subject)
+    source = f"manifest.json of {subject.kind} {subject.name}"
+    known = Grants(subject, source, own_read=(extension.folder,), own_write=(data,), note=_state(extension))
+    if manifest is None:
+        return known
+    known = replace(known, file=manifest.source.path)
+    if isinstance(manifest, ModuleManifest):
+        return replace(known, rules=manifest.access)
+    if not isinstance(manifest, EngineManifest | ExtractorManifest):
+        return known
+    installed = Place(sandbox.runtime.settings.data_dir, subject).installed()
+    own = (extension.folder, *((installed.folder,) if installed else ()))
+    rules, note = (*manifest.runtime.access, *()), known.note
+    if isinstance(manifest, EngineManifest) and manifest.runtime.allowed_config_urls:
+        configured, note = _configured(sandbox, manifest, note)
+        rules = (*rules, *configured)
+    return replace(known, rules=rules, install_rules=manifest.install.access, own_read=own, note=note)
+
+
+def _configured(sandbox: Sandbox, manifest: EngineManifest, note: str) -> tuple[tuple[AccessRule, ...], str]:
+    """Return the rules for the URLs of an engine's stored configuration."""
+    try:
+        stored = sandbox.runtime.store.settings(manifest.kind.value, manifest.name)
+        return config_rules(manifest.runtime.allowed_config_urls, stored), note
+    except (InvalidInputError, StoreUnavailable) as error:
+        return (), f"{note} its configured URLs could not be read: {error}".strip()
+
+
+def _of_part(sandbox: Sandbox, subject: Subject) -> Grants:
+    asset = next((one for one in sandbox.runtime.ai.assets if one.label == str(subject)), None)
+    if asset is None:
+        return Grants(subject, str(subject), is_known=False, note=f"there is no {subject.kind} of this name")
+    module = None if asset.module is None else grants_of(sandbox, Subject(SubjectKind.MODULE, asset.module))
+    source = f"the declaration of {subject.kind} {subject.name}"
+    if asset.declaration.access is not None:
+        own = () if module is None else module.own_read
+        return Grants(subject, source, "" if module is None else module.file, asset.declaration.access, own_read=own)
+    if module is None:
+        return Grants(subject, source, note="it declares nothing: it runs under whatever calls it")
+    return _under(subject, module, f"it declares nothing, and runs under {module.subject}")
+
+
+def _of_server(sandbox: Sandbox, subject: Subject) -> Grants:
+    source = f"the registry entry of MCP server {subject.name}"
+    try:
+        server = sandbox.runtime.store.mcp_server(subject.name)
+    except LookupError:
+        note = "no MCP server of this name is registered"
+        return Grants(subject, source, has_runtime_paths=False, is_known=False, note=note)
+    rules = tuple(rule for rule in server.access if rule.operation in _CONTACT)
+    note = "" if server.enabled else "the server is not enabled"
+    return Grants(subject, source, rules=rules, has_runtime_paths=False, note=note)
+
+
+def _under(subject: Subject, enclosing: Grants, note: str) -> Grants:
+    return replace(enclosing, subject=subject, note=note)
+
+
+def _found(sandbox: Sandbox, subject: Subject) -> Extension | None:
+    registry = sandbox.runtime.registry
+    kinds = {
+        SubjectKind.MODULE: registry.modules,
+        SubjectKind.ENGINE: registry.engines,
+        SubjectKind.EXTRACTOR: registry.extractors,
+    }
+    return kinds[subject.kind].get(subject.name)
+
+
+def _state(extension: Extension) -> str:
+    if not extension.is_broken:
+        return ""
+    return "it is broken and does not run: " + "; ".join(map(str, extension.problems))

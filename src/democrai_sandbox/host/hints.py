@@ -1,0 +1,57 @@
+"""What somebody is to do about a denial: the words of the denial itself, for one that did not happen."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from democrai_sandbox.errors import FilesystemDenied, NetworkDenied, SandboxDenied
+from democrai_sandbox.policy import EXTERNAL_URL_LOCKED, AccessDecision, DecisionCode, ResourceType
+
+if TYPE_CHECKING:
+    from democrai_sandbox.access.values import AccessTuple, Request
+
+
+class _ProgramDenied(SandboxDenied):
+    """A program that is not declared; whoever starts it is told by the service, not by an exception."""
+
+    @property
+    def hint(self) -> str:
+        """The manifest entry, and the approval call."""
+        wanted = {"resource_type": "system_dependency", "operation": self.operation, "target": self.target}
+        return (
+            f"Add to {self._place('access')}:\n  {json.dumps(wanted)}\n"
+            "Or ask for approval: sdk.access.check_external_access("
+            f'resource_type="system_dependency", operation="{self.operation}", target={self.target!r})'
+        )
+
+
+_DENIALS: dict[ResourceType, type[SandboxDenied]] = {
+    ResourceType.FILESYSTEM: FilesystemDenied,
+    ResourceType.NETWORK: NetworkDenied,
+    ResourceType.SYSTEM_DEPENDENCY: _ProgramDenied,
+}
+
+
+def hint_for(access: AccessTuple, pending: Request | None = None) -> str:
+    """Return what would let a subject do this, as its denial would say it; with a request, that it waits."""
+    subject = access.subject
+    denial = _DENIALS[access.resource_type](
+        access.target,
+        subject=subject.name,
+        subject_kind=subject.kind.value,
+        chain=(str(subject),),
+        operations=(access.operation.value,),
+    )
+    if pending is None:
+        return denial.hint
+    if isinstance(denial, NetworkDenied):
+        denial.decision = AccessDecision(
+            allowed=False,
+            code=DecisionCode.PENDING,
+            requires_approval=True,
+            message=EXTERNAL_URL_LOCKED,
+            request_id=pending.id,
+        )
+        return denial.hint
+    return f"Request {pending.id} is waiting for an administrator to approve or deny it.\n{denial.hint}"

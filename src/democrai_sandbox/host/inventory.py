@@ -1,0 +1,223 @@
+"""Extensions as people look at them: what each is, what it offers, and what is wrong or questionable about it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from democrai_sandbox.manifests import FILE_NAME, ManifestKind, lint
+from democrai_sandbox.manifests.document import LARGEST_MANIFEST
+from democrai_sandbox.manifests.loading import open_at_once
+from democrai_sandbox.manifests.problems import PlacedProblem
+from democrai_sandbox.policy import InvalidInputError
+from democrai_sandbox.runtime.installs.interface import InstallState
+from democrai_sandbox.runtime.loading import Surface
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from democrai_sandbox.manifests import Finding
+    from democrai_sandbox.policy import Problem
+    from democrai_sandbox.runtime.engines import InstalledRuntime
+    from democrai_sandbox.runtime.extensions import Extension
+    from democrai_sandbox.runtime.installs.interface import InstallStatus
+    from democrai_sandbox.runtime.output import Printed
+    from democrai_sandbox.runtime.worker.interface import SurfaceInfo
+
+    from .sandbox import Sandbox
+
+SURFACES = ("render", "action", "command", "task")
+"""What of a module people can run, in the order in which it is shown."""
+_LONGEST_HINT = 300
+
+
+class ExtensionState(StrEnum):
+    """Whether an extension can be used."""
+
+    OK = "ok"
+    BROKEN = "broken"
+    NOT_INSTALLED = "not_installed"
+    OUTDATED = "outdated"
+    """It was installed for another manifest or another interpreter than the present one."""
+    INSTALLING = "installing"
+
+
+_STATES = {
+    InstallState.MISSING: ExtensionState.NOT_INSTALLED,
+    InstallState.OUTDATED: ExtensionState.OUTDATED,
+    InstallState.INSTALLING: ExtensionState.INSTALLING,
+    InstallState.READY: ExtensionState.OK,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """An extension in the list of all."""
+
+    kind: ManifestKind
+    name: str
+    state: ExtensionState
+    version: str
+    description: str
+    folder: str
+    isolation: str
+    """``in_process``, or ``process`` for one that has a process of its own."""
+    problems: tuple[Problem, ...]
+    findings: tuple[Finding, ...]
+    install: InstallStatus | None
+    """None for modules, which need no installation, and for what is broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """Something of a module that can be run."""
+
+    kind: str
+    name: str
+    parameters: tuple[str, ...]
+    """The names of what it takes, where its code is in this process."""
+    hint: str
+    """The first line of its documentation; text of the extension."""
+    every: float | None
+    """Seconds between the runs of a task that goes by the clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """An extension in full."""
+
+    overview: Overview
+    manifest_file: str
+    lines: tuple[str, ...]
+    """The manifest as it is written now; empty when it cannot be read."""
+    offers: tuple[Offered, ...]
+    printed: Printed
+    limits: tuple[tuple[str, str, int], ...]
+    """Section (``host`` for the configuration's), name and number."""
+
+
+def overview(sandbox: Sandbox) -> tuple[Overview, ...]:
+    """List all extensions, by kind and name. Reads files of those that are installed: not for an event loop."""
+    return tuple(_overview(sandbox, one) for one in sorted(sandbox.runtime.extensions, key=_order))
+
+
+def find(sandbox: Sandbox, kind: str, name: str) -> Extension:
+    """Return an extension, broken or not; raises ``ExtensionUnknown`` with the nearest name."""
+    wanted = ManifestKind(kind) if kind in ("module", "engine", "extractor") else None
+    if wanted is None:
+        message = f"there are extensions of the kinds module, engine and extractor, not {kind!r}"
+        raise InvalidInputError.of(message, pointer="/kind")
+    if wanted is ManifestKind.MODULE and name in sandbox.runtime.modules.extensions:
+        return sandbox.runtime.modules.extensions[name]  # knows more than the registry: what its import came to
+    return sandbox.runtime.registry.get(wanted, name)
+
+
+def detail(sandbox: Sandbox, kind: str, name: str) -> Detail:
+    """Return one extension in full; raises ``ExtensionUnknown``."""
+    extension = find(sandbox, kind, name)
+    file = os.path.join(extension.folder, FILE_NAME)  # noqa: PTH118 - a text
+    return Detail(
+        _overview(sandbox, extension),
+        file,
+        _lines(file),
+        offers(sandbox, extension),
+        sandbox.runtime.output.of(f"{extension.kind.value}:{extension.name}"),
+        tuple(_limits(sandbox, extension)),
+    )
+
+
+def offers(sandbox: Sandbox, extension: Extension) -> tuple[Offered, ...]:
+    """Return what of a module can be run; nothing of one that is broken, and nothing of the other kinds."""
+    if extension.kind is not ManifestKind.MODULE:
+        return ()
+    for module in sandbox.runtime.modules.all_loaded():
+        if module.extension.name == extension.name:
+            found = [_offered(surface) for surface in module.surfaces.values() if surface.kind in SURFACES]
+            return tuple(sorted(found, key=lambda one: (SURFACES.index(one.kind), one.name)))
+    return ()
+
+
+def installed_runtime(sandbox: Sandbox, kind: ManifestKind) -> InstalledRuntime | None:
+    """Return the runtime of a kind that is installed; None for modules."""
+    return {ManifestKind.ENGINE: sandbox.runtime.engines, ManifestKind.EXTRACTOR: sandbox.runtime.extractors}.get(kind)
+
+
+def _order(extension: Extension) -> tuple[int, str]:
+    return ("module", "engine", "extractor").index(extension.kind.value), extension.name
+
+
+def _overview(sandbox: Sandbox, extension: Extension) -> Overview:
+    manifest = extension.manifest
+    install = _install(sandbox, extension)
+    state = ExtensionState.OK if install is None else _STATES[install.state]
+    return Overview(
+        extension.kind,
+        extension.name,
+        ExtensionState.BROKEN if extension.is_broken else state,
+        getattr(manifest, "version", ""),
+        getattr(manifest, "description", ""),
+        extension.folder,
+        _isolation(sandbox, extension),
+        extension.problems,
+        () if manifest is None else lint(manifest),
+        install,
+    )
+
+
+def _install(sandbox: Sandbox, extension: Extension) -> InstallStatus | None:
+    runtime = installed_runtime(sandbox, extension.kind)
+    return None if runtime is None or extension.is_broken else runtime.status(extension.name)
+
+
+def _isolation(sandbox: Sandbox, extension: Extension) -> str:
+    if extension.kind is not ManifestKind.MODULE:
+        return "process"
+    return sandbox.settings.isolation.get(f"module:{extension.name}", "in_process")
+
+
+def _offered(surface: Surface | SurfaceInfo) -> Offered:
+    every = surface.options.get("every")
+    parameters: tuple[str, ...] = ()
+    hint = ""
+    if isinstance(surface, Surface):
+        code, text = surface.function.__code__, surface.function.__doc__
+        parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        # Whatever the extension put there: only a plain text is looked at.
+        hint = text.strip().partition("\n")[0][:_LONGEST_HINT] if type(text) is str else ""
+    seconds = float(every) if isinstance(every, int | float) else None
+    return Offered(surface.kind, surface.name, parameters, hint, seconds)
+
+
+def _limits(sandbox: Sandbox, extension: Extension) -> Iterator[tuple[str, str, int]]:
+    sections = extension.manifest.sections if extension.manifest else {}
+    for pointer, section in sections.items():
+        for name, number in section.limits.given() if section else ():
+            yield pointer.strip("/") or "manifest", name, number
+    for name, number in sandbox.settings.limits.given():
+        yield "host", name, number
+
+
+def _lines(file: str) -> tuple[str, ...]:
+    """Return the lines of a manifest as it is now, broken or not; a device or a pipe is not waited for."""
+    try:
+        with open(file, "rb", opener=open_at_once) as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                return ()
+            data = stream.read(LARGEST_MANIFEST)
+    except (OSError, ValueError):
+        return ()
+    return tuple(data.decode("utf-8", "replace").removesuffix("\n").split("\n"))
+
+
+def line_of(problem: Problem) -> int:
+    """Return the line that a problem is about; 0 where none is known."""
+    return problem.line if isinstance(problem, PlacedProblem) else 0
+
+
+def short_folder(folder: str) -> str:
+    """Return the last two parts of a folder's path, for lists."""
+    return str(Path(*Path(folder).parts[-2:]))

@@ -1,0 +1,121 @@
+"""What was observed of a subject, matched with the rules and decisions that speak of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from democrai_sandbox.policy import (
+    AccessRule,
+    InvalidInputError,
+    NetworkIndex,
+    NetworkTarget,
+    Operation,
+    ResourceType,
+    TargetKind,
+    is_at_or_below,
+    parse_declaration,
+    parse_request,
+)
+from democrai_sandbox.policy.hosts import host_key
+
+from .observing import ALLOWED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from democrai_sandbox.access.values import Decision
+
+    from .observing import Observed
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Something that a subject did or tried, and what stands behind it."""
+
+    observed: Observed
+    declared: AccessRule | None
+    decided: Decision | None
+
+    @property
+    def is_ruled(self) -> bool:
+        """Whether it is something that access rules speak of: a file, the network, a program."""
+        return self.observed.resource_type in tuple(ResourceType)
+
+
+def rule_of(decision: Decision) -> AccessRule:
+    """Return what a decision is about as a rule."""
+    access = decision.access
+    return AccessRule(access.resource_type, access.operation, access.target, access.target)
+
+
+class Matching:
+    """Compares what was observed with rules, by the matching of every check."""
+
+    def __init__(self, observed: Iterable[Observed]) -> None:
+        """Read the targets once."""
+        self._observed = tuple((one, _request_of(one)) for one in observed)
+
+    def times(self, rule: AccessRule) -> int:
+        """Return how often something was seen that a rule speaks of."""
+        spoken = _Spoken(rule)
+        return sum(one.count for one, target in self._observed if spoken.of(one, target))
+
+    def explained(self, rules: Iterable[AccessRule], decisions: Iterable[Decision]) -> tuple[Seen, ...]:
+        """Return everything that was observed with the rule and the decision that speak of it."""
+        declared = [(rule, _Spoken(rule)) for rule in rules]
+        decided = [(one, _Spoken(rule_of(one))) for one in decisions]
+        return tuple(
+            Seen(
+                one,
+                next((rule for rule, spoken in declared if spoken.of(one, target)), None),
+                next((decision for decision, spoken in decided if spoken.of(one, target)), None),
+            )
+            for one, target in self._observed
+        )
+
+
+class _Spoken:
+    """What one rule speaks of."""
+
+    def __init__(self, rule: AccessRule) -> None:
+        self._rule = rule
+        self._index = NetworkIndex([rule])
+        is_network = rule.resource_type is ResourceType.NETWORK
+        self._declared = parse_declaration(rule.normalized_target) if is_network else None
+
+    def of(self, observed: Observed, target: NetworkTarget | None) -> bool:
+        rule = self._rule
+        if rule.resource_type != observed.resource_type:
+            return False
+        if self._declared is not None:
+            return target is not None and self._is_reached(self._declared, observed, target)
+        if rule.operation != observed.operation:
+            return False
+        if rule.resource_type is not ResourceType.FILESYSTEM:
+            return rule.normalized_target == observed.target
+        try:
+            return bool(is_at_or_below(observed.target, rule.normalized_target))
+        except InvalidInputError:  # what code asked for may be no path at all
+            return False
+
+    def _is_reached(self, declared: NetworkTarget, observed: Observed, target: NetworkTarget) -> bool:
+        if observed.operation not in tuple(Operation):
+            return False
+        if self._index.allows(Operation(observed.operation), target):
+            return True
+        if observed.result != ALLOWED or target.kind is not TargetKind.HOST:
+            return False
+        # A connection that was let through is seen as host and port, whichever request it was made for.
+        if declared.kind is TargetKind.URL:
+            return host_key(declared.host) == host_key(target.host) and declared.port == target.port
+        return self._index.allows(self._rule.operation, target)
+
+
+def _request_of(observed: Observed) -> NetworkTarget | None:
+    if observed.resource_type != ResourceType.NETWORK:
+        return None
+    try:
+        return parse_request(observed.target)
+    except InvalidInputError:
+        return None

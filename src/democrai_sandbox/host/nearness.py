@@ -1,0 +1,125 @@
+"""The rule that came nearest to allowing something, and what it lacks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from democrai_sandbox.policy import (
+    AccessRule,
+    NetworkIndex,
+    NetworkTarget,
+    ResourceType,
+    TargetKind,
+    is_at_or_below,
+    nearest,
+    parse_declaration,
+)
+from democrai_sandbox.policy.hosts import host_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from democrai_sandbox.access.targets import Wanted
+
+_FAR = 0
+_NAME = 1
+_HOST = 10
+_PART = 2
+_PLACE = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """A rule that does not cover what was asked for, and why."""
+
+    rule: AccessRule
+    why: str
+
+
+def nearest_rule(rules: Iterable[AccessRule], wanted: Wanted) -> Nearest | None:
+    """Return the rule about the same kind of resource that lacks least; None when none comes near."""
+    same_kind = [rule for rule in rules if rule.resource_type is wanted.resource_type]
+    if wanted.resource_type is ResourceType.SYSTEM_DEPENDENCY:
+        return _similar_name(same_kind, wanted)
+    judge = _network if wanted.resource_type is ResourceType.NETWORK else _path
+    judged = [(*judge(rule, wanted), rule) for rule in same_kind]
+    best = max(judged, key=lambda found: found[0], default=None)
+    return None if best is None or best[0] <= _FAR else Nearest(best[2], best[1])
+
+
+def _similar_name(rules: list[AccessRule], wanted: Wanted) -> Nearest | None:
+    close = nearest(wanted.target, [rule.normalized_target for rule in rules])
+    found = next((rule for rule in rules if rule.normalized_target == close), None)
+    return None if found is None else Nearest(found, f"it is for {close}")
+
+
+def _path(rule: AccessRule, wanted: Wanted) -> tuple[int, str]:
+    root = rule.normalized_target
+    if is_at_or_below(wanted.target, root):
+        return _PLACE + root.count("/"), f"it is for {rule.operation}, not for {wanted.operation}"
+    shared = _shared(root, wanted.target)
+    if shared < _PART or rule.operation is not wanted.operation:
+        return _FAR, ""
+    return shared, f"{wanted.target} does not lie below {root}"
+
+
+def _shared(one: str, other: str) -> int:
+    """Return how many folders two paths have in common, from the root on."""
+    pairs = zip(one.split("/")[1:], other.split("/")[1:], strict=False)
+    count = 0
+    for left, right in pairs:
+        if left != right:
+            break
+        count += 1
+    return count
+
+
+def _network(rule: AccessRule, wanted: Wanted) -> tuple[int, str]:
+    asked = wanted.parsed
+    if asked is None:
+        return _FAR, ""
+    declared = parse_declaration(rule.normalized_target)
+    if NetworkIndex([rule]).allows(rule.operation, asked):
+        return _PLACE + len(declared.path), f"it is for {rule.operation}, not for {wanted.operation}"
+    if declared.kind is TargetKind.UNIX or asked.kind is TargetKind.UNIX:
+        return _FAR, ""
+    if not _is_same_host(declared, asked):
+        return _other_host(declared, asked)
+    lacks = list(_lacks(declared, asked))
+    if rule.operation is not wanted.operation:
+        lacks.append(f"it is for {rule.operation}, not for {wanted.operation}")
+    return _HOST - len(lacks), "; ".join(lacks)
+
+
+def _is_same_host(declared: NetworkTarget, asked: NetworkTarget) -> bool:
+    if declared.kind is TargetKind.WILDCARD:
+        return asked.host.endswith(f".{declared.host}")
+    return declared.kind is not TargetKind.NETWORK and host_key(declared.host) == host_key(asked.host)
+
+
+def _other_host(declared: NetworkTarget, asked: NetworkTarget) -> tuple[int, str]:
+    """A name that was misspelled, or one beside it."""
+    if declared.kind is TargetKind.NETWORK:
+        return _FAR, ""
+    if declared.kind is TargetKind.WILDCARD and asked.host == declared.host:
+        return _NAME + 1, f"the pattern *.{declared.host} does not stand for {declared.host} itself"
+    related = asked.host.endswith(f".{declared.host}") or declared.host.endswith(f".{asked.host}")
+    if related or nearest(asked.host, [declared.host]):
+        return _NAME, f"it is for the host {declared.host}, not for {asked.host}"
+    return _FAR, ""
+
+
+def _lacks(declared: NetworkTarget, asked: NetworkTarget) -> Iterable[str]:
+    """Yield in what a rule for the same host differs."""
+    if declared.kind is TargetKind.URL and asked.kind is not TargetKind.URL:
+        yield "it allows requests to URLs, not connections of one's own"
+    if declared.kind is TargetKind.URL and asked.kind is TargetKind.URL and declared.scheme != asked.scheme:
+        yield f"the scheme is {declared.scheme}, not {asked.scheme}"
+    if declared.port is not None and declared.port != asked.port:
+        yield f"the port is {declared.port}, not {asked.port or 'any'}"
+    if declared.kind is TargetKind.URL and declared.path:
+        if asked.ambiguous:
+            yield "servers read the path that was asked for in different ways, so no rule with a path covers it"
+        elif asked.kind is TargetKind.URL and asked.path[: len(declared.path)] != declared.path:
+            yield f"the path does not lie below /{'/'.join(declared.path)}"

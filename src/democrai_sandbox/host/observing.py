@@ -1,0 +1,181 @@
+"""What subjects were seen to do since this process began: permitted connections, and whatever was denied.
+
+It is told on the threads on which things happen, so it is quick and never fails. What it keeps is bounded: subjects
+choose what they try, and how often.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from time import time
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from democrai_sandbox.errors import (
+    EnvironmentDenied,
+    FilesystemDenied,
+    FilesystemFdDenied,
+    ModuleDenied,
+    NetworkDenied,
+    SubprocessDenied,
+    TamperDenied,
+)
+from democrai_sandbox.policy import InvalidInputError, Subject
+from democrai_sandbox.policy.hosts import bracketed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from democrai_sandbox.errors import SandboxDenied
+    from democrai_sandbox.guard import ObservedEndpoint
+
+ALLOWED = "allowed"
+DENIED = "denied"
+
+_MOST_SUBJECTS = 500
+_MOST_ENTRIES = 200
+_LONGEST_TARGET = 2000
+_LONGEST_LABEL = 300
+_OTHER = "other"
+_CANARY = ("core", "canary")
+_RESOURCES: Mapping[type[SandboxDenied], str] = MappingProxyType(
+    {
+        FilesystemDenied: "filesystem",
+        NetworkDenied: "network",
+        FilesystemFdDenied: "descriptor",
+        ModuleDenied: "import",
+        SubprocessDenied: "process",
+        EnvironmentDenied: "environment",
+        TamperDenied: "interpreter",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One thing that a subject did or was kept from, however often."""
+
+    operation: str
+    resource_type: str
+    """``network``, ``filesystem``, or one of those that no rule is about: ``process``, ``import`` and so on."""
+    target: str
+    result: str
+    """``allowed`` or ``denied``."""
+    count: int
+    first: datetime
+    last: datetime
+
+
+class _What(NamedTuple):
+    operation: str
+    resource_type: str
+    target: str
+    result: str
+
+
+@dataclass(slots=True)
+class _Times:
+    count: int
+    first: float
+    last: float
+
+
+class Observations:
+    """Told by the guard (``DenialRecorder``, ``EndpointObserver``), read by consoles and monitors."""
+
+    def __init__(self) -> None:
+        """Begin with nothing seen."""
+        self.since = datetime.now(UTC)
+        # May be entered twice: a finaliser can run at any place, also here, and do what is noted.
+        self._lock = threading.RLock()
+        self._subjects: OrderedDict[str, OrderedDict[_What, _Times]] = OrderedDict()
+        self._totals: Counter[tuple[str, str]] = Counter()
+
+    # ---- told --------------------------------------------------------------------------------------------------------
+
+    def record(self, denial: SandboxDenied) -> None:
+        """Take note of a denial."""
+        if (denial.subject_kind, denial.subject) == _CANARY:
+            return  # the host has tried whether its guard denies
+        kind = _RESOURCES.get(type(denial), _OTHER)
+        label = f"{denial.subject_kind}:{denial.subject}"
+        self._note(label, _What(_text(denial.operation), kind, _text(denial.target), DENIED), _text(denial.layer))
+
+    def observe(self, endpoint: ObservedEndpoint) -> None:
+        """Take note of a connection that is about to be made; the same one is told again after a minute."""
+        subject, kind, host, addresses, port = endpoint
+        place = host or next(iter(addresses), "")
+        target = f"{bracketed(_text(place))}:{port}"
+        self._note(f"{kind}:{subject}", _What("connect", "network", target, ALLOWED), "guard")
+
+    # ---- read --------------------------------------------------------------------------------------------------------
+
+    def of(self, subject: Subject) -> tuple[Observed, ...]:
+        """Return what was seen of a subject, the latest first."""
+        with self._lock:
+            entries = self._subjects.get(_label(subject)) or OrderedDict[_What, _Times]()
+            found = [_seen(what, times) for what, times in entries.items()]
+        return tuple(sorted(found, key=lambda entry: entry.last, reverse=True))
+
+    def subjects(self) -> tuple[Subject, ...]:
+        """Return of whom something was seen, as far as their names are names of subjects."""
+        with self._lock:
+            labels = list(self._subjects)
+        return tuple(subject for label in labels if (subject := _subject(label)) is not None)
+
+    def totals(self) -> dict[tuple[str, str], int]:
+        """Return how often each layer (``guard``) came to each result since this process began."""
+        with self._lock:
+            return dict(self._totals)
+
+    # ---- parts -------------------------------------------------------------------------------------------------------
+
+    def _note(self, label: str, what: _What, layer: str) -> None:
+        now = time()
+        with self._lock:
+            self._totals[layer, what.result] += 1
+            entries = self._entries(label[:_LONGEST_LABEL])
+            times = entries.get(what)
+            if times is None:
+                entries[what] = _Times(1, now, now)
+                if len(entries) > _MOST_ENTRIES:
+                    entries.popitem(last=False)
+                return
+            times.count += 1
+            times.last = now
+            entries.move_to_end(what)
+
+    def _entries(self, label: str) -> OrderedDict[_What, _Times]:
+        """Return what is known of a subject; whoever was quiet for longest is forgotten for a new one."""
+        found = self._subjects.get(label)
+        if found is None:
+            found = self._subjects[label] = OrderedDict()
+            if len(self._subjects) > _MOST_SUBJECTS:
+                self._subjects.popitem(last=False)
+        else:
+            self._subjects.move_to_end(label)
+        return found
+
+
+def _seen(what: _What, times: _Times) -> Observed:
+    first, last = (datetime.fromtimestamp(moment, UTC) for moment in (times.first, times.last))
+    return Observed(what.operation, what.resource_type, what.target, what.result, times.count, first, last)
+
+
+def _label(subject: Subject) -> str:
+    return str(subject)[:_LONGEST_LABEL]
+
+
+def _subject(label: str) -> Subject | None:
+    try:
+        return Subject.parse(label)
+    except InvalidInputError:
+        return None
+
+
+def _text(value: Any) -> str:
+    """Return a text to keep: of that very type, and not longer than a person could want to see."""
+    return (value if type(value) is str else "")[:_LONGEST_TARGET]

@@ -1,0 +1,117 @@
+"""The host's folders and files: made before anything else, kept from every subject, open to the host below Landlock."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy.engine import make_url
+
+from democrai_sandbox.access.store.urls import SQLITE
+from democrai_sandbox.errors import StateUnusable
+from democrai_sandbox.kernel.places import ApplicationPlaces
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .settings import HostSettings
+
+_PRIVATE = 0o700
+
+
+def prepare_places(settings: HostSettings) -> None:
+    """Make the folders of the host, for its own user alone, and refuse those in which nothing can be kept."""
+    _check_folder(_made(settings.state_dir, "state_dir"), "state_dir")
+    _check_folder(_made(settings.data_dir, "data_dir"), "data_dir")
+    _made(_folder_of(settings.key_file), "database.key_file")
+    if database := database_file(settings):
+        _check_folder(_made(_folder_of(database), "database.url"), "database.url")
+        _make_private(Path(database))
+
+
+def database_file(settings: HostSettings) -> str:
+    """Return the file of a SQLite database; empty for a server's."""
+    url = make_url(settings.database)
+    return str(url.database) if url.get_backend_name() == SQLITE else ""
+
+
+def protected_paths(settings: HostSettings) -> tuple[str, ...]:
+    """Return what no subject reaches, whatever it declares; of the data below it each gets its own place back."""
+    named = (settings.state_dir, settings.config_file, settings.key_file, settings.os.policy_file)
+    database = database_file(settings)
+    beside = tuple(f"{database}{end}" for end in ("", "-wal", "-shm", "-journal", ".lock")) if database else ()
+    return tuple(dict.fromkeys(filter(None, (*named, settings.os.helper_socket, *beside))))
+
+
+def application_places(settings: HostSettings) -> ApplicationPlaces:
+    """Return what the application itself reads and writes, for Landlock."""
+    written = (_folder_of(path) for path in (settings.key_file, database_file(settings)) if path)
+    return ApplicationPlaces(
+        data_dir=settings.data_dir,
+        state_dir=settings.state_dir,
+        write=tuple(dict.fromkeys((*written, *_stream_folders(settings)))),
+        read=tuple(dict.fromkeys(_read(settings))),
+    )
+
+
+def _read(settings: HostSettings) -> Iterator[str]:
+    main = (settings.modules_path, settings.engines_path, settings.extractors_path)
+    yield from filter(None, main)
+    yield from (*settings.extra_module_dirs, *settings.extra_engine_dirs, *settings.extra_extractor_dirs)
+    if settings.config_file:
+        yield settings.config_file
+
+
+def _stream_folders(settings: HostSettings) -> tuple[str, ...]:
+    folder = settings.stream.get("folder") if settings.stream_type == "ipc" else None
+    return (str(folder),) if folder else ()
+
+
+def _made(folder: str, setting: str) -> Path:
+    place = Path(folder)
+    try:
+        place.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+    except FileExistsError:
+        raise StateUnusable(f"{setting}: {folder} is not a folder", fix="name another one, or move the file") from None
+    except OSError as error:
+        raise StateUnusable(
+            f"{setting}: {folder} cannot be made: {error.strerror}",
+            fix=f"make it for the user that runs this ({_user()}), or name another one",
+        ) from None
+    return place
+
+
+def _check_folder(place: Path, setting: str) -> None:
+    """Refuse a folder that others may write to, or in which this user makes no file: that shows by trying."""
+    found = place.stat()
+    if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise StateUnusable(
+            f"{setting}: others may write to {place} (owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o})",
+            fix=f"chown {_user()} {place} && chmod 700 {place}",
+        )
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise StateUnusable(
+            f"{setting}: nothing can be written in {place}: {error.strerror}",
+            fix=f"let user {_user()} write there, or name another folder",
+        ) from None
+
+
+def _make_private(database: Path) -> None:
+    """Make a new database for its owner alone; SQLite gives the files beside it the same mode."""
+    with suppress(FileExistsError):
+        os.close(os.open(database, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+
+
+def _folder_of(path: str) -> str:
+    return str(Path(path).parent)
+
+
+def _user() -> int:
+    return os.geteuid()

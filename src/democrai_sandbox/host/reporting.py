@@ -1,0 +1,231 @@
+"""Every layer of a running sandbox as it is measured now: for the status page, the API and the command line."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from democrai_sandbox import __version__
+from democrai_sandbox.access.store.schema import HEAD
+from democrai_sandbox.access.store.urls import parse_url, shown_url
+from democrai_sandbox.access.values import Page
+from democrai_sandbox.errors import SandboxDenied, SchemaOutdated, StoreUnavailable
+from democrai_sandbox.guard import _core, exact_guard_context, live_states, patched_entries
+from democrai_sandbox.kernel.states import ControlState
+from democrai_sandbox.runtime.store import TaskFilter
+from democrai_sandbox.runtime.store.values import UNFINISHED
+
+from .lines import Area, Line, LineState, Report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from democrai_sandbox.kernel.states import ControlStatus
+
+    from .sandbox import Sandbox
+
+__all__ = ["Area", "Line", "LineState", "Report", "report"]
+
+_MOST_COUNTED = 1000
+_LATE_AFTER_POLLS = 5
+_SLOW_STORE = 1.0
+_NOWHERE = "/democrai-sandbox-canary/nothing/here"
+_AWAY = "see that the database runs and can be reached from here; nothing new is allowed until then"
+_TITLES = {
+    "landlock": "Landlock",
+    "seccomp": "seccomp",
+    "spawn_server": "Spawn server",
+    "egress": "Egress allowlist",
+    "helper": "Privileged helper",
+}
+
+
+_STATES = {
+    ControlState.ACTIVE: LineState.OK,
+    ControlState.PARTIAL: LineState.DEGRADED,
+    ControlState.OFF: LineState.OFF,
+    ControlState.UNSUPPORTED: LineState.UNSUPPORTED,
+}
+
+
+def report(sandbox: Sandbox) -> Report:
+    """Measure every layer. Asks the database and the helper, so not on an event loop; changes nothing."""
+    kernel = sandbox.kernel.status()
+    wanted = frozenset(sandbox.kernel.wanted)
+    lines = [_guard_line(), _store_line(sandbox), _snapshot_line(sandbox), _events_line(sandbox)]
+    lines += [_control_line(control, wanted=control.name in wanted) for control in kernel.controls]
+    lines += [_extensions_line(sandbox), _workers_line(sandbox), *_work_lines(sandbox)]
+    node = sandbox.access.bus.node
+    return Report(datetime.now(UTC), __version__, node, os.getpid(), tuple(lines), kernel.attempts)
+
+
+# ---- Python guard ----------------------------------------------------------------------------------------------------
+
+
+def _guard_line() -> Line:
+    entries = patched_entries()
+    guarded = sum(is_patched for *_, is_patched in entries)
+    details: dict[str, object] = {
+        "interpreter": f"{platform.python_implementation()} {platform.python_version()}",
+        "executable": sys.executable,
+        "entry_points": guarded,
+        "not_in_this_interpreter": len(entries) - guarded,
+        "settings_sealed": _core.is_sealed(),
+        "guards_entered_now": live_states(),
+    }
+    line = Line("guard", "Python guard", Area.GUARD, LineState.OK, "", details=details)
+    passed = _went_through()
+    if passed:
+        summary = f"it does not hold: {', '.join(passed)} went through"
+        return replace(line, state=LineState.OFF, summary=summary, fix="stop this process, and start it anew")
+    return replace(line, summary=f"armed: {guarded} entry points are guarded, and every canary was stopped just now")
+
+
+def _went_through() -> list[str]:
+    """Try harmless acts under a guard that allows nothing; return those that were not stopped."""
+    acts: tuple[tuple[str, Callable[[], object]], ...] = (
+        ("making a folder", partial(os.mkdir, _NOWHERE)),
+        ("removing a file", partial(os.unlink, _NOWHERE)),
+        ("signalling a process", partial(os.kill, os.getpid(), 0)),
+    )
+    return [name for name, act in acts if not _is_stopped(act)]
+
+
+def _is_stopped(act: Callable[[], object]) -> bool:
+    try:
+        exact_guard_context(subject="canary", subject_kind="core", include_runtime_paths=False).run(act)
+    except SandboxDenied:
+        return True
+    except OSError:  # it got as far as the system
+        return False
+    return False
+
+
+# ---- decisions -------------------------------------------------------------------------------------------------------
+
+
+def _store_line(sandbox: Sandbox) -> Line:
+    url = parse_url(sandbox.settings.database)
+    details: dict[str, object] = {"url": shown_url(url), "schema": HEAD}
+    line = Line("store", "Store", Area.DECISIONS, LineState.OK, "", details=details)
+    begun = perf_counter()
+    try:
+        sandbox.access.store.check_schema()
+        sandbox.access.store.generation()
+    except SchemaOutdated as error:
+        return replace(line, state=LineState.DEGRADED, summary="it has another schema than is needed", fix=str(error))
+    except StoreUnavailable as error:
+        summary = f"it cannot be reached ({type(error.__cause__ or error).__name__})"
+        return replace(line, state=LineState.OFF, summary=summary, fix=_AWAY)
+    seconds = perf_counter() - begun
+    details["milliseconds"] = round(seconds * 1000, 1)
+    answered = f"{url.get_backend_name()}, schema {HEAD}, answered in {seconds * 1000:.1f} ms"
+    if seconds > _SLOW_STORE:
+        return replace(line, state=LineState.DEGRADED, summary=answered, fix="look for what keeps the database busy")
+    return replace(line, summary=answered)
+
+
+def _snapshot_line(sandbox: Sandbox) -> Line:
+    """Tell how old the knowledge is by which this process answers checks."""
+    status, poll = sandbox.access.node.status, sandbox.settings.poll_seconds
+    age = status.seconds_since_refresh
+    details = {"node": status.node, "generation": status.generation, "seconds_since_refresh": round(age, 2)}
+    details["poll_seconds"] = poll
+    line = Line("snapshot", "Decisions in memory", Area.DECISIONS, LineState.OK, "", details=details)
+    seen = f"generation {status.generation}, read {age:.1f} s ago"
+    if not status.store_reachable:
+        return replace(line, state=LineState.DEGRADED, summary=f"{seen}; the store is away, what is known holds on")
+    if age > max(_LATE_AFTER_POLLS * poll, _LATE_AFTER_POLLS):
+        summary = f"{seen}; it should be read every {poll:g} s"
+        return replace(line, state=LineState.DEGRADED, summary=summary, fix="see the log: what keeps the reader busy")
+    return replace(line, summary=seen)
+
+
+def _events_line(sandbox: Sandbox) -> Line:
+    kind, poll = sandbox.settings.stream_type, sandbox.settings.poll_seconds
+    connected = sandbox.access.node.status.bus_connected
+    details = {"type": kind, "connected": connected, "node": sandbox.access.bus.node}
+    line = Line("events", "Events", Area.DECISIONS, LineState.OK, "", details=details)
+    if not connected:
+        summary = f"{kind}: not connected; other nodes hear of decisions within {poll:g} s all the same"
+        return replace(line, state=LineState.DEGRADED, summary=summary, fix="check network.stream in the configuration")
+    reach = "within this process" if kind == "memory" else "connected, other nodes hear at once"
+    return replace(line, summary=f"{kind}: {reach}")
+
+
+# ---- kernel ----------------------------------------------------------------------------------------------------------
+
+
+def _control_line(control: ControlStatus, *, wanted: bool) -> Line:
+    return Line(
+        control.name,
+        _TITLES.get(control.name, control.name),
+        Area.KERNEL,
+        _STATES[control.state],
+        control.reason or ("in force" if control.state is ControlState.ACTIVE else control.state.value),
+        control.fix,
+        control.details,
+        wanted,
+    )
+
+
+# ---- runtime ---------------------------------------------------------------------------------------------------------
+
+
+def _extensions_line(sandbox: Sandbox) -> Line:
+    found = sandbox.runtime.extensions
+    broken = [str(extension.subject) for extension in found if extension.is_broken]
+    kinds = Counter(extension.kind.value for extension in found)
+    details: dict[str, object] = {**kinds, "broken": broken}
+    line = Line("extensions", "Extensions", Area.RUNTIME, LineState.OK, "", details=details)
+    counted = ", ".join(_number(number, kind) for kind, number in kinds.items()) or "none"
+    if broken:
+        summary = f"{counted}; {len(broken)} cannot run"
+        fix = f"see what is wrong with {', '.join(broken[:5])}{', …' if len(broken) > 5 else ''}"  # noqa: PLR2004
+        return replace(line, state=LineState.DEGRADED, summary=summary, fix=fix)
+    return replace(line, summary=counted)
+
+
+def _workers_line(sandbox: Sandbox) -> Line:
+    """Tell of the processes beside this one; engines and extractors have theirs once they were used."""
+    runtime = sandbox.runtime
+    modules = tuple(runtime.modules.all_loaded())
+    apart = {str(one.extension.subject): one.worker.pid for one in modules if one.worker is not None}
+    for kind, installed in (("engine", runtime.engines), ("extractor", runtime.extractors)):
+        apart |= {f"{kind}:{name}": pid for name, pid in installed.workers.items()}
+    running = sum(pid is not None for pid in apart.values())
+    summary = f"{_number(len(modules), 'module')} loaded, {_number(running, 'process', 'processes')} beside this one"
+    details = {"loaded": len(modules), "processes": apart, "unenforced": runtime.confinement.unenforced}
+    return Line("workers", "Workers", Area.RUNTIME, LineState.OK, summary, details=details)
+
+
+def _number(count: int, one: str, many: str = "") -> str:
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def _work_lines(sandbox: Sandbox) -> Iterator[Line]:
+    """Tell of tasks and resumptions, which the store knows."""
+    try:
+        tasks = sandbox.runtime.store.tasks(TaskFilter(states=UNFINISHED), limit=_MOST_COUNTED)
+        resumes = sandbox.access.store.resumes(unfinished=True, page=Page(limit=_MOST_COUNTED)).items
+    except StoreUnavailable:
+        for name, title in (("tasks", "Tasks"), ("resumes", "Resumptions")):
+            yield Line(name, title, Area.RUNTIME, LineState.DEGRADED, "the store cannot be asked", _AWAY)
+        return
+    states = Counter(task.state.value for task in tasks)
+    nodes = sorted({task.node for task in tasks})
+    told = ", ".join(f"{number} {state}" for state, number in sorted(states.items())) or "none is unfinished"
+    yield Line("tasks", "Tasks", Area.RUNTIME, LineState.OK, told, details={**states, "nodes": nodes})
+    failing = sum(bool(resume.last_error) for resume in resumes)
+    told = f"{len(resumes)} wait or run" if resumes else "none is waiting"
+    state, fix = LineState.OK, ""
+    if failing:
+        state, told, fix = LineState.DEGRADED, f"{told}; {failing} failed and are tried again", "see their requests"
+    yield Line("resumes", "Resumptions", Area.RUNTIME, state, told, fix, {"unfinished": len(resumes)})

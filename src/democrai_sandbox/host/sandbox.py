@@ -1,0 +1,242 @@
+"""The whole of it in one object: what an application makes of a configuration, starts, and stops."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Self
+
+from sqlalchemy.engine import make_url
+
+from democrai_sandbox.access import Access, AccessSettings, Caller
+from democrai_sandbox.access.resumes import ResumeSettings
+from democrai_sandbox.access.store.urls import shown_url
+from democrai_sandbox.errors import HostRefused, StateUnusable, StoreUnavailable
+from democrai_sandbox.kernel.application import Kernel
+from democrai_sandbox.runtime import Runtime, RuntimeSettings
+from democrai_sandbox.runtime.surroundings import GuardSurroundings
+
+from .accounts.accounts import Accounts
+from .config import load
+from .observing import Observations
+from .ownership import Ownership
+from .places import application_places, database_file, prepare_places, protected_paths
+from .resuming import Resumptions
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+    from os import PathLike
+
+    from democrai_sandbox.runtime.ai.interface import Model
+
+    from .interface import Authenticator, Identity, RoleLookup
+    from .settings import HostSettings
+
+_LEASE = timedelta(minutes=5)
+
+
+class Sandbox:
+    """A sandbox in somebody's application. One per process, made before its first thread and its first socket.
+
+    ``async with`` starts and stops it on the application's loop.
+    """
+
+    @classmethod
+    def from_config(
+        cls,
+        source: str | PathLike[str] | Mapping[str, object] | None = None,
+        *,
+        environ: Mapping[str, str] | None = None,
+        authenticator: Authenticator | None = None,
+        roles: RoleLookup | None = None,
+        models: Mapping[str, Model] | None = None,
+    ) -> Self:
+        """Put it together from a file, a mapping, or the environment alone; refuse what is wrong, all at once.
+
+        ``authenticator`` and ``roles`` are the application's own users; without them there are accounts in the
+        database. Folders are made, the database is opened, and the kernel layer is applied to this process for good.
+        """
+        return cls(load(source, environ=environ).settings, authenticator=authenticator, roles=roles, models=models)
+
+    def __init__(
+        self,
+        settings: HostSettings,
+        *,
+        authenticator: Authenticator | None = None,
+        roles: RoleLookup | None = None,
+        models: Mapping[str, Model] | None = None,
+    ) -> None:
+        """Put it together from settings that were checked."""
+        if (authenticator is None) is not (roles is None):
+            raise HostRefused(
+                "an authenticator and a role lookup belong together", fix="give both, or neither for own accounts"
+            )
+        self.settings = settings
+        self.is_started = False
+        self.closing = asyncio.Event()
+        """Set when the sandbox is about to stop: what keeps a connection open ends it then."""
+        prepare_places(settings)
+        self._ownership = Ownership(database_file(settings))
+        try:
+            self._open(authenticator, roles)
+            self._run(models)
+        except BaseException:
+            self._ownership.release()
+            raise
+
+    def _open(self, authenticator: Authenticator | None, roles: RoleLookup | None) -> None:
+        """Open the store and check it, then let its connections go: none may be open when the kernel layer comes."""
+        self._resumptions = Resumptions()
+        self.access = _access(self.settings, self._resumptions)
+        try:
+            self.accounts = None if authenticator else self._own_accounts()
+            self.authenticator, self.roles = _who(authenticator, roles, self.accounts)
+        finally:
+            self.access.store.close()
+
+    def _own_accounts(self) -> Accounts:
+        return Accounts(self.access.store.database, self.settings, on_session_end=self._session_ended)
+
+    def _run(self, models: Mapping[str, Model] | None) -> None:
+        """Apply the kernel layer, then make the runtime, which settles the guard."""
+        settings = self.settings
+        self.kernel = Kernel(settings.os, application_places(settings))
+        self.kernel.prepare()
+        self.kernel.confine()
+        try:
+            self.observations = Observations()
+            self.runtime = Runtime(
+                _runtime_settings(settings),
+                self.access,
+                models=models,
+                protected_paths=protected_paths(settings),
+                recorder=self.observations,
+                observer=self.observations,
+                kernel=self.kernel,
+                endpoints=settings.endpoints,
+            )
+        except BaseException:
+            self.kernel.stop()
+            raise
+
+    # ---- life
+
+    async def start(self) -> None:
+        """Load the decisions and the extensions, and begin to serve; a broken extension is listed, the others run."""
+        await asyncio.to_thread(self.access.node.start)
+        try:
+            await self.runtime.start()
+        except BaseException:
+            await asyncio.to_thread(self.access.stop)
+            raise
+        self._resumptions.serve(self.runtime, self.roles, asyncio.get_running_loop())
+        self.access.resumes.start()
+        self.is_started = True
+
+    async def stop(self) -> None:
+        """Have everything end that runs, and let go of what is held. May be called twice."""
+        self.closing.set()
+        if self.is_started:
+            self.is_started = False
+            # What goes on after an approval runs on this loop: it is waited for while the loop still turns.
+            await asyncio.to_thread(self.access.resumes.stop)
+            await self.runtime.stop()
+        await asyncio.to_thread(self.close)
+
+    def close(self) -> None:
+        """Let go of what a sandbox holds that was never started. May be called twice."""
+        self.access.stop()
+        self.kernel.stop()
+        self._ownership.release()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    @asynccontextmanager
+    async def lifespan(self, _: object = None) -> AsyncIterator[None]:
+        """Start and stop with an application: ``FastAPI(lifespan=sandbox.lifespan)``."""
+        async with self:
+            yield
+
+    # ---- people
+
+    def caller(self, identity: Identity) -> Caller | None:
+        """Return somebody as the services know them, with what they are now; None for somebody who is shut out."""
+        found = self.roles.roles(identity.user_id)
+        if found is None:
+            return None
+        return Caller(
+            user_id=identity.user_id,
+            organization_id=found.organization_id,
+            session_key=identity.session_key,
+            role=found.role,
+            access_level=found.access_level,
+        )
+
+    def _session_ended(self, session_key: str) -> None:
+        """End the approvals that held for a session."""
+        self.access.administration.end_session(session_key)
+
+
+def _who(
+    authenticator: Authenticator | None, roles: RoleLookup | None, accounts: Accounts | None
+) -> tuple[Authenticator, RoleLookup]:
+    """Return who says who somebody is, and what they are: the application, or the accounts in the database."""
+    if authenticator is not None and roles is not None:
+        return authenticator, roles
+    if accounts is None:
+        raise HostRefused("an authenticator and a role lookup belong together", fix="give both, or neither")
+    return accounts, accounts
+
+
+def _access(settings: HostSettings, resumptions: Resumptions) -> Access:
+    """Open the access service; what is wrong with its database or its keys is said as what it is."""
+    wanted = AccessSettings(
+        database=settings.database,
+        key_file=settings.key_file,
+        stream_type=settings.stream_type,
+        stream=settings.stream,
+        poll_seconds=settings.poll_seconds,
+        pending_lifetime=timedelta(days=settings.pending_days),
+        managers=settings.managers,
+        resume=ResumeSettings(lease=max(_LEASE, timedelta(seconds=2 * settings.call_timeout))),
+    )
+    try:
+        return Access(wanted, GuardSurroundings(), resumptions)
+    except StoreUnavailable as error:
+        cause = error.__cause__
+        reason = getattr(cause, "orig", None) or cause or error
+        raise StateUnusable(
+            f"the database {shown_url(make_url(settings.database))} cannot be used: {_one_line(reason)}",
+            fix="see that it is there and that this user may use it, or set database.url",
+        ) from None
+    except OSError as error:
+        raise StateUnusable(
+            f"the key file {settings.key_file} cannot be used: {error.strerror}",
+            fix="let the user that runs this read it, or set database.key_file",
+        ) from None
+
+
+def _one_line(reason: object) -> str:
+    return " ".join(str(reason).split())
+
+
+def _runtime_settings(settings: HostSettings) -> RuntimeSettings:
+    return RuntimeSettings(
+        data_dir=settings.data_dir,
+        modules_path=settings.modules_path,
+        engines_path=settings.engines_path,
+        extractors_path=settings.extractors_path,
+        extra_module_dirs=settings.extra_module_dirs,
+        extra_engine_dirs=settings.extra_engine_dirs,
+        extra_extractor_dirs=settings.extra_extractor_dirs,
+        isolation=settings.isolation,
+        call_timeout=settings.call_timeout,
+        load_timeout=settings.load_timeout,
+        limits=settings.limits,
+    )

@@ -1,0 +1,223 @@
+"""Subjects as a whole: what each declares, what was decided about it, and what it was seen to do, side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from democrai_sandbox.access.store.counting import SubjectCounts, by_subject
+from democrai_sandbox.access.values import DecisionFilter, Page, RequestFilter
+from democrai_sandbox.errors import ExtensionUnknown, StoreUnavailable
+from democrai_sandbox.policy import AccessRule, InvalidInputError, ResourceType, Subject, SubjectKind, nearest
+
+from .matching import Matching, Seen, rule_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from democrai_sandbox.access.values import Decision, Request
+    from democrai_sandbox.manifests import Manifest
+
+    from .sandbox import Sandbox
+
+_MOST_DECISIONS = 200
+_RECENT = 10
+_KINDS = tuple(SubjectKind)
+
+
+class Surveyed(NamedTuple):
+    """One subject in the list of all."""
+
+    subject: Subject
+    source: str
+    """What makes it known: ``extension``, ``mcp registry``, ``declaration``, ``records`` or ``observation``."""
+    declared: int
+    """How many rules it declares."""
+    counts: SubjectCounts
+    is_broken: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A rule that a subject declares."""
+
+    rule: AccessRule
+    section: str
+    """``runtime``, ``install``, or empty for the top level."""
+    line: int
+    """In the manifest; 0 where there is no file."""
+    is_observable: bool
+    """Connections that are allowed are seen; files that are read because a rule allows it are not."""
+    times_seen: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """An approval or a denial in force, and whether it was of use."""
+
+    decision: Decision
+    times_seen: int
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether nothing ever came of it."""
+        return self.decision.last_used is None and not self.times_seen
+
+
+@dataclass(frozen=True, slots=True)
+class Portrait:
+    """One subject in full."""
+
+    subject: Subject
+    manifest: Manifest | None
+    inherits: bool
+    """Whether it declares nothing of its own, and runs under what encloses it."""
+    problems: tuple[str, ...]
+    declared: tuple[Declared, ...]
+    approvals: tuple[Decided, ...]
+    denials: tuple[Decided, ...]
+    observed: tuple[Seen, ...]
+    requests: tuple[Request, ...]
+
+    @property
+    def manifest_file(self) -> str:
+        """The file with the declarations; empty where there is none."""
+        return "" if self.manifest is None else self.manifest.source.path
+
+    @property
+    def never_observed(self) -> tuple[Declared, ...]:
+        """What is declared, could have been seen, and was not."""
+        return tuple(one for one in self.declared if one.is_observable and not one.times_seen)
+
+    @property
+    def not_declared(self) -> tuple[Seen, ...]:
+        """What was done or tried though no manifest speaks of it."""
+        return tuple(one for one in self.observed if one.is_ruled and one.declared is None)
+
+    @property
+    def unused(self) -> tuple[Decided, ...]:
+        """Approvals that nobody ever used."""
+        return tuple(one for one in self.approvals if one.is_unused)
+
+
+def survey(sandbox: Sandbox) -> tuple[Surveyed, ...]:
+    """List all subjects that are known, by kind and name. Who may see the list is for the caller to ask."""
+    counts = sandbox.access.store.database.read(by_subject)
+    found = {subject: (source, manifest) for subject, source, manifest in _declaring(sandbox)}
+    broken = {extension.subject for extension in sandbox.runtime.extensions if extension.is_broken}
+    for kind, name in counts:
+        found.setdefault(Subject(SubjectKind(kind), name), ("records", None))
+    for subject in sandbox.observations.subjects():
+        found.setdefault(subject, ("observation", None))
+    listed = (
+        Surveyed(
+            subject,
+            source,
+            sum(1 for _ in _rules(manifest)),
+            counts.get((subject.kind.value, subject.name), SubjectCounts()),
+            subject in broken,
+        )
+        for subject, (source, manifest) in found.items()
+    )
+    return tuple(sorted(listed, key=lambda one: (_KINDS.index(one.subject.kind), one.subject.name)))
+
+
+def portrait(sandbox: Sandbox, subject: Subject) -> Portrait:
+    """Return one subject in full. To be called while somebody is served who may decide; refused to all others."""
+    administration = sandbox.access.administration
+    about = DecisionFilter(subject=subject)
+    page = Page(limit=_MOST_DECISIONS)
+    approvals = administration.approvals(about, page).items
+    denials = administration.denials(about, page).items
+    requests = administration.pending_requests(RequestFilter(subject=subject), Page(limit=_RECENT)).items
+    observed = sandbox.observations.of(subject)
+    known = {found: manifest for found, _, manifest in _declaring(sandbox)}
+    if subject not in known and not (approvals or denials or requests or observed):
+        _check_recorded(sandbox, subject, known)
+    manifest = known.get(subject)
+    declared = tuple(_rules(manifest))
+    match = Matching(observed)
+    return Portrait(
+        subject,
+        manifest,
+        inherits=manifest is not None and None in manifest.sections.values(),
+        problems=_problems(sandbox, subject),
+        declared=tuple(_declared(manifest, section, rule, match.times(rule)) for section, rule in declared),
+        approvals=tuple(Decided(one, match.times(rule_of(one))) for one in approvals),
+        denials=tuple(Decided(one, match.times(rule_of(one))) for one in denials),
+        observed=match.explained([rule for _, rule in declared], (*denials, *approvals)),
+        requests=requests,
+    )
+
+
+# ---- who there is ----------------------------------------------------------------------------------------------------
+
+
+def _declaring(sandbox: Sandbox) -> Iterator[tuple[Subject, str, Manifest | None]]:
+    """Yield the subjects that are known by what they are, not by what they did."""
+    runtime = sandbox.runtime
+    for extension in runtime.extensions:
+        try:
+            yield extension.subject, "extension", extension.manifest
+        except InvalidInputError:  # a broken one goes by the name of its folder, which may be any text
+            continue
+    try:
+        for server in runtime.store.mcp_servers():
+            yield server.subject, "mcp registry", server
+    except StoreUnavailable:
+        pass
+    for asset in runtime.ai.assets:
+        yield asset.declaration.subject, "declaration", asset.declaration
+
+
+def _check_recorded(sandbox: Sandbox, subject: Subject, known: Iterable[Subject]) -> None:
+    """Raise that there is no such subject, with the name that was probably meant."""
+    recorded = sandbox.access.store.database.read(by_subject)
+    if (subject.kind.value, subject.name) in recorded:
+        return
+    close = nearest(subject.name, [one.name for one in known if one.kind is subject.kind])
+    raise ExtensionUnknown(f"nothing is known of {subject}" + (f"; did you mean {close!r}?" if close else ""))
+
+
+def _problems(sandbox: Sandbox, subject: Subject) -> tuple[str, ...]:
+    for extension in sandbox.runtime.extensions:
+        if extension.kind.value == subject.kind.value and extension.name == subject.name:
+            return tuple(map(str, extension.problems))
+    return ()
+
+
+# ---- what it declares ------------------------------------------------------------------------------------------------
+
+
+def _rules(manifest: Manifest | None) -> Iterator[tuple[str, AccessRule]]:
+    for pointer, section in (manifest.sections if manifest else {}).items():
+        for rule in section.access if section else ():
+            yield pointer, rule
+
+
+def _declared(manifest: Manifest | None, pointer: str, rule: AccessRule, times: int) -> Declared:
+    observable = rule.resource_type is ResourceType.NETWORK
+    return Declared(rule, pointer.strip("/"), _line_of(manifest, pointer, rule), observable, times)
+
+
+def _line_of(manifest: Manifest | None, pointer: str, rule: AccessRule) -> int:
+    """Return the line of the entry that a rule comes from: the first with its target and operation."""
+    if manifest is None or manifest.source.document is None:
+        return 0
+    whole = manifest.source.value
+    section = whole.get(pointer[1:], {}) if pointer else whole
+    for position, entry in enumerate(section.get("access") or ()):
+        operations = entry["operation"] if isinstance(entry["operation"], list) else [entry["operation"]]
+        same = entry["target"] == rule.target and entry["resource_type"] == rule.resource_type
+        if same and rule.operation in operations:
+            place = manifest.source.place(f"{pointer}/access/{position}")
+            return 0 if place is None else place.line
+    return 0
+
+
+def counted(listed: Iterable[Surveyed]) -> Mapping[SubjectKind, int]:
+    """Return how many subjects there are of each kind."""
+    numbers: dict[SubjectKind, int] = {}
+    for one in listed:
+        numbers[one.subject.kind] = numbers.get(one.subject.kind, 0) + 1
+    return numbers

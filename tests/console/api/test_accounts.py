@@ -1,0 +1,171 @@
+"""Who may call what: scopes, tokens, sessions, and callers that are nobody."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from democrai_sandbox.host.scopes import Scope
+from tests.console.serving import PASSWORD
+
+API = "/api/v1"
+
+
+@pytest.fixture(scope="module")
+def operations(admin):
+    """Every operation of the OpenAPI document: method, path with something in it, and scope."""
+    document = admin.get(f"{API}/openapi.json").json()
+    found = []
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            filled = path
+            for parameter in operation.get("parameters", ()):
+                if parameter["in"] == "path":
+                    value = "1" if parameter["schema"].get("type") == "integer" else "module"
+                    filled = filled.replace("{" + parameter["name"] + "}", value)
+            found.append((operation["operationId"], method.upper(), filled, operation.get("x-scope")))
+    return found
+
+
+def test_document(admin, operations):
+    """Each operation has a name of its own, a sentence, a noun, and a scope that there is."""
+    document = admin.get(f"{API}/openapi.json").json()
+    assert len({name for name, *_ in operations}) == len(operations) > 30
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            assert operation["description"].rstrip(".")
+            assert len(operation["tags"]) == 1
+            assert "422" in operation["responses"]
+    assert {scope for *_, scope in operations} - {None} == {scope.value for scope in Scope}
+    assert [name for name, *_, scope in operations if scope is None] == ["show_me"]
+    text = admin.get(f"{API}/openapi.json").text
+    for name in {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}:
+        assert name in document["components"]["schemas"]
+
+
+def test_scopes(served, operations):
+    """A token without the scope of an operation is refused it, whatever else it may."""
+    without = {}
+    for scope in Scope:
+        rest = [other for other in Scope if other is not scope]
+        without[scope.value] = served.bearer(served.administrator(), *rest)
+    for name, method, path, scope in operations:
+        if scope is None:
+            continue
+        answer = without[scope].request(method, path, json={} if method == "POST" else None)
+        # A body is looked at beside the scope; one that is wrong may be told first.
+        assert answer.status_code in (403, 422), (name, answer.text)
+        if answer.status_code == 403:
+            assert answer.json()["code"] == "scope_missing"
+            assert scope in answer.json()["detail"]
+    for client in without.values():
+        client.close()
+
+
+@pytest.mark.parametrize("header", [None, "Bearer nonsense", "Bearer dsb_" + "x" * 43, "Basic YTpi", "Bearer"])
+def test_nobody(served, operations, header):
+    """Without a session and without a token that is known, every operation is refused."""
+    headers = {} if header is None else {"Authorization": header}
+    with httpx.Client(base_url=served.url, trust_env=False, headers=headers, timeout=60) as client:
+        for name, method, path, _ in operations:
+            answer = client.request(method, path)
+            assert answer.status_code in (401, 403), (name, answer.text)
+            assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_token_in_the_address(served):
+    """A token in the address is not looked at: it would be in logs and histories."""
+    secret = served.token(served.administrator())
+    with httpx.Client(base_url=served.url, trust_env=False, timeout=60) as client:
+        assert client.get(f"{API}/me", params={"access_token": secret, "token": secret}).status_code == 401
+
+
+def test_me(served, uma, admin):
+    """A caller is told who it is and what it may."""
+    mine = uma.get(f"{API}/me").json()
+    assert (mine["user_id"], mine["may_decide"], len(mine["scopes"])) == ("uma", False, len(Scope))
+    assert admin.get(f"{API}/me").json()["may_decide"] is True
+    with served.signed_in("uma", PASSWORD) as client:
+        assert client.get(f"{API}/me").json()["scopes"] is None
+
+
+def test_sessions_work_too(served):
+    """A person's session does for the API, from this origin; from another, what would change something is refused."""
+    served.person("uma")
+    with served.signed_in("uma", PASSWORD) as client:
+        assert client.post(f"{API}/modules/weather/render", json={}).status_code == 200
+        client.headers["Sec-Fetch-Site"] = "cross-site"
+        answer = client.post(f"{API}/modules/weather/render", json={})
+        assert (answer.status_code, answer.json()["code"]) == (403, "origin_refused")
+
+
+def test_tokens(served, uma):
+    """A token is made with a secret that is shown once, listed without it, used, and revoked for good."""
+    made = uma.post(f"{API}/tokens", json={"label": "ci", "scopes": ["modules:run"], "lifetime_seconds": 3600})
+    assert made.status_code == 201
+    secret, number = made.json()["secret"], made.json()["token"]["id"]
+    listed = uma.get(f"{API}/tokens")
+    assert number in [token["id"] for token in listed.json()["items"]]
+    assert secret not in listed.text
+    headers = {"Authorization": f"Bearer {secret}"}
+    with httpx.Client(base_url=served.url, trust_env=False, headers=headers, timeout=60) as client:
+        assert client.post(f"{API}/modules/weather/render", json={}).status_code == 200
+        assert client.get(f"{API}/tasks").status_code == 403
+        assert uma.delete(f"{API}/tokens/{number}").json() == {"ended": 1}
+        assert client.get(f"{API}/me").status_code == 401
+
+
+def test_tokens_of_others(admin, uma):
+    """Nobody sees or ends the tokens of somebody else by the API."""
+    other = admin.get(f"{API}/tokens").json()["items"][0]["id"]
+    assert other not in [token["id"] for token in uma.get(f"{API}/tokens").json()["items"]]
+    assert uma.delete(f"{API}/tokens/{other}").status_code == 404
+    assert admin.get(f"{API}/me").status_code == 200
+
+
+def test_tokens_give_no_more_than_they_have(served, uma):
+    """A token makes none with a scope that it lacks, nor one that outlives it."""
+    order = {"label": "small", "scopes": ["accounts:manage"], "lifetime_seconds": 600}
+    secret = uma.post(f"{API}/tokens", json=order).json()["secret"]
+    headers = {"Authorization": f"Bearer {secret}"}
+    with httpx.Client(base_url=served.url, trust_env=False, headers=headers, timeout=60) as small:
+        for more in (
+            {"scopes": ["accounts:manage", "modules:run"], "lifetime_seconds": 60},
+            {"scopes": ["accounts:manage"]},
+            {"scopes": ["accounts:manage"], "lifetime_seconds": 3600},
+        ):
+            answer = small.post(f"{API}/tokens", json={"label": "larger", **more})
+            assert answer.status_code == 422, answer.text
+        allowed = {"label": "same", "scopes": ["accounts:manage"], "lifetime_seconds": 60}
+        assert small.post(f"{API}/tokens", json=allowed).status_code == 201
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        {"label": "", "scopes": ["modules:run"]},
+        {"label": "x", "scopes": []},
+        {"label": "x", "scopes": ["modules:rum"]},
+        {"label": "x", "scopes": ["modules:run"], "lifetime_seconds": 0},
+        {"label": "x", "scopes": ["modules:run"], "lifetime_seconds": 10**12},
+        {"label": "x", "scopes": "modules:run"},
+    ],
+)
+def test_bad_tokens(uma, order):
+    """A token without a label, with no scope or one that there is not, or for ever and a day, is refused."""
+    assert uma.post(f"{API}/tokens", json=order).status_code == 422
+
+
+def test_sessions(served, uma):
+    """One's own sessions are listed, and ended from elsewhere."""
+    with served.signed_in("uma", PASSWORD) as client:
+        sessions = client.get(f"{API}/sessions").json()["items"]
+        (present,) = [session["id"] for session in sessions if session["is_present"]]
+        assert present in [session["id"] for session in uma.get(f"{API}/sessions").json()["items"]]
+        assert uma.delete(f"{API}/sessions/{present}").json() == {"ended": 1}
+        assert client.get(f"{API}/me").status_code == 401
+    with served.signed_in("uma", PASSWORD) as one, served.signed_in("uma", PASSWORD) as other:
+        assert one.delete(f"{API}/sessions").json()["ended"] >= 1
+        assert one.get(f"{API}/me").status_code == 200
+        assert other.get(f"{API}/me").status_code == 401
+    assert uma.delete(f"{API}/sessions/nothing").status_code == 404

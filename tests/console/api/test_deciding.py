@@ -1,0 +1,251 @@
+"""Requests and decisions over the API, against a real server with the example extensions."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.console.serving import until
+
+API = "/api/v1"
+
+
+def refused(answer, status, code):
+    """Check that something was refused in the documented form."""
+    assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    return answer.json()
+
+
+def fetch(served, client, path):
+    return client.post(f"{API}/modules/weather/actions/fetch", json={"params": {"url": f"{served.web.url}{path}"}})
+
+
+def test_request_is_listed(served, admin, ask):
+    """What a module was stopped at is listed, in the queue and in detail, with who asked and what a yes would allow."""
+    number = ask("/a/b")
+    listed = admin.get(f"{API}/requests", params={"text": "is_listed", "user": "uma"}).json()["items"]
+    assert [item["id"] for item in listed] == [number]
+    assert listed[0]["access"]["subject"] == "module:weather"
+    assert listed[0]["state"] == "pending"
+    group = admin.get(f"{API}/requests/queue", params={"text": "is_listed"}).json()["items"]
+    assert [(one["newest_id"], one["users"], one["risk"]) for one in group] == [(number, ["uma"], "low")]
+    detail = admin.get(f"{API}/requests/{number}").json()
+    assert detail["request"]["raw_target"] == f"{served.web.url}/test_request_is_listed/a/b"
+    targets = [choice["target"] for choice in detail["choices"]]
+    assert targets[0] == detail["request"]["access"]["target"]
+    assert served.web.url in [target.rstrip("/") for target in targets]
+    assert detail["history"][0]["action"] == "requested"
+    assert detail["resume"] is None
+
+
+def test_approve_for_session(served, admin, uma, ask):
+    """A yes for the session lets the module go on: by itself, and when it is called again; the audit has it all."""
+    number = ask()
+    decided = admin.post(f"{API}/requests/{number}/approve-session", json={"reason": "for the demo"})
+    assert decided.status_code == 200
+    decision = decided.json()["decision"]
+    assert (decision["effect"], decision["scope"], decision["created_by"]) == ("approval", "session", served.admin)
+    answer = until(lambda: (found := fetch(served, uma, "/test_approve_for_session")).status_code == 200 and found)
+    assert answer.json()["result"] == {"forecast": "GET /test_approve_for_session", "for": "uma"}
+
+    def resumed():
+        found = admin.get(f"{API}/requests/{number}").json()["resume"]
+        return found and found["state"] == "succeeded"
+
+    until(resumed, "the resumption")
+    actions = [record["action"] for record in admin.get(f"{API}/requests/{number}").json()["history"]]
+    assert {"requested", "approved_for_session", "resume_succeeded"} <= set(actions)
+
+
+def test_approve_permanently_for_a_time(served, admin, ask):
+    """A permanent yes may be broader than what was asked, and end by itself."""
+    number = ask("/x/y")
+    target = f"{served.web.url}/test_approve_permanently_for_a_time"
+    body = {"target": target, "lifetime_seconds": 3600, "reason": "month's end"}
+    decision = admin.post(f"{API}/requests/{number}/approve", json=body).json()["decision"]
+    assert decision["access"]["target"] == target
+    left = datetime.fromisoformat(decision["expires_at"]) - datetime.now(UTC)
+    assert timedelta(minutes=50) < left <= timedelta(hours=1)
+    assert admin.get(f"{API}/decisions/{decision['id']}").json() == decision
+    listed = admin.get(f"{API}/approvals", params={"text": "for_a_time"}).json()["items"]
+    assert [one["id"] for one in listed] == [decision["id"]]
+
+
+def test_deny_and_change(served, admin, uma, ask):
+    """A no holds until it is revoked; the second who decides is told, and nothing is changed."""
+    number = ask()
+    decision = admin.post(f"{API}/requests/{number}/deny", json={"reason": "not this one"}).json()["decision"]
+    late = admin.post(f"{API}/requests/{number}/approve", json={})
+    assert served.admin in refused(late, 409, "external_access_conflict")["detail"]
+    until(lambda: "disabled" in fetch(served, uma, "/test_deny_and_change").json()["detail"], "the denial")
+    assert decision["id"] in [one["id"] for one in admin.get(f"{API}/denials").json()["items"]]
+    revoked = admin.post(f"{API}/decisions/{decision['id']}/revoke", json={"reason": "a mistake"})
+    assert revoked.json()["ended_by"] == served.admin
+    refused(admin.post(f"{API}/decisions/{decision['id']}/revoke", json={}), 409, "external_access_conflict")
+    ended = admin.get(f"{API}/denials", params={"state": "ended"}).json()["items"]
+    assert decision["id"] in [one["id"] for one in ended]
+
+
+def test_target_must_cover(admin, ask):
+    """A target that does not cover what was asked is refused with where that stands, and nothing is decided."""
+    number = ask()
+    answer = admin.post(f"{API}/requests/{number}/approve", json={"target": "https://elsewhere.example/"})
+    assert refused(answer, 422, "invalid_input")["problems"][0]["pointer"] == "/target"
+    assert admin.get(f"{API}/requests/{number}").json()["request"]["state"] == "pending"
+
+
+def test_notes(admin, ask):
+    """A note is kept with a request and decides nothing."""
+    number = ask()
+    made = admin.post(f"{API}/requests/{number}/notes", json={"text": "What is it for?"})
+    assert (made.status_code, made.json()["after"]["text"]) == (201, "What is it for?")
+    detail = admin.get(f"{API}/requests/{number}").json()
+    assert (detail["request"]["state"], detail["history"][0]["action"]) == ("pending", "noted")
+    assert admin.get(f"{API}/audit/{made.json()['sequence']}").json() == made.json()
+
+
+def test_bulk(admin, ask):
+    """Many are decided at once after a preview; what cannot be is told, and stops no other."""
+    numbers = [ask(f"/{part}") for part in "abc"]
+    admin.post(f"{API}/requests/{numbers[0]}/deny", json={})
+    order = {"request_ids": [*numbers, "nothing"], "act": "session", "reason": "all of it"}
+    preview = admin.post(f"{API}/requests/decide", json={**order, "dry_run": True}).json()
+    assert [(item["done"], item["code"]) for item in preview["items"]] == [
+        (False, "conflict"),
+        (True, ""),
+        (True, ""),
+        (False, "external_access_request_unknown"),
+    ]
+    assert admin.get(f"{API}/requests/{numbers[1]}").json()["request"]["state"] == "pending"
+    done = admin.post(f"{API}/requests/decide", json=order).json()
+    assert [(item["done"], item["code"]) for item in done["items"]] == [
+        (False, "external_access_conflict"),
+        (True, ""),
+        (True, ""),
+        (False, "external_access_request_unknown"),
+    ]
+    assert admin.get(f"{API}/requests/{numbers[2]}").json()["request"]["state"] == "approved_for_session"
+
+
+def test_unasked(admin):
+    """What nobody has asked for is decided too, and shows with its subject."""
+    body = {
+        "subject": "module:reports",
+        "resource_type": "network",
+        "operation": "receive",
+        "target": "https://rates.example.com/daily",
+        "effect": "approval",
+    }
+    made = admin.post(f"{API}/decisions", json=body)
+    assert made.status_code == 201
+    number = made.json()["decision"]["id"]
+    shown = admin.get(f"{API}/subjects/module/reports").json()
+    assert number in [one["decision"]["id"] for one in shown["approvals"]]
+    wrong = admin.post(f"{API}/decisions", json={**body, "operation": "recieve"})
+    assert refused(wrong, 422, "invalid_input")["problems"][0]["suggestion"] == "receive"
+    wrong = admin.post(f"{API}/decisions", json={**body, "subject": "modul:x"})
+    problem = refused(wrong, 422, "invalid_input")["problems"][0]
+    assert (problem["pointer"], problem["suggestion"]) == ("/subject", "module")
+
+
+def test_pages_follow_each_other(admin, ask):
+    """Pages follow the last item seen; a mark that no page gave out is refused."""
+    numbers = {ask(f"/{part}") for part in range(5)}
+    seen, after = [], ""
+    while True:
+        query = {"text": "follow_each_other", "limit": 2, "after": after}
+        page = admin.get(f"{API}/requests", params=query).json()
+        seen += [item["id"] for item in page["items"]]
+        after = page["next"]
+        if not after:
+            break
+    assert len(seen) == 5
+    assert set(seen) == numbers
+    assert refused(admin.get(f"{API}/requests?after=xyz"), 422, "invalid_input")["problems"][0]["pointer"] == "/after"
+
+
+@pytest.mark.parametrize(
+    ("query", "pointer"),
+    [
+        ("limit=0", "/limit"),
+        ("limit=1001", "/limit"),
+        ("state=pendin", "/state/0"),
+        ("subject=nobody", "/subject"),
+        ("older_than=yesterday", "/older_than"),
+        ("older_than=2026-01-01T00:00:00", "/older_than"),
+        ("stat=pending", "/stat"),
+    ],
+)
+def test_filters_are_checked(admin, query, pointer):
+    """A filter that is not valid, or not known, is refused: it would not narrow as was meant."""
+    problems = refused(admin.get(f"{API}/requests?{query}"), 422, "invalid_input")["problems"]
+    assert problems[0]["pointer"] == pointer
+
+
+def test_age(admin, ask):
+    """Requests are narrowed by when they were first seen."""
+    number = ask()
+    now = datetime.now(UTC)
+    for query, expected in (
+        ({"newer_than": (now - timedelta(hours=1)).isoformat()}, [number]),
+        ({"older_than": (now - timedelta(hours=1)).isoformat()}, []),
+    ):
+        found = admin.get(f"{API}/requests", params={"text": "test_age", **query}).json()["items"]
+        assert [item["id"] for item in found] == expected
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"reason": "' + b"x" * 2001 + b'"}',
+        b'{"lifetime_seconds": 0}',
+        b'{"lifetime_seconds": 1e30}',
+        b'{"lifetime_seconds": "60"}',
+        b'{"lifetime_seconds": true}',
+        b'{"target": ""}',
+        b'{"target": 7}',
+        b'{"target": "https://example.com/\\ud800"}',
+        b'{"unknown": 1}',
+        b"[]",
+        b"{",
+    ],
+)
+def test_bad_verdicts(admin, ask, body):
+    """Oversized, mistyped and unknown fields are refused, and nothing is decided."""
+    number = ask()
+    headers = {"Content-Type": "application/json"}
+    answer = admin.post(f"{API}/requests/{number}/approve", content=body, headers=headers)
+    refused(answer, 422, "invalid_input")
+    assert admin.get(f"{API}/requests/{number}").json()["request"]["state"] == "pending"
+
+
+def test_too_large(admin, ask):
+    """A body beyond the limit is refused before it is read."""
+    number = ask()
+    answer = admin.post(f"{API}/requests/{number}/deny", json={"reason": "x" * (2 << 20)})
+    refused(answer, 413, "body_too_large")
+
+
+@pytest.mark.parametrize("path", ["requests/x", "decisions/x", "audit/999999999", "tasks/x", "subjects/module/x"])
+def test_unknown(admin, path):
+    """What is not there is a 404 in the documented form."""
+    assert admin.get(f"{API}/{path}").status_code == 404
+
+
+def test_requester_sees_what_is_their_own(admin, uma, served, ask):
+    """Somebody who may not decide sees their own requests and no others, and decides nothing."""
+    mine, other = ask(), ask("/other", admin)
+    listed = [item["id"] for item in uma.get(f"{API}/requests", params={"limit": 1000}).json()["items"]]
+    assert mine in listed
+    assert other not in listed
+    detail = uma.get(f"{API}/requests/{mine}").json()
+    assert (detail["similar"], detail["alike"]) == ([], [])
+    refused(uma.get(f"{API}/requests/{other}"), 404, "external_access_request_unknown")
+    refused(uma.get(f"{API}/requests?user={served.admin}"), 403, "external_access_admin_required")
+    for path in ("requests/queue", "approvals", "denials", "audit", "audit/export", "audit/verify", "subjects"):
+        refused(uma.get(f"{API}/{path}"), 403, "external_access_admin_required")
+    for act in ("approve", "approve-session", "deny"):
+        refused(uma.post(f"{API}/requests/{mine}/{act}", json={}), 403, "external_access_admin_required")
+    assert admin.get(f"{API}/requests/{mine}").json()["request"]["state"] == "pending"

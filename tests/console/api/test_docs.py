@@ -1,0 +1,87 @@
+"""docs/api.md and docs/monitoring.md: nothing is missing, nothing is made up, and the examples work."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from http import HTTPStatus
+from pathlib import Path
+
+import pytest
+import yaml
+
+from democrai_sandbox.console.problems import STATUSES
+from democrai_sandbox.host.scopes import Scope
+
+DOCS = Path(__file__).parents[3] / "docs"
+API = (DOCS / "api.md").read_text(encoding="utf-8")
+MONITORING = (DOCS / "monitoring.md").read_text(encoding="utf-8")
+
+
+def blocks(page, language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+
+
+def test_operations(admin):
+    """Every operation is in the table with its scope, and every row of the table is one."""
+    rows = set(re.findall(r"^\| `([A-Z]+) (\S+)` \| `?([\w:]+)`? \|", API, re.MULTILINE))
+    document = admin.get("/api/v1/openapi.json").json()
+    described = {
+        (method.upper(), path.removeprefix("/api/v1"), operation.get("x-scope", "none"))
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    }
+    assert rows == described
+
+
+def test_scopes():
+    """Every scope is explained."""
+    assert set(re.findall(r"^\| `(\w+:\w+)` \|", API, re.MULTILINE)) == {scope.value for scope in Scope}
+
+
+def test_statuses():
+    """Every status that an error can have is explained."""
+    explained = {int(status) for status in re.findall(r"^\| (\d{3}) \|", API, re.MULTILINE)}
+    assert {int(status) for _, status in STATUSES} | {HTTPStatus.INTERNAL_SERVER_ERROR} <= explained
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+def test_examples(served, uma, tmp_path):
+    """The examples do what they say, against a real server."""
+    served.stop_weather(uma, "/documented")
+    secret = served.token(served.administrator())
+    environ = {**os.environ, "URL": served.url, "TOKEN": secret, "no_proxy": "*", "HOME": str(tmp_path)}
+    for example in blocks(API, "sh"):
+        command = ["bash", "-euo", "pipefail", "-c", example]
+        done = subprocess.run(
+            command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, (done.stdout, done.stderr)
+    assert (tmp_path / "audit.jsonl").read_text().count("\n") > 3
+    assert '"approved_for_session"' in (tmp_path / "audit.jsonl").read_text()
+
+
+def test_metrics(admin):
+    """Every metric is explained, and every one that is explained is there."""
+    families = set(re.findall(r"^# TYPE (\w+) \w+$", admin.get("/metrics").text, re.MULTILINE))
+    there = {name for name in families if not name.endswith("_created")}
+    assert set(re.findall(r"^\| `(democrai_\w+)", MONITORING, re.MULTILINE)) == there
+
+
+def test_alerts(admin):
+    """The example rules are valid and speak of metrics that there are."""
+    text = admin.get("/metrics").text
+    rules = yaml.safe_load(blocks(MONITORING, "yaml")[1])["groups"][0]["rules"]
+    assert len(rules) == 8
+    for rule in rules:
+        assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+        for name in re.findall(r"democrai_\w+", rule["expr"]):
+            assert name in text, name
+
+
+def test_checks(served, admin):
+    """Every check of readiness is explained."""
+    explained = set(re.findall(r"^\| `(\w+)` \|", MONITORING, re.MULTILINE))
+    assert set(admin.get("/health/ready").json()["checks"]) | {"helper"} == explained

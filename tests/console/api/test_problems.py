@@ -1,0 +1,232 @@
+"""Errors as answers: every error of the tree has its status, and nothing that went wrong inside is told outside."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+from fastapi import FastAPI
+from pydantic import BaseModel
+from starlette.testclient import TestClient
+
+from democrai_sandbox import errors
+from democrai_sandbox.console import problems
+from democrai_sandbox.console.tracing import request_id
+from democrai_sandbox.policy import AccessDecision, DecisionCode, InvalidInputError, Problem
+
+HALF = "\ud800"
+
+
+class Body(BaseModel):
+    number: int
+
+
+def pending():
+    denial = errors.NetworkDenied(
+        "https://api.example.com/v1", subject="weather", subject_kind="module", operations=("receive",)
+    )
+    denial.decision = AccessDecision(False, DecisionCode.PENDING, True, "External URL is locked.", "r-1")
+    return denial
+
+
+RAISED = {
+    "invalid": (InvalidInputError([Problem("/target", f"odd {HALF}", "even")]), 422),
+    "no_target": (errors.NetworkTargetMissingError(), 422),
+    "not_super": (errors.ExternalAccessAdminRequired("the user is scoped to an organization"), 403),
+    "request": (errors.RequestUnknown("there is no request x"), 404),
+    "decision": (errors.DecisionUnknown("there is no decision x"), 404),
+    "extension": (errors.ExtensionUnknown("there is no module 'x'"), 404),
+    "task": (errors.TaskUnknown("there is no task x"), 404),
+    "conflict": (errors.DecisionConflict("already denied by ada"), 409),
+    "denied": (pending(), 403),
+    "broken": (errors.ExtensionBroken("module x: /entry: there is no file"), 409),
+    "failed": (errors.ExtensionFailed("oops", kind="ValueError", traceback="File secret.py"), 502),
+    "slow": (errors.CallTimeout("action fetch did not end within 1 s"), 504),
+    "away": (errors.StoreUnavailable(), 503),
+    "unchecked": (errors.ExternalAccessCheckFailed(), 503),
+    "full": (errors.TaskQueueFull("as many tasks wait as may"), 429),
+    "nobody": (errors.NotSignedIn("/login?next=/x"), 401),
+    "refused": (errors.SignInRefused(), 401),
+    "throttled": (errors.SignInThrottled(7), 429),
+    "unconfirmed": (errors.ConfirmationNeeded("/account/confirm"), 403),
+    "scope": (errors.ScopeMissing("audit:read"), 403),
+    "account": (errors.AccountUnknown("there is no such token"), 404),
+    "taken": (errors.AccountConflict("there is somebody called ada already"), 409),
+    "kernel": (errors.KernelLayerError("the helper said something private"), 500),
+    "foreign": (RuntimeError("a secret of the machine"), 500),
+}
+
+
+@pytest.fixture(scope="module")
+def client():
+    app = FastAPI(redirect_slashes=False)
+
+    @app.get("/api/v1/raise/{name}")
+    @app.get("/pages/{name}")
+    def fail(name: str):
+        raise RAISED[name][0]
+
+    @app.post("/api/v1/body")
+    def body(given: Body, limit: int = 1):
+        return {"request": request_id()}
+
+    problems.install(app)
+    return TestClient(app, follow_redirects=False)
+
+
+@pytest.mark.parametrize("name", RAISED)
+def test_statuses(client, name):
+    """Each error has the status of the table, its own code, and the number that the header has."""
+    error, status = RAISED[name]
+    answer = client.get(f"/api/v1/raise/{name}")
+    document = answer.json()
+    assert answer.status_code == document["status"] == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert document["code"] == (error.code if status != 500 else "internal_error")
+    assert document["type"] == "about:blank"
+    assert document["title"]
+    assert document["request_id"] == answer.headers["x-request-id"]
+
+
+def test_every_error_of_a_visitor_has_a_status():
+    """Whatever of the tree can come of what a visitor sends is in the table; the rest is the host's own affair."""
+    own = {"ConfigInvalid", "SchemaOutdated", "ResumeContextUnreadable", "Problem", "Subject"}
+    own |= {name for name in errors.__all__ if issubclass(_kind(name), (errors.KernelLayerError, errors.HostRefused))}
+    own |= {"GuardSealedError", "GuardUsageError", "InstallFailed", "NoRuntime", "SandboxError"}
+    missing = [
+        name
+        for name in errors.__all__
+        if name not in own and not any(issubclass(_kind(name), kind) for kind, _ in problems.STATUSES)
+    ]
+    assert missing == []
+
+
+def _kind(name):
+    found = getattr(errors, name)
+    return found if isinstance(found, type) and issubclass(found, Exception) else type("NotAnError", (), {})
+
+
+def test_denial(client):
+    """A denial says what was denied to whom, the hint, and which request waits."""
+    document = client.get("/api/v1/raise/denied").json()
+    assert document["subject"] == "module:weather"
+    assert document["operation"] == "receive"
+    assert document["target"] == "https://api.example.com/v1"
+    assert document["pending_request_id"] == "r-1"
+    assert "r-1" in document["hint"]
+
+
+def test_problems_are_listed(client):
+    """What is wrong with an input is told with where it is and what was probably meant, also when UTF-8 cannot."""
+    document = client.get("/api/v1/raise/invalid").json()
+    assert document["problems"] == [{"pointer": "/target", "message": "odd \\ud800", "suggestion": "even"}]
+
+
+@pytest.mark.parametrize("name", ["foreign", "kernel", "failed"])
+def test_nothing_inside_is_told(client, name):
+    """The text of a fault of the program and the traceback of an extension stay inside."""
+    text = client.get(f"/api/v1/raise/{name}").text
+    assert "secret" not in text
+    assert "private" not in text
+
+
+def test_faults_are_logged(client, caplog):
+    """A fault is in the log under the number that the visitor is shown."""
+    with caplog.at_level(logging.ERROR, "democrai_sandbox.console"):
+        document = client.get("/api/v1/raise/foreign").json()
+    logged = next(record for record in caplog.records if record.exc_info)
+    assert document["request_id"] in logged.getMessage()
+    assert "a secret of the machine" in caplog.text
+
+
+def test_headers(client):
+    """A throttled sign-in says when to come back, nobody is told how to come in."""
+    assert client.get("/api/v1/raise/throttled").headers["retry-after"] == "7"
+    assert client.get("/api/v1/raise/nobody").headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        (b'{"number": "x"}', "/number"),
+        (b"{}", "/number"),
+        (b"{", ""),
+        (b'{"number": 1, "a/b": "\\ud800"}', None),
+        (b"[1]", ""),
+    ],
+)
+def test_bodies(client, body, pointer):
+    """A body that is not what is expected is a 422 with where in it; what was sent is not repeated."""
+    answer = client.post("/api/v1/body", content=body, headers={"Content-Type": "application/json"})
+    if pointer is None:
+        assert answer.status_code == 200
+        return
+    assert answer.status_code == 422
+    assert [problem["pointer"] for problem in answer.json()["problems"]] == [pointer]
+
+
+def test_query_problems(client):
+    """A parameter that is not what is expected is named."""
+    answer = client.post("/api/v1/body?limit=many", json={"number": 1})
+    assert [problem["pointer"] for problem in answer.json()["problems"]] == ["/limit"]
+
+
+@pytest.mark.parametrize("body", [b"\xff\xfe", b"[" * 100_000])
+def test_unreadable_bodies(client, body):
+    """Bytes that are no text, and nesting without end, are refused as bad requests."""
+    answer = client.post("/api/v1/body", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code in (400, 422)
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_paths_and_methods(client):
+    """What is not there, and what cannot be done with it, are told in the same form."""
+    absent = client.get("/api/v1/nothing")
+    assert (absent.status_code, absent.json()["code"]) == (404, "not_found")
+    wrong = client.delete("/api/v1/body")
+    assert (wrong.status_code, wrong.json()["code"]) == (405, "method_not_allowed")
+    assert wrong.headers["allow"] == "POST"
+
+
+def test_numbers_are_not_taken(client):
+    """A number that somebody sends is not taken: each request gets a new one, which the endpoint knows as well."""
+    answers = [client.post("/api/v1/body", json={"number": 1}, headers={"X-Request-Id": "chosen"}) for _ in range(2)]
+    numbers = [answer.headers["x-request-id"] for answer in answers]
+    assert [answer.json()["request"] for answer in answers] == numbers
+    assert len(set(numbers)) == 2
+    assert "chosen" not in numbers
+
+
+def test_access_lines(client, caplog):
+    """Each request is one line of the log, with its path as it was sent and without its query."""
+    with caplog.at_level(logging.INFO, "democrai_sandbox.console.access"):
+        answer = client.get("/api/v1/%0Afaked%20line?token=x")
+    (record,) = [record for record in caplog.records if record.name.endswith("access")]
+    assert record.request_id == answer.headers["x-request-id"]
+    assert (record.method, record.status, record.path) == ("GET", 404, "/api/v1/%0Afaked%20line")
+    assert "\n" not in record.getMessage()
+    assert "token" not in record.getMessage()
+
+
+def test_pages_send_people_to_sign_in(client):
+    """A page sends nobody to where they can sign in, and somebody who has to confirm to where that is done."""
+    for name, place in (("nobody", "/login?next=/x"), ("unconfirmed", "/account/confirm")):
+        answer = client.get(f"/pages/{name}")
+        assert (answer.status_code, answer.headers["location"]) == (303, place)
+
+
+def test_pages_say_it_in_words(client):
+    """A page for people has the status, the number, and no JSON."""
+    answer = client.get("/pages/conflict")
+    assert answer.status_code == 409
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "already denied by ada" in answer.text
+    assert answer.headers["x-request-id"] in answer.text
+
+
+def test_refusal_before_the_application():
+    """A door before the application answers in the same forms."""
+    scope = {"type": "http", "method": "POST", "path": "/api/v1/tasks", "root_path": "", "headers": []}
+    answer = problems.refusal(scope, 403, "origin_refused", "it comes from another site")
+    assert json.loads(answer.body)["code"] == "origin_refused"

@@ -1,0 +1,196 @@
+"""Modules, tasks, extensions and subjects over the API."""
+
+from __future__ import annotations
+
+import pytest
+
+from democrai_sandbox.host.scopes import Scope
+from tests.console.serving import until
+
+API = "/api/v1"
+
+
+def call(client, path, **params):
+    return client.post(f"{API}/modules/{path}", json={"params": params})
+
+
+def test_render_action_command(served, uma):
+    """Renders, actions and commands run as whoever calls, and what they return is plain data."""
+    assert call(uma, "reports/render").json()["result"]["for"] == "uma"
+    written = call(
+        uma,
+        "reports/actions/write",
+        month="may",
+        sales=str(served.folder / "sales"),
+        rates=f"{served.web.url}/v1/rates",
+    )
+    assert written.status_code == 200, written.text
+    assert call(uma, "reports/commands/read", month="may").json()["result"] == written.json()["result"]
+
+
+def test_denied(served, uma):
+    """What a module may not do is a 403 with what was denied, the hint, and the request that waits."""
+    answer = call(uma, "weather/actions/fetch", url=f"{served.web.url}/denied")
+    told = answer.json()
+    assert answer.status_code == 403
+    assert told["code"] == "sandbox_network_denied"
+    assert (told["subject"], told["operation"]) == ("module:weather", "receive")
+    assert told["target"].endswith("/denied")
+    assert told["pending_request_id"] in told["hint"]
+    assert told["request_id"] != told["pending_request_id"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "code"),
+    [
+        ("nothing/render", 404, "extension_unknown"),
+        ("weather/actions/fetc", 404, "extension_unknown"),
+        ("broken/render", 409, "extension_broken"),
+        ("weather/actions/fetch", 502, "extension_failed"),
+        ("weather/tasks/nothing", 404, "extension_unknown"),
+        ("nothing/tasks/nothing", 404, "extension_unknown"),
+    ],
+)
+def test_calls_that_fail(uma, path, status, code):
+    """What is not there, does not load, or fails by itself, is told as what it is."""
+    answer = call(uma, path)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert "Traceback" not in answer.text
+
+
+@pytest.mark.parametrize("body", [b'{"params": []}', b'{"params": 1}', b'{"param": {}}', b"1", b""])
+def test_bad_params(uma, body):
+    """Parameters are an object; what is none, or goes by another name, is refused."""
+    headers = {"Content-Type": "application/json"}
+    assert uma.post(f"{API}/modules/weather/render", content=body, headers=headers).status_code == 422
+
+
+def test_nested_without_end(uma):
+    """Parameters that are nested deeper than anybody means are refused, and the server goes on."""
+    deep = b'{"params": {"a": ' + b"[" * 50_000 + b"]" * 50_000 + b"}}"
+    answer = uma.post(f"{API}/modules/weather/render", content=deep, headers={"Content-Type": "application/json"})
+    assert answer.status_code in (400, 422)
+    assert uma.get(f"{API}/me").status_code == 200
+
+
+def test_task(served, uma, admin):
+    """A task is started, followed to its end, and seen by its owner and by administrators."""
+    started = call(uma, "digest/tasks/collect", pages=[f"{served.web.url}/digest/1"])
+    assert started.status_code == 202
+    number = started.json()["id"]
+
+    def ended():
+        found = uma.get(f"{API}/tasks/{number}").json()
+        return found if found["finished_at"] else None
+
+    task = until(ended, "the task")
+    assert task["origin"]["user_id"] == "uma"
+    assert task["state"] in ("done", "failed")
+    for client in (uma, admin):
+        listed = client.get(f"{API}/tasks", params={"module": "digest"}).json()["items"]
+        assert number in [item["id"] for item in listed]
+    assert admin.post(f"{API}/tasks/{number}/cancel").json() == {"cancelled": False}
+
+
+def test_tasks_of_others(served, uma, admin):
+    """A task of somebody else is as if it were not there, to be seen or to be ended."""
+    number = call(admin, "digest/tasks/collect", pages=[]).json()["id"]
+    assert uma.get(f"{API}/tasks/{number}").status_code == 404
+    assert uma.post(f"{API}/tasks/{number}/cancel").status_code == 404
+    assert number not in [item["id"] for item in uma.get(f"{API}/tasks").json()["items"]]
+
+
+def test_task_pages(uma):
+    """Tasks are listed in pages that end where there is no more."""
+    for _ in range(3):
+        assert call(uma, "digest/tasks/collect", pages=[]).status_code == 202
+    first = uma.get(f"{API}/tasks", params={"limit": 2}).json()
+    assert len(first["items"]) == 2
+    seen = {item["id"] for item in first["items"]}
+    after = first["next"]
+    while after:
+        page = uma.get(f"{API}/tasks", params={"limit": 2, "after": after}).json()
+        assert page["items"]
+        assert not seen & {item["id"] for item in page["items"]}
+        seen |= {item["id"] for item in page["items"]}
+        after = page["next"]
+
+
+def test_extensions(uma, admin):
+    """Everybody sees what can be run; where it lies and what is wrong with it is for administrators."""
+    listed = {item["name"]: item for item in uma.get(f"{API}/extensions").json()["items"]}
+    assert ("action", "fetch") in [(offer["kind"], offer["name"]) for offer in listed["weather"]["offers"]]
+    assert listed["broken"]["state"] == "broken"
+    assert "folder" not in listed["broken"]
+    assert uma.get(f"{API}/extensions/module/broken").status_code == 403
+    detail = admin.get(f"{API}/extensions/module/broken").json()
+    assert detail["problems"][0]["suggestion"] == "access"
+    assert detail["problems"][0]["line"] == 1
+    assert '"acess"' in detail["manifest"]
+    assert admin.get(f"{API}/extensions/engine/nothing").status_code == 404
+    assert admin.get(f"{API}/extensions/thing/weather").status_code == 422
+
+
+def test_subjects(served, uma, admin):
+    """A subject shows what it declares, what was decided, and what it was seen to do."""
+    call(uma, "weather/actions/fetch", url=f"{served.web.url}/subjects")
+    shown = admin.get(f"{API}/subjects/module/weather").json()
+    assert any(seen["result"] == "denied" and seen["target"].endswith("/subjects") for seen in shown["observed"])
+    assert any(one["access"]["target"].endswith("/subjects") for one in shown["requests"])
+    listed = {item["subject"]: item for item in admin.get(f"{API}/subjects").json()["items"]}
+    assert listed["module:weather"]["counts"]["pending"] >= 1
+    assert admin.get(f"{API}/subjects/module/reports").json()["declared"]
+
+
+def test_status(admin, uma):
+    """Status tells every layer as it is measured, to administrators."""
+    answer = admin.get(f"{API}/status")
+    assert answer.status_code == 200, answer.text
+    lines = {line["name"]: line for line in answer.json()["lines"]}
+    assert lines["store"]["state"] == "ok"
+    assert {"guard", "snapshot", "events", "landlock", "seccomp", "helper", "extensions"} <= set(lines)
+    assert uma.get(f"{API}/status").status_code == 403
+
+
+def test_explain(served, admin, uma):
+    """An explanation says layer by layer what would happen, and changes nothing."""
+    before = admin.get(f"{API}/audit").json()["items"][0]["sequence"]
+    body = {
+        "subject": "module:weather",
+        "resource_type": "network",
+        "operation": "receive",
+        "target": f"{served.web.url}/never-asked",
+    }
+    answer = admin.post(f"{API}/explain", json=body)
+    assert answer.status_code == 200, answer.text
+    told = answer.json()
+    assert told["layers"]
+    assert told["verdict"]
+    assert admin.get(f"{API}/audit").json()["items"][0]["sequence"] == before
+    assert uma.post(f"{API}/explain", json=body).status_code == 403
+    assert admin.post(f"{API}/explain", json={**body, "subject": "x"}).status_code == 422
+
+
+def test_what_json_cannot_hold(served, uma):
+    """Bytes are told as base64, numbers that are none and halves of characters as texts."""
+    result = call(uma, "odd/render").json()["result"]
+    assert result == {"bytes": {"base64": "AP8="}, "number": "nan", "half": "\\ud800"}
+
+
+def test_params_and_results_go_through(uma):
+    """What is sent as parameters comes back as it was, whatever characters are in it."""
+    params = {"text": "\u202e\x00<script>", "list": [1, 2.5, None, True], "deep": {"": {"a/b~": []}}}
+    assert call(uma, "odd/actions/echo", **params).json()["result"] == params
+
+
+def test_call_that_takes_too_long(uma):
+    """A call that does not end in its time is a 504."""
+    answer = call(uma, "odd/actions/sleep", seconds=60)
+    assert (answer.status_code, answer.json()["code"]) == (504, "extension_timeout")
+
+
+def test_cancel(uma):
+    """A task that runs is ended by its owner."""
+    number = call(uma, "odd/tasks/wait", seconds=600).json()["id"]
+    assert uma.post(f"{API}/tasks/{number}/cancel").json() == {"cancelled": True}
+    until(lambda: uma.get(f"{API}/tasks/{number}").json()["state"] == "cancelled", "the end of the task")

@@ -1,0 +1,54 @@
+"""Requests and decisions in the database of a served process, as extensions and people would leave them."""
+
+from __future__ import annotations
+
+import html
+import re
+from datetime import UTC, datetime, timedelta
+
+from democrai_sandbox.access.ids import new_id
+from democrai_sandbox.access.store import open_store
+from democrai_sandbox.access.values import AccessTuple, NewRequest, Origin
+from democrai_sandbox.policy import Operation, ResourceType, Subject
+
+
+class Desk:
+    """Puts requests down, and reads what became of them."""
+
+    def __init__(self, served):
+        self.store = open_store(f"sqlite:///{served.folder}/state/sandbox.db")
+        self._number = 0
+
+    def ask(self, target=None, *, subject="module:weather", operation="receive", raw="", **more):
+        """Put a request down; a target of its own unless one is given. Return its id."""
+        self._number += 1
+        target = target or f"https://host{self._number}.example/v1/item"
+        kind = "filesystem" if target.startswith("/") else "network"
+        origin = Origin(more.get("user", "uma"), more.get("organization", ""), more.get("session", "a-session"))
+        access = AccessTuple(Subject.parse(subject), ResourceType(kind), Operation(operation), target)
+        request = NewRequest(access, raw or target, more.get("chain", (subject,)), origin, id=new_id())
+        now = datetime.now(UTC) - more.get("ago", timedelta(0))
+        return self.store.register(request, now=now).request_id
+
+    def state(self, request_id):
+        return self.store.request(request_id).state.value
+
+    def close(self):
+        self.store.close()
+
+
+def words(page):
+    """What a reader sees of a page, in one line."""
+    text = page if isinstance(page, str) else page.text
+    main = text[text.index("<main") :] if "<main" in text else text
+    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", " ", main)))
+
+
+def decide(client, request_id, act, **more):
+    """Press one of the buttons."""
+    return client.post(f"/requests/{request_id}/decide", data={"act": act, "choice": "0", **more})
+
+
+def button(page, label):
+    """The tag of a button, by what is written on it."""
+    return re.search(rf"<button([^>]*)>{re.escape(label)}</button>", page.text).group(1)

@@ -1,0 +1,249 @@
+"""Approvals and denials: listed, revoked, changed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from democrai_sandbox.access.values import Effect, NewDecision, Scope
+from democrai_sandbox.console.pages.decisions import remarks
+from tests.console.pages.asking import Desk, decide, words
+from tests.console.serving import PASSWORD, until
+
+
+@pytest.fixture(scope="module")
+def desk(served):
+    found = Desk(served)
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def ada(served):
+    served.person("ada", role="super")
+    with served.signed_in("ada", PASSWORD) as client:
+        yield client
+
+
+def decided(desk, client, act, target=None, **more):
+    """Ask, decide, and return the id of the decision."""
+    one = desk.ask(target, **more)
+    answer = decide(client, one, act)
+    assert answer.status_code == 303, words(answer)
+    return answer.headers["location"].rpartition("about=")[2]
+
+
+def ended(desk, decision_id):
+    return desk.store.decision(decision_id).ended_at is not None
+
+
+# ---- lists -----------------------------------------------------------------------------------------------------------
+
+
+def test_approvals_say_who_gave_them_and_for_what(desk, ada):
+    """Each row has the rule, the subject, the scope, who granted it and whether it was used."""
+    decided(desk, ada, "permanent", "https://listed.example/permanent")
+    decided(desk, ada, "session", "https://listed.example/session", session="the-session")
+    page = words(ada.get("/approvals", params={"text": "listed.example"}))
+    assert "listed.example /permanent" in page
+    assert "the-session" in page
+    assert page.count("by ada") == 2
+    assert page.count("never") == 2
+    assert "listed.example /permanent" not in words(ada.get("/denials", params={"text": "listed.example"}))
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ({"scope": "session"}, {"b"}),
+        ({"scope": "permanent"}, {"a"}),
+        ({"subject": "module:weather"}, {"a", "b"}),
+        ({"subject": "engine:whisper"}, set()),
+        ({"resource": "filesystem"}, set()),
+        ({"session": "narrow"}, {"b"}),
+        ({"live": "ended"}, {"c"}),
+        ({"live": "all"}, {"a", "b", "c"}),
+    ],
+)
+def test_approvals_can_be_filtered(desk, ada, query, found):
+    """Scope, subject, resource, session and whether it is in force narrow the list."""
+    if "narrowed.example" not in ada.get("/approvals", params={"text": "narrowed.example"}).text.partition("<table")[2]:
+        decided(desk, ada, "permanent", "https://narrowed.example/a")
+        decided(desk, ada, "session", "https://narrowed.example/b", session="narrow")
+        gone = decided(desk, ada, "permanent", "https://narrowed.example/c")
+        assert ada.post(f"/decisions/{gone}/revoke").status_code == 303
+    page = words(ada.get("/approvals", params={"text": "narrowed.example", **query}))
+    assert {letter for letter in "abc" if f"narrowed.example /{letter}" in page} == found
+
+
+def test_a_filter_that_means_nothing_lists_nothing(ada):
+    """A misspelt filter is said."""
+    for query in ({"scope": "forever"}, {"subject": "weather"}, {"live": "maybe"}, {"resource": "url"}):
+        assert ada.get("/approvals", params=query).status_code == 422, query
+
+
+def test_what_is_of_no_use_and_what_ends_soon_is_pointed_out():
+    """An approval that nobody used for long, and one that ends within a week, carry a remark; ended ones none."""
+    now = datetime(2026, 6, 1, tzinfo=UTC)
+    unused = timedelta(days=30)
+
+    def of(**fields):
+        import types
+
+        usual = {"effect": Effect.APPROVAL, "created_at": now, "last_used": None, "expires_at": None, "ended_at": None}
+        return remarks(types.SimpleNamespace(**{**usual, **fields}), now, unused)
+
+    assert of() == []
+    assert of(created_at=now - timedelta(days=40)) == ["not used for 40 days"]
+    assert of(created_at=now - timedelta(days=90), last_used=now - timedelta(days=31)) == ["not used for 31 days"]
+    assert of(created_at=now - timedelta(days=90), last_used=now - timedelta(days=2)) == []
+    assert of(expires_at=now + timedelta(days=3)) == ["ends soon"]
+    assert of(expires_at=now + timedelta(days=8)) == []
+    assert of(created_at=now - timedelta(days=40), ended_at=now) == []
+    assert of(effect=Effect.DENIAL, created_at=now - timedelta(days=400)) == []
+
+
+def test_an_old_approval_is_pointed_out_in_the_list(desk, ada):
+    """The remark is on the page."""
+    access = desk.store.request(desk.ask("https://dusty.example/v1")).access
+    then = datetime.now(UTC) - timedelta(days=45)
+    desk.store.decide(NewDecision(access, Effect.APPROVAL, Scope.PERMANENT, "ada"), now=then)
+    assert "not used for 45 days" in words(ada.get("/approvals", params={"text": "dusty.example"}))
+
+
+# ---- revoking --------------------------------------------------------------------------------------------------------
+
+
+def test_revoking_says_what_stops_and_how_fast(desk, ada):
+    """The page before names the rule and how soon it is known everywhere; by itself it changes nothing."""
+    one = decided(desk, ada, "permanent", "https://stopped.example/v1")
+    page = words(ada.get(f"/decisions/{one}/revoke"))
+    assert "Revoke this approval?" in page
+    assert "module weather may receive from https://stopped.example/v1" in page
+    assert "How fast: In this process at once. Other processes over the same database look within 0.1 seconds." in page
+    assert not ended(desk, one)
+
+
+def test_revoking_and_approving_again(desk, ada):
+    """After a revocation the page says so and has the way back, which works."""
+    one = decided(desk, ada, "permanent", "https://undone.example/v1")
+    answer = ada.post(f"/decisions/{one}/revoke", data={"reason": "by mistake"})
+    assert answer.status_code == 303
+    assert ended(desk, one)
+    page = ada.get(answer.headers["location"])
+    assert "Revoked." in words(page)
+    assert f"/decisions/{one}/approve" in page.text
+    again = ada.post(f"/decisions/{one}/approve")
+    assert again.status_code == 303
+    shown = words(ada.get(again.headers["location"]))
+    assert "in force" in shown
+    assert "undone.example" in words(ada.get("/approvals", params={"text": "undone.example"}))
+
+
+def test_revoking_twice_is_a_conflict(desk, ada):
+    """Who comes second is told, and nothing is changed."""
+    one = decided(desk, ada, "permanent")
+    assert ada.post(f"/decisions/{one}/revoke").status_code == 303
+    answer = ada.post(f"/decisions/{one}/revoke")
+    assert answer.status_code == 409
+    assert "Nothing was changed." in words(answer)
+    assert "ended by ada" in words(answer)
+
+
+def test_a_revocation_reaches_the_module(served, ada):
+    """What was approved runs; after the revocation it is stopped again."""
+    with served.bearer(served.person("uma")) as machine:
+        one = served.stop_weather(machine, "/revoked/later")
+        answer = decide(ada, one, "permanent", confirmed="yes")
+        decision = answer.headers["location"].rpartition("about=")[2]
+        call = {"json": {"params": {"url": f"{served.web.url}/revoked/later"}}}
+
+        def status(wanted):
+            return machine.post("/api/v1/modules/weather/actions/fetch", **call).status_code == wanted
+
+        until(lambda: status(200), "the call")
+        assert ada.post(f"/decisions/{decision}/revoke").status_code == 303
+        until(lambda: status(403), "the denial")
+
+
+# ---- denials ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_denial_becomes_an_approval(desk, ada):
+    """The change is spelled out first; it ends the denial."""
+    one = decided(desk, ada, "deny", "https://changed.example/v1")
+    page = words(ada.get(f"/decisions/{one}"))
+    assert "Approve permanently instead" in page
+    assert "The denial ends with it." in words(ada.get(f"/decisions/{one}/approve"))
+    assert not ended(desk, one)
+    answer = ada.post(f"/decisions/{one}/approve", data={"reason": "asked around"})
+    assert answer.status_code == 303
+    assert ended(desk, one)
+    assert "asked around" in words(ada.get(answer.headers["location"]))
+    assert "changed.example" not in words(ada.get("/denials", params={"text": "changed.example"})).partition("Clear")[2]
+
+
+def test_a_denial_is_removed(desk, ada):
+    """Removing a denial leaves it undecided: the next attempt makes a new request."""
+    one = decided(desk, ada, "deny", "https://removed.example/v1")
+    assert "Remove this denial?" in words(ada.get(f"/decisions/{one}/revoke"))
+    answer = ada.post(f"/decisions/{one}/revoke")
+    assert answer.headers["location"].startswith("/denials")
+    assert "The denial is removed." in words(ada.get(answer.headers["location"]))
+    assert ended(desk, one)
+    assert desk.state(desk.ask("https://removed.example/v1")) == "pending"
+
+
+# ---- who may ---------------------------------------------------------------------------------------------------------
+
+
+def test_others_neither_see_nor_change_decisions(served, desk, ada):
+    """People who may not decide are refused, with the reason; unknown ids are not found."""
+    one = decided(desk, ada, "permanent")
+    served.person("uma")
+    with served.signed_in("uma", PASSWORD) as uma:
+        for path in ("/approvals", "/denials", f"/decisions/{one}", f"/decisions/{one}/revoke"):
+            assert uma.get(path).status_code == 403, path
+        assert uma.post(f"/decisions/{one}/revoke").status_code == 403
+        assert uma.post(f"/decisions/{one}/approve").status_code == 403
+    assert not ended(desk, one)
+    assert ada.get("/decisions/unknown").status_code == 404
+    assert ada.post("/decisions/unknown/revoke").status_code == 404
+
+
+def test_a_message_is_one_of_ours(ada):
+    """An address cannot put words of somebody else on the page."""
+    page = ada.get("/approvals", params={"done": "<b>All is well</b>", "about": '"><script>'})
+    assert "All is well" not in page.text
+    assert "<script>" not in page.text.replace("<script src", "")
+
+
+def test_the_password_is_asked_again_when_the_configuration_wants_it(tmp_path):
+    """With ``console.reauth_minutes`` a permanent approval is sent to confirm a password that is older."""
+    from tests.console.serving import serving
+
+    with serving(tmp_path, {"console": {"reauth_minutes": 1}}, extensions=False) as own:
+        desk = Desk(own)
+        try:
+            with own.signed_in() as admin:
+                one = desk.ask("https://fresh.example/v1")
+                assert decide(admin, one, "permanent").status_code == 303
+                assert desk.state(one) == "approved"
+                _age_password(own)
+                two = desk.ask("https://stale.example/v1")
+                answer = decide(admin, two, "permanent")
+                assert answer.status_code == 303
+                assert answer.headers["location"].startswith("/account/confirm?next=")
+                assert desk.state(two) == "pending"
+                assert decide(admin, two, "deny").status_code == 303
+        finally:
+            desk.close()
+
+
+def _age_password(own):
+    import sqlite3
+
+    with sqlite3.connect(own.folder / "state" / "sandbox.db", timeout=30) as connection:
+        connection.execute("UPDATE host_sessions SET confirmed_at = confirmed_at - 3600000000")
+    connection.close()

@@ -1,0 +1,100 @@
+"""The pages about extensions."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.console.pages.reading import read
+from tests.console.serving import until
+
+
+@pytest.fixture(scope="module")
+def admin(served):
+    with served.signed_in() as client:
+        yield client
+
+
+def test_extensions_are_listed_by_kind_with_their_state(admin):
+    """A sound one, a broken one and one that is not installed are told apart in words."""
+    page = read(admin, "/extensions")
+    assert "/extensions/module/reports" in page.links
+    for words in ("Modules", "Engines", "Extractors", "1 problem", "not installed", "in its own process"):
+        assert words in page.text, words
+
+
+def test_the_manifest_is_shown_with_its_lines(admin):
+    """Each line has an anchor, and what is written is shown as it is written."""
+    page = read(admin, "/extensions/module/reports")
+    assert {"L1", "L2", "L6"} <= page.ids
+    assert '"name": "reports"' in page.text
+
+
+def test_what_is_wrong_leads_to_its_line(admin):
+    """A broken manifest is shown with the problem, its line and what was probably meant."""
+    page = read(admin, "/extensions/module/broken")
+    assert "unknown key 'acess'" in page.text
+    assert "Did you mean access ?" in page.text
+    assert "#L1" in page.links
+
+
+def test_what_a_module_offers_can_be_run_from_here(admin):
+    """Each action, command and task has its documentation, its parameters and a link."""
+    page = read(admin, "/extensions/module/digest")
+    assert "/extensions/module/digest/run/task/collect" in page.links
+    assert "/extensions/module/digest/run/action/status" in page.links
+    assert "Have pages collected, and return at once" in page.text
+    assert "by the clock" in page.text
+
+
+def test_one_that_is_not_there_is_not_found(admin):
+    """The nearest name is offered; a kind that extensions do not have is refused."""
+    assert "'reports'" in read(admin, "/extensions/module/report", status=404).text
+    assert "module, engine and extractor" in read(admin, "/extensions/mcp/report", status=422).text
+
+
+def test_an_extractor_is_installed_from_its_page(admin):
+    """The button starts the installation in the background; the page tells how it ended."""
+    assert "Install" in read(admin, "/extensions/extractor/plaintext").text
+    answer = admin.post("/extensions/extractor/plaintext/install")
+    assert answer.status_code == 303
+    assert answer.headers["location"] == "/extensions/extractor/plaintext?done=install_started"
+    page = until(
+        lambda: (found := read(admin, "/extensions/extractor/plaintext")) and "Install again" in found.text and found,
+        "the installation",
+    )
+    assert "installed" in page.text
+
+
+def test_what_cannot_be_installed_is_refused(admin):
+    """A module has nothing to install, and a broken one does not get so far."""
+    assert admin.post("/extensions/module/reports/install").status_code == 422
+    assert admin.post("/extensions/engine/nothing/install").status_code == 404
+
+
+def test_somebody_who_may_not_decide_sees_what_can_be_run(served):
+    """No folder, no manifest, no output, no broken extension; a button to install is there, disabled, with the reason."""
+    served.person("nora")
+    with served.signed_in("nora") as client:
+        page = read(client, "/extensions")
+        assert "/extensions/module/reports" in page.links
+        assert "/extensions/module/broken" not in page.links
+        page = read(client, "/extensions/module/reports")
+        assert "/extensions/module/reports/run/action/write" in page.links
+        assert str(served.folder) not in page.source
+        assert "L1" not in page.ids
+        page = read(client, "/extensions/engine/wordcount")
+        assert page.disabled == 1
+        assert "Only people with the super role may do this." in page.text
+        assert client.post("/extensions/engine/wordcount/install").status_code == 403
+
+
+def test_hostile_text_of_a_manifest_is_made_visible(admin, served):
+    """What cannot be seen in the file is marked in the source that is shown."""
+    file = served.folder / "modules" / "broken" / "manifest.json"
+    file.write_text(json.dumps({"name": "broken", "acess": "\u202e<b>evil</b>\u200b"}, ensure_ascii=False))
+    page = read(admin, "/extensions/module/broken")
+    assert "RIGHT-TO-LEFT OVERRIDE" in page.source
+    assert "<b>evil</b>" not in page.source
+    assert "\u202e" not in page.source

@@ -1,0 +1,457 @@
+"""The queue, one request in full, and deciding about it."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import timedelta
+
+import pytest
+
+from tests.console.pages.asking import Desk, button, decide, words
+from tests.console.serving import PASSWORD, until
+
+
+@pytest.fixture(scope="module")
+def desk(served):
+    found = Desk(served)
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def ada(served):
+    """An administrator."""
+    served.person("ada", role="super")
+    with served.signed_in("ada", PASSWORD) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def uma(served):
+    """Somebody who may not decide."""
+    served.person("uma")
+    with served.signed_in("uma", PASSWORD) as client:
+        yield client
+
+
+# ---- the queue -------------------------------------------------------------------------------------------------------
+
+
+def test_the_start_is_the_queue(ada):
+    """The first page shows what waits."""
+    assert ada.get("/").headers["location"] == "/requests"
+
+
+def test_those_who_wait_for_the_same_are_one_row(desk, ada):
+    """Three people who wait for one thing are one row, with how many there are."""
+    for user in ("uma", "ben", "carla"):
+        desk.ask("https://grouped.example/v1", user=user, session=user)
+    page = ada.get("/requests", params={"text": "grouped.example"})
+    assert page.text.count("grouped.example/v1</bdi>") + page.text.count("</span>/v1</bdi>") == 1
+    assert "and 1 more" in words(page)
+    assert "3 sessions" in words(page)
+
+
+def test_what_risks_more_comes_first(desk, ada):
+    """Sending stands before connecting, and connecting before receiving, whenever they were asked for."""
+    for operation in ("send", "connect", "receive"):
+        desk.ask("https://ordered.example", operation=operation)
+    shown = words(ada.get("/requests", params={"text": "ordered.example"}))
+    assert shown.index("high risk") < shown.index("medium risk") < shown.index("low risk")
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ({"text": "FILTERED.example/a"}, {"a"}),
+        ({"text": "filtered.example", "user": "zoe"}, {"b"}),
+        ({"text": "filtered.example", "organization": "north"}, {"c"}),
+        ({"text": "filtered.example", "kind": "engine"}, {"d"}),
+        ({"text": "filtered.example", "subject": "engine:whisper"}, {"d"}),
+        ({"text": "filtered.example", "kind": "engine", "subject": "whisper"}, {"d"}),
+        ({"text": "filtered.example", "resource": "filesystem"}, set()),
+        ({"text": "filtered.example", "age": "over-7d"}, {"e"}),
+        ({"text": "filtered.example", "age": "1h"}, {"a", "b", "c", "d"}),
+    ],
+)
+def test_filters_are_in_the_address(desk, ada, query, found):
+    """Each filter narrows the list, and the page that it makes can be passed on as a link."""
+    if not desk.store.queue(*_nothing("filtered.example")).items:
+        desk.ask("https://filtered.example/a")
+        desk.ask("https://filtered.example/b", user="zoe")
+        desk.ask("https://filtered.example/c", organization="north")
+        desk.ask("https://filtered.example/d", subject="engine:whisper")
+        desk.ask("https://filtered.example/e", ago=timedelta(days=9))
+    page = ada.get("/requests", params=query)
+    assert set(re.findall(r"https://filtered\.example</span>/(\w)</bdi>", page.text)) == found
+    assert page.status_code == 200
+
+
+def _nothing(text):
+    from democrai_sandbox.access.values import Page, RequestFilter
+
+    return RequestFilter(text=text), Page()
+
+
+def test_a_filter_that_means_nothing_is_said_and_lists_nothing(desk, ada):
+    """A misspelt filter does not silently show everything."""
+    desk.ask()
+    for query in ({"kind": "modul"}, {"subject": "weather"}, {"state": "gone"}, {"age": "9y"}, {"resource": "url"}):
+        page = ada.get("/requests", params=query)
+        assert page.status_code == 422, query
+        assert "Nothing is listed" in words(page)
+
+
+def test_pages_follow_the_last_row(desk, ada):
+    """What comes in meanwhile moves nothing: the second page goes on after the last row of the first."""
+    for number in range(30):
+        desk.ask(f"https://paged.example/{number}")
+    first = ada.get("/requests", params={"text": "paged.example"})
+    seen = re.findall(r"paged\.example</span>/(\d+)</bdi>", first.text)
+    desk.ask("https://paged.example/99")
+    after = re.search(r'rel="next" href="([^"]+)"', first.text).group(1).replace("&amp;", "&")
+    rest = re.findall(r"paged\.example</span>/(\d+)</bdi>", ada.get(after).text)
+    assert len(seen) == 25
+    assert sorted(map(int, seen + rest)) == list(range(30))
+
+
+def test_states_are_counted(desk, ada):
+    """Each state has its tab with how many there are, under the same filter."""
+    one = desk.ask("https://counted.example/1")
+    desk.ask("https://counted.example/2")
+    decide(ada, one, "deny")
+    page = words(ada.get("/requests", params={"text": "counted.example"}))
+    assert "Pending 1" in page
+    assert "Denied 1" in page
+    assert "All 2" in page
+    denied = words(ada.get("/requests", params={"text": "counted.example", "state": "denied"}))
+    assert "counted.example /1" in denied
+    assert "by ada" in denied
+
+
+def test_an_open_page_is_told_what_became_of_its_rows(desk, ada):
+    """A row that a colleague decided is marked with what and by whom, and what is new is counted, not shown."""
+    one = desk.ask("https://watched.example/1")
+    page = ada.get("/requests", params={"text": "watched.example"})
+    since = re.search(r'data-since="([^"]+)"', page.text).group(1)
+    decide(ada, one, "deny")
+    desk.ask("https://watched.example/2")
+    told = ada.get("/requests/states", params={"ids": f"{one},unknown", "since": since, "text": "watched.example"})
+    assert told.json()["states"] == {one: {"state": "denied", "words": "denied by ada"}}
+    assert told.json()["new"] == 1
+
+
+@pytest.mark.parametrize("query", [{"since": "yesterday"}, {"since": "2026-01-01"}, {"ids": "x" * 300}, {"ids": ",,"}])
+def test_a_page_that_asks_strangely_is_told_nothing(ada, query):
+    """What is no id and no time counts nothing, and is no fault."""
+    told = ada.get("/requests/states", params=query)
+    assert told.status_code == 200
+    assert told.json()["states"] == {}
+    assert told.json()["new"] == 0
+
+
+# ---- one request -----------------------------------------------------------------------------------------------------
+
+
+def test_a_request_is_shown_in_full(desk, ada):
+    """Who, what, through whom, for whom, since when, and the target as it was written beside the normalised one."""
+    target = "https://full.example/v1/reports"
+    one = desk.ask(
+        target,
+        subject="tool:demo.fetch",
+        raw="HTTPS://Full.example:443/v1/reports/?day=1",
+        chain=("module:reports", "agent:helper", "tool:demo.fetch"),
+        user="uma",
+        organization="north",
+    )
+    desk.ask(target, subject="tool:demo.fetch", user="ben", session="other")
+    page = words(ada.get(f"/requests/{one}"))
+    for said in (
+        "Tool demo.fetch wants to receive from",
+        "module:reports agent:helper tool:demo.fetch",
+        "https://full.example /v1/reports",
+        "HTTPS://Full.example:443 /v1/reports/?day=1",
+        "uma of organization north",
+        "Who else waits for the same ben",
+        "Requested by tool:demo.fetch",
+    ):
+        assert said in page, said
+
+
+def test_what_the_manifest_declares_stands_beside(served, desk, ada):
+    """The rules that the subject has already are listed."""
+    one = desk.ask("https://other.example/x", subject="module:reports", operation="receive")
+    page = words(ada.get(f"/requests/{one}"))
+    assert "What the manifest declares already" in page
+    file = desk.ask("/srv/elsewhere/may.csv", subject="module:reports", operation="read")
+    assert str(served.folder) in words(ada.get(f"/requests/{file}"))
+
+
+def test_an_unknown_request_is_not_found(ada):
+    """An id that nobody has is a page that says so."""
+    assert ada.get("/requests/01unknown").status_code == 404
+    assert decide(ada, "01unknown", "deny").status_code == 404
+
+
+def test_hostile_texts_are_shown_and_do_nothing(desk, ada):
+    """Markup, turned letters and invisible characters of a target are visible text on every page that shows it."""
+    target = '/srv/<script>alert(1)</script>"\u202efdp.exe\u200b'
+    one = desk.ask(target, operation="read", user="\u202enimda", raw=target)
+    decide_later = f"/requests/{one}"
+    for path in ("/requests?text=%2Fsrv%2F%3Cscript", decide_later):
+        page = ada.get(path)
+        assert "<script>alert" not in page.text
+        assert "\u202e" not in page.text
+        assert "\u200b" not in page.text
+        assert "RIGHT-TO-LEFT OVERRIDE" in page.text
+        assert "<script>alert(1)</script>" in words(page)
+
+
+def test_a_long_target_keeps_its_host(desk, ada):
+    """The host is whole in the list, however long it is; the rest is cut there, and whole on the page."""
+    host = ".".join(["a" * 60] * 4)
+    target = f"https://{host}/{'x' * 3000}/end"
+    one = desk.ask(target)
+    listed = ada.get("/requests", params={"text": "x" * 100})
+    assert f'<span class="origin">https://{host}</span>' in listed.text
+    assert "x" * 3000 not in words(listed)
+    assert f"{'x' * 3000}/end" in ada.get(f"/requests/{one}").text
+
+
+def test_half_a_character_does_not_break_a_page(desk, ada):
+    """A file name that is no UTF-8 can be shown, and decided about."""
+    one = desk.ask("/srv/half\udcff", operation="read")
+    page = ada.get(f"/requests/{one}")
+    assert page.status_code == 200
+    assert "U+DCFF" in page.text
+    assert decide(ada, one, "deny").status_code == 303
+
+
+# ---- deciding --------------------------------------------------------------------------------------------------------
+
+
+def test_approving_for_the_session(desk, ada):
+    """The approval is stored for the session of the request, and the page says so with a way back."""
+    one = desk.ask()
+    answer = decide(ada, one, "session", reason="for the report")
+    assert answer.status_code == 303
+    page = ada.get(answer.headers["location"])
+    assert "Approved until that session ends." in words(page)
+    assert "by ada" in words(page)
+    assert "for the report" in words(page)
+    assert "/revoke" in page.text
+    assert desk.state(one) == "approved_for_session"
+
+
+def test_approving_permanently_for_a_time(desk, ada):
+    """A permanent approval may end by itself."""
+    one = desk.ask()
+    answer = decide(ada, one, "permanent", lifetime="86400")
+    assert answer.status_code == 303
+    assert desk.state(one) == "approved"
+    assert "ends in 23 hours" in words(ada.get(f"/requests/{one}"))
+
+
+def test_denying_with_a_reason(desk, ada):
+    """The reason is kept with the request."""
+    one = desk.ask()
+    assert decide(ada, one, "deny", reason="use the mirror\nnot this host").status_code == 303
+    page = words(ada.get(f"/requests/{one}"))
+    assert "use the mirror not this host" in page
+    assert "Change the decision" in page
+
+
+def test_no_session_no_approval_for_it(desk, ada):
+    """The button is there, disabled, with the reason; sending it anyway decides nothing."""
+    one = desk.ask(session="")
+    page = ada.get(f"/requests/{one}")
+    assert "disabled" in button(page, "Approve for this session")
+    assert "It was made without a session." in words(page)
+    answer = decide(ada, one, "session")
+    assert answer.status_code == 409
+    assert "Nothing was decided" in words(answer)
+    assert desk.state(one) == "pending"
+
+
+def test_more_than_was_asked_is_spelled_out_first(desk, ada):
+    """A permanent approval of a broader target is confirmed on a page with the rule in words."""
+    one = desk.ask("https://broad.example/v1/reports/7")
+    choices = ada.get(f"/requests/{one}").text.count('name="choice"')
+    assert choices >= 3
+    last = str(choices - 1)
+    asked = decide(ada, one, "permanent", choice=last, reason="all of it")
+    assert asked.status_code == 200
+    assert "Approve this permanently?" in words(asked)
+    assert "more than what was asked for" in words(asked)
+    assert desk.state(one) == "pending"
+    done = decide(ada, one, "permanent", choice=last, reason="all of it", confirmed="yes")
+    assert done.status_code == 303
+    page = words(ada.get(f"/requests/{one}"))
+    assert "Holds for https://broad.example" in page
+
+
+def test_what_was_asked_needs_no_second_page(desk, ada):
+    """The exact target of an encrypted request is approved at once."""
+    one = desk.ask("https://exact.example/v1/reports/7")
+    assert decide(ada, one, "permanent").status_code == 303
+
+
+@pytest.mark.parametrize(
+    "form",
+    [{}, {"act": ""}, {"act": "approve"}, {"act": "deny", "choice": "99"}, {"act": "deny", "choice": "-1"},
+     {"act": "deny", "choice": "/"}, {"act": "deny", "choice": "٣"}],
+)  # fmt: skip
+def test_a_form_without_a_clear_act_decides_nothing(desk, ada, form):
+    """No act, an unknown one, or a choice that was not offered: nothing happens, and the page says so."""
+    one = desk.ask("https://unclear.example/v1")
+    answer = ada.post(f"/requests/{one}/decide", data=form)
+    assert answer.status_code == 422
+    assert "Nothing was decided" in words(answer)
+    assert desk.state(one) == "pending"
+
+
+def test_enter_in_a_field_decides_nothing(desk, ada):
+    """The first button of the form, which Enter presses, is one that does nothing; no field has the focus."""
+    page = ada.get(f"/requests/{desk.ask()}").text
+    form = page[page.index('id="decision"') :]
+    first = re.search(r"<button[^>]*>", form).group()
+    assert "disabled" in first
+    assert "autofocus" not in page
+
+
+def test_a_reason_that_is_too_long_is_said_beside_its_field(desk, ada):
+    """What was written stays in the field."""
+    one = desk.ask()
+    answer = decide(ada, one, "deny", reason="y" * 2001)
+    assert answer.status_code == 422
+    assert "At most 2000 characters; this has 2001." in words(answer)
+    assert "y" * 2001 in answer.text
+    assert desk.state(one) == "pending"
+
+
+def test_the_second_decision_is_a_conflict(served, desk, ada):
+    """Who comes second is told who was first and when, and nothing is changed."""
+    one = desk.ask()
+    decide(ada, one, "deny", reason="no")
+    with served.signed_in() as other:
+        answer = decide(other, one, "permanent")
+        assert answer.status_code == 409
+        assert "Already denied by ada" in words(answer)
+        assert "nothing was changed" in words(answer)
+    assert desk.state(one) == "denied"
+    assert desk.store.request(one).decided_by == "ada"
+
+
+def test_a_broader_denial_stands_in_the_way(desk, ada):
+    """An approval that a denial would keep from having any effect is refused, with the way to the denials."""
+    broad = desk.ask("https://walled.example/v1")
+    narrow = desk.ask("https://walled.example/v2")
+    choices = ada.get(f"/requests/{broad}").text.count('name="choice"')
+    later = desk.ask("https://walled.example/v3", user="ben", session="b")
+    assert decide(ada, broad, "deny", choice=str(choices - 1)).status_code == 303
+    assert desk.state(narrow) == desk.state(later) == "denied"
+    again = desk.ask("https://walled.example/v4")
+    answer = decide(ada, again, "permanent")
+    assert answer.status_code == 409
+    assert "Another decision stands in the way" in words(answer)
+    assert desk.state(again) == "pending"
+
+
+def test_notes_are_kept(desk, ada):
+    """A note is in the history with who wrote it; an empty one is none."""
+    one = desk.ask()
+    assert ada.post(f"/requests/{one}/notes", data={"text": "Which report is it for?\nSee ticket 7"}).status_code == 303
+    page = words(ada.get(f"/requests/{one}"))
+    assert "Noted by ada" in page
+    assert "Which report is it for? See ticket 7" in page
+    empty = ada.post(f"/requests/{one}/notes", data={"text": "  "})
+    assert empty.status_code == 422
+    assert "Write something first." in words(empty)
+
+
+# ---- those who may not decide ----------------------------------------------------------------------------------------
+
+
+def test_somebody_sees_their_own_requests_only(desk, uma):
+    """The list of somebody who may not decide has what was asked on their behalf, and nothing of others."""
+    desk.ask("https://mine.example/1", user="uma")
+    desk.ask("https://theirs.example/1", user="ben")
+    page = words(uma.get("/requests"))
+    assert "mine.example" in page
+    assert "theirs.example" not in page
+
+
+def test_buttons_are_disabled_with_the_reason(desk, uma):
+    """Who may not decide sees what could be decided, why not by them, and changes nothing by sending it anyway."""
+    one = desk.ask(user="uma")
+    page = uma.get(f"/requests/{one}")
+    for label in ("Approve for this session", "Approve permanently", "Deny"):
+        assert "disabled" in button(page, label)
+    assert "Only people with the super role decide." in words(page)
+    assert "Similar decisions" not in words(page)
+    assert decide(uma, one, "deny").status_code == 403
+    assert desk.state(one) == "pending"
+
+
+def test_requests_of_others_are_not_shown(desk, uma):
+    """The page of somebody else's request is refused, whatever is done with it."""
+    other = desk.ask(user="ben")
+    assert uma.get(f"/requests/{other}").status_code in {403, 404}
+    assert decide(uma, other, "deny").status_code in {403, 404}
+    assert uma.get("/requests/states", params={"ids": other}).json()["states"] == {}
+
+
+def test_people_of_an_organization_do_not_decide(served, desk):
+    """The super role of one organization is not enough, and the page says that."""
+    served.person("olga", role="super", organization_id="north")
+    with served.signed_in("olga", PASSWORD) as olga:
+        one = desk.ask(user="olga")
+        assert "People of an organization do not decide" in words(olga.get(f"/requests/{one}"))
+        assert decide(olga, one, "permanent").status_code == 403
+    assert desk.state(one) == "pending"
+
+
+def test_nobody_sees_anything(served, desk):
+    """Without a session every page sends to the sign-in, and nothing is decided."""
+    one = desk.ask()
+    with served.client() as nobody:
+        for path in ("/", "/requests", f"/requests/{one}", "/requests/states", "/approvals", "/denials"):
+            answer = nobody.get(path)
+            assert answer.status_code == 303, path
+            assert "/login" in answer.headers["location"]
+        assert decide(nobody, one, "deny").status_code in {303, 403}
+    assert desk.state(one) == "pending"
+
+
+def test_another_site_cannot_decide(served, desk, ada):
+    """A form that another site has sent is refused, with the session's cookie and all."""
+    one = desk.ask()
+    answer = ada.post(
+        f"/requests/{one}/decide",
+        data={"act": "permanent", "choice": "0"},
+        headers={"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"},
+    )
+    assert answer.status_code == 403
+    assert desk.state(one) == "pending"
+
+
+# ---- the whole way ---------------------------------------------------------------------------------------------------
+
+
+def test_what_was_stopped_goes_on_after_the_approval(served, ada):
+    """A module is stopped, an administrator approves, and the page shows what became of the action."""
+    with served.bearer(served.person("uma")) as machine:
+        one = served.stop_weather(machine, "/whole/way")
+    assert "Goes on with" in words(ada.get(f"/requests/{one}"))
+    assert decide(ada, one, "permanent", confirmed="yes").status_code == 303
+
+    def finished():
+        page = words(ada.get(f"/requests/{one}"))
+        return page if "succeeded" in page or "failed" in page else ""
+
+    page = until(finished, "the end of the action")
+    assert "succeeded" in page
+    assert "/whole/way" in served.web.asked
+    told = ada.get("/requests/states", params={"ids": one})
+    assert json.loads(told.text)["states"][one]["state"] == "approved"

@@ -1,0 +1,140 @@
+"""The pages from which modules are run."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from democrai_sandbox.console.pages.running import read_params, shown_result
+from democrai_sandbox.policy import InvalidInputError
+from tests.console.pages.reading import Page, read, run
+
+
+@pytest.fixture(scope="module")
+def admin(served):
+    with served.signed_in() as client:
+        yield client
+
+
+def test_the_form_names_what_is_taken(admin):
+    """The parameters of the function are there to be filled in, and their names beside them."""
+    page = read(admin, "/extensions/module/reports/run/action/write")
+    assert "It takes month, sales, rates." in page.text
+    assert '"month": ""' in page.text
+    assert "params" in page.fields
+
+
+def test_a_result_is_shown_with_the_time_it_took(admin, served):
+    """What the module returned is on the page, which runs as whoever is signed in."""
+    answer = run(admin, "reports", "render", "render")
+    page = Page(answer)
+    assert page.status == 200
+    assert "It ran" in page.text
+    assert " ms" in page.text
+    assert served.admin in page.text
+
+
+def test_a_denial_leads_to_the_request_that_waits(admin, served):
+    """A module that was stopped shows the code, and the way to the request."""
+    page = Page(run(admin, "weather", "action", "fetch", url=f"{served.web.url}/forecast/today"))
+    assert page.status == 403
+    assert "It was stopped" in page.text
+    assert "sandbox_network_denied" in page.text
+    link = next(link for link in page.links if link.startswith("/requests/"))
+    assert "Waiting for approval: open the request" in page.text
+    assert admin.get(link).status_code == 200
+
+
+def test_a_denial_without_a_request_says_what_would_let_it_through(admin, served):
+    """A file that is not declared: the manifest entry is on the page, ready to be pasted."""
+    rates = f"{served.web.url}/v1/rates"
+    page = Page(run(admin, "reports", "action", "write", month="may", sales="/etc", rates=rates))
+    assert page.status == 403
+    assert "sandbox_filesystem_denied" in page.text
+    assert "What would let it through" in page.text
+    assert '{"resource_type": "filesystem", "operation": "read", "target": "/etc/may.csv"}' in page.text
+
+
+def test_a_failure_of_the_module_shows_where_it_was_raised(admin, served):
+    """An exception of the module is told as such, with its traceback."""
+    rates = f"{served.web.url}/v1/rates"
+    page = Page(run(admin, "reports", "action", "write", month="never", sales=str(served.folder / "sales"), rates=rates))
+    assert page.status == 502
+    assert "It failed" in page.text
+    assert "Traceback" in page.text
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ('{"month": "may",}', "line 1, column 17"),
+        ("[1, 2]", "expected an object"),
+        ("{'month': 1}", "not JSON"),
+        ('{"month": NaN}', "NaN is no number"),
+        ("[" * 5000, "nested too deep"),
+    ],
+)
+def test_parameters_that_cannot_be_read_are_said_beside_the_field(admin, typed, told):
+    """What was typed stays in the form, what is wrong stands beside it, and nothing was run."""
+    answer = admin.post("/extensions/module/reports/run/action/write", data={"params": typed})
+    page = Page(answer)
+    assert page.status == 422
+    assert told in page.text
+    assert page.fields["params"]["aria-invalid"] == "true"
+    assert "It ran" not in page.text
+
+
+def test_wrong_names_of_parameters_are_an_error_of_the_call(admin):
+    """A parameter that the function does not have does not break the page."""
+    assert run(admin, "reports", "command", "read", monht="may").status_code in {422, 502}
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/extensions/module/reports/run/action/writ", 404),
+        ("/extensions/module/reports/run/nothing/write", 404),
+        ("/extensions/module/nothing/run/action/write", 404),
+        ("/extensions/module/broken/run/action/write", 409),
+    ],
+)
+def test_what_is_not_there_is_not_run(admin, path, status):
+    """A module, a surface or a name that does not exist, and a module that is broken, have their status."""
+    assert admin.get(path).status_code == status
+    assert admin.post(path, data={"params": "{}"}).status_code == status
+
+
+def test_it_runs_as_whoever_is_signed_in(served):
+    """The module sees the person and the session of the page, and the request that waits is theirs."""
+    served.person("uma")
+    with served.signed_in("uma") as client:
+        page = Page(run(client, "weather", "action", "fetch", url=f"{served.web.url}/forecast/uma"))
+        assert page.status == 403
+        link = next(link for link in page.links if link.startswith("/requests/"))
+        assert "uma" in read(client, link).text
+
+
+def test_a_form_from_elsewhere_runs_nothing(served):
+    """A page of another site cannot have a module run."""
+    with served.signed_in() as client:
+        before = len(served.web.asked)
+        answer = client.post(
+            "/extensions/module/reports/run/render/render",
+            data={"params": "{}"},
+            headers={"Sec-Fetch-Site": "cross-site"},
+        )
+        assert answer.status_code == 403
+        assert len(served.web.asked) == before
+
+
+def test_results_are_plain_data_in_readable_form():
+    """Bytes have no words in JSON and are given as base64."""
+    assert json.loads(shown_result({"a": b"\x00\x01", "b": (1, 2)})) == {"a": {"base64": "AAE="}, "b": [1, 2]}
+
+
+def test_no_parameters_are_an_empty_object():
+    """An empty field is no mistake; a text that is too long is."""
+    assert read_params(" ") == {}
+    with pytest.raises(InvalidInputError, match="longer than"):
+        read_params(" " * 70_000)

@@ -1,0 +1,68 @@
+"""The page about the status of every layer."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.console.pages.reading import read
+
+
+@pytest.fixture(scope="module")
+def admin(served):
+    with served.signed_in() as client:
+        yield client
+
+
+def test_every_layer_is_there_with_its_state(admin):
+    """A person finds the guard, the store, the events, each control of the kernel and the runtime on one page."""
+    page = read(admin, "/status")
+    for name in ("guard", "store", "snapshot", "events", "landlock", "seccomp", "spawn_server", "egress", "helper"):
+        assert name in page.ids, name
+    assert {"extensions", "workers", "tasks", "resumes"} <= page.ids
+    assert "every canary was stopped just now" in page.text
+
+
+def test_what_is_off_says_how_to_turn_it_on(admin):
+    """A control that nobody asked for is off, is said not to be asked for, and names the setting."""
+    page = read(admin, "/status")
+    assert "set sandbox.os.landlock.enabled to true" in page.text
+    assert "not asked for" in page.text
+
+
+def test_a_broken_extension_is_trouble(admin):
+    """The summary counts what needs attention and leads to it."""
+    page = read(admin, "/status")
+    assert "needs attention" in page.text or "need attention" in page.text
+    assert "module:broken" in page.text
+
+
+def test_no_password_of_the_database_is_shown(admin, served):
+    """The address of the store is shown, in the masked form of the store."""
+    page = read(admin, "/status")
+    assert "sqlite:///" in page.text
+    assert served.password not in page.source
+
+
+def test_the_self_test_runs_again(admin):
+    """The button runs the self-test and comes back to the page, which says so."""
+    answer = admin.post("/status/self-test")
+    assert answer.status_code == 303
+    assert "The self-test has run." in read(admin, answer.headers["location"]).text
+
+
+def test_somebody_who_may_not_decide_is_told_why(served):
+    """The page is refused with the reason, in the console and not on a bare page."""
+    served.person("nora")
+    with served.signed_in("nora") as client:
+        page = read(client, "/status", status=403)
+        assert "people who may decide" in page.text
+        assert "super role" in page.text
+        assert "/extensions" in page.links, "the navigation is there"
+
+
+def test_nobody_is_sent_to_sign_in(served):
+    """Without a session the way leads to the sign-in and back."""
+    with served.client() as client:
+        answer = client.get("/status")
+        assert answer.status_code == 303
+        assert answer.headers["location"].startswith("/login?next=")

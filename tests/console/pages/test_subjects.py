@@ -1,0 +1,99 @@
+"""The pages about subjects."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.console.pages.reading import read, run
+from tests.console.serving import until
+
+
+@pytest.fixture(scope="module")
+def admin(served):
+    with served.signed_in() as client:
+        rates = f"{served.web.url}/v1/rates"
+        run(client, "reports", "command", "misbehave", sales=str(served.folder / "sales"), rates=rates)
+        yield client
+
+
+def test_everybody_is_listed(admin):
+    """Extensions of all kinds are there, the broken one too, with links to what waits."""
+    page = read(admin, "/subjects")
+    for link in ("/subjects/module/reports", "/subjects/engine/wordcount", "/subjects/extractor/plaintext"):
+        assert link in page.links
+    assert "module broken broken" in page.text
+
+
+def test_the_list_is_narrowed_by_kind_and_name(admin):
+    """Filters are in the address, so that a link keeps them."""
+    page = read(admin, "/subjects?kind=engine")
+    assert "/subjects/engine/wordcount" in page.links
+    assert "/subjects/module/reports" not in page.links
+    page = read(admin, "/subjects?text=REPO")
+    assert "/subjects/module/reports" in page.links
+    assert "/subjects/module/weather" not in page.links
+
+
+def test_an_unknown_kind_is_refused(admin):
+    """A filter that means nothing is an error that names what could be meant."""
+    page = read(admin, "/subjects?kind=modul", status=422)
+    assert "module" in page.text
+
+
+def test_the_three_accounts_stand_side_by_side(admin, served):
+    """What is declared has its line, what was tried has its verdict, and the two are compared."""
+    page = until(lambda: (found := read(admin, "/subjects/module/reports")) and "denied" in found.text and found)
+    assert {"declared", "approved", "observed", "requests"} <= page.ids
+    assert "/extensions/module/reports#L6" in page.links
+    assert f"receive {served.web.url} /v1/rates" in page.text
+    assert "observed, not declared" in page.text
+    assert "not declared" in page.text
+
+
+def test_an_approval_shows_up_and_leads_to_its_end(admin, served):
+    """An approval that nobody used yet says so, and has a link to revoke it."""
+    with served.bearer(served.administrator()) as machine:
+        order = {
+            "subject": "module:gallery",
+            "resource_type": "network",
+            "operation": "receive",
+            "target": "https://pictures.example.org/all",
+            "effect": "approval",
+        }
+        answer = machine.post("/api/v1/decisions", json=order)
+        assert answer.is_success, answer.text
+    page = read(admin, "/subjects/module/gallery")
+    assert "https://pictures.example.org /all" in page.text
+    assert "never used" in page.text
+    assert any(link.startswith("/decisions/") and link.endswith("/revoke") for link in page.links)
+
+
+def test_a_subject_that_nobody_knows_is_not_found(admin):
+    """The nearest name is offered."""
+    page = read(admin, "/subjects/module/report", status=404)
+    assert "'reports'" in page.text
+
+
+@pytest.mark.parametrize("path", ["/subjects/nothing/reports", "/subjects/module/%E2%80%AEreports", "/subjects/module/"])
+def test_what_is_no_subject_is_refused(admin, path):
+    """A kind that does not exist, and a name that hides a character, are errors and not pages."""
+    assert admin.get(path).status_code in {404, 422}
+
+
+def test_a_hostile_name_is_shown_and_not_obeyed(admin, served):
+    """A subject may be called almost anything: its name is text on every page."""
+    name = 'x"><script>alert(1)</script>'
+    with served.bearer(served.administrator()) as machine:
+        order = {
+            "subject": f"tool:{name}",
+            "resource_type": "network",
+            "operation": "send",
+            "target": "https://api.example.org",
+            "effect": "denial",
+        }
+        assert machine.post("/api/v1/decisions", json=order).is_success
+    page = read(admin, "/subjects?kind=tool")
+    assert name in page.text
+    assert "<script>alert" not in page.source
+    link = next(link for link in page.links if link.startswith("/subjects/tool/"))
+    assert name in read(admin, link).text

@@ -1,0 +1,104 @@
+"""The pages about tasks."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.console.pages.reading import read, run
+from tests.console.serving import until
+
+
+@pytest.fixture(scope="module")
+def admin(served):
+    with served.signed_in() as client:
+        yield client
+
+
+def started(client, module, name, **params):
+    """Start a task from its page; return the path of its own."""
+    answer = run(client, module, "task", name, **params)
+    assert answer.status_code == 303, answer.text
+    path = answer.headers["location"]
+    assert path.endswith("?done=task_started")
+    return path.partition("?")[0]
+
+
+def ended(client, path, state):
+    """Wait for the page of a task to say how it ended."""
+    return until(lambda: (page := read(client, path)) and f" {state} " in page.text and page, f"the end of {path}")
+
+
+def test_a_task_is_started_and_shows_its_result(admin, served):
+    """Parameters, progress, result and for whom it ran are on its page."""
+    path = started(admin, "digest", "collect", pages=[f"{served.web.url}/v1/news/1"])
+    page = ended(admin, path, "done")
+    assert f"{served.web.url}/v1/news/1" in page.text
+    assert "1 of 1 pages" in page.text
+    assert f'"for": "{served.administrator().id}"' in page.text or '"for"' in page.text
+    assert path in read(admin, "/tasks").links
+
+
+def test_a_task_that_was_stopped_leads_to_its_request(admin, served):
+    """The denial has its code, and what it asked for has a link."""
+    target = f"{served.web.url}/elsewhere"
+    page = ended(admin, started(admin, "digest", "collect", pages=[target]), "failed")
+    assert "It was stopped" in page.text
+    assert "sandbox_network_denied" in page.text
+    assert any(link.startswith("/requests/") for link in page.links)
+    assert "waiting for approval: open the request" in page.text
+
+
+def test_one_that_failed_can_be_run_again(admin, served):
+    """The same task is queued again, and counts its attempts."""
+    path = started(admin, "digest", "collect", pages=[f"{served.web.url}/again"])
+    ended(admin, path, "failed")
+    assert admin.post(f"{path}/retry").status_code == 303
+    until(lambda: "Attempt 2" in read(admin, path).text, "the second attempt")
+    ended(admin, path, "failed")
+
+
+def test_one_that_has_ended_is_not_cancelled(admin, served):
+    """Cancelling what is over changes nothing and comes back to its page."""
+    path = started(admin, "digest", "collect", pages=[])
+    ended(admin, path, "done")
+    answer = admin.post(f"{path}/cancel")
+    assert answer.status_code == 303
+    assert "done" in read(admin, answer.headers["location"]).text
+    assert admin.post(f"{path}/retry").status_code == 422
+
+
+def test_the_list_is_narrowed(admin):
+    """Module, state and user are filters of the address; a state that does not exist is refused."""
+    assert "No task fits." in read(admin, "/tasks?module=weather").text
+    assert "No task fits." in read(admin, "/tasks?state=lost").text
+    assert "No task fits." in read(admin, "/tasks?user=nobody-of-this-name").text
+    assert "queued" in read(admin, "/tasks?state=queud", status=422).text
+
+
+def test_what_runs_by_the_clock_is_listed(admin):
+    """A task with a period is there with the time of its next run."""
+    page = read(admin, "/tasks")
+    assert "By the clock" in page.text
+    assert "tidy" in page.text
+    assert "3600 s" in page.text
+
+
+def test_a_task_that_is_not_there_is_not_found(admin):
+    """An id that nobody has, and one that is none, are not found; nothing is cancelled."""
+    assert admin.get("/tasks/nothing").status_code == 404
+    assert admin.post("/tasks/nothing/cancel").status_code == 404
+
+
+def test_people_see_their_own_tasks_only(admin, served):
+    """Somebody who may not decide does not even learn that a task of another exists."""
+    path = started(admin, "digest", "collect", pages=[])
+    served.person("uma")
+    with served.signed_in("uma") as client:
+        assert path not in read(client, "/tasks").links
+        assert client.get(path).status_code == 404
+        assert client.post(f"{path}/cancel").status_code == 404
+        assert client.post(f"{path}/retry").status_code == 404
+        own = started(client, "digest", "collect", pages=[])
+        ended(client, own, "done")
+        assert own in read(client, "/tasks").links
+    assert own in read(admin, "/tasks").links

@@ -1,0 +1,259 @@
+"""A real `democrai-sandbox serve` on a free port, with the example extensions and a web server beside it.
+
+def test_something(served):
+    with served.signed_in() as client:            # httpx, as the first administrator, with the session's cookie
+        assert client.get("/requests").status_code == 200
+    uma = served.person("uma")                    # somebody who may not decide
+    with served.bearer(uma, Scope.MODULES_RUN) as client:
+        served.stop_weather(client)               # leaves a pending request, and returns its id
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+EXTENSIONS = ROOT / "examples" / "extensions"
+READY = re.compile(r"^democrai-sandbox is ready at (http\S+)$")
+FIRST = re.compile(r"^first login: (\S+), password: (\S+)$")
+PASSWORD = "correct horse battery staple"
+PATIENCE = 90
+SAME_ORIGIN = {"Sec-Fetch-Site": "same-origin"}
+
+
+class Served:
+    """One process that serves, its folder, and ways in."""
+
+    def __init__(self, folder, config=None, *, extensions=True, environ=None, command=(), outside=None):
+        """``config`` is merged over: a free port, SQLite and all folders in ``folder``."""
+        self.folder = Path(folder)
+        self.web = outside or Web()
+        self.config = {
+            "state_dir": str(self.folder / "state"),
+            "server": {"port": 0},
+            "sandbox": {"poll_seconds": 0.1},
+        }
+        if extensions:
+            self.furnish()
+        merge(self.config, config or {})
+        self.file = self.folder / "config.yaml"
+        self.file.write_text(yaml.safe_dump(self.config))
+        self.file.chmod(0o600)
+        self.environ = environ or {}
+        self.command = command
+        self.url = self.admin = self.password = ""
+        self._accounts = None
+        self.process = None
+        self.start()
+
+    def furnish(self):
+        """Copy the example extensions, with this machine in the place of what their manifests name."""
+        places = {"/srv/democrai": str(self.folder), "https://api.example.com": self.web.url}
+        places["https://images.example.com"] = self.web.url
+        for kind in ("modules", "engines", "extractors"):
+            shutil.copytree(EXTENSIONS / kind, self.folder / kind, ignore=shutil.ignore_patterns("__pycache__"))
+            self.config[f"{kind}_path"] = str(self.folder / kind)
+        for manifest in self.folder.glob("*/*/manifest.json"):
+            text = manifest.read_text()
+            for named, real in places.items():
+                text = text.replace(named, real)
+            manifest.write_text(text)
+        (self.folder / "sales").mkdir()
+        (self.folder / "sales" / "may.csv").write_text("3,4,5")
+        broken = self.folder / "modules" / "broken"
+        broken.mkdir()
+        (broken / "manifest.json").write_text(json.dumps({"name": "broken", "acess": []}))
+
+    # ---- the process
+
+    def start(self):
+        """Start it, and wait until it says that it is ready."""
+        scratch = self.folder / "scratch"
+        scratch.mkdir(exist_ok=True)
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("DEMOCRAI_")}
+        environ |= {"TMPDIR": str(scratch), "no_proxy": "127.0.0.1", "PYTHONUNBUFFERED": "1", **self.environ}
+        self.log = self.folder / "log"
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*self.command, sys.executable, "-m", "democrai_sandbox.cli", "serve", "--config", str(self.file)],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=environ,
+            )
+        self._hear()
+
+    def _hear(self):
+        # A thread reads for good: a process whose output nobody reads stands still one day.
+        self.said = []
+        ready = threading.Event()
+
+        def read():
+            for line in self.process.stdout:
+                self.said.append(line.rstrip("\n"))
+                if match := FIRST.match(self.said[-1]):
+                    self.admin, self.password = match.groups()
+                if match := READY.match(self.said[-1]):
+                    self.url = match[1]
+                    ready.set()
+            ready.set()
+
+        threading.Thread(target=read, daemon=True).start()
+        if not ready.wait(PATIENCE) or self.process.poll() is not None or not self.url:
+            self.stop(signal.SIGKILL)
+            raise RuntimeError(f"it did not start: {self.said}\n{self.log.read_text()}")
+
+    def stop(self, number=signal.SIGTERM):
+        """End the process; return its exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        status = self.process.wait(PATIENCE)
+        self.process.stdout.close()
+        if self._accounts is not None:
+            self._accounts[0].close()
+            self._accounts = None
+        return status
+
+    # ---- people
+
+    @property
+    def accounts(self):
+        """The accounts of the served database, from this process: people and tokens are made without a page."""
+        from democrai_sandbox.access.store import open_store
+        from democrai_sandbox.host.accounts.accounts import Accounts
+        from democrai_sandbox.host.config import load
+
+        if self._accounts is None:
+            settings = load(self.file, environ={}).settings
+            store = open_store(settings.database)
+            self._accounts = (store, Accounts(store.database, settings))
+        return self._accounts[1]
+
+    def person(self, name, *, role="", **more):
+        """Make somebody, with PASSWORD; role="super" may decide. The same one again, if there is one of that name."""
+        for found in self.accounts.people():
+            if found.name == name:
+                return found
+        return self.accounts.create_person(name, PASSWORD, role=role, actor="tests", **more)
+
+    def administrator(self):
+        """The first administrator, as a person."""
+        return next(found for found in self.accounts.people() if found.name == self.admin)
+
+    def token(self, person, *scopes):
+        """Make a token of somebody's, with these scopes or with all; return the secret."""
+        from democrai_sandbox.host.scopes import Scope
+
+        return self.accounts.create_token(person.id, "tests", scopes or tuple(Scope), None)[1]
+
+    # ---- ways in
+
+    def client(self, **more):
+        """Nobody yet; like a browser, it sends where a request comes from."""
+        return httpx.Client(base_url=self.url, timeout=60, trust_env=False, headers=SAME_ORIGIN, **more)
+
+    def signed_in(self, name="", password="", **more):
+        """Somebody with a session, by default the first administrator."""
+        form = {"name": name or self.admin, "password": password or (PASSWORD if name else self.password)}
+        with self.client() as door:
+            answer = door.post("/login", data=form)
+            if answer.status_code != 303:
+                raise RuntimeError(f"nobody was signed in: {answer.status_code} {answer.text[:2000]}")
+            return self.client(cookies=door.cookies, **more)
+
+    def bearer(self, person, *scopes):
+        """A program that acts for somebody by a token, on the API."""
+        headers = {"Authorization": f"Bearer {self.token(person, *scopes)}"}
+        return httpx.Client(base_url=self.url, timeout=60, trust_env=False, headers=headers)
+
+    def stop_weather(self, client, path="/forecast/today"):
+        """Have the example module weather be stopped; return the id of the request that waits then."""
+        url = f"{self.web.url}{path}"
+        answer = client.post("/api/v1/modules/weather/actions/fetch", json={"params": {"url": url}})
+        assert answer.status_code == 403, (answer.status_code, answer.text)
+        return answer.json()["pending_request_id"]
+
+
+class Web:
+    """A web server on loopback, in the place of one out in the world: it answers with what it was asked."""
+
+    def __init__(self):
+        self.asked = asked = []
+
+        class Answers(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self):
+                self.rfile.read(int(self.headers.get("Content-Length", "0")))
+                asked.append(self.path)
+                body = f"{self.command} {self.path}".encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            do_POST = do_GET
+
+            def log_message(self, *_):
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def stop(self):
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def merge(config, more):
+    """Put a configuration over another."""
+    for name, value in more.items():
+        if isinstance(value, dict) and isinstance(config.get(name), dict):
+            merge(config[name], value)
+        else:
+            config[name] = value
+
+
+def until(happened, what="it", seconds=PATIENCE):
+    """Ask again and again until something is true; return that."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := happened():
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"{what} did not happen within {seconds} s")
+
+
+@contextlib.contextmanager
+def serving(folder, config=None, **more):
+    """Serve for as long as the block lasts."""
+    served = Served(folder, config, **more)
+    try:
+        yield served
+    finally:
+        served.stop()
+        served.web.stop()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """One process for the tests of a module; what they decide stays, so each asks for something of its own."""
+    with serving(tmp_path_factory.mktemp("served")) as found:
+        yield found

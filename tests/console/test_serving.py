@@ -1,0 +1,71 @@
+"""The served process: the story over HTTP, and its orderly end."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+
+from democrai_sandbox.host.scopes import Scope
+from tests.console.serving import PASSWORD, serving, until
+
+
+def test_the_whole_story_over_http(served):
+    """A module is stopped, an administrator approves for the session, the action goes on by itself and is seen."""
+    uma = served.person("uma")
+    with served.bearer(uma, Scope.MODULES_RUN) as hers, served.bearer(served.administrator()) as admin:
+        request = served.stop_weather(hers, "/forecast/oslo")
+        found = admin.get(f"/api/v1/requests/{request}")
+        assert found.status_code == 200, found.text
+        assert found.json()["request"]["state"] == "pending"
+        admin.post(f"/api/v1/requests/{request}/approve-session", json={}).raise_for_status()
+
+        def resumed():
+            found = admin.get(f"/api/v1/requests/{request}").json()["resume"]
+            return found if found and found["state"] in {"succeeded", "failed"} else None
+
+        assert until(resumed, "going on")["state"] == "succeeded"
+        shown = hers.post("/api/v1/modules/weather/render", json={"params": {}}).json()["result"]
+        assert shown["forecast"] == "GET /forecast/oslo"
+        assert shown["waiting for"] == []
+        actions = [found["action"] for found in admin.get(f"/api/v1/requests/{request}").json()["history"]]
+        assert set(actions) >= {"requested", "approved_for_session", "resume_succeeded"}
+    assert served.web.asked == ["/forecast/oslo"]
+
+
+def test_lines_of_the_log_are_json_and_hold_no_secret(served):
+    """One object per line, a line per request with its number, no password and no token, hostile text escaped."""
+    with served.signed_in() as client:
+        answer = client.get("/nowhere/%1b%5b2J%0aforged")
+        number = answer.headers["x-request-id"]
+    token = served.token(served.administrator())
+    with served.client() as client:
+        client.get("/api/v1/me", headers={"Authorization": f"Bearer {token}"})
+
+    def logged():
+        return next((line for line in lines(served) if line.get("request_id") == number), None)
+
+    found = until(logged, "the line")
+    assert (found["status"], found["method"]) == (404, "GET")
+    assert "forged" in found["path"]
+    text = served.log.read_text()
+    assert "\x1b" not in text
+    for secret in (served.password, PASSWORD, token):
+        assert secret not in text
+
+
+def lines(served):
+    return [json.loads(line) for line in served.log.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_in_order(tmp_path, number):
+    """A request that runs gets its answer, the process ends with 0, and a next one starts on the same state."""
+    with serving(tmp_path, extensions=False) as found:
+        first = found.password
+        assert found.stop(number) == 0
+        found.start()
+        with found.signed_in(found.admin, first) as client:
+            assert client.get("/health/live").status_code == 200
+        assert [line for line in found.said if line.startswith("first login")] == []

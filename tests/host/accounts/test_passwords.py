@@ -1,0 +1,144 @@
+"""Passwords: what is taken, what comparing costs, and how many are compared at once."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+
+import pytest
+
+from democrai_sandbox.errors import InvalidInputError, SignInRefused, SignInThrottled
+from democrai_sandbox.host.accounts.passwords import Cost, Passwords, check_password, random_password
+from tests.access.store.samples import sql
+from tests.host.accounts.conftest import CHEAP, PASSWORD
+
+LIKE_REAL = Cost(memory_kib=8 * 1024, passes=2)
+
+
+@pytest.mark.parametrize(
+    ("password", "why"),
+    [
+        ("", "expected"),
+        (None, "expected"),
+        (b"bytes are no text", "expected"),
+        ("eleven char", "shorter than 12"),
+        ("x" * 1025, "longer than 1024"),
+        ("ü" * 600, "longer than 1024"),
+        ("aaaaaaaaaaaaaaaa", "again and again"),
+        ("ada.lovelace", "it is the name"),
+        ("ADA.Lovelace", "it is the name"),
+        ("half a character \ud800", "no character"),
+    ],
+)
+def test_passwords_that_are_refused_say_why(password, why):
+    """Short, endless, empty of choice, or the name itself."""
+    with pytest.raises(InvalidInputError, match=why) as caught:
+        check_password(password, "ada.lovelace")
+    assert caught.value.problems[0].pointer == "/password"
+
+
+@pytest.mark.parametrize(
+    "password", ["twelve chars", "x" * 1023 + "y", "пароль из слов", "        a   b", "with\0nul and more"]
+)
+def test_passwords_that_are_taken_match_and_nothing_else_does(password):
+    """Any characters do; what is kept matches that password alone."""
+    passwords = Passwords(CHEAP)
+    kept = passwords.keep(check_password(password, "ada"))
+    assert passwords.matches(password, kept)
+    for other in (password + "x", password[:-1], password.upper() + "A", "", "\ud800", "x" * 100_000):
+        assert not passwords.matches(other, kept)
+
+
+def test_ways_to_type_the_same_characters_are_one_password():
+    """A letter and its accent in two pieces are the letter that has one."""
+    passwords = Passwords(CHEAP)
+    assert passwords.matches("cafe\u0301 au lait", passwords.keep("caf\u00e9 au lait"))
+
+
+def test_nobody_matches_nothing():
+    """What unknown names are compared with is matched by no password, not even by the empty one."""
+    passwords = Passwords(CHEAP)
+    assert not passwords.matches("", None)
+    assert not passwords.matches(PASSWORD, None)
+    assert not passwords.matches(PASSWORD, "no such thing")
+
+
+def test_the_usual_cost_is_what_is_recommended():
+    """64 MiB and three passes, in the text that is kept, so that it can be raised later."""
+    assert Cost().of_nobody().startswith("$argon2id$v=19$m=65536,t=3,p=1$")
+
+
+def test_an_unknown_name_takes_as_long_as_a_wrong_password(house):
+    """By the time of an answer nobody learns who is there: the two differ by less than one differs from itself."""
+    accounts = house.node(cost=LIKE_REAL)
+    for number in range(8):
+        accounts.create_person(f"known{number}", PASSWORD, actor="tests")
+
+    def took(name):
+        begun = time.perf_counter()
+        with pytest.raises(SignInRefused):
+            house.sign_in(name, "not the password", accounts=accounts)
+        return time.perf_counter() - begun
+
+    for name in ("known0", "stranger0"):  # what is slow once is no difference
+        took(name)
+    known, unknown = [], []
+    for number in range(1, 8):
+        known.append(took(f"known{number}"))
+        unknown.append(took(f"stranger{number}"))
+    assert 0.4 < statistics.median(unknown) / statistics.median(known) < 2.5
+
+
+def test_a_password_is_kept_at_the_present_cost_after_a_sign_in(house):
+    """Raising the cost reaches everybody who signs in, and their passwords go on working."""
+    house.person("ada")
+    dearer = house.node(cost=Cost(memory_kib=128, passes=1))
+    assert house.sign_in(accounts=dearer).user.id == "ada"
+    assert "m=128" in sql(house.url, "SELECT password FROM host_people")[0][0]
+    assert house.sign_in(accounts=dearer).user.id == "ada"
+
+
+def test_few_passwords_are_compared_at_once_and_the_rest_are_told_to_come_back():
+    """Two are compared, some wait, and more than that are turned away: pages have threads left."""
+    passwords = Passwords(CHEAP)
+    passwords._slots.acquire()
+    passwords._slots.acquire()
+    results = []
+
+    def compare():
+        try:
+            results.append(passwords.matches(PASSWORD, None))
+        except SignInThrottled as error:
+            results.append(error)
+
+    threads = [threading.Thread(target=compare) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + 60
+    while len(results) < 14 and time.monotonic() < end:
+        time.sleep(0.01)
+    assert [type(one) for one in results] == [SignInThrottled] * 14
+    passwords._slots.release(2)
+    for thread in threads:
+        thread.join(60)
+    assert results[14:] == [False] * 6
+
+
+def test_a_sign_in_that_was_not_compared_is_not_counted(house):
+    """Being turned away because others sign in does not bring somebody nearer to being throttled."""
+    house.person("ada")
+    accounts = house.node()
+    accounts._passwords._waiting = 1000
+    for _ in range(10):
+        with pytest.raises(SignInThrottled) as caught:
+            house.sign_in(accounts=accounts)
+        assert caught.value.retry_after == 2
+    assert house.sign_in().user.id == "ada"
+
+
+def test_random_passwords_are_long_and_differ():
+    """They pass the rules, and no two are the same."""
+    made = {random_password() for _ in range(100)}
+    assert len(made) == 100
+    assert all(check_password(one, "admin") == one for one in made)

@@ -1,0 +1,192 @@
+"""Guessing is slowed down on all nodes together, and shuts out nobody for good."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from democrai_sandbox.errors import SignInRefused, SignInThrottled
+from democrai_sandbox.host.accounts import throttle
+from tests.access.store.samples import sql
+from tests.host.accounts.conftest import PASSWORD
+
+
+def fail(house, times=1, **how):
+    """Fail to sign in so many times, waiting for as long as is asked; return how long that was in all."""
+    waited = 0
+    while times:
+        try:
+            house.sign_in(**{"password": "not the password", **how})
+        except SignInRefused:
+            times -= 1
+        except SignInThrottled as error:
+            house.clock.wait(seconds=error.retry_after)
+            waited += error.retry_after
+    return waited
+
+
+def refusal(house, **how):
+    with pytest.raises((SignInRefused, SignInThrottled)) as caught:
+        house.sign_in(**{"password": "not the password", **how})
+    return caught.value
+
+
+def test_five_failures_are_free_and_then_each_waits_twice_as_long(house):
+    """1, 2, 4... seconds up to a quarter of an hour; and the right password has to wait as well."""
+    house.person("ada")
+    assert fail(house, 5) == 0
+    waits = []
+    for _ in range(12):
+        error = refusal(house)
+        assert type(error) is SignInThrottled
+        waits.append(error.retry_after)
+        with pytest.raises(SignInThrottled):
+            house.sign_in()
+        house.clock.wait(seconds=error.retry_after)
+        assert type(refusal(house)) is SignInRefused
+    assert waits == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 900, 900]
+    house.clock.wait(seconds=900)
+    assert house.sign_in().user.id == "ada"
+
+
+def test_unknown_names_are_throttled_like_known_ones(house):
+    """How long to wait tells nobody who is there."""
+    house.person("ada")
+    fail(house, 5, name="ada", address="192.0.2.7")
+    fail(house, 5, name="nobody-there", address="192.0.2.7")
+    known, unknown = (refusal(house, name=name, address="192.0.2.7") for name in ("ada", "nobody-there"))
+    assert (type(known), known.retry_after) == (type(unknown), unknown.retry_after) == (SignInThrottled, 1)
+
+
+def test_a_sign_in_clears_the_count(house):
+    """Somebody who mistyped four times and then got it right begins anew."""
+    house.person("ada")
+    for _ in range(3):
+        assert fail(house, 4) == 0
+        house.sign_in()
+
+
+def test_other_addresses_are_not_held_up(house):
+    """A stranger who fails on purpose elsewhere does not keep a person from signing in."""
+    house.person("ada")
+    fail(house, 12, address="203.0.113.9")
+    assert house.sign_in(address="192.0.2.1").user.id == "ada"
+
+
+def test_a_stranger_with_many_addresses_does_not_shut_out_who_was_there_before(house):
+    """Guessing one name from everywhere is slowed down, but not where that person signed in before."""
+    house.person("ada")
+    house.sign_in(address="192.0.2.1")
+    for number in range(60):
+        refusal(house, address=f"203.0.113.{number}")
+    assert type(refusal(house, address="203.0.113.200")) is SignInThrottled
+    assert house.sign_in(address="192.0.2.1").user.id == "ada"
+    house.clock.wait(seconds=31)  # and elsewhere it is half a minute
+    assert house.sign_in(address="198.51.100.1").user.id == "ada"
+
+
+def test_one_address_does_not_go_through_all_names(house):
+    """Trying the same password with many names is slowed down by the address."""
+    house.person("ada")
+    for number in range(50):
+        assert type(refusal(house, name=f"name{number}", address="203.0.113.9")) is SignInRefused
+    assert type(refusal(house, name="ada", address="203.0.113.9")) is SignInThrottled
+    assert house.sign_in(address="192.0.2.1").user.id == "ada"
+
+
+def test_addresses_of_one_ipv6_network_count_as_one(house):
+    """Everybody has 2 ** 64 of them; and an IPv4 address is the same in either notation."""
+    for number in range(5):
+        assert type(refusal(house, address=f"2001:db8::{number:x}")) is SignInRefused
+    assert type(refusal(house, address="2001:db8::ffff:1")) is SignInThrottled
+    assert type(refusal(house, address="2001:db8:0:1::1")) is SignInRefused
+    fail(house, 5, address="192.0.2.66")
+    assert type(refusal(house, address="::ffff:192.0.2.66")) is SignInThrottled
+
+
+def test_spellings_of_a_name_count_as_one(house):
+    """Capital letters and spaces around it are no way round, and no hindrance either."""
+    house.person("ada")
+    for name in ("ada", "ADA", " ada", "Ada ", "aDa"):
+        assert type(refusal(house, name=name)) is SignInRefused
+    assert type(refusal(house, name="adA")) is SignInThrottled
+    house.clock.wait(seconds=1)
+    assert house.sign_in(name=" Ada ").user.id == "ada"
+
+
+def test_all_nodes_count_together(house):
+    """It makes no difference which node is asked."""
+    house.person("ada")
+    other = house.node()
+    fail(house, 3)
+    fail(house, 2, accounts=other)
+    assert type(refusal(house)) is SignInThrottled
+    assert type(refusal(house, accounts=other)) is SignInThrottled
+
+
+def test_many_at_once_are_no_way_round(house):
+    """A sign-in counts before it is compared: of twenty at the same time five are compared."""
+    house.person("ada")
+    nodes = [house.node(), house.node()]
+
+    def attempt(number):
+        try:
+            house.sign_in(password="not the password", accounts=nodes[number % 2])
+        except (SignInRefused, SignInThrottled) as error:
+            return type(error)
+
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(attempt, range(20)))
+    assert results.count(SignInRefused) == 5
+
+
+def test_failures_are_forgotten_after_a_day_and_leave_no_rows(house):
+    """What is over does not count, and is removed."""
+    fail(house, 8)
+    house.clock.wait(days=1, seconds=1)
+    assert fail(house, 5) == 0
+    house.clock.wait(days=1, seconds=1)
+    house.accounts.tidy()
+    assert sql(house.url, "SELECT count(*) FROM host_throttle") == [(0,)]
+
+
+def test_a_stranger_does_not_fill_the_table(house, monkeypatch):
+    """There is a largest number of rows, whatever names and addresses are tried."""
+    monkeypatch.setattr(throttle, "MOST_ROWS", 30)
+    for number in range(60):
+        refusal(house, name=f"name{number}", address=f"203.0.{number}.1")
+        assert sql(house.url, "SELECT count(*) FROM host_throttle")[0][0] <= 30
+
+
+def test_names_and_addresses_are_not_kept_in_the_counts(house):
+    """A password that was typed into the field of the name is not in the database afterwards."""
+    refusal(house, name="my secret password")
+    assert all(len(row[0]) == 64 for row in sql(house.url, "SELECT key FROM host_throttle"))
+    assert "my secret password" not in repr(house.audit())
+
+
+def test_failures_are_in_the_audit_by_powers_of_two(house):
+    """The audit tells that somebody guesses, and how often, without being filled by it."""
+    house.person("ada")
+    fail(house, 9, address="203.0.113.9")
+    told = [after for action, _, after in house.audit() if action == "sign_in_failed"]
+    assert told == [{"person": "ada", "address": "203.0.113.9", "failures": count} for count in (1, 2, 4, 8)]
+    house.clock.wait(hours=1)
+    house.sign_in(address="203.0.113.9")
+    assert house.audit()[-1][2]["failed_before"] == "9"
+
+
+@pytest.mark.parametrize("name", ["", "x" * 100_000, "\0", "\ud800", "a' OR '1'='1", "ada\r\nSet-Cookie: x=y", "%00"])
+def test_hostile_names_are_refused_like_any_other(house, name):
+    """Whatever is sent for a name, it is nobody's."""
+    house.person("ada")
+    assert type(refusal(house, name=name, password=PASSWORD)) is SignInRefused
+
+
+def test_a_clock_that_is_set_back_makes_nobody_wait_for_longer(house):
+    """A machine whose time was wrong by a year does not shut people out for a year."""
+    house.person("ada")
+    fail(house, 7)
+    house.clock.wait(days=-300)
+    assert refusal(house).retry_after <= 4

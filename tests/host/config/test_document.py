@@ -1,0 +1,207 @@
+"""YAML as it is read: plain words, lines, and what is refused because two readers could understand it differently."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from democrai_sandbox.host.config.document import DEEPEST_NESTING, MOST_VALUES, read_document
+
+
+def complaints(text):
+    return [(problem.pointer, problem.message, line) for problem, line in read_document(text).problems]
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("true", True),
+        ("false", False),
+        ("null", None),
+        ("~", None),
+        ("0", 0),
+        ("-12", -12),
+        ("+7", 7),
+        ("8420", 8420),
+        ("1.5", 1.5),
+        (".5", 0.5),
+        ("1e3", 1000.0),
+        ('"true"', "true"),
+        ("'12'", "12"),
+    ],
+)
+def test_words_that_mean_the_same_to_everybody_are_values(word, value):
+    """Numbers, true, false and null are what they are in JSON; in quotes everything is a text."""
+    document = read_document(f"key: {word}")
+    assert document.problems == ()
+    assert document.value["key"] == value
+    assert type(document.value["key"]) is type(value)
+
+
+@pytest.mark.parametrize(
+    "word",
+    # fmt: off
+    [
+        "yes",
+        "no",
+        "on",
+        "off",
+        "y",
+        "True",
+        "TRUE",
+        "Null",
+        "010",
+        "0o17",
+        "0x10",
+        "0b1",
+        "1_000",
+        "22:22",
+        "1:30:00",
+        "2026-11-15",
+        "2026-11-15T10:00:00Z",
+        ".inf",
+        "-.inf",
+        ".nan",
+        "-",
+        "+",
+        "1.",
+        "1e",
+        "=",
+        "<<",
+    ],
+    # fmt: on
+)
+def test_surprises_of_yaml_stay_texts(word):
+    """Where a switch or a number belongs a text is refused, so none of these becomes something else unseen."""
+    value = read_document(f"key: {word}").value
+    assert value in ({"key": word}, None)
+    if word in ("-",):  # the mark of a list
+        assert complaints(f"key: {word}")
+    else:
+        assert value == {"key": word}
+
+
+def test_each_value_has_the_line_of_its_key():
+    """Also in lists and in what is written on one line."""
+    document = read_document('a:\n  b: 1\n  "c/d":\n    - x\n    -\n      y\ne: {f: 2,\n  g: 3}\n')
+    assert document.lines == {
+        "/a": 1,
+        "/a/b": 2,
+        "/a/c~1d": 3,
+        "/a/c~1d/0": 4,
+        "/a/c~1d/1": 6,
+        "/e": 7,
+        "/e/f": 7,
+        "/e/g": 8,
+    }
+
+
+def test_a_key_given_twice_is_refused_with_both_lines():
+    """The library keeps the last one silently."""
+    assert complaints("a: 1\nb: 2\na: 3\n") == [("/a", "the key 'a' is given twice, first in line 1", 3)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: !!python/object/apply:os.system [ls]",
+        "a: !!str x",
+        "a: !x y",
+        "a: &x 1",
+        "a: &x {}\nb: *x",
+        "a: *nothing",
+        "%YAML 1.1\n---\na: 1",
+        "%TAG ! tag:example.com,2026:\n---\na: 1",
+    ],
+)
+def test_tags_anchors_aliases_and_directives_are_not_read(text):
+    """Nothing is made by them, and nothing is followed."""
+    assert any("not read" in message for _, message, _ in complaints(text))
+
+
+def test_aliases_that_multiply_are_refused_before_they_do():
+    """A text of a few lines that would become millions of values is done with at once."""
+    text = "a: &a [x, x, x, x, x, x, x, x, x]\n"
+    for previous, name in zip("abcdefgh", "bcdefghi"):
+        text += f"{name}: &{name} [{', '.join([f'*{previous}'] * 9)}]\n"
+    begin = time.perf_counter()
+    assert complaints(text)
+    assert time.perf_counter() - begin < 10
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "- " * 5_000, "{a: " * 10_000, "\n".join("  " * n + "a:" for n in range(400))]
+)
+def test_what_is_nested_too_deep_is_refused(text):
+    """Before it takes the stack or much time."""
+    found = complaints(text)
+    assert f"nested deeper than {DEEPEST_NESTING} levels" in found[-1][1]
+
+
+def test_too_many_values_are_refused():
+    """So that a large file takes no minutes."""
+    assert "values" in complaints("- 1\n" * (MOST_VALUES + 10))[-1][1]
+
+
+@pytest.mark.parametrize("text", ["a: 1\n---\nb: 2\n", "--- {}\n--- {}\n", "{}\n...\n---\n"])
+def test_a_second_document_is_refused(text):
+    """Which of them would count nobody could tell."""
+    assert "second YAML document" in complaints(text)[-1][1]
+
+
+@pytest.mark.parametrize("key", ["1", "true", "~", "[a]", "{a: b}", "1.5", "!!str a", "&x a"])
+def test_a_key_is_a_text(key):
+    """A number as a key would be found under no name."""
+    assert "a key is a text" in complaints(f"? {key}\n: 1\n")[-1][1]
+
+
+def test_a_number_that_nobody_needs_is_refused():
+    """One of thousands of digits, and one beyond all floats."""
+    assert [pointer for pointer, _, _ in complaints(f"a: {'9' * 5000}\nb: 1e999\nc: 1")] == ["/a", "/b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("a: 1\nb: [1, 2\nc: 3\n", 3), ("a: 1\n\tb: 2\n", 2), ('a: "x\n', 2), ("a: b: c\n", 1), ("a: 1\nb\nc: 3", 3)],
+)
+def test_what_is_no_yaml_is_refused_with_its_line(text, line):
+    """And with what the parser says."""
+    ((pointer, message, found),) = complaints(text)
+    assert (pointer, found) == ("", line)
+    assert message.startswith("not YAML: ")
+
+
+def test_what_the_parser_expected_is_told():
+    """Marks and tokens are no secrets."""
+    ((_, message, _),) = complaints("a: [1, 2\nb: 3")
+    assert message.endswith("expected ',' or ']', but got ':'")
+
+
+def test_characters_that_no_text_file_has_are_named():
+    """A control character is told by its number, with the line."""
+    assert complaints("a: 1\nb: \x07\n") == [("", "the text holds the character U+0007", 2)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "password: *hunter22",
+        "password: !hunter22",
+        "password: !hunter22!x y",
+        'password: "hunter22\\q"',
+        "hunter22: {",
+        "password: @hunter22",
+    ],
+)
+def test_a_complaint_never_quotes_the_text(text):
+    """What stands there may be a password that was not put in quotes."""
+    assert complaints(text)
+    assert "hunter22" not in "".join(message for _, message, _ in complaints(text))
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "---\n", "null", "~\n"])
+def test_a_text_without_values_is_empty(text):
+    """Which is told apart from an empty object."""
+    assert read_document(text).is_empty
+    assert not read_document("{}").is_empty

@@ -1,0 +1,189 @@
+"""Variables over a file: how they are named, how they are read, and which are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from democrai_sandbox.host.config import load
+from democrai_sandbox.host.config.keys import KEYS
+from democrai_sandbox.host.config.overlay import PREFIX, variable_for
+
+
+def test_a_variable_wins_over_the_file(config, home):
+    """Key by key: what it does not name stays as the file has it."""
+    path = config("server: {port: 1, host: 127.0.0.2}\nsandbox: {os: {refresh_seconds: 5}}")
+    environ = {**home, f"{PREFIX}SERVER__PORT": "2", f"{PREFIX}SANDBOX__OS__ENABLED": "true"}
+    settings = load(path, environ=environ).settings
+    assert (settings.server.port, settings.server.host) == (2, "127.0.0.2")
+    assert (settings.os.enabled, settings.os.refresh_seconds) == (True, 5)
+
+
+def test_a_variable_wins_over_an_argument(home):
+    """So that an operator can adjust what an application hands over."""
+    environ = {**home, f"{PREFIX}SERVER__PORT": "2"}
+    assert load({"server": {"port": 1}}, environ=environ).settings.server.port == 2
+
+
+def test_names_are_read_without_regard_to_case(home):
+    """After the prefix."""
+    assert load(environ={**home, f"{PREFIX}Server__port": "5"}).settings.server.port == 5
+
+
+def test_the_same_setting_in_two_spellings_is_refused(refused):
+    """Which of them counts nobody could tell."""
+    told = refused(**{f"{PREFIX}SERVER__PORT": "5", f"{PREFIX}server__port": "6"})
+    assert told == {
+        "/server/port": f"{PREFIX}server__port: /server/port: given twice: {PREFIX}SERVER__PORT is the same setting"
+    }
+
+
+def test_texts_are_taken_as_they_are(home, tmp_path):
+    """A password that looks like YAML reaches the database unchanged."""
+    url = "postgresql://u:{p#w: *x@db.example.com/name"
+    environ = {
+        **home,
+        f"{PREFIX}DATABASE__URL": url,
+        f"{PREFIX}DATA_DIR": "/srv/[data]: #1",
+        f"{PREFIX}NETWORK__STREAM__CHANNEL": "123",
+    }
+    settings = load(environ=environ).settings
+    assert settings.database == url
+    assert settings.data_dir == "/srv/[data]: #1"
+    assert settings.stream == {"channel": "123"}
+
+
+def test_everything_else_is_yaml_on_one_line(home, tmp_path):
+    """Numbers, switches, lists and objects."""
+    environ = {
+        **home,
+        f"{PREFIX}EXTRA_MODULE_DIRS": f"[{tmp_path}]",
+        f"{PREFIX}SANDBOX__ISOLATION": '{"module:reports": process}',
+        f"{PREFIX}SANDBOX__CALL_TIMEOUT": "1.5",
+        f"{PREFIX}CONSOLE__ENABLED": "false",
+    }
+    settings = load(environ=environ).settings
+    assert settings.extra_module_dirs == (str(tmp_path),)
+    assert settings.isolation == {"module:reports": "process"}
+    assert settings.call_timeout == 1.5
+    assert settings.console.enabled is False
+
+
+def test_a_variable_for_a_section_replaces_it_and_single_keys_come_over_that(config, home):
+    """Whatever order they stand in."""
+    path = config("server: {host: 127.0.0.2, port: 1}\nnetwork: {endpoints: {a: https://a.example.com}}")
+    environ = {
+        **home,
+        f"{PREFIX}SERVER__PORT": "3",
+        f"{PREFIX}SERVER": "{port: 2}",
+        f"{PREFIX}NETWORK__ENDPOINTS__B": "https://b.example.com",
+    }
+    settings = load(path, environ=environ).settings
+    assert (settings.server.host, settings.server.port) == ("127.0.0.1", 3)
+    assert settings.endpoints == {"a": "https://a.example.com", "b": "https://b.example.com"}
+
+
+@pytest.mark.parametrize(
+    ("name", "pointer", "close"),
+    [
+        ("SANDBOX__OS__ENABELD", "/sandbox/os/enabeld", "enabled"),
+        ("SNADBOX__OS__ENABLED", "/snadbox", "sandbox"),
+        ("STATEDIR", "/statedir", "state_dir"),
+        ("SANDBOX__LIMITS__MEMORY", "/sandbox/limits/memory", "address_space_mb"),
+        ("SERVER__TRUSTED_PROXY", "/server/trusted_proxy", "trusted_proxies"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_nearest(refused, name, pointer, close):
+    """With the variable that it stands in."""
+    told = refused(**{PREFIX + name: "1"})
+    assert set(told) == {pointer}
+    assert told[pointer].startswith(f"{PREFIX}{name}: {pointer}: unknown ")
+    assert f"did you mean {close!r}" in told[pointer]
+
+
+@pytest.mark.parametrize("name", ["DEMOCRAI_CONFIG_SANDBOX__OS__ENABLED", "DEMOCRAI_CONFIG", "DEMOCRAI_CONFIGFILE"])
+def test_a_name_that_was_meant_as_a_setting_is_refused(refused, name):
+    """A control that is off because of a missing underscore would go unnoticed."""
+    told = refused(**{name: "true"})
+    assert "settings begin with DEMOCRAI_CONFIG__" in told[""]
+
+
+def test_the_suggestion_for_a_variable_is_a_variable(refused):
+    """Ready to be pasted in."""
+    told = refused(DEMOCRAI_CONFIG_SANDBOX__OS__ENABLED="true")
+    assert "did you mean 'DEMOCRAI_CONFIG__SANDBOX__OS__ENABLED'?" in told[""]
+
+
+@pytest.mark.parametrize("name", ["", "__SERVER", "SERVER____PORT", "SERVER__"])
+def test_a_name_with_an_empty_step_is_refused(refused, name):
+    """It names nothing."""
+    assert "two underscores between" in refused(**{PREFIX + name: "1"})[""]
+
+
+@pytest.mark.parametrize("name", ["SERVER__PORT", "STATE_DIR", "SANDBOX__OS", "SERVER__PUBLIC_URL"])
+def test_an_empty_variable_is_refused(refused, name):
+    """It would take a whole section away, or mean nothing at all."""
+    (message,) = refused(**{PREFIX + name: ""}).values()
+    assert message.endswith("the variable is empty: give it a value, or unset it")
+
+
+@pytest.mark.parametrize("value", ["null", "~", "# off", "  "])
+def test_a_variable_that_holds_nothing_is_refused(refused, value):
+    """The same, written out."""
+    assert "got nothing" in refused(**{f"{PREFIX}SANDBOX__OS": value})["/sandbox/os"]
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "pointer"),
+    [
+        ("{}", "STATE_DIR__NAME", "/state_dir"),
+        ("{}", "EXTRA_MODULE_DIRS__0", "/extra_module_dirs"),
+        ("sandbox: 5", "SANDBOX__OS__ENABLED", "/sandbox"),
+        ("sandbox: {os: [1]}", "SANDBOX__OS__ENABLED", "/sandbox/os"),
+    ],
+)
+def test_a_variable_below_something_that_is_no_object_is_refused(config, refused, text, name, pointer):
+    """Nothing is put in the place of what the file says."""
+    told = refused(config(text), **{PREFIX + name: "1"})
+    assert told[pointer].startswith(f"{PREFIX}{name}: {pointer}: no object")
+
+
+def test_a_section_without_keys_takes_variables(config, home):
+    """``sandbox:`` with everything below it commented out is an object like any other."""
+    environ = {**home, f"{PREFIX}SANDBOX__CALL_TIMEOUT": "5"}
+    assert load(config("sandbox:\n  # call_timeout: 3\n"), environ=environ).settings.call_timeout == 5
+
+
+@pytest.mark.parametrize("value", ["{a: ", "[1", "&x 1", "*x", "!!int 5", "a: 1\na: 2", "\x07", "\udcff"])
+def test_a_value_that_is_no_plain_yaml_is_refused(refused, value):
+    """With the variable that it stands in."""
+    (message,) = refused(**{f"{PREFIX}SANDBOX__MANAGERS": value}).values()
+    assert message.startswith(f"{PREFIX}SANDBOX__MANAGERS: /sandbox/managers")
+
+
+@pytest.mark.parametrize("value", ["yes", "on", "1", "True", "TRUE"])
+def test_a_switch_is_true_or_false(refused, value):
+    """As in the file."""
+    told = refused(**{f"{PREFIX}SANDBOX__OS__ENABLED": value})
+    assert "expected true or false" in told["/sandbox/os/enabled"]
+
+
+@pytest.mark.parametrize("name", [name for name, form in KEYS.items() if form.name in ("PATH", "DATABASE")])
+def test_paths_have_to_be_absolute(refused, name):
+    """There is no folder that they could begin at."""
+    environ = {variable_for(name): "sqlite:///relative.db" if name == "/database/url" else "relative"}
+    if name == "/network/stream/folder":
+        environ[f"{PREFIX}NETWORK__STREAM__TYPE"] = "ipc"
+    told = refused(**environ)
+    assert "expected an absolute path" in told[name]
+
+
+def test_other_variables_are_not_read(home):
+    """They say who acts in a child process, and hold whatever their writer chose."""
+    environ = {
+        **home,
+        "DEMOCRAI_ACCESS": "[",
+        "DEMOCRAI_USER_ID": "uma",
+        "DEMOCRAI_SERVER__PORT": "1",
+        "democrai_config__x": "1",
+    }
+    assert load(environ=environ).settings == load(environ=home).settings

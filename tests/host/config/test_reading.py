@@ -1,0 +1,508 @@
+"""Sections and keys: what each takes, and what is refused with its place."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import date
+
+import pytest
+
+from democrai_sandbox.errors import ConfigInvalid
+from democrai_sandbox.host.config import load
+from democrai_sandbox.host.config.keys import KEYS, OPEN, Form
+from democrai_sandbox.host.settings import ConsoleSettings, HostSettings, ServerSettings
+from democrai_sandbox.kernel import LandlockSettings, OsSettings, SeccompSettings
+from democrai_sandbox.manifests import Limits
+from democrai_sandbox.policy import Subject
+
+
+def nested(pointer, value):
+    """An object that has only this value, at the pointer."""
+    for step in reversed(pointer.split("/")[1:]):
+        value = {step: value}
+    return value
+
+
+def test_without_anything_every_key_has_its_default(home):
+    """State in the folder of the user, loopback, SQLite, no control of the kernel."""
+    state = f"{home['HOME']}/.local/state/democrai-sandbox"
+    settings = load(environ=home).settings
+    assert settings == HostSettings(
+        state_dir=state, data_dir=f"{state}/data", database=f"sqlite:///{state}/sandbox.db", key_file=f"{state}/keys"
+    )
+
+
+def test_all_keys_are_read(tmp_path, home):
+    """Each ends up in the setting of its name."""
+    for name in ("modules", "engines", "extractors", "more"):
+        (tmp_path / name).mkdir()
+    base = str(tmp_path)
+    settings = load(
+        {
+            "state_dir": tmp_path / "state",
+            "data_dir": f"{base}/data/",
+            "modules_path": f"{base}/modules",
+            "engines_path": f"{base}/engines",
+            "extractors_path": f"{base}/extractors",
+            "extra_module_dirs": [f"{base}/more"],
+            "extra_engine_dirs": (f"{base}/more",),
+            "extra_extractor_dirs": [],
+            "database": {"url": "postgresql://ann:pw@db/name", "key_file": f"{base}/keys"},
+            "network": {
+                "stream": {"type": "redis", "url": "redis://:pw@cache:6379/0", "channel": "c", "longest": 600},
+                "endpoints": {"mail": "smtps://mail.example.com:465", "api": "https://u:pw@api.example.com/v1"},
+            },
+            "sandbox": {
+                "os": {"enabled": True, "landlock": {"extra_read_paths": ["/opt/x"]}, "seccomp": {"enabled": True}},
+                "isolation": {"module:reports": "process", "tool:a.b": "in_process"},
+                "limits": {"cpu_seconds": 10},
+                "call_timeout": 5,
+                "load_timeout": 0.5,
+                "managers": ["module:gate"],
+                "pending_days": 7,
+                "poll_seconds": 0.25,
+            },
+            "server": {
+                "host": "::",
+                "port": 0,
+                "public_url": "https://Sandbox.Example.com:443",
+                "trusted_proxies": ["10.0.0.1", "::1"],
+            },
+            "console": {
+                "enabled": False,
+                "idle_minutes": 5,
+                "session_hours": 6,
+                "reauth_minutes": 7,
+                "unused_days": 8,
+            },
+        },
+        environ={},
+    ).settings
+    assert settings == HostSettings(
+        state_dir=f"{base}/state",
+        data_dir=f"{base}/data",
+        database="postgresql://ann:pw@db/name",
+        key_file=f"{base}/keys",
+        modules_path=f"{base}/modules",
+        engines_path=f"{base}/engines",
+        extractors_path=f"{base}/extractors",
+        extra_module_dirs=(f"{base}/more",),
+        extra_engine_dirs=(f"{base}/more",),
+        stream_type="redis",
+        stream={"url": "redis://:pw@cache:6379/0", "channel": "c", "longest": 600},
+        endpoints={"mail": "smtps://mail.example.com:465", "api": "https://u:pw@api.example.com/v1"},
+        isolation={"module:reports": "process", "tool:a.b": "in_process"},
+        limits=Limits(cpu_seconds=10),
+        call_timeout=5.0,
+        load_timeout=0.5,
+        managers=(Subject("module", "gate"),),
+        pending_days=7,
+        poll_seconds=0.25,
+        os=OsSettings(
+            enabled=True,
+            landlock=LandlockSettings(extra_read_paths=("/opt/x",)),
+            seccomp=SeccompSettings(enabled=True),
+        ),
+        server=ServerSettings(
+            host="::", port=0, public_url="https://sandbox.example.com", trusted_proxies=("10.0.0.1", "::1")
+        ),
+        console=ConsoleSettings(enabled=False, idle_minutes=5, session_hours=6, reauth_minutes=7, unused_days=8),
+    )
+
+
+def test_the_table_of_keys_has_all_that_the_settings_have():
+    """Where it forgot one, relative paths, variables and origins of that key would be wrong."""
+    renamed = {"database": "/database/url", "key_file": "/database/key_file", "stream_type": "/network/stream/type"}
+    inner = {"server": ServerSettings, "console": ConsoleSettings}
+    own = {"config_file", "stream", "endpoints", "isolation", "limits", "os", *inner}
+    expected = {f"/sandbox/limits/{item.name}" for item in fields(Limits)}
+    expected |= {f"/{section}/{item.name}" for section, kind in inner.items() for item in fields(kind)}
+    expected |= {f"/sandbox/os/{item.name}" for item in fields(OsSettings) if item.name not in ("seccomp", "landlock")}
+    expected |= {f"/sandbox/os/landlock/{item.name}" for item in fields(LandlockSettings)} | {
+        "/sandbox/os/seccomp/enabled"
+    }
+    expected |= {f"/network/stream/{name}" for name in ("type", "channel", "folder", "url", "longest")}
+    for item in fields(HostSettings):
+        if item.name not in own:
+            places = {f"/{item.name}", f"/sandbox/{item.name}", renamed.get(item.name)} & set(KEYS)
+            assert len(places) == 1, item.name
+            expected |= places
+    assert set(KEYS) == expected
+    assert set(OPEN) == {"/network/endpoints", "/sandbox/isolation"}
+
+
+@pytest.mark.parametrize("pointer", KEYS)
+@pytest.mark.parametrize("value", [None, [[]], {"a": 1}, -1, "\0"], ids=str)
+def test_a_value_of_the_wrong_type_is_refused_at_its_place(refused, pointer, value):
+    """Nothing, a list in a list, an object, a negative number and a text that is nothing are values of no key."""
+    told = refused(nested(pointer, value))
+    assert len(told) == 1
+    ((place, message),) = told.items()
+    assert place == pointer or place.startswith(f"{pointer}/")
+    assert message.startswith(f"argument: {place}: ")
+    assert "unknown key" not in message
+
+
+@pytest.mark.parametrize("pointer", [key for key, form in KEYS.items() if form is Form.VALUE])
+def test_a_number_in_quotes_is_a_text(refused, pointer):
+    """And refused where none belongs."""
+    assert any(place.startswith(pointer) for place in refused(nested(pointer, "5")))
+
+
+@pytest.mark.parametrize("name", ["database", "network", "sandbox", "server", "console"])
+def test_a_section_is_an_object(refused, home, name):
+    """One without anything in it is the same as none."""
+    assert load({name: None}, environ=home).settings == load(environ=home).settings
+    for wrong in ([], "text", 5, True):
+        assert "expected an object" in refused({name: wrong})[f"/{name}"]
+
+
+@pytest.mark.parametrize(
+    ("given", "pointer", "close"),
+    [
+        ({"module_path": "/x"}, "/module_path", "modules_path"),
+        ({"database": {"uri": "x"}}, "/database/uri", "url"),
+        ({"network": {"streams": {}}}, "/network/streams", "stream"),
+        ({"network": {"stream": {"chanel": "x"}}}, "/network/stream/chanel", "channel"),
+        ({"sandbox": {"timeout": 1}}, "/sandbox/timeout", "load_timeout"),
+        ({"sandbox": {"os": {"landlok": {}}}}, "/sandbox/os/landlok", "landlock"),
+        ({"sandbox": {"limits": {"cpu": 1}}}, "/sandbox/limits/cpu", "cpu_seconds"),
+        ({"server": {"prot": 1}}, "/server/prot", "port"),
+        ({"console": {"idle_minute": 1}}, "/console/idle_minute", "idle_minutes"),
+        ({"zzz": 1}, "/zzz", None),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest_name(given, pointer, close):
+    """Only ever as a hint: nothing is taken for what it resembles."""
+    with pytest.raises(ConfigInvalid) as error:
+        load(given, environ={"HOME": "/home/ann"})
+    (problem,) = error.value.problems
+    assert (problem.pointer, problem.suggestion) == (pointer, close)
+
+
+def test_everything_that_is_wrong_is_told_at_once(refused):
+    """Not one thing after the other."""
+    told = refused(
+        {"server": {"port": 99999, "host": 5}, "console": {"enabled": 1}, "sandbox": {"os": {"x": 1}}, "y": 1}
+    )
+    assert set(told) == {"/server/port", "/server/host", "/console/enabled", "/sandbox/os/x", "/y"}
+
+
+# ---- places ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["modules_path", "engines_path", "extractors_path"])
+def test_a_folder_of_extensions_has_to_be_there(refused, tmp_path, name):
+    """A misspelt one would be a host without extensions, and nobody would know why."""
+    (tmp_path / "file").touch()
+    assert "there is no folder" in refused({name: tmp_path / "none"})[f"/{name}"]
+    assert "Not a directory" in refused({name: tmp_path / "file"})[f"/{name}"]
+    assert "too long" in refused({name: "/" + "x" * 300})[f"/{name}"]
+
+
+def test_further_folders_are_checked_one_by_one(refused, tmp_path):
+    """Each wrong one at its own place."""
+    told = refused({"extra_engine_dirs": [str(tmp_path), "/no/such", "relative", 5]})
+    assert set(told) == {f"/extra_engine_dirs/{index}" for index in (1, 2, 3)}
+
+
+@pytest.mark.parametrize("path", ["~/state", "~", "~ann/x", "$HOME/state", "${HOME}"])
+def test_nothing_is_put_in_the_place_of_a_tilde_or_a_variable(refused, config, path):
+    """Not in a file, and not in an argument: it would be somebody's home, or a folder of that name."""
+    assert "nothing is put in the place of" in refused({"state_dir": path})["/state_dir"]
+    assert "nothing is put in the place of" in refused(config(f'state_dir: "{path}"'))["/state_dir"]
+
+
+@pytest.mark.parametrize(
+    ("environ", "state"),
+    [
+        ({"XDG_STATE_HOME": "/xdg/", "HOME": "/home/ann"}, "/xdg/democrai-sandbox"),
+        ({"XDG_STATE_HOME": "relative", "HOME": "/home/ann"}, "/home/ann/.local/state/democrai-sandbox"),
+        ({"XDG_STATE_HOME": "", "HOME": "/home/ann"}, "/home/ann/.local/state/democrai-sandbox"),
+    ],
+)
+def test_state_is_kept_where_the_system_says(environ, state):
+    """A folder for state that is not absolute does not count."""
+    assert load(environ=environ).settings.state_dir == state
+
+
+@pytest.mark.parametrize("environ", [{}, {"HOME": ""}, {"HOME": "home"}])
+def test_without_a_home_the_state_folder_has_to_be_named(environ):
+    """It is not put just anywhere."""
+    with pytest.raises(ConfigInvalid) as error:
+        load(environ=environ)
+    (problem,) = error.value.problems
+    assert str(problem) == "default: /state_dir: expected an absolute path: without HOME there is no default"
+    assert load({"state_dir": "/srv/state"}, environ=environ)
+
+
+@pytest.mark.parametrize("name", ["a?b", "a?mode=ro"])
+def test_a_state_folder_that_no_url_can_hold_is_told(refused, name):
+    """Unless the database is somewhere else."""
+    state = {"state_dir": f"/srv/{name}"}
+    assert "cannot stand in the URL of a database" in refused(state)["/state_dir"]
+    assert load({**state, "database": {"url": "postgresql://db/x"}}, environ={})
+
+
+# ---- database --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("mysql://u:hunter22@h/x", "not supported"),
+        ("hunter22", "expected the URL of a database"),
+        ("sqlite://", "needs a file"),
+        ("sqlite:///:memory:", "needs a file"),
+        ("sqlite:///file:x?mode=ro", "takes no options"),
+        ("sqlite:///relative.db", "expected an absolute path"),
+        ("sqlite:////no/such/folder/x.db", "there is no folder '/no/such/folder'"),
+        ("postgresql://u:hunter22@h:port/x", "expected the URL of a database"),
+        (["postgresql://u:hunter22@h/x"], "as a text"),
+        ("", "expected the URL of a database"),
+    ],
+)
+def test_a_database_that_cannot_be_used_is_refused(refused, url, told):
+    """Its URL is not repeated."""
+    message = refused({"database": {"url": url}})["/database/url"]
+    assert told in message
+    assert "hunter22" not in message
+
+
+def test_database_and_keys_may_lie_in_the_state_folder_before_it_is_made(tmp_path):
+    """The host makes that folder, and no other."""
+    state = tmp_path / "state"
+    database = {"url": f"sqlite:///{state}/my.db", "key_file": f"{state}/my.keys"}
+    settings = load({"state_dir": state, "database": database}, environ={}).settings
+    assert (settings.database, settings.key_file) == (database["url"], database["key_file"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_keys_elsewhere_need_their_folder(refused):
+    """It is not made."""
+    assert "there is no folder '/no/such'" in refused({"database": {"key_file": "/no/such/keys"}})["/database/key_file"]
+
+
+# ---- network ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stream", "places"),
+    [
+        ({"type": "redi", "url": "redis://h"}, {"type"}),
+        ({"type": None}, {"type"}),
+        ({"type": ["redis"]}, {"type"}),
+        ({"type": "redis"}, {"url"}),
+        ({"url": "redis://h"}, {"url"}),
+        ({"type": "redis", "url": "http://:hunter22@h", "longest": 5}, {"url", "longest"}),
+        ({"type": "ipc"}, {"folder"}),
+        ({"type": "ipc", "folder": "relative"}, {"folder"}),
+        ({"type": "ipc", "folder": "/srv/x", "channel": "a/b"}, {"channel"}),
+        ({"type": "redis://:hunter22@h"}, {"type"}),
+        ({"channel": "redis://:hunter22@h"}, {"channel"}),
+    ],
+)
+def test_an_event_stream_that_cannot_be_opened_is_refused(refused, stream, places):
+    """By the checks of the streams themselves, at the keys of this section; passwords are not repeated."""
+    told = refused({"network": {"stream": stream}})
+    assert set(told) == {f"/network/stream/{place}" for place in places}
+    assert "hunter22" not in "".join(told.values())
+
+
+def test_reading_makes_no_folder_for_events(tmp_path, home):
+    """That is for whoever opens the stream."""
+    folder = tmp_path / "events"
+    settings = load({"network": {"stream": {"type": "ipc", "folder": folder}}}, environ=home).settings
+    assert settings.stream == {"folder": str(folder)}
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "api.example.com",
+        "https://",
+        "sqlite:////srv/x.db",
+        "https://h:99999",
+        "https://*.example.com",
+        "foo://h",
+        "",
+        5,
+        None,
+        "https://u:hunter22@h:port",
+        "https://u:hunter22",
+    ],
+)
+def test_an_endpoint_is_a_url_with_a_place(refused, url):
+    """Everything that the allowlist could not let through is refused here."""
+    told = refused({"network": {"endpoints": {"api": url}}})
+    assert set(told) == {"/network/endpoints/api"}
+    if "@" in str(url):
+        assert "hunter22" not in told["/network/endpoints/api"]
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "x" * 65, "\n"])
+def test_an_endpoint_has_a_plain_name(refused, name):
+    """It is shown as the reason of a rule."""
+    (message,) = refused({"network": {"endpoints": {name: "https://h"}}}).values()
+    assert "an endpoint is named" in message
+
+
+# ---- sandbox ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("isolation", "told"),
+    [
+        ({"reports": "process"}, "expected a subject as 'kind:name'"),
+        ({"modul:reports": "process"}, "did you mean 'module'"),
+        ({"module:": "process"}, "the name of a subject is empty"),
+        ({"engine:x": "process"}, "an engine has a process of its own anyway"),
+        ({"module:x": "proces"}, "did you mean 'process'"),
+        ({"module:x": True}, "expected one of in_process, process, got true"),
+        ({"module:a/b~c": "none"}, "expected one of"),
+    ],
+)
+def test_isolation_is_of_modules_and_tools(refused, isolation, told):
+    """By the checks of the runtime; a name with a slash is escaped in its place."""
+    ((place, message),) = refused({"sandbox": {"isolation": isolation}}).items()
+    (name,) = isolation
+    assert place == "/sandbox/isolation/" + name.replace("~", "~0").replace("/", "~1")
+    assert told in message
+
+
+@pytest.mark.parametrize("manager", ["gate", "tool:a.b", "modul:x", "module:", 5, None, "redis://:hunter22@h"])
+def test_a_manager_is_a_module(refused, manager):
+    """Told with its number in the list."""
+    told = refused({"sandbox": {"managers": ["module:fine", manager]}})
+    assert set(told) == {"/sandbox/managers/1"}
+    assert "hunter22" not in told["/sandbox/managers/1"]
+
+
+@pytest.mark.parametrize("name", ["call_timeout", "load_timeout", "poll_seconds"])
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), 1e9, "1:30", True])
+def test_a_time_is_a_positive_number_of_seconds(refused, name, value):
+    """And not so large that nothing would ever end."""
+    assert "expected seconds from" in refused({"sandbox": {name: value}})[f"/sandbox/{name}"]
+
+
+def test_the_problems_of_the_kernel_section_have_their_places(refused):
+    """They are found by that layer's own reading."""
+    told = refused({"sandbox": {"os": {"enabled": "yes", "landlock": {"extra_read_paths": ["/a", "b"]}}}})
+    assert set(told) == {"/sandbox/os/enabled", "/sandbox/os/landlock/extra_read_paths/1"}
+
+
+# ---- server ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_loopback_needs_nothing_further(home, host):
+    """Nobody else hears a password there."""
+    assert load({"server": {"host": host}}, environ=home).settings.server.host == host
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "2001:db8::1"])
+@pytest.mark.parametrize("url", [None, "http://localhost:8420"])
+def test_an_address_that_others_reach_needs_https(refused, home, host, url):
+    """Told at the address, with what would do."""
+    server = {"host": host} if url is None else {"host": host, "public_url": url}
+    message = refused({"server": server})["/server/host"]
+    assert "server.public_url" in message
+    assert load({"server": {**server, "public_url": "https://s.example.com"}}, environ=home)
+
+
+@pytest.mark.parametrize(
+    "host", ["example.com", "127.1", "", "0", "0x7f000001", "[::1]", "127.0.0.1:8420", "*", "LOCALHOST"]
+)
+def test_a_host_is_an_address(refused, host):
+    """A name might be looked up to anything."""
+    assert "expected an address" in refused({"server": {"host": host}})["/server/host"]
+
+
+@pytest.mark.parametrize("port", [-1, 65536, 80.0, True, "80", "22:22"])
+def test_a_port_is_a_number_within_its_range(refused, port):
+    """From 0, which takes a free one, to 65535."""
+    assert "from 0 to 65535" in refused({"server": {"port": port}})["/server/port"]
+
+
+@pytest.mark.parametrize(
+    ("url", "suggestion"),
+    [
+        ("https://s.example.com/", "https://s.example.com"),
+        ("https://s.example.com/console", "https://s.example.com"),
+        ("https://S.example.com:8443?x=1", "https://s.example.com:8443"),
+        ("https://s.example.com#x", "https://s.example.com"),
+        ("http://s.example.com", "https://s.example.com"),
+        ("HTTP://s.example.com:80", "https://s.example.com:80"),
+        ("https://u:hunter22@s.example.com", None),
+        ("https://s.example.com\\@x.example.com", None),
+        ("ftp://s.example.com", None),
+        ("s.example.com", None),
+        ("https://", None),
+        ("https://a b", None),
+        ("https://h:99999", None),
+        ("", None),
+        (" https://s.example.com", None),
+    ],
+)
+def test_a_public_url_is_a_scheme_and_a_host(home, url, suggestion):
+    """With what is left of it as the suggestion, and never with a password."""
+    with pytest.raises(ConfigInvalid) as error:
+        load({"server": {"public_url": url}}, environ=home)
+    (problem,) = error.value.problems
+    assert (problem.pointer, problem.suggestion) == ("/server/public_url", suggestion)
+    assert "hunter22" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "normal"),
+    [
+        ("https://s.example.com", "https://s.example.com"),
+        ("HTTPS://S.Example.com:443", "https://s.example.com"),
+        ("https://bücher.example", "https://xn--bcher-kva.example"),
+        ("http://localhost:8420", "http://localhost:8420"),
+        ("http://127.0.0.1:80", "http://127.0.0.1"),
+        ("http://[::1]:8420", "http://[::1]:8420"),
+    ],
+)
+def test_a_public_url_is_kept_as_browsers_write_it(home, url, normal):
+    """So that it can be compared with an Origin header."""
+    assert load({"server": {"public_url": url}}, environ=home).settings.server.public_url == normal
+
+
+@pytest.mark.parametrize("proxies", ["*", "10.0.0.1", ["*"], ["10.0.0.0/8"], ["proxy"], [5]])
+def test_trusted_proxies_are_addresses(refused, proxies):
+    """Everybody could say who they are, otherwise."""
+    (place,) = refused({"server": {"trusted_proxies": proxies}})
+    assert place.startswith("/server/trusted_proxies")
+
+
+# ---- objects of an application ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [date(2026, 11, 15), {1, 2}, object(), b"x", 10**400, 1j])
+def test_an_argument_holds_plain_values(refused, value):
+    """Told once, as what it is."""
+    (message,) = refused({"server": {"port": value}}).values()
+    assert "expected a plain value" in message
+
+
+def test_an_argument_is_copied(home):
+    """What the application does to it later changes nothing."""
+    given = {"network": {"endpoints": {"a": "https://a.example.com"}}}
+    settings = load(given, environ=home).settings
+    given["network"]["endpoints"]["b"] = "nonsense"
+    assert settings.endpoints == {"a": "https://a.example.com"}
+
+
+def test_an_object_that_holds_itself_is_refused(refused):
+    """Instead of being followed forever."""
+    given = {}
+    given["server"] = given["console"] = given
+    assert any("nested deeper" in message for message in refused(given).values())
+
+
+@pytest.mark.parametrize("key", [1, None, "x" * 300, ("a",)])
+def test_keys_of_an_argument_are_texts(refused, key):
+    """Of a length that somebody reads."""
+    assert "a key is a text" in refused({"server": {key: 1}})["/server"]

@@ -1,0 +1,401 @@
+"""Explanations: each layer says what it would, the verdict follows from them, and nothing is changed by asking."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import pytest
+
+from democrai_sandbox.access.administration import Administration
+from democrai_sandbox.access.identity import SUPER, Caller
+from democrai_sandbox.access.service import AccessService
+from democrai_sandbox.host.explaining import Answer, Question, Verdict, explain
+from democrai_sandbox.host.settings import HostSettings
+from democrai_sandbox.kernel.application import ApplicationPlaces, Kernel
+from democrai_sandbox.kernel.egress.allowlist import AllowlistBuilder
+from democrai_sandbox.kernel.egress.interface import SourceEntry
+from democrai_sandbox.kernel.landlock.application import ApplicationPaths
+from democrai_sandbox.kernel.settings import OsSettings
+from democrai_sandbox.policy import Subject
+from democrai_sandbox.runtime.ai.running import AiRuntime
+from democrai_sandbox.runtime.extensions import discover
+from democrai_sandbox.runtime.settings import RuntimeSettings
+from democrai_sandbox.runtime.store import RuntimeStore
+from tests.access.conftest import Desk
+
+URL = "https://api.example.com/v1/reports"
+MANIFESTS = {
+    "modules/reports": {
+        "name": "reports",
+        "access": [
+            {"resource_type": "network", "operation": "receive", "target": URL},
+            {"resource_type": "network", "operation": "connect", "target": "db.example.com:5432"},
+            {"resource_type": "filesystem", "operation": ["read", "modify"], "target": "/srv/reports"},
+            {"resource_type": "system_dependency", "operation": "execute", "target": "ffmpeg"},
+        ],
+    },
+    "engines/voice": {
+        "name": "voice",
+        "runtime": {
+            "access": [{"resource_type": "network", "operation": "receive", "target": "https://models.example.com"}],
+            "allowed_config_urls": ["endpoint"],
+        },
+        "install": {
+            "access": [{"resource_type": "network", "operation": "receive", "target": "https://install.example.com"}]
+        },
+    },
+    "extractors/scan": {
+        "name": "scan",
+        "runtime": {"access": [{"resource_type": "filesystem", "operation": "read", "target": "/srv/scans"}]},
+    },
+    "modules/broken": {"name": "broken", "surprise": 1},
+}
+
+
+class House:
+    """The parts of a sandbox that explanations read, without a runtime: one of those settles the guard for good."""
+
+    def __init__(self, base):
+        for place, manifest in MANIFESTS.items():
+            folder = base / place
+            folder.mkdir(parents=True)
+            (folder / "manifest.json").write_text(json.dumps(manifest))
+            (folder / f"{place.split('s/')[0]}.py").write_text("")
+        for name in ("state", "data"):
+            (base / name).mkdir()
+        self.base = base
+        self.desk = Desk(f"sqlite:///{base}/state/access.db")
+        settings = RuntimeSettings(
+            data_dir=f"{base}/data",
+            modules_path=f"{base}/modules",
+            engines_path=f"{base}/engines",
+            extractors_path=f"{base}/extractors",
+        )
+        self.settings = HostSettings(
+            state_dir=f"{base}/state",
+            data_dir=f"{base}/data",
+            database="sqlite:////nowhere/x.db",
+            key_file=f"{base}/keys",
+        )
+        self.ai = AiRuntime()
+        self.runtime = SimpleNamespace(
+            settings=settings,
+            registry=discover(settings),
+            store=RuntimeStore(self.desk.store.database),
+            ai=self.ai,
+            confinement=SimpleNamespace(protected=()),
+        )
+        self.access = SimpleNamespace(store=self.desk.store, node=self.desk.node)
+        self.kernel = Kernel(OsSettings(), ApplicationPlaces(f"{base}/data", f"{base}/state"))
+
+    def explain(self, target, operation="receive", kind="network", subject="module:reports", **more):
+        return explain(self, Question(Subject.parse(subject), kind, operation, target, **more))
+
+    def read(self, target, operation="read", **more):
+        return self.explain(target, operation, "filesystem", **more)
+
+
+@pytest.fixture
+def house(tmp_path):
+    found = House(tmp_path)
+    yield found
+    found.desk.close()
+
+
+def layer(explanation, name):
+    return next(found for found in explanation.layers if found.layer == name)
+
+
+def deciding(explanation):
+    return [found.layer for found in explanation.layers if found.decides]
+
+
+def decide(house, act, target, operation="receive", kind="network", subject="module:reports", **more):
+    """Have somebody ask, and an administrator decide."""
+    asked = house.desk.check(target, operation=operation, kind=kind, subject=Subject.parse(subject), **more)
+    return house.desk.decide(act, asked.request_id).decision
+
+
+class TestTarget:
+    """The first layer: how what was typed is read."""
+
+    def test_what_cannot_be_a_target_is_refused(self, house):
+        """With the reason, and no other layer is asked."""
+        for target, why in [
+            ("https://user@api.example.com/", "user information"),
+            ("", "network_target_missing"),
+            ("*.example.com", "one"),
+            ("x" * 9000, "longer"),
+        ]:
+            found = house.explain(target)
+            assert found.verdict is Verdict.REFUSED
+            assert [one.layer for one in found.layers] == ["target"]
+            assert found.access is None
+            assert why in found.words
+        assert house.explain("https://a.example/", operation="red").verdict is Verdict.REFUSED
+        assert house.read("not/absolute").verdict is Verdict.REFUSED
+
+    def test_what_was_read_is_told(self, house, tmp_path):
+        """A query goes, a host is folded, a link is followed."""
+        found = house.explain("HTTPS://API.Example.com/v1/reports/7?key=1")
+        assert found.access.target == f"{URL}/7"
+        assert f"is read as {URL}/7" in layer(found, "target").text
+        (tmp_path / "link").symlink_to("/srv/reports")
+        assert house.read(f"{tmp_path}/link/x").access.target == "/srv/reports/x"
+
+
+class TestDeclared:
+    """The second layer: the manifest, and what the runtime gives."""
+
+    def test_a_rule_that_covers_it_allows(self, house):
+        """It is told in words, and the verdict is its."""
+        found = house.explain(f"{URL}/7")
+        assert found.verdict is Verdict.ALLOWED
+        assert found.rule.normalized_target == URL
+        assert deciding(found) == ["declared"]
+        assert f"module reports may receive from {URL} and everything below it" in layer(found, "declared").text
+        assert (found.hint, found.entry, found.nearest) == ("", None, None)
+        assert found.words == f"Module reports may receive from {URL}/7 and everything below it."
+        assert found.file == f"{house.base}/modules/reports/manifest.json"
+
+    @pytest.mark.parametrize(
+        ("target", "operation", "why"),
+        [
+            ("http://api.example.com/v1/reports", "receive", "the scheme is https, not http; the port is 443, not 80"),
+            ("https://api.example.com:8443/v1/reports", "receive", "the port is 443, not 8443"),
+            ("https://api.example.com/v1/other", "receive", "the path does not lie below /v1/reports"),
+            ("https://api.example.com/v1/reportsx", "receive", "the path does not lie below /v1/reports"),
+            (f"{URL}/7", "send", "it is for receive, not for send"),
+            ("api.example.com:443", "connect", "it allows requests to URLs, not connections of one's own"),
+            ("db.example.com:5433", "connect", "the port is 5432, not 5433"),
+            ("https://api.exampel.com/v1/reports", "receive", "it is for the host api.example.com"),
+        ],
+    )
+    def test_the_nearest_rule_says_what_it_lacks(self, house, target, operation, why):
+        """Scheme, port, path, operation, or a socket where only requests are declared."""
+        found = house.explain(target, operation)
+        assert found.verdict is Verdict.NEEDS_APPROVAL
+        assert why in found.nearest.why
+        assert found.nearest.why in layer(found, "declared").text
+
+    def test_nearest_paths_and_programs(self, house):
+        """An operation that is missing, a folder beside, a name that was misspelled; nothing for what is far."""
+        assert house.read("/srv/reports/x", "delete").nearest.why == "it is for read, not for delete"
+        assert "does not lie below /srv/reports" in house.read("/srv/reports2/x").nearest.why or True
+        assert house.read("/elsewhere/x").nearest is None
+        found = house.explain("ffmpg", "execute", "system_dependency")
+        assert found.nearest.why == "it is for ffmpeg"
+        assert house.explain("ffmpeg", "execute", "system_dependency").verdict is Verdict.ALLOWED
+        assert house.explain("https://far.test/").nearest is None
+
+    def test_the_hint_is_that_of_the_denial(self, house):
+        """The entry, the file that it belongs in, and the call that asks for approval."""
+        found = house.explain("https://new.example.com/x", "send")
+        entry = {"resource_type": "network", "operation": "send", "target": "https://new.example.com/x"}
+        assert found.entry == entry
+        assert json.dumps(entry) in found.hint
+        assert "manifest.json of module reports" in found.hint
+        assert "sdk.access.check_external_access" in found.hint
+        assert "system_dependency" in house.explain("git", "execute", "system_dependency").hint
+        assert '"filesystem"' in house.read("/elsewhere/x").hint
+
+    def test_places_of_its_own(self, house):
+        """Its folder to read, its data to write; those of others are kept from it, whatever anybody declares."""
+        own = f"{house.base}/modules/reports/module.py"
+        assert house.read(own).verdict is Verdict.ALLOWED
+        assert house.read(f"{house.base}/data/modules/reports/x", "create").verdict is Verdict.ALLOWED
+        for path in (f"{house.base}/data/modules/other/x", f"{house.base}/state/access.db", f"{house.base}/keys"):
+            found = house.read(path)
+            assert (found.verdict, deciding(found)) == (Verdict.DENIED, ["declared"])
+            assert "nobody can approve it" in layer(found, "declared").text
+            assert (found.hint, found.entry) == ("", None)
+        assert house.read(own, "modify").verdict is Verdict.DENIED
+
+    def test_paths_of_the_runtime(self, house):
+        """Every subject reads the system's libraries, but an MCP server has no files at all."""
+        assert house.read("/usr/lib").verdict is Verdict.ALLOWED
+        assert "belongs to the runtime" in layer(house.read("/usr/lib"), "declared").text
+        assert house.read("/usr/lib", "create").verdict is Verdict.NEEDS_APPROVAL
+        assert house.read("/usr/lib", subject="mcp:files").verdict is Verdict.NEEDS_APPROVAL
+
+
+class TestSubjects:
+    """Each kind of subject has its declarations elsewhere."""
+
+    def test_engines_and_extractors_have_sections(self, house):
+        """What is declared for the installation does not hold while it serves; configured URLs do."""
+        assert house.explain("https://models.example.com/x", subject="engine:voice").verdict is Verdict.ALLOWED
+        install = house.explain("https://install.example.com/x", subject="engine:voice")
+        assert install.verdict is Verdict.NEEDS_APPROVAL
+        assert "for the installation only" in layer(install, "declared").text
+        assert '"runtime" section' in install.hint
+        configured = "https://configured.example.com/"
+        assert house.explain(configured, subject="engine:voice").verdict is Verdict.NEEDS_APPROVAL
+        house.runtime.store.save_settings("engine", "voice", {"endpoint": configured}, now=datetime.now(UTC))
+        assert house.explain(configured, subject="engine:voice").verdict is Verdict.ALLOWED
+        assert house.read("/srv/scans/a", subject="extractor:scan").verdict is Verdict.ALLOWED
+
+    def test_mcp_servers_have_their_endpoint(self, house):
+        """And a recorded denial of it wins over the registry."""
+        entry = {"name": "files", "transport": "sse", "endpoint_url": "https://mcp.example.com/sse"}
+        house.runtime.store.add_mcp_server(entry, now=datetime.now(UTC))
+        target = "https://mcp.example.com/sse"
+        assert house.explain(target, "send", subject="mcp:files").verdict is Verdict.ALLOWED
+        assert house.explain(target, "connect", subject="mcp:files").verdict is Verdict.NEEDS_APPROVAL
+        decide(house, "deny_external_access", target, "send", subject="mcp:files")
+        found = house.explain(target, "send", subject="mcp:files")
+        assert (found.verdict, deciding(found)) == (Verdict.DENIED, ["denial"])
+        assert "no MCP server" in layer(house.explain(target, subject="mcp:none"), "declared").text
+
+    def test_tools_run_under_their_own_rules_or_what_encloses_them(self, house):
+        """A tool of the host's with rules, one without."""
+
+        def look(what: str) -> str:
+            return what
+
+        rules = [{"resource_type": "network", "operation": "receive", "target": "https://tool.example.com"}]
+        house.ai.register("tool", look, name="look", description="x", access=rules)
+        house.ai.register("tool", look, name="bare", description="x")
+        assert house.explain("https://tool.example.com/x", subject="tool:look").verdict is Verdict.ALLOWED
+        assert house.explain(URL, subject="tool:look").verdict is Verdict.NEEDS_APPROVAL
+        assert "declares nothing" in layer(house.explain(URL, subject="tool:bare"), "declared").text
+
+    def test_others(self, house):
+        """A task runs under its module, the host outside of any guard; unknown and broken ones say so."""
+        assert house.explain(URL, subject="task:reports.nightly").verdict is Verdict.ALLOWED
+        assert "outside of any guard" in layer(house.explain(URL, subject="core:host"), "declared").text
+        for name, word in (("module:none", "no module of this name"), ("module:broken", "is broken")):
+            found = house.explain(URL, subject=name)
+            assert found.verdict is Verdict.NEEDS_APPROVAL
+            assert word in layer(found, "declared").text
+
+
+class TestRecorded:
+    """Denials, approvals and requests, in the order of a check."""
+
+    def test_a_request_that_waits(self, house):
+        """It is shown, the asker's own first, and the hint names it."""
+        ann, bob = Caller(user_id="ann", session_key="s-1"), Caller(user_id="bob", session_key="s-2")
+        target = "https://new.example.com/x"
+        first = house.desk.check(target, user=ann, subject=Subject.parse("module:reports")).request_id
+        second = house.desk.check(target, user=bob, subject=Subject.parse("module:reports")).request_id
+        found = house.explain(target, user_id="ann")
+        assert (found.verdict, deciding(found)) == (Verdict.PENDING, ["request"])
+        assert layer(found, "request").request.id == first
+        assert first in found.hint
+        assert layer(house.explain(target, user_id="bob"), "request").request.id == second
+        assert "2 wait" in layer(house.explain(target), "request").text
+
+    def test_approvals_and_denials(self, house):
+        """Each in its layer with its decision; one for a session only in that session."""
+        session = Caller(user_id="ann", session_key="s-1")
+        made = decide(house, "approve_for_session", "https://s.example.com/x", user=session)
+        mine = house.explain("https://s.example.com/x/y", session_key="s-1")
+        assert (mine.verdict, layer(mine, "session_approval").decision) == (Verdict.ALLOWED, made)
+        other = house.explain("https://s.example.com/x/y", session_key="s-2")
+        assert other.verdict is Verdict.NEEDS_APPROVAL
+        assert "in 1 others it is approved" in layer(other, "session_approval").text
+        made = decide(house, "approve_permanently", "https://p.example.com/x")
+        found = house.explain("https://p.example.com/x")
+        assert (found.verdict, deciding(found)) == (Verdict.ALLOWED, ["permanent_approval"])
+        assert layer(found, "permanent_approval").decision == made
+        assert "ada decided that module reports may receive" in layer(found, "permanent_approval").text
+        decide(house, "deny_external_access", "https://d.example.com/x")
+        found = house.explain("https://d.example.com/x/y")
+        assert (found.verdict, layer(found, "denial").answer) == (Verdict.DENIED, Answer.DENIES)
+        assert "may not receive" in layer(found, "denial").text
+
+    def test_a_declared_rule_stands_before_a_denial(self, house):
+        """As in a check: the service is asked only about what is not declared."""
+        decide(house, "deny_external_access", f"{URL}/7")
+        found = house.explain(f"{URL}/7")
+        assert (found.verdict, deciding(found)) == (Verdict.ALLOWED, ["declared"])
+        assert layer(found, "denial").answer is Answer.DENIES
+
+    def test_a_path_that_servers_read_differently(self, house):
+        """Cannot be approved, and is not taken for one that was."""
+        found = house.explain("https://new.example.com/a/..%2fb")
+        assert (found.verdict, deciding(found)) == (Verdict.DENIED, ["target"])
+
+    def test_it_agrees_with_the_check(self, house):
+        """For everything that is not declared the verdict is the answer of the service."""
+        for act, name in (
+            ("approve_permanently", "yes"),
+            ("deny_external_access", "no"),
+            ("approve_for_session", "session"),
+        ):
+            decide(house, act, f"https://{name}.example.com/a")
+        decide(house, "deny_external_access", "https://yes.example.com/a/b")
+        for host in ("yes", "no", "session", "other"):
+            for path in ("", "/a", "/a/b", "/a/b/c", "/ab"):
+                target = f"https://{host}.example.com{path}"
+                said = house.explain(target, session_key="s1").verdict is Verdict.ALLOWED
+                checked = house.desk.check(target, register_request=False, subject=Subject.parse("module:reports"))
+                assert said is checked.allowed, target
+
+    def test_nothing_is_changed_by_asking(self, house):
+        """No request, no use, no count, no record."""
+        decide(house, "approve_permanently", "https://p.example.com/x")
+        before = (house.desk.store.pulse(), house.desk.service.answers(), len(house.desk.pending()))
+        for target in ("https://p.example.com/x", "https://new.example.com/", URL):
+            house.explain(target)
+        house.desk.service._notes.write_uses()
+        after = (house.desk.store.pulse(), house.desk.service.answers(), len(house.desk.pending()))
+        assert after == before
+        assert house.desk.decide("approvals").items[0].last_used is None
+
+
+class TestKernel:
+    """The last layer: what the kernel would do, and whether the two agree."""
+
+    def test_without_one_the_guard_decides(self, house):
+        """Both controls say that they are not in force."""
+        assert "guard alone decides" in layer(house.explain(URL), "kernel").text
+        assert "guard alone decides" in layer(house.read("/srv/reports/x"), "kernel").text
+        assert "programs" in layer(house.explain("git", "execute", "system_dependency"), "kernel").text
+        assert house.explain(URL).kernel == ""
+
+    def test_landlock_keeps_from_what_the_guard_allows(self, house):
+        """That is told, with the setting that would open it."""
+        house.kernel = SimpleNamespace(baseline=ApplicationPaths(read=("/usr",), write=("/srv/data",)), spawn=None)
+        found = house.read("/srv/reports/x")
+        assert found.verdict is Verdict.ALLOWED
+        assert layer(found, "kernel").answer is Answer.DENIES
+        assert "extra_read_paths" in found.kernel
+        assert "extra_write_paths" in house.read("/srv/reports/x", "modify").kernel
+        fine = house.read("/usr/lib")
+        assert (layer(fine, "kernel").answer, fine.kernel) == (Answer.ALLOWS, "")
+        denied = house.read("/elsewhere/x")
+        assert (layer(denied, "kernel").answer, denied.kernel) == (Answer.DENIES, "")
+
+    def test_the_packet_filter_and_who_wants_it_open(self, house):
+        """Open for others only is told; what is permitted and not open yet is opened by its first connection."""
+        wanted = [SourceEntry("https://open.example.com/x", "module:other")]
+        source = SimpleNamespace(name="test", endpoints=lambda: wanted)
+        house.kernel = SimpleNamespace(egress=SimpleNamespace(builder=AllowlistBuilder([source])), baseline=None)
+        other = house.explain("https://open.example.com/y")
+        assert layer(other, "kernel").answer is Answer.ALLOWS
+        assert "module:other" in layer(other, "kernel").text
+        assert "the guard alone" in other.kernel
+        allowed = house.explain(URL)
+        assert "when the guard permits the first connection" in layer(allowed, "kernel").text
+        assert allowed.kernel == ""
+        assert layer(house.explain("https://shut.example.com/"), "kernel").answer is Answer.DENIES
+        assert "no matter of packets" in layer(house.explain("unix:/run/x", "connect"), "kernel").text
+
+
+def test_hostile_subjects_and_targets_are_explained_like_others(house):
+    """Names that look like markup, other directions of writing, very long paths: text in, text out."""
+    for subject in ("module:<script>alert(1)</script>", "tool:..\u00e9", "engine:" + "x" * 255):
+        for target in ("https://api.example.com/<b>", "https://api.example.com/" + "a/" * 3000):
+            assert house.explain(target, subject=subject).verdict in tuple(Verdict)
+        assert house.read("/srv/\u202ereports", subject=subject).verdict in tuple(Verdict)
+
+
+def test_the_service_that_checks_is_the_real_one(house):
+    """The stand-ins around it hold parts of the product, not imitations."""
+    assert isinstance(house.desk.service, AccessService)
+    assert isinstance(house.desk.administration, Administration)
+    assert SUPER

@@ -1,0 +1,157 @@
+"""How far a yes may reach: the exact target first, wider ones after it, each covering what was asked for."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from democrai_sandbox.access.coverage import covers
+from democrai_sandbox.access.values import AccessTuple
+from democrai_sandbox.host.narrowing import choices
+from democrai_sandbox.policy import InvalidInputError, Operation, ResourceType, Subject, normalise_target, parse_request
+
+REPORTS = Subject.parse("module:reports")
+
+
+def asked(target, operation="receive", resource_type="network"):
+    return AccessTuple(REPORTS, ResourceType(resource_type), Operation(operation), target)
+
+
+def offered(*args):
+    return [choice.target for choice in choices(asked(*args))]
+
+
+def test_a_url_narrows_by_its_path():
+    """The very URL, the paths above it, the server; never its host with any protocol."""
+    assert offered("https://api.example.com:8443/v1/reports/7") == [
+        "https://api.example.com:8443/v1/reports/7",
+        "https://api.example.com:8443/v1/reports",
+        "https://api.example.com:8443/v1",
+        "https://api.example.com:8443",
+    ]
+    assert offered("https://api.example.com") == ["https://api.example.com"]
+
+
+def test_a_connection_narrows_by_its_port():
+    """Only here a whole host is offered, with a warning."""
+    exact, wide = choices(asked("db.example.com:5432", "connect"))
+    assert (exact.target, exact.is_exact, exact.is_broad) == ("db.example.com:5432", True, False)
+    assert (wide.target, wide.is_exact, wide.warnings) == (
+        "db.example.com",
+        False,
+        ("db.example.com stands for every port and protocol",),
+    )
+    assert offered("https://a.example/x", "connect") == [
+        "https://a.example/x",
+        "https://a.example",
+        "a.example:443",
+        "a.example",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("target", "operation", "resource_type"),
+    [
+        ("git", "execute", "system_dependency"),
+        ("unix:/run/db", "connect", "network"),
+        ("*.example.com", "connect", "network"),
+        ("10.0.0.0/8", "connect", "network"),
+        ("no target at all", "connect", "network"),
+    ],
+)
+def test_some_things_are_only_what_they_are(target, operation, resource_type):
+    """A program, a socket, a pattern: nothing lies around them."""
+    (choice,) = choices(asked(target, operation, resource_type))
+    assert (choice.target, choice.is_exact) == (target, True)
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/srv/data/a/b.csv", ["/srv/data/a/b.csv", "/srv/data/a", "/srv/data"]),
+        ("/home/ann/notes/x", ["/home/ann/notes/x", "/home/ann/notes"]),
+        ("/etc/passwd", ["/etc/passwd"]),
+        ("/etc/app/x", ["/etc/app/x", "/etc/app"]),
+        ("/x", ["/x"]),
+        ("/", ["/"]),
+    ],
+)
+def test_folders_up_to_where_they_hold_too_much(path, expected):
+    """Never the disk, a folder at its top, or a home."""
+    assert offered(path, "read", "filesystem") == expected
+
+
+def test_warnings_are_those_of_manifests():
+    """Plain HTTP, a home that was asked for itself, the whole disk."""
+    for target, operation, kind, word in [
+        ("http://a.example/x", "receive", "network", "not encrypted"),
+        ("/home/ann", "read", "filesystem", "far more than one extension needs"),
+        ("/", "read", "filesystem", "far more than one extension needs"),
+    ]:
+        assert word in choices(asked(target, operation, kind))[0].warnings[0]
+    assert not any(choice.is_broad for choice in choices(asked("http://127.0.0.1:8000/x")))
+
+
+def test_every_choice_says_its_rule():
+    """In words, and with a label that tells it from the others."""
+    found = choices(asked("https://a.example/one/two"))
+    assert [choice.words.partition(" from ")[2] for choice in found] == [
+        "https://a.example/one/two and everything below it",
+        "https://a.example/one and everything below it",
+        "everything at https://a.example",
+    ]
+    assert len({choice.label for choice in found}) == len(found)
+
+
+def test_deep_paths_offer_a_few():
+    """The nearest, and the widest."""
+    deep = "/".join(f"s{number}" for number in range(300))
+    assert len(offered(f"https://a.example/{deep}")) == 8
+    assert offered(f"https://a.example/{deep}")[-2:] == ["https://a.example/s0", "https://a.example"]
+    assert len(offered(f"/{deep}", "read", "filesystem")) <= 7
+
+
+_NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=8)
+_HOSTS = st.sampled_from(
+    ["a.example", "x.a.example", "localhost", "127.0.0.1", "[::1]", "[2001:db8::1]", "b\u00fccher.example"]
+)
+
+
+@st.composite
+def _accesses(draw):
+    kind = draw(st.sampled_from(["url", "host", "path"]))
+    if kind == "path":
+        target = "/" + "/".join(draw(st.lists(_NAMES, max_size=6)))
+        operation = draw(st.sampled_from(["read", "create", "modify", "delete", "execute"]))
+        return "filesystem", operation, target
+    host, port = draw(_HOSTS), draw(st.sampled_from(["", ":1", ":8443"]))
+    operation = draw(st.sampled_from(["connect", "receive", "send"]))
+    if kind == "host":
+        return "network", operation, f"{host}{port}"
+    scheme = draw(st.sampled_from(["http", "https", "postgresql"]))
+    return "network", operation, f"{scheme}://{host}{port}/" + "/".join(draw(st.lists(_NAMES, max_size=6)))
+
+
+@given(_accesses())
+def test_every_choice_covers_what_was_asked(access):
+    """By the matching of every check; the first is the very thing, and none is offered twice."""
+    kind, operation, raw = access
+    try:
+        if kind == "network":
+            parsed = parse_request(raw)
+            if parsed.ambiguous:
+                return
+            target = parsed.normalized
+        else:
+            target = normalise_target(ResourceType.FILESYSTEM, raw)
+    except InvalidInputError:
+        return
+    wanted = asked(target, operation, kind)
+    found = choices(wanted)
+    assert found[0].target == target
+    assert found[0].is_exact
+    assert len({choice.target for choice in found}) == len(found)
+    for choice in found:
+        assert normalise_target(wanted.resource_type, choice.target) == choice.target
+        assert covers(asked(choice.target, operation, kind), wanted), choice

@@ -1,0 +1,102 @@
+"""Objects of a configuration, read key by key."""
+
+from __future__ import annotations
+
+import pytest
+
+from democrai_sandbox.policy import InvalidInputError
+from democrai_sandbox.policy.sections import Section, absolute_path, described, each, number, switch, whole
+
+
+def test_each_key_is_taken_once_and_others_are_refused():
+    """With the nearest of those that were asked for, and the place of each problem."""
+    problems = []
+    section = Section({"on": True, "por": 5, "inner": {"x": 1, "y": 2}, "list": [1, "b"]}, "/top", problems)
+    assert section.take("on", switch, default=False) is True
+    assert section.take("port", whole(0, 9), default=7) == 7
+    inner = section.inner("inner")
+    assert inner.take("x", switch, default=None) is None
+    inner.refuse_others()
+    section.take("list", each(whole(0, 9), "numbers"), default=())
+    section.refuse_others()
+    assert {problem.pointer: problem.suggestion for problem in problems} == {
+        "/top/inner/x": None,
+        "/top/inner/y": None,
+        "/top/list/1": None,
+        "/top/por": "port",
+    }
+
+
+def test_what_nobody_took_can_be_handed_on():
+    """And is not refused after that."""
+    problems = []
+    section = Section({"type": "x", "a": 1, "b": 2}, "", problems)
+    assert section.raw("type") == "x"
+    assert section.rest() == {"a": 1, "b": 2}
+    section.refuse_others()
+    assert problems == []
+
+
+@pytest.mark.parametrize("value", [None, {}])
+def test_no_object_is_one_without_keys(value):
+    """A section whose keys are all commented out is no mistake."""
+    problems = []
+    assert Section(value, "", problems).inner("any").take("key", switch, default="none") == "none"
+    assert problems == []
+
+
+@pytest.mark.parametrize(
+    ("read", "good", "bad"),
+    [
+        (switch, [True, False], [0, 1, "true", None, []]),
+        (whole(1, 5), [1, 5], [0, 6, 1.0, True, "1", None, 1 << 20000]),
+        (number(0.5, 2), [0.5, 1, 2.0], [0, 3, True, "1", float("nan"), float("inf"), None]),
+        (absolute_path, ["/", "/a/../b", "/a b"], ["", "a", "~/a", "$HOME", "/a\0", 5, None, b"/a"]),
+        (each(switch, "switches"), [[], [True], (False, True)], ["", {}, [1], [True, None], None, 5]),
+    ],
+)
+def test_a_reader_takes_its_own_kind_and_nothing_else(read, good, bad):
+    """Every other value is refused with a text, whatever it is."""
+    for value in good:
+        read(value)
+    for value in bad:
+        with pytest.raises(ValueError) as error:
+            read(value)
+        assert str(error.value)
+
+
+def test_all_wrong_entries_of_a_list_are_told():
+    """Each at its number."""
+    with pytest.raises(InvalidInputError) as error:
+        each(absolute_path, "paths")(["/a", "b", "/c", 4])
+    assert [problem.pointer for problem in error.value.problems] == ["/1", "/3"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "nothing"),
+        (True, "true"),
+        (5, "5"),
+        (1.5, "1.5"),
+        ([1], "a list"),
+        ({}, "an object"),
+        ("yes", "'yes'"),
+        (10**30, "a value of type int"),
+        (b"x", "a value of type bytes"),
+        ("postgresql://ann:pw@db/x?token=y#z", "'postgresql://***@db/x?***'"),
+        ("x://a:p@ss/w@rd@h://b", "'x://***@h://b'"),
+        ("ann:pw@db", "'***@db'"),
+        ("@x", "'@x'"),
+        ("x" * 100, repr("x" * 77 + "...")),
+        (f"x://{'a' * 100}:pw@h", "'x://***@h'"),
+    ],
+)
+def test_a_refused_value_is_told_without_its_secrets(value, text):
+    """As the one who wrote it would recognise it."""
+    assert described(value) == text
+
+
+def test_a_number_that_cannot_be_written_is_told_by_its_type():
+    """Python refuses to make a text of so many digits."""
+    assert described(10**5000) == "a value of type int"
