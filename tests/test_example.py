@@ -1,4 +1,4 @@
-"""The examples that `make run` shows."""
+"""The examples that `make tour` shows."""
 
 from __future__ import annotations
 

@@ -67,8 +67,23 @@ class TestOrder:
         desk.decide("deny_external_access", desk.check(URL).request_id)
         said = desk.check(URL)
         assert (said.code, said.requires_approval, said.request_id) == (DecisionCode.DENIED, False, None)
-        assert "disabled" in said.message
+        assert said.message == "External resource is disabled."
         assert desk.pending() == ()
+
+    def test_the_reason_of_a_denial_reaches_who_asks(self, make_desk):
+        """On every node, on one line and not too long; what is approved keeps its reason to itself."""
+        desk, other = make_desk(), make_desk()
+        desk.decide("deny_external_access", desk.check(URL).request_id, reason="Use the mirror\n\x00instead, please.")
+        other.node.refresh()
+        for one in (desk, other):
+            assert one.check(URL).message == "External resource is disabled: Use the mirror \x00instead, please."
+        long = desk.check("https://long.test/").request_id
+        desk.decide("deny_external_access", long, reason="x" * 2000)
+        assert len(desk.check("https://long.test/").message) == 500
+        approved = desk.check("https://yes.test/").request_id
+        desk.decide("approve_permanently", approved, reason="between us")
+        assert "between us" not in str(desk.store.changes(0))
+        assert desk.check("https://yes.test/").message == "Allowed permanently by an approval."
 
     @pytest.mark.parametrize(
         ("approved", "asked", "covered"),

@@ -7,6 +7,8 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 import yaml
@@ -123,15 +125,17 @@ def test_a_control_that_is_required_and_cannot_be_had(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to become another user")
-def test_a_folder_that_cannot_be_written(tmp_path):
-    """A user who may not write the state folder is told which one, and as whom it runs."""
-    tmp_path.chmod(0o755)
-    (tmp_path / "state").mkdir(mode=0o500)
-    os.chown(tmp_path / "state", 65534, 65534)
-    file = configured(tmp_path)
-    os.chown(file, 65534, 65534)
-    # The interpreter may lie where that user cannot read it: everything is imported before.
-    program = "import os, sys; from democrai_sandbox.host import places, config; os.setgid(65534); os.setuid(65534)"
-    program += "; places.prepare_places(config.load(sys.argv[1], environ={}).settings)"
-    done = subprocess.run([sys.executable, "-c", program, str(file)], capture_output=True, text=True, timeout=60)
-    assert f"state_dir: nothing can be written in {tmp_path}/state: Permission denied" in done.stderr
+def test_a_folder_that_cannot_be_written():
+    """A user who may not write the state folder is told which one."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "state").mkdir(mode=0o500)
+        file = configured(folder)
+        for path in (folder / "state", file):
+            os.chown(path, 65534, 65534)
+        # The interpreter may lie where that user cannot read it: everything is imported before.
+        program = "import os, sys; from democrai_sandbox.host import places, config; os.setgid(65534); os.setuid(65534)"
+        program += "; places.prepare_places(config.load(sys.argv[1], environ={}).settings)"
+        done = subprocess.run([sys.executable, "-c", program, str(file)], capture_output=True, text=True, timeout=60)
+        assert f"state_dir: nothing can be written in {folder}/state: Permission denied" in done.stderr

@@ -10,9 +10,7 @@ import json
 import os
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import lru_cache
 from time import time_ns
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.errors import ExternalAccessCheckFailed
@@ -27,11 +25,11 @@ from democrai_sandbox.policy import (
 )
 from democrai_sandbox.policy.text import invisible_character
 
+from .answers import ANSWERS, LONGEST_MESSAGE, NEEDS_APPROVAL, UNNAMED, UNREADABLE, denied, locked
 from .contexts import encode_context
 from .identity import Caller, identity_text
 from .notes import Notes
 from .registrar import Limits, Registrar
-from .snapshot import DENIED, PERMANENT_APPROVAL, SESSION_APPROVAL
 from .tally import FAILED, Tally
 from .targets import Reader, Wanted
 from .values import AccessTuple, NewRequest, Origin
@@ -44,37 +42,8 @@ if TYPE_CHECKING:
     from .node import AccessNode
 
 _LONGEST_ACTION = 200
-_LONGEST_MESSAGE = 500
 _HOST = Subject(SubjectKind.CORE, "host")
 _NOBODY = Caller()
-
-_MESSAGES = (
-    (SESSION_APPROVAL, "Allowed for this session by an approval."),
-    (PERMANENT_APPROVAL, "Allowed permanently by an approval."),
-    (DENIED, "External resource is disabled."),
-)
-# Not a plain dictionary: guarded code can find this module, and would exchange a no for a yes in it.
-_ANSWERS = MappingProxyType(
-    {
-        text: AccessDecision(
-            allowed=DecisionCode(text).allows, code=DecisionCode(text), requires_approval=False, message=message
-        )
-        for text, message in _MESSAGES
-    }
-)
-_NEEDS_APPROVAL = "External resource needs approval."
-_UNNAMED = AccessDecision(
-    allowed=False,
-    code=DecisionCode.NOT_ENABLED,
-    requires_approval=False,
-    message="External resource cannot be named in a rule, so it cannot be approved.",
-)
-_UNREADABLE = AccessDecision(
-    allowed=False,
-    code=DecisionCode.NOT_ENABLED,
-    requires_approval=False,
-    message=f"{EXTERNAL_URL_LOCKED} Servers read its path in different ways: it cannot be approved.",
-)
 
 
 class _Asking(NamedTuple):
@@ -171,7 +140,7 @@ class AccessService:
         try:
             wanted = self._reader.read(question.resource_type, question.operation, question.target)
         except InvalidInputError:
-            return self._told(_UNNAMED)  # what no rule could name nobody can have approved
+            return self._told(UNNAMED)  # what no rule could name nobody can have approved
         session_key = _text(question.session_key)
         found = self._decided((question.subject_kind, question.subject), session_key, wanted)
         if found is not None:
@@ -185,7 +154,7 @@ class AccessService:
             return self._missing(asking, wanted, self._wish_of(question))
         except InvalidInputError as error:
             # Raised here it would only say that the check failed.
-            message = f"{EXTERNAL_URL_LOCKED if wanted.parsed else _NEEDS_APPROVAL} {error}"[:_LONGEST_MESSAGE]
+            message = f"{EXTERNAL_URL_LOCKED if wanted.parsed else NEEDS_APPROVAL} {error}"[:LONGEST_MESSAGE]
             return self._told(
                 AccessDecision(allowed=False, code=DecisionCode.NOT_ENABLED, requires_approval=False, message=message)
             )
@@ -237,25 +206,25 @@ class AccessService:
             return None
         self._tally.add(found.code)
         self._notes.used(found.decision_id, now)
-        return _ANSWERS[found.code]
+        return denied(found.reason) if found.reason else ANSWERS[found.code]
 
     def _missing(self, asking: _Asking, wanted: Wanted, wish: _Wish) -> AccessDecision:
         if wanted.is_ambiguous:
-            return self._told(_UNREADABLE)
+            return self._told(UNREADABLE)
         if not wish.register:
-            return self._told(_locked(wanted, DecisionCode.NOT_ENABLED, None))
+            return self._told(locked(wanted, DecisionCode.NOT_ENABLED, None))
         try:
             request_id = self._register(asking, wanted, wish)
             if request_id == "":
                 self.node.refresh()
                 found = self._decided((str(asking.subject.kind), asking.subject.name), asking.session_key, wanted)
-                return found or self._told(_locked(wanted, DecisionCode.NOT_ENABLED, None))
+                return found or self._told(locked(wanted, DecisionCode.NOT_ENABLED, None))
         except ExternalAccessCheckFailed as error:
             self._tally.add(FAILED)
             self._notes.failed(str(asking.subject), wanted.target, error)
             raise
         code = DecisionCode.PENDING if request_id else DecisionCode.NOT_ENABLED
-        return self._told(_locked(wanted, code, request_id))
+        return self._told(locked(wanted, code, request_id))
 
     def _told(self, decision: AccessDecision) -> AccessDecision:
         """Return an answer, counted."""
@@ -334,15 +303,3 @@ def _task_of(chain: tuple[str, ...]) -> str:
         if kind == SubjectKind.TASK:
             return name
     return ""
-
-
-def _locked(wanted: Wanted, code: DecisionCode, request_id: str | None) -> AccessDecision:
-    message = EXTERNAL_URL_LOCKED if wanted.resource_type is ResourceType.NETWORK else _NEEDS_APPROVAL
-    if request_id is None:
-        return _without_request(code, message)
-    return AccessDecision(allowed=False, code=code, requires_approval=True, message=message, request_id=request_id)
-
-
-@lru_cache(maxsize=16)
-def _without_request(code: DecisionCode, message: str) -> AccessDecision:
-    return AccessDecision(allowed=False, code=code, requires_approval=True, message=message)

@@ -38,6 +38,8 @@ class Found(NamedTuple):
     code: str
     """One of the three above, as plain text: a member of an enumeration can be made to say something else."""
     decision_id: str
+    reason: str = ""
+    """Why it is denied, if whoever denied it has said so."""
 
 
 class _Table:
@@ -108,7 +110,7 @@ class _Table:
                         continue
                     until = min(until, row.expires_at)
                 if row.effect == Effect.DENIAL:
-                    return Found(DENIED, row.id), until
+                    return Found(DENIED, row.id, row.reason), until
                 if row.scope == Scope.SESSION:
                     session = session or row.id
                 else:

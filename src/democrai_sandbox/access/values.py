@@ -208,6 +208,8 @@ class DecisionRow(NamedTuple):
     expires_at: int | None
     """In microseconds since the epoch."""
     ended: bool
+    reason: str = ""
+    """Of a denial, whose subject is told; an approval needs none."""
 
 
 @dataclass(frozen=True, slots=True)

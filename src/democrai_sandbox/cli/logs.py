@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from asyncio import CancelledError
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -29,6 +30,12 @@ def set_up_logging(wanted: str | None = None) -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.error").addFilter(_is_worth_telling)
+
+
+def _is_worth_telling(record: logging.LogRecord) -> bool:
+    """Leave out requests that were cut off because the server stops: that is no error of theirs."""
+    return not (record.exc_info and isinstance(record.exc_info[1], CancelledError))
 
 
 class _Text(logging.Formatter):

@@ -14,7 +14,8 @@ from starlette.responses import RedirectResponse, Response
 from democrai_sandbox import errors
 from democrai_sandbox.access.lookups import AuditRecordUnknown
 from democrai_sandbox.policy import InvalidInputError, Problem, SandboxError, pointer_to
-from democrai_sandbox.runtime.store import EntryUnknown
+from democrai_sandbox.runtime.installs.interface import InstallBusy
+from democrai_sandbox.runtime.store import EntryExists, EntryUnknown
 
 from .plain import PlainResponse, jsonable
 from .rendering import render
@@ -52,11 +53,15 @@ STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (errors.DecisionConflict, HTTPStatus.CONFLICT),
     (errors.ExtensionBroken, HTTPStatus.CONFLICT),
     (errors.NotInstalled, HTTPStatus.CONFLICT),
+    (InstallBusy, HTTPStatus.CONFLICT),
+    (EntryExists, HTTPStatus.CONFLICT),
     (errors.TaskQueueFull, HTTPStatus.TOO_MANY_REQUESTS),
     (errors.ExtensionFailed, HTTPStatus.BAD_GATEWAY),
+    (errors.InstallFailed, HTTPStatus.BAD_GATEWAY),
     (errors.CallTimeout, HTTPStatus.GATEWAY_TIMEOUT),
     (errors.ExternalAccessCheckFailed, HTTPStatus.SERVICE_UNAVAILABLE),
     (errors.RuntimeServiceFailed, HTTPStatus.SERVICE_UNAVAILABLE),
+    (errors.KernelLayerError, HTTPStatus.SERVICE_UNAVAILABLE),
 )
 """The first that fits counts; an error that is not here is a fault of this program, and its text stays in the log."""
 
@@ -95,11 +100,16 @@ def told(error: Exception) -> Told:
         return _of_http(error)
     if isinstance(error, RequestValidationError):
         return _of_validation(error)
-    status = next((status for kind, status in STATUSES if isinstance(error, kind)), None)
+    status = status_of(error)
     if status is None or not isinstance(error, SandboxError):
         return Told(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", "This failed, and the log says why.")
     problems = error.problems if isinstance(error, InvalidInputError) else ()
     return Told(status, error.code, _detail(error), problems, _facts(error), _headers(error))
+
+
+def status_of(error: Exception) -> HTTPStatus | None:
+    """Return the status of an error; None for what nobody foresaw."""
+    return next((status for kind, status in STATUSES if isinstance(error, kind)), None)
 
 
 def answer(request: Request, said: Told) -> Response:
@@ -132,7 +142,7 @@ def _answered(request: Request, error: Exception) -> Response:
     if location and not is_for_machines(request):
         return RedirectResponse(location, HTTPStatus.SEE_OTHER)
     said = told(error)
-    if said.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+    if said.status == HTTPStatus.INTERNAL_SERVER_ERROR or isinstance(error, errors.KernelLayerError):
         log_fault(error)
     return answer(request, said)
 
@@ -164,6 +174,8 @@ def _detail(error: SandboxError) -> str:
         return error.why or str(error)
     if isinstance(error, errors.ExternalAccessCheckFailed):
         return "The database cannot be reached: nothing was changed, and nothing new is allowed until it can."
+    if isinstance(error, errors.KernelLayerError):
+        return "The kernel layer does not do what it should: the status page and the log say why."
     return str(error)
 
 

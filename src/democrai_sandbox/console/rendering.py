@@ -64,14 +64,15 @@ def render(
 ) -> HTMLResponse:
     """Return a page. ``visitor`` is None on the pages for those who have not signed in, and for errors.
 
-    An error met by somebody who is known already is shown within the usual frame.
+    An error met by somebody who is known already is shown within the usual frame. ``place`` is the entry of the
+    navigation that the page belongs to, where its own path does not tell.
     """
     visitor = visitor or getattr(request.state, "visitor", None)
     done = request.query_params.get("done", "")
     values = {
         "request": request,
         "visitor": visitor,
-        "places": _navigation(request, visitor),
+        "places": _navigation(request, visitor, context.pop("place", "")),
         "has_accounts": _has_accounts(request),
         "message": MESSAGES.get(done, ""),
         "message_link": None,
@@ -126,10 +127,10 @@ def _root(request: Request) -> str:
     return str(request.scope.get("root_path", "")).rstrip("/")
 
 
-def _navigation(request: Request, visitor: Visitor | None) -> tuple[Place, ...]:
+def _navigation(request: Request, visitor: Visitor | None, place: str) -> tuple[Place, ...]:
     if visitor is None:
         return ()
-    here = request.url.path.removeprefix(_root(request))
+    here = place or request.url.path.removeprefix(_root(request))
     may = visitor.may_decide
     listed = _PLACES + ((("People", "/people", True),) if may and _has_accounts(request) else ())
     return tuple(

@@ -44,6 +44,8 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 _YEAR = 365 * 24 * 3600
+_ERRORS = 400
+_KEPT_BY_NOBODY = "no-store"
 
 
 def protect(app: FastAPI, sandbox: Sandbox) -> None:
@@ -71,12 +73,13 @@ class AnswerHeaders:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        kept = _caching(scope)  # now: on the way the scope gets another root
 
         async def dressed(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.update(self._headers)
-                headers["Cache-Control"] = _caching(scope, message["status"])
+                headers["Cache-Control"] = kept if message["status"] < _ERRORS else _KEPT_BY_NOBODY
             await send(message)
 
         await self._app(scope, receive, dressed)
@@ -186,8 +189,8 @@ def _limited(receive: Receive, largest: int) -> Receive:
     return counted
 
 
-def _caching(scope: Scope, status: int) -> str:
+def _caching(scope: Scope) -> str:
     """Return who may keep an answer: nobody, but for files whose address changes when they do."""
-    if not route_path(scope).startswith(_STATIC) or status >= 400:  # noqa: PLR2004 - errors
-        return "no-store"
-    return "public, max-age=31536000, immutable" if scope.get("query_string") else "no-cache"
+    if not route_path(scope).startswith(_STATIC):
+        return _KEPT_BY_NOBODY
+    return f"public, max-age={_YEAR}, immutable" if scope.get("query_string") else "no-cache"

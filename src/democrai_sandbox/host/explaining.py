@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from democrai_sandbox.access.coverage import answering
+from democrai_sandbox.access.coverage import answering, covers
 from democrai_sandbox.access.targets import Reader
 from democrai_sandbox.access.values import AccessTuple, DecisionFilter, Effect, Page, Scope
 from democrai_sandbox.policy import (
@@ -173,14 +173,10 @@ class _Explaining:
         return LayerAnswer(layer, Answer.ALLOWS if allows else Answer.DENIES, text, decision=found)
 
     def _no_session(self, sessions: list[Decision]) -> str:
-        others = {one.session_key for one in sessions} - {self._question.session_key}
-        now = self._sandbox.access.node.clock()
-        covering = sum(answering(sessions, self._wanted, key, now) is not None for key in others)
-        if not self._question.session_key:
-            return f"no session was named; it is approved in {covering} of them" if covering else "no session was named"
-        return (
-            f"it is not approved in this session, but in {covering} others" if covering else "nothing in this session"
-        )
+        """Say that it is not approved in this session, and how many there are in which it is."""
+        others = {one.session_key for one in sessions if covers(one.access, self._access)}
+        what = "it is not approved in this session" if self._question.session_key else "no session was named"
+        return f"{what}; sessions in which it is approved: {len(others)}" if others else what
 
     def _waiting(self) -> LayerAnswer:
         waiting = self._sandbox.access.store.waiting_for(self._access)

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _FAR = 0
 _NAME = 1
 _HOST = 10
-_PART = 2
 _PLACE = 50
 
 
@@ -59,7 +58,7 @@ def _path(rule: AccessRule, wanted: Wanted) -> tuple[int, str]:
     if is_at_or_below(wanted.target, root):
         return _PLACE + root.count("/"), f"it is for {rule.operation}, not for {wanted.operation}"
     shared = _shared(root, wanted.target)
-    if shared < _PART or rule.operation is not wanted.operation:
+    if not shared or rule.operation is not wanted.operation:
         return _FAR, ""
     return shared, f"{wanted.target} does not lie below {root}"
 

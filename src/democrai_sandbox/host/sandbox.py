@@ -124,11 +124,11 @@ class Sandbox:
 
     async def start(self) -> None:
         """Load the decisions and the extensions, and begin to serve; a broken extension is listed, the others run."""
-        await asyncio.to_thread(self.access.node.start)
         try:
+            await asyncio.to_thread(self.access.node.start)
             await self.runtime.start()
         except BaseException:
-            await asyncio.to_thread(self.access.stop)
+            await asyncio.to_thread(self.close)
             raise
         self._resumptions.serve(self.runtime, self.roles, asyncio.get_running_loop())
         self.access.resumes.start()

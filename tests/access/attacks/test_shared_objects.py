@@ -181,6 +181,7 @@ def test_the_names_of_the_service_are_not_replaced_by_guarded_code(case):
 
 def rewrite_memory(world):
     from democrai_sandbox import process_guard_context
+    from democrai_sandbox.access import answers as words
     from democrai_sandbox.access import service, snapshot, targets
     from democrai_sandbox.access.values import AccessTuple, DecisionRow, Effect, NewDecision, Scope
     from democrai_sandbox.guard import ask_external_access
@@ -203,7 +204,7 @@ def rewrite_memory(world):
         object.__setattr__(service._subject("module", "demo"), "name", "trusted")
 
     def answers():
-        service._ANSWERS["denied"] = service._ANSWERS["permanent_approval"]
+        words.ANSWERS["denied"] = words.ANSWERS["permanent_approval"]
 
     def codes():
         DecisionCode.DENIED._value_ = "permanent_approval"

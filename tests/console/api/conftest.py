@@ -17,7 +17,7 @@ from democrai_sandbox import sdk
 
 @sdk.render
 def render():
-    return {"bytes": bytes([0, 255]), "number": float("nan"), "half": chr(0xD800)}
+    return {"bytes": bytes([0, 255])}
 
 
 @sdk.action("sleep")

@@ -53,7 +53,8 @@ RAISED = {
     "scope": (errors.ScopeMissing("audit:read"), 403),
     "account": (errors.AccountUnknown("there is no such token"), 404),
     "taken": (errors.AccountConflict("there is somebody called ada already"), 409),
-    "kernel": (errors.KernelLayerError("the helper said something private"), 500),
+    "kernel": (errors.KernelLayerError("the helper said something private"), 503),
+    "guard": (errors.GuardUsageError("something private"), 500),
     "foreign": (RuntimeError("a secret of the machine"), 500),
 }
 
@@ -92,8 +93,8 @@ def test_statuses(client, name):
 def test_every_error_of_a_visitor_has_a_status():
     """Whatever of the tree can come of what a visitor sends is in the table; the rest is the host's own affair."""
     own = {"ConfigInvalid", "SchemaOutdated", "ResumeContextUnreadable", "Problem", "Subject"}
-    own |= {name for name in errors.__all__ if issubclass(_kind(name), (errors.KernelLayerError, errors.HostRefused))}
-    own |= {"GuardSealedError", "GuardUsageError", "InstallFailed", "NoRuntime", "SandboxError"}
+    own |= {name for name in errors.__all__ if issubclass(_kind(name), errors.HostRefused)}
+    own |= {"GuardSealedError", "GuardUsageError", "NoRuntime", "SandboxError"}
     missing = [
         name
         for name in errors.__all__
@@ -123,7 +124,7 @@ def test_problems_are_listed(client):
     assert document["problems"] == [{"pointer": "/target", "message": "odd \\ud800", "suggestion": "even"}]
 
 
-@pytest.mark.parametrize("name", ["foreign", "kernel", "failed"])
+@pytest.mark.parametrize("name", ["foreign", "kernel", "guard", "failed"])
 def test_nothing_inside_is_told(client, name):
     """The text of a fault of the program and the traceback of an extension stay inside."""
     text = client.get(f"/api/v1/raise/{name}").text
@@ -223,6 +224,20 @@ def test_pages_say_it_in_words(client):
     assert answer.headers["content-type"].startswith("text/html")
     assert "already denied by ada" in answer.text
     assert answer.headers["x-request-id"] in answer.text
+
+
+def test_mounted():
+    """Below another application's path, programs are answered as programs all the same."""
+    inner, outer = FastAPI(), FastAPI()
+
+    @inner.get("/api/v1/conflict")
+    def conflict():
+        raise errors.DecisionConflict("already denied")
+
+    problems.install(inner)
+    outer.mount("/sandbox", inner)
+    answer = TestClient(outer).get("/sandbox/api/v1/conflict")
+    assert (answer.status_code, answer.json()["code"]) == (409, "external_access_conflict")
 
 
 def test_refusal_before_the_application():

@@ -312,12 +312,22 @@ def test_a_form_without_a_clear_act_decides_nothing(desk, ada, form):
 
 
 def test_enter_in_a_field_decides_nothing(desk, ada):
-    """The first button of the form, which Enter presses, is one that does nothing; no field has the focus."""
-    page = ada.get(f"/requests/{desk.ask()}").text
+    """The first button of the form, which Enter presses, decides nothing and keeps what was filled in."""
+    one = desk.ask("https://enter.example/v1/reports")
+    page = ada.get(f"/requests/{one}").text
     form = page[page.index('id="decision"') :]
     first = re.search(r"<button[^>]*>", form).group()
-    assert "disabled" in first
+    assert 'name="act" value=""' in first
+    assert "disabled" not in first
     assert "autofocus" not in page
+    answer = ada.post(
+        f"/requests/{one}/decide", data={"act": "", "choice": "1", "reason": "half a", "lifetime": "3600"}
+    )
+    assert "Nothing was decided." in words(answer)
+    assert "half a" in answer.text
+    assert re.search(r'name="choice" value="1" checked', answer.text)
+    assert re.search(r'value="3600" selected', answer.text)
+    assert desk.state(one) == "pending"
 
 
 def test_a_reason_that_is_too_long_is_said_beside_its_field(desk, ada):

@@ -160,20 +160,26 @@ def changes(connection: Connection, since: int) -> Changes:
     found = connection.execute(_CHANGED, {"since": since}) if since else connection.execute(_IN_FORCE)
     with no_collection():
         rows = map(DecisionRow._make, found.cursor.fetchall())
-        plain = [row if MARK not in row[5] and MARK not in row[8] else _unmarked(row) for row in rows]
+        plain = [
+            row if MARK not in row[5] and MARK not in row[8] and MARK not in row[11] else _unmarked(row) for row in rows
+        ]
     return Changes(now, tuple(plain))
 
 
 def _unmarked(row: DecisionRow) -> DecisionRow:
-    return row._replace(target=from_stored(row.target), session_key=from_stored(row.session_key))
+    texts = {name: from_stored(getattr(row, name)) for name in ("target", "session_key", "reason")}
+    return row._replace(**texts)
 
 
 # Plain columns, past the types that turn them into values: a hundred thousand rows come in one go.
-_PLAIN: tuple[ColumnElement[Any], ...] = tuple(literal_column(name) for name in DecisionRow._fields[:-1])
+_PLAIN: tuple[ColumnElement[Any], ...] = tuple(literal_column(name) for name in DecisionRow._fields[:10])
+_REASON: ColumnElement[Any] = literal_column("CASE effect WHEN 'denial' THEN reason ELSE '' END")
 # The generation leads SQLite to an index in the order in which the rows lie; by digests it takes twice as long.
-_IN_FORCE = select(*_PLAIN, literal_column("FALSE")).select_from(decisions).where(is_live, decisions.c.generation > 0)
+_IN_FORCE = (
+    select(*_PLAIN, literal_column("FALSE"), _REASON).select_from(decisions).where(is_live, decisions.c.generation > 0)
+)
 _CHANGED = (
-    select(*_PLAIN, literal_column("ended_at IS NOT NULL"))
+    select(*_PLAIN, literal_column("ended_at IS NOT NULL"), _REASON)
     .select_from(decisions)
     .where(decisions.c.generation > bindparam("since"))
 )

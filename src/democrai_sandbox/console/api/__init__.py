@@ -12,6 +12,7 @@ from .audit import audit
 from .deciding import deciding
 from .decisions import decisions
 from .documenting import document
+from .explaining import explaining
 from .extensions import extensions
 from .modules import modules
 from .requests import requests
@@ -25,7 +26,17 @@ if TYPE_CHECKING:
 __all__ = ["document", "routers", "unversioned"]
 
 routers: list[APIRouter] = [
-    *(requests, deciding, decisions, subjects, extensions, modules, tasks, audit, status, accounts)
+    requests,
+    deciding,
+    decisions,
+    subjects,
+    extensions,
+    explaining,
+    modules,
+    tasks,
+    audit,
+    status,
+    accounts,
 ]
 """Below ``/api/v1``, in the OpenAPI document."""
 unversioned: list[APIRouter] = [health, metrics]

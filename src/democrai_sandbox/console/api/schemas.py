@@ -104,6 +104,14 @@ class Access(Answer):
     target: Text
 
 
+class Rule(Answer):
+    """What a rule is about, as it is written."""
+
+    resource_type: ResourceType
+    operation: Operation
+    target: Text
+
+
 class Origin(Answer):
     """On whose behalf; empty for what is not there."""
 

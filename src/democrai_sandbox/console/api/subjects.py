@@ -11,7 +11,7 @@ from democrai_sandbox.console.admitting import require_administrator
 from democrai_sandbox.console.visitors import Visitor, holder, sandbox_of
 from democrai_sandbox.host.scopes import Scope
 from democrai_sandbox.host.surveying import portrait, survey
-from democrai_sandbox.policy import Operation, ResourceType, Subject, SubjectKind
+from democrai_sandbox.policy import Subject, SubjectKind
 from democrai_sandbox.runtime.surroundings import serving
 
 from . import schemas  # noqa: TC001 - the same
@@ -51,18 +51,10 @@ class SubjectList(Answer):
     items: list[SubjectEntry]
 
 
-class Rule(Answer):
-    """What a rule is about."""
-
-    resource_type: ResourceType
-    operation: Operation
-    target: Text
-
-
 class DeclaredRule(Answer):
     """A rule of a manifest, and how often something was seen that it speaks of."""
 
-    rule: Rule
+    rule: schemas.Rule
     section: Text
     line: int
     is_observable: bool
@@ -87,7 +79,7 @@ class Observation(Answer):
     count: int
     first: datetime
     last: datetime
-    declared: Rule | None
+    declared: schemas.Rule | None
     decision_id: str
 
 

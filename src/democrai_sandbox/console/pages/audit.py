@@ -17,6 +17,7 @@ from democrai_sandbox.runtime.surroundings import serving
 
 from .admitting import Administrator, choice_of, moment_of, page_of, subject_of, text_of
 from .running import shown_result
+from .sources import code
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -93,6 +94,7 @@ def shown(request: Request, sequence: int, visitor: Administrator) -> HTMLRespon
         "audit/show.html",
         visitor=visitor,
         record=record,
+        code=code,
         differences=tuple(differences(record.before, record.after)),
         head=sandbox.access.store.audit_head()[0],
     )
@@ -115,4 +117,6 @@ def _whole(moment: datetime | None) -> str:
 
 
 def _in_words(value: object) -> str:
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return "\n".join(value)
     return value if isinstance(value, str) else shown_result(value)

@@ -80,8 +80,9 @@ def decide(request: Request, visitor: Who, request_id: str, sent: Annotated[Sent
     if found.state is not RequestState.PENDING:
         return _conflict(request, visitor, found, "")
     filled = _read(found, sent)
-    if filled is None:
-        return detail_page(request, visitor, request_id, status=422, notice="Nothing was decided: choose what to do.")
+    if not filled.act:
+        notice = "Nothing was decided. One of the buttons below decides."
+        return detail_page(request, visitor, request_id, status=422, notice=notice, **filled.again())
     if len(filled.reason) > LONGEST_REASON:
         errors = {"reason": f"At most {LONGEST_REASON} characters; this has {len(filled.reason)}."}
         return detail_page(request, visitor, request_id, status=422, errors=errors, **filled.again())
@@ -92,15 +93,14 @@ def decide(request: Request, visitor: Who, request_id: str, sent: Annotated[Sent
     return _decided(request, visitor, found, filled)
 
 
-def _read(found: Asked, sent: Sent) -> Filled | None:
-    """Return what a form means; None when it names no act, or a choice that was not offered."""
+def _read(found: Asked, sent: Sent) -> Filled:
+    """Return what a form means; without an act, or with a choice that was not offered, it means no act."""
     offered = choices(found.access)
     places = {str(place): place for place in range(len(offered))}
-    if sent.act not in ACTS or sent.choice not in places:
-        return None
-    chosen = places[sent.choice]
+    act = sent.act if sent.act in ACTS and sent.choice in places else ""
+    chosen = places.get(sent.choice, 0)
     lifetime = sent.lifetime if sent.lifetime in _LIFETIMES else ""
-    return Filled(sent.act, offered[chosen], chosen, sent.reason.strip(), lifetime)
+    return Filled(act, offered[chosen], chosen, sent.reason.strip(), lifetime)
 
 
 def _decided(request: Request, visitor: Visitor, found: Asked, filled: Filled) -> Response:

@@ -146,8 +146,15 @@ def _page(
     with serving(visitor.caller):
         found = sandbox.access.administration.decision(decision_id)
     access = found.access
-    words = rule_words(access.subject, access.resource_type, access.operation, access.target)
-    context = {"found": found, "words": words, "reach": reach(sandbox), "is_session": found.scope is Scope.SESSION}
+    may = found.effect is Effect.APPROVAL or template == "decisions/approve.html"
+    words = rule_words(access.subject, access.resource_type, access.operation, access.target, may=may)
+    context: dict[str, Any] = {
+        "found": found,
+        "words": words,
+        "reach": reach(sandbox),
+        "is_session": found.scope is Scope.SESSION,
+    }
+    context["place"] = f"/{found.effect}s"
     filled = {"error": "", "reason": "", "conflict": "", "can_revoke": found.ended_at is None}
     return render(request, template, visitor=visitor, status=status, **context, **{**filled, **more})
 

@@ -28,6 +28,10 @@ _AREAS = (
 )
 
 
+_ELSEWHERE = {"extensions": "extensions", "tasks": "tasks"}
+"""The pages that have more about a line."""
+
+
 @router.get("/status")
 def show(request: Request, visitor: Administrator) -> HTMLResponse:
     """Show what is true now."""
@@ -42,6 +46,7 @@ def show(request: Request, visitor: Administrator) -> HTMLResponse:
         areas=areas,
         troubled=troubled,
         details_of=details_of,
+        elsewhere=_ELSEWHERE,
     )
 
 

@@ -76,17 +76,20 @@
   }
 
   // ---- deciding by key: it asks first, and the neutral button has the focus ------------------------------------------
+  const would = { s: "Allowed until that session ends:", a: "Allowed from now on, to every user and session:", d: "Denied from now on:" };
+
   function ask(key) {
     const button = document.querySelector(`button[data-key="${key}"]`);
     if (!button || button.disabled) return false;
     const choice = button.form.querySelector('input[name="choice"]:checked')?.closest(".choice");
-    const words = choice?.querySelector(".words")?.textContent || "";
+    const target = choice?.querySelector(".target")?.textContent || "";
+    const words = key === "d" ? target : choice?.querySelector(".words")?.textContent || "";
     const warning = choice?.querySelector(".warning")?.textContent || "";
     const back = element("button", { type: "button" }, "Back, nothing is decided");
     const go = element("button", { type: "button", class: button.className }, button.textContent);
     const title = element("h2", { id: "ask-title" }, `${button.textContent}?`);
-    const dialog = element("dialog", { "aria-labelledby": "ask-title" }, title, element("p", {}, words));
-    if (warning) dialog.append(element("p", { class: "error" }, warning));
+    const dialog = element("dialog", { "aria-labelledby": "ask-title" }, title, element("p", {}, would[key]), element("p", { class: "rule" }, words));
+    if (warning && key !== "d") dialog.append(element("p", { class: "error" }, warning));
     dialog.append(element("div", { class: "acts" }, back, go));
     back.addEventListener("click", () => dialog.close());
     go.addEventListener("click", () => {
@@ -183,7 +186,6 @@
     const place = row?.querySelector(".became");
     if (!place || became.state === "pending" || row.dataset.shown === became.state) return;
     place.textContent = became.words;
-    place.hidden = false;
     row.classList.add("gone");
     const tick = row.querySelector('input[type="checkbox"]');
     if (tick) {

@@ -1,0 +1,87 @@
+"""Health and metrics of a host whose database goes away, or is not what it should be."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from types import SimpleNamespace
+
+import pytest
+from sqlalchemy import text
+
+from democrai_sandbox.access import Access, AccessSettings
+from democrai_sandbox.console.health import readiness
+from democrai_sandbox.console.metrics import Metrics
+from democrai_sandbox.host.observing import Observations
+from democrai_sandbox.host.settings import HostSettings
+from tests.console.serving import until
+
+
+@pytest.fixture
+def host(tmp_path):
+    """What health and metrics look at: a real access service, and as much of a host as needs no runtime."""
+    folder = tmp_path / "state"
+    folder.mkdir()
+    url, keys = f"sqlite:///{folder}/sandbox.db", str(tmp_path / "keys")
+    settings = HostSettings(state_dir=str(folder), data_dir=str(folder), database=url, key_file=keys, poll_seconds=0.05)
+    access = Access(AccessSettings(database=url, key_file=keys, poll_seconds=0.05))
+    access.start()
+    yield SimpleNamespace(
+        access=access,
+        settings=settings,
+        is_started=True,
+        closing=asyncio.Event(),
+        observations=Observations(),
+        kernel=SimpleNamespace(egress=None),
+        runtime=SimpleNamespace(extensions=()),
+    )
+    access.stop()
+
+
+def lose(host):
+    """Take the database away, with all connections to it."""
+    shutil.rmtree(host.settings.state_dir)
+    host.access.store.close()
+
+
+def test_ready(host):
+    """A host with everything in order is ready."""
+    found = readiness(host)
+    assert found.ready
+    assert set(found.checks.values()) == {"ok"}
+
+
+def test_store_away(host):
+    """Without its database a host is not ready, and says which checks fail."""
+    lose(host)
+    found = until(lambda: (now := readiness(host)).checks["snapshot"] == "failed" and now)
+    assert not found.ready
+    assert found.checks["store"] == "failed"
+    assert found.checks["events"] == "ok"
+
+
+def test_schema_of_another_version(host):
+    """With the database of another version a host is not ready, though the database answers."""
+    host.access.store.database.act(
+        lambda connection: connection.execute(text("UPDATE access_schema SET version_num = 'x'"))
+    )
+    found = readiness(host)
+    assert (found.ready, found.checks["store"], found.checks["schema"]) == (False, "ok", "failed")
+
+
+def test_stopping(host):
+    """A host that is about to stop gets no more requests."""
+    host.closing.set()
+    assert readiness(host).checks["runtime"] == "failed"
+
+
+def test_metrics_without_a_store(host):
+    """Numbers are told while the database is away: what is known here, and that it is away."""
+    numbers = Metrics(host)
+    assert b"democrai_store_reachable 1.0" in numbers.text()
+    assert b"democrai_pending_requests 0.0" in numbers.text()
+    lose(host)
+    told = numbers.text()
+    assert b"democrai_store_reachable 0.0" in told
+    assert b"democrai_pending_requests " not in told
+    assert b"democrai_refresh_lag_seconds" in told

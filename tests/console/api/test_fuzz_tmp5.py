@@ -1,0 +1,119 @@
+"""The API, met with what schemathesis makes of its own document: nothing breaks, and every answer is as documented."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis import GenerationMode, checks
+from schemathesis.core.result import Ok
+
+pytestmark=[]
+EXAMPLES = int(os.environ.get("API_FUZZ_EXAMPLES", "8"))
+"""For each operation and each kind of data. More are for those who look for something: they take minutes."""
+CALLS = {"render_module", "run_action", "run_command"}
+"""Operations that may answer 502 and 504: an extension's own code failed, or took too long."""
+CHECKS = [checks.negative_data_rejection, checks.positive_data_acceptance, checks.unsupported_method,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_headers_conformance,
+    checks.response_schema_conformance,
+]
+REFUSALS = {400, 401, 403, 404, 405, 413, 422}
+
+
+@pytest.fixture(scope="module")
+def schema(served):
+    """The document, as the server gives it out."""
+    found = schemathesis.openapi.from_url(f"{served.url}/api/v1/openapi.json")
+    found.config.update(base_url=served.url)
+    return found
+
+
+@pytest.fixture(scope="module")
+def known(served, admin, uma):
+    """Things that there are, by the name of the parameter that asks for one: what is made up is mostly not there."""
+    request = served.stop_weather(uma, "/fuzzed")
+    task = uma.post("/api/v1/modules/odd/tasks/wait", json={}).json()["id"]
+    body = {"subject": "module:odd", "resource_type": "network", "operation": "send", "effect": "denial"}
+    decision = admin.post("/api/v1/decisions", json={**body, "target": "https://example.com/fuzz"}).json()["decision"]
+    return {
+        "request_id": [request],
+        "decision_id": [decision["id"]],
+        "task_id": [task],
+        "module": ["odd", "weather", "broken"],
+        "action": ["echo", "fetch"],
+        "command": ["read"],
+        "task": ["wait"],
+        "kind": ["module", "engine"],
+        "name": ["weather", "odd", "a/b"],
+        "sequence": [1],
+    }
+
+
+def meet(schema, served, known, mode, headers, judge):
+    """Send what is made of every operation, and judge each answer."""
+    for found in schema.get_all_operations():
+        assert isinstance(found, Ok), found
+        operation = found.ok()
+        with requests.Session() as session:
+            session.trust_env = False
+            _meet_one(operation, operation.as_strategy(generation_mode=mode), known, session, headers, judge)
+
+
+def _meet_one(operation, cases, known, session, headers, judge):
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        derandomize="API_FUZZ_EXAMPLES" not in os.environ,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(cases, st.data())
+    def run(case, data):
+        for name, values in known.items():
+            if name in (case.path_parameters or {}) and data.draw(st.booleans()):
+                case.path_parameters[name] = data.draw(st.sampled_from(values))
+        answer = case.call(session=session, headers=headers, timeout=60)
+        try:
+            judge(operation, case, answer)
+        except BaseException as e:
+            print("FOUND", operation.definition.raw["operationId"], str(e)[:700])
+
+    run()
+
+
+def conforms(operation, case, answer):
+    """Nothing broke, and the answer is as documented."""
+    name = operation.definition.raw["operationId"]
+    allowed = {502, 504} if name in CALLS else set()
+    assert answer.status_code < 500 or answer.status_code in allowed, (name, answer.status_code, answer.text)
+    assert answer.headers["x-request-id"]
+    case.validate_response(answer, checks=CHECKS)
+
+
+def is_refused(operation, case, answer):
+    """Nobody learns anything, and nothing is done for them."""
+    name = operation.definition.raw["operationId"]
+    assert answer.status_code in REFUSALS, (name, answer.status_code, answer.text)
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["right", "wrong"])
+def test_with_a_token(schema, served, known, mode):
+    """Data that fits the document, and data that does not, gets documented answers and breaks nothing."""
+    headers = {"Authorization": f"Bearer {served.token(served.administrator())}"}
+    meet(schema, served, known, mode, headers, conforms)
+    assert served.process.poll() is None
+    assert requests.get(f"{served.url}/health/ready", timeout=60).status_code == 200
+
+
+def test_without_a_token(schema, served, known, admin):
+    """Whoever is nobody is refused, whatever is sent, and leaves no trace."""
+    before = admin.get("/api/v1/audit").json()["items"][0]["sequence"]
+    meet(schema, served, known, GenerationMode.POSITIVE, {"Authorization": "Bearer dsb_none"}, is_refused)
+    assert admin.get("/api/v1/audit").json()["items"][0]["sequence"] == before

@@ -1,0 +1,87 @@
+"""What the tests in the browser share: a server, a browser, people who are signed in, and a desk for requests."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from functools import cached_property, partial
+
+import pytest
+from playwright.sync_api import sync_playwright
+from sqlalchemy import insert
+
+from democrai_sandbox.access.ids import new_id
+from democrai_sandbox.host.accounts import sessions
+from democrai_sandbox.host.accounts.secrecy import hashed, new_session_secret
+from democrai_sandbox.host.accounts.tables import sessions as table
+from tests.console.pages.asking import Desk
+from tests.console.serving import serving
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+def chromium():
+    """The browser's program; empty where there is none."""
+    return next(filter(None, map(shutil.which, NAMES)), "")
+
+
+def enter(accounts, person_id, *, confirmed=timedelta(0), agent="tests"):
+    """Begin a session without a password, whose comparison is slow by design; return its cookie and its id.
+
+    ``confirmed`` is how long ago the password was given.
+    """
+    secret = new_session_secret()
+    now = datetime.now(UTC)
+    session = sessions.new_session(new_id(), person_id, "127.0.0.1", agent, now)
+    row = {name: getattr(session, name) for name in table.c.keys() if name != "token_hash"}  # noqa: SIM118
+    row |= {"token_hash": hashed(secret), "confirmed_at": now - confirmed}
+    accounts._database.act(partial(_insert, row=row))
+    return {accounts.cookie_name: secret}, session.id
+
+
+def _insert(connection, row):
+    connection.execute(insert(table), row)
+
+
+class House:
+    """Made by the first test that needs it, piece by piece."""
+
+    def __init__(self, folder):
+        self._folder = folder
+        self._open = ExitStack()
+
+    @cached_property
+    def browser(self):
+        """The system's Chromium, without a window."""
+        program = chromium()
+        if not program:
+            pytest.skip("there is no Chromium here: sudo apt-get install chromium")
+        playwright = self._open.enter_context(sync_playwright())
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        self._open.callback(browser.close)
+        return browser
+
+    @cached_property
+    def served(self):
+        """A process that serves, with the example extensions."""
+        return self._open.enter_context(serving(self._folder))
+
+    @cached_property
+    def desk(self):
+        """Where requests are put down."""
+        desk = Desk(self.served)
+        self._open.callback(desk.close)
+        return desk
+
+    def cookie(self, name, **more):
+        """The cookie of a new session: of the first administrator for "", of uma who may not decide, or of another."""
+        person = self.served.admin if name == "" else self._person(name)
+        return enter(self.served.accounts, person, **more)[0]
+
+    def _person(self, name):
+        return self.served.person(name, role="" if name == "uma" else "super").id
+
+    def close(self):
+        """End everything."""
+        self._open.close()

@@ -1,0 +1,149 @@
+"""Decisions, as administrators make them in the browser."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from playwright.sync_api import expect
+
+from tests.console.serving import PASSWORD
+
+
+def said(page):
+    """What the page says after an act."""
+    return page.get_by_role("status").first
+
+
+def test_a_broad_approval_is_spelled_out_first(people, desk):
+    """To approve more than was asked for takes a second page with the rule in words; only then it is stored."""
+    one = desk.ask("https://broad.example/v1/items")
+    page = people.window("ada")
+    page.goto(f"/requests/{one}")
+    page.get_by_role("radio").last.check()
+    page.get_by_role("button", name="Approve permanently").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Approve this permanently?")
+    expect(page.get_by_role("main")).to_contain_text("This is more than what was asked for")
+    assert desk.state(one) == "pending"
+    page.get_by_role("link", name="Back, nothing is decided").click()
+    assert desk.state(one) == "pending"
+    page.get_by_role("radio").last.check()
+    page.get_by_role("button", name="Approve permanently").click()
+    page.get_by_role("button", name="Approve this rule permanently").click()
+    expect(said(page)).to_contain_text("Approved permanently")
+    assert desk.state(one) == "approved"
+    page.goto("/approvals?text=broad.example")
+    row = page.get_by_role("row").filter(has_text="broad.example")
+    expect(row).to_contain_text("permanent")
+    assert "/v1/items" not in row.inner_text()
+
+
+def test_a_permanent_approval_takes_the_password_of_late(people, served, desk):
+    """Whoever signed in long ago gives the password again before anything holds for longer than a session."""
+    served.person("ada", role="super")
+    one = desk.ask()
+    page = people.window("ada", confirmed=timedelta(days=1))
+    page.goto(f"/requests/{one}")
+    page.get_by_role("button", name="Approve permanently").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Confirm your password")
+    assert desk.state(one) == "pending"
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Confirm").click()
+    page.wait_for_url(f"**/requests/{one}*")
+    assert desk.state(one) == "pending"
+    page.get_by_role("button", name="Approve permanently").click()
+    expect(said(page)).to_contain_text("Approved permanently")
+
+
+def test_a_denial_with_its_reason_can_be_changed(people, desk):
+    """The reason of a denial stays with it; the list of denials leads to an approval in its place."""
+    one = desk.ask("https://denied.example/v1")
+    page = people.window("ada")
+    page.goto(f"/requests/{one}")
+    page.get_by_label("Reason").fill("Use the mirror instead.")
+    page.get_by_role("button", name="Deny").click()
+    expect(said(page)).to_contain_text("Denied")
+    assert desk.state(one) == "denied"
+    page.goto("/denials?text=denied.example")
+    row = page.get_by_role("row").filter(has_text="denied.example")
+    expect(row).to_contain_text("Use the mirror instead.")
+    row.get_by_role("link", name="Change").click()
+    page.get_by_role("link", name="Approve permanently instead").click()
+    page.get_by_role("button", name="Approve permanently").click()
+    expect(said(page)).to_contain_text("Approved permanently")
+    page.goto("/denials?text=denied.example")
+    expect(page.get_by_role("main")).to_contain_text("No denial matches")
+
+
+def test_the_second_of_two_administrators_is_told_of_the_first(people, desk):
+    """Two decide about the same at once: the later one is shown who decided what, and nothing is changed."""
+    one = desk.ask("https://contested.example/v1")
+    ada, bob = people.window("ada"), people.window("bob")
+    for page in (ada, bob):
+        page.goto(f"/requests/{one}")
+    ada.get_by_role("button", name="Deny").click()
+    expect(said(ada)).to_contain_text("Denied")
+    bob.get_by_role("button", name="Approve permanently").click()
+    expect(bob.get_by_role("heading", level=1)).to_have_text("Already denied by ada")
+    expect(bob.get_by_role("main")).to_contain_text("nothing was changed")
+    assert desk.state(one) == "denied"
+
+
+def test_a_page_that_is_open_says_what_a_colleague_decided(people, desk):
+    """The page of a request says that it was decided meanwhile, without losing what was written on it."""
+    one = desk.ask("https://meanwhile.example/v1")
+    ada, bob = people.window("ada"), people.window("bob")
+    for page in (ada, bob):
+        page.goto(f"/requests/{one}")
+    bob.get_by_label("Reason").fill("half a sen")
+    ada.get_by_role("button", name="Deny").click()
+    expect(bob.locator("#news")).to_contain_text("Meanwhile this was denied by ada")
+    expect(bob.get_by_label("Reason")).to_have_value("half a sen")
+
+
+def test_many_are_decided_with_a_preview(people, desk):
+    """What is selected in the queue is listed request by request before it is decided, and after."""
+    ids = [desk.ask(f"https://bulk.example/v1/{number}") for number in range(3)]
+    same = desk.ask("https://bulk.example/v1/0", user="ursula", session="another")
+    page = people.window("ada")
+    page.goto("/requests?text=bulk.example")
+    for number in (0, 1):
+        page.get_by_role("checkbox", name=f"https://bulk.example/v1/{number}").check()
+    page.get_by_role("button", name="Deny…").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("3 requests")
+    expect(page.get_by_role("main")).to_contain_text("ursula")
+    assert {desk.state(one) for one in (*ids, same)} == {"pending"}
+    page.get_by_label("Reason").fill("Not from here.")
+    page.get_by_role("button", name="Deny").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("3 of 3 done")
+    assert [desk.state(one) for one in (*ids, same)] == ["denied", "denied", "pending", "denied"]
+
+
+def test_decisions_are_made_without_scripts(people, desk):
+    """With JavaScript turned off a request is found, approved for its session, revoked, denied and noted."""
+    one, other = desk.ask("https://plain.example/one"), desk.ask("https://plain.example/other")
+    page = people.window("ada", java_script_enabled=False)
+    page.goto("/requests?state=pending")
+    page.get_by_label("Target contains").fill("plain.example/one")
+    page.get_by_role("button", name="Filter").click()
+    page.get_by_role("row").filter(has_text="plain.example").get_by_role("link").first.click()
+    page.get_by_label("Add a note").fill("Looked at it.")
+    page.get_by_role("button", name="Keep the note").click()
+    page.get_by_role("button", name="Approve for this session").click()
+    expect(said(page)).to_contain_text("Approved until that session ends")
+    page.get_by_role("link", name="Undo: revoke it").click()
+    page.get_by_role("button", name="Revoke the approval").click()
+    expect(said(page)).to_contain_text("Revoked")
+    page.goto(f"/requests/{other}")
+    page.get_by_role("radio").last.check()
+    page.get_by_role("button", name="Approve permanently").click()
+    page.get_by_role("button", name="Approve this rule permanently").click()
+    assert (desk.state(one), desk.state(other)) == ("approved_for_session", "approved")
+
+
+def test_a_request_without_a_session_says_why_it_cannot_be_approved_for_one(people, desk):
+    """The button is there, disabled, with the reason beside it."""
+    one = desk.ask(session="")
+    page = people.window("ada")
+    page.goto(f"/requests/{one}")
+    expect(page.get_by_role("button", name="Approve for this session")).to_be_disabled()
+    expect(page.get_by_role("main")).to_contain_text("It was made without a session.")

@@ -1,0 +1,93 @@
+"""The story that `make run` tells, seen from the console: stopped, decided, going on, kept in the audit."""
+
+from __future__ import annotations
+
+from playwright.sync_api import expect
+
+from democrai_sandbox.host.scopes import Scope
+from tests.console.serving import until
+
+
+def test_a_module_is_stopped_and_goes_on_after_an_approval(people, served):
+    """A module that works for somebody is stopped; approved for their session, it goes on by itself; all is kept."""
+    page = people.window("ada")
+    page.goto("/requests")
+    with served.bearer(served.person("uma"), Scope.MODULES_RUN) as uma:
+        number = served.stop_weather(uma, "/forecast/story")
+        # The page says so by itself.
+        page.get_by_role("status").get_by_role("link", name="show").click()
+        page.get_by_role("row").filter(has_text="/forecast/story").get_by_role("link").first.click()
+        page.wait_for_url(f"**/requests/{number}")
+        expect(page.get_by_role("heading", level=1)).to_contain_text("weather wants to receive")
+        expect(page.get_by_role("main")).to_contain_text("Goes on with")
+        page.get_by_label("Reason").fill("A forecast is fine.")
+        page.get_by_role("button", name="Approve for this session").click()
+        expect(page.get_by_role("status").first).to_contain_text("Approved until that session ends")
+        expect(page.get_by_role("main")).to_contain_text("A forecast is fine.")
+        until(lambda: "/forecast/story" in served.web.asked, "the module going on")
+        shown = until(lambda: _shown(uma), "the forecast")
+        assert shown == "GET /forecast/story"
+
+    def went_on():
+        page.reload()
+        return page.get_by_role("region", name="What goes on after an approval").get_by_text("succeeded").count()
+
+    until(went_on, "the end of what was resumed")
+    page.goto(f"/audit?request={number}")
+    acts = page.get_by_role("table").get_by_role("cell")
+    for words in ("requested", "approved for session", "resume succeeded"):
+        expect(acts.filter(has_text=words).first).to_be_visible()
+    page.get_by_role("row").filter(has_text="approved for session").get_by_role("link").first.click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("approved for session")
+    expect(page.get_by_role("main")).to_contain_text("A forecast is fine.")
+
+
+def _shown(uma):
+    answer = uma.post("/api/v1/modules/weather/render", json={"params": {}}).json()
+    return answer["result"]["forecast"] if "story" in answer["result"]["forecast"] else ""
+
+
+def test_somebody_runs_a_module_in_the_console_and_asks(people, served, desk):
+    """Whoever may not decide runs a module, is stopped with a link to the request, and sees there why it waits."""
+    page = people.window("uma")
+    page.goto("/extensions")
+    page.get_by_role("link", name="weather").click()
+    page.get_by_role("link", name="Run action fetch").click()
+    page.get_by_label("Parameters").fill('{"url": ')
+    page.get_by_role("button", name="Run").click()
+    expect(page.get_by_label("Parameters")).to_have_attribute("aria-invalid", "true")
+    page.get_by_label("Parameters").fill(f'{{"url": "{served.web.url}/forecast/asked"}}')
+    page.get_by_role("button", name="Run").click()
+    expect(page.get_by_role("heading", name="It was stopped")).to_be_visible()
+    page.get_by_role("link", name="open the request").click()
+    for label in ("Approve for this session", "Approve permanently", "Deny"):
+        expect(page.get_by_role("button", name=label)).to_be_disabled()
+    expect(page.get_by_role("main")).to_contain_text("Only people with the super role decide")
+    page.get_by_label("Add a note").fill("For the report of today.")
+    page.get_by_role("button", name="Keep the note").click()
+    expect(page.get_by_role("region", name="History")).to_contain_text("For the report of today.")
+    assert desk.state(page.url.partition("?")[0].rpartition("/")[2]) == "pending"
+    expect(page.get_by_role("navigation", name="Main").get_by_role("link", name="Audit")).to_have_count(0)
+
+
+def test_a_revoked_approval_stops_the_module(people, served):
+    """What a permanent approval let through is stopped again at the next attempt after it was revoked."""
+    path = "/forecast/revoked"
+    with served.bearer(served.person("uma"), Scope.MODULES_RUN) as uma:
+        number = served.stop_weather(uma, path)
+        page = people.window("ada")
+        page.goto(f"/requests/{number}")
+        page.get_by_role("button", name="Approve permanently").click()
+        if page.get_by_role("button", name="Approve this rule permanently").count():
+            page.get_by_role("button", name="Approve this rule permanently").click()
+        expect(page.get_by_role("status").first).to_contain_text("Approved permanently")
+        until(lambda: _fetch(served, uma, path).status_code == 200, "the approval to be known")
+        page.get_by_role("link", name="Undo: revoke it").click()
+        expect(page.get_by_role("main")).to_contain_text("What stops")
+        page.get_by_role("button", name="Revoke the approval").click()
+        expect(page.get_by_role("status").first).to_contain_text("Revoked")
+        until(lambda: _fetch(served, uma, path).status_code == 403, "the end of the approval")
+
+
+def _fetch(served, uma, path):
+    return uma.post("/api/v1/modules/weather/actions/fetch", json={"params": {"url": served.web.url + path}})

@@ -1,0 +1,54 @@
+"""Windows of the browser, each of somebody, and what the pages in them complained about."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Error
+
+PATIENCE = 30_000
+"""Milliseconds; the machine may be busy with other tests."""
+WIDE = {"width": 1280, "height": 900}
+NARROW = {"width": 360, "height": 740}
+
+
+class Windows:
+    """Opens windows: each for somebody who is signed in, or nobody yet, with what the browser complained about."""
+
+    def __init__(self, browser, url, folder, cookie):
+        self._browser = browser
+        self._url = url
+        self._folder = folder
+        self._cookie = cookie
+        self._contexts = []
+        self.complaints = []
+        """What the pages' own consoles said: refused scripts, failed loads, errors of scripts."""
+
+    def window(self, name=None, *, viewport=WIDE, confirmed=None, **options):
+        """A page in a context of its own, signed in as ``name`` (the first administrator for "") without the form."""
+        context = self._browser.new_context(base_url=self._url, viewport=viewport, **options)
+        context.set_default_timeout(PATIENCE)
+        self._contexts.append(context)
+        if name is not None:
+            cookie = self._cookie(name, **({} if confirmed is None else {"confirmed": confirmed}))
+            context.add_cookies([{"name": key, "value": value, "url": self._url} for key, value in cookie.items()])
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE)
+        page.on("console", self._heard)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        return page
+
+    def _heard(self, message):
+        # That an answer was a 403 or a 409 is what some tests are about.
+        if message.type in {"error", "warning"} and "status of 4" not in message.text:
+            self.complaints.append(message.text)
+
+    def close(self, *, failed, name):
+        """Close everything; of a test that failed a picture of each window stays."""
+        for number, context in enumerate(self._contexts):
+            for page in context.pages if failed else ():
+                picture = self._folder / f"{name}-{number}.png"
+                try:
+                    page.screenshot(path=picture, full_page=True)
+                    print("picture:", picture, page.url)
+                except Error as error:
+                    print("no picture:", error)
+            context.close()

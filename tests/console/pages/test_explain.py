@@ -1,0 +1,142 @@
+"""The playground."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+import pytest
+
+from tests.console.pages.reading import Page, read
+
+
+@pytest.fixture(scope="module")
+def admin(served):
+    with served.signed_in() as client:
+        yield client
+
+
+def asked(subject="module:reports", access="network:receive", target="https://other.example.com/v1", **more):
+    """The address of a question."""
+    return f"/explain?{urlencode({'subject': subject, 'access': access, 'target': target, **more})}"
+
+
+def order(effect="approval", **more):
+    """What the form sends."""
+    return {"subject": "module:gallery", "access": "network:receive", "effect": effect, **more}
+
+
+def test_the_form_knows_the_subjects(admin):
+    """Nothing was asked yet: there is a form with what is known, and no verdict."""
+    page = read(admin, "/explain")
+    assert 'value="module:reports"' in page.source
+    assert {"subject", "access", "target", "user", "session"} <= page.fields.keys()
+    assert "verdict" not in page.ids
+
+
+def test_what_is_declared_is_allowed_by_its_rule(admin, served):
+    """The layer that decides is named, and that a decision would change nothing."""
+    page = read(admin, asked(target=f"{served.web.url}/v1/rates/7"))
+    assert "Allowed" in page.text
+    assert "By the rule" in page.text
+    assert "a decision would change nothing" in page.text
+
+
+def test_what_is_not_declared_says_what_to_declare(admin, served):
+    """The verdict, every layer, the nearest rule and the entry with its file are there; nothing was registered."""
+    page = read(admin, asked(target=f"{served.web.url}/v1/other"))
+    assert "not declared and not approved" in page.text
+    for layer in ("The declarations", "Recorded denials", "Permanent approvals", "Pending requests"):
+        assert layer in page.text
+    assert "Nearest rule" in page.text
+    assert str(served.folder / "modules" / "reports" / "manifest.json") in page.text
+    assert f'"target": "{served.web.url}/v1/other"' in page.text
+    with served.bearer(served.administrator()) as machine:
+        assert machine.get("/api/v1/requests", params={"text": "/v1/other"}).json()["items"] == []
+
+
+def test_it_can_be_asked_for_from_other_pages(admin):
+    """Resource type and operation may come apart, as lists have them."""
+    page = read(admin, "/explain?subject=module:reports&resource_type=filesystem&operation=read&target=/etc/passwd")
+    assert "verdict" in page.ids
+
+
+@pytest.mark.parametrize(
+    ("question", "told"),
+    [
+        (asked(subject="reports"), "kind:name"),
+        (asked(subject="modul:reports"), "Did you mean module?"),
+        (asked(access="network:eat"), "choose one of the list"),
+        (asked(access="eat"), "choose one of the list"),
+        (asked(target="x" * 9000), "longer than"),
+    ],
+)
+def test_a_question_that_means_nothing_is_said_beside_its_field(admin, question, told):
+    """The form stays filled in, and what is wrong stands beside it."""
+    assert told in read(admin, question, status=422).text
+
+
+@pytest.mark.parametrize("target", ["https://user:secret@a.example", "https://a.example\\b", "\u202ehttps://a", "*.com"])
+def test_a_target_that_nobody_may_ask_for_is_refused_with_the_reason(admin, target):
+    """That is an explanation too: the target itself is the layer that says no. Hidden characters are shown."""
+    page = read(admin, asked(target=target))
+    assert "Refused" in page.text
+    assert "\u202e" not in page.source.replace('value="\u202e', "")
+
+
+def test_a_decision_is_spelled_out_before_it_is_made(admin, served):
+    """The first step changes nothing; the second one decides, and shows the decision."""
+    target = "https://unasked.example.com/a"
+    page = Page(admin.post("/explain/decide", data=order(target=target)))
+    assert page.status == 200
+    assert "Approve this permanently?" in page.text
+    assert "module gallery may receive from https://unasked.example.com/a" in page.text.replace("Module", "module")
+    question = asked(subject="module:gallery", target=f"{target}/b")
+    assert "not declared and not approved" in read(admin, question).text
+    answer = admin.post("/explain/decide", data=order(target=target, confirmed="yes", reason="for the tests"))
+    assert answer.status_code == 303
+    assert answer.headers["location"].startswith("/decisions/")
+    assert "Approved permanently." in read(admin, answer.headers["location"]).text
+    assert "Allowed" in read(admin, question).text
+
+
+def test_a_denial_is_made_in_the_same_way(admin):
+    """It is spelled out as a denial, and stands afterwards."""
+    target = "https://unwanted.example.com"
+    assert "Deny this?" in Page(admin.post("/explain/decide", data=order("denial", target=target))).text
+    assert admin.post("/explain/decide", data=order("denial", target=target, confirmed="yes")).status_code == 303
+    assert "Denied" in read(admin, asked(subject="module:gallery", target=target)).text
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"target": ""},
+        {"target": "https://a.example", "effect": "maybe"},
+        {"target": "https://a.example", "subject": "gallery"},
+        {"target": "https://a.example", "access": "network:read"},
+        {"target": "https://a.example", "reason": "x" * 3000},
+        {"target": "*.com"},
+    ],
+)
+def test_what_cannot_be_decided_is_refused(admin, wrong):
+    """A form that was tampered with decides nothing."""
+    answer = admin.post("/explain/decide", data={**order(), "confirmed": "yes", **wrong})
+    assert answer.status_code == 422
+
+
+def test_an_approval_under_a_denial_is_a_conflict(admin):
+    """A broader denial stands in the way, and the answer says so; nothing is changed."""
+    denied = order("denial", target="https://conflict.example.com", confirmed="yes")
+    assert admin.post("/explain/decide", data=denied).status_code == 303
+    answer = admin.post("/explain/decide", data=order(target="https://conflict.example.com/below", confirmed="yes"))
+    assert answer.status_code == 409
+    assert "revoke that first" in Page(answer).text
+
+
+def test_only_those_who_may_decide_can_ask(served):
+    """Everybody else is told why not, for the question and for the decision."""
+    served.person("nora")
+    with served.signed_in("nora") as client:
+        assert "people who may decide" in read(client, "/explain", status=403).text
+        answer = client.post("/explain/decide", data=order(target="https://a.example", confirmed="yes"))
+        assert answer.status_code == 403

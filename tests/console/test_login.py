@@ -1,0 +1,495 @@
+"""Signing in and out, the account and the people, over HTTP as a browser without JavaScript does it."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from democrai_sandbox.host.scopes import Scope
+from tests.console.serving import PASSWORD, serving, until
+
+NEW = "another good password"
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory):
+    """One that asks for the password again after a minute."""
+    config = {"console": {"reauth_minutes": 1}}
+    with serving(tmp_path_factory.mktemp("strict"), config, extensions=False) as found:
+        yield found
+
+
+def cookies_of(answer):
+    return answer.headers.get_list("set-cookie")
+
+
+def secret_of(page):
+    return re.search(r'aria-label="secret">([^<]+)<', page.text)[1]
+
+
+# ---- the way in
+
+
+def test_nobody_is_led_to_the_sign_in_and_back(served):
+    """With the page and its query in the address; after the sign-in there."""
+    with served.client() as client:
+        answer = client.get("/people?x=1&y=%2F")
+        assert answer.status_code == 303
+        assert answer.headers["location"] == "/login?next=/people%3Fx%3D1%26y%3D%252F"
+        page = client.get(answer.headers["location"])
+        onward = re.search(r'name="next" value="([^"]+)"', page.text)[1].replace("&amp;", "&")
+        form = {"name": served.admin, "password": served.password, "next": onward}
+        answer = client.post("/login", data=form)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/people?x=1&y=%2F")
+        assert client.get(answer.headers["location"]).status_code == 200
+
+
+def test_the_form_is_what_password_managers_know(served):
+    """Fields with their labels and purposes, a POST to ourselves, and nothing that needs a script."""
+    with served.client() as client:
+        page = client.get("/login").text
+    assert re.search(r'<form[^>]*method="post" action="/login"', page)
+    assert re.search(r'name="name"[^>]*autocomplete="username"', page)
+    assert re.search(r'name="password" type="password"[^>]*autocomplete="current-password"', page)
+    assert 'for="field-name"' in page
+    assert 'for="field-password"' in page
+
+
+def test_the_cookie_is_kept_from_scripts_and_other_sites(served):
+    """HttpOnly, SameSite=Lax, for all paths of this host, until the browser ends."""
+    with served.client() as client:
+        answer = client.post("/login", data={"name": served.admin, "password": served.password})
+    (cookie,) = cookies_of(answer)
+    assert re.fullmatch(r"democrai_session=[\w-]{43}; HttpOnly; Path=/; SameSite=lax", cookie)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"name": "ADMIN", "password": "wrong wrong wrong"},
+        {"name": "nobody-there", "password": "wrong wrong wrong"},
+        {"name": "nobody-there"},
+        {"password": "wrong wrong wrong"},
+        {},
+    ],
+)
+def test_a_refused_sign_in_says_the_same_whoever_is_meant(served, given):
+    """Known or unknown, with or without a field: one message, 401, no cookie."""
+    with served.client() as client:
+        answer = client.post("/login", data=given)
+    assert answer.status_code == 401
+    assert "The name or the password is wrong." in answer.text
+    assert cookies_of(answer) == []
+    assert "wrong wrong wrong" not in answer.text
+
+
+def test_a_throttled_sign_in_says_how_long_to_wait(served):
+    """In words on the page and in seconds in the header; the right password waits as well."""
+    served.person("tess")
+    with served.client() as client:
+        for _ in range(12):
+            answer = client.post("/login", data={"name": "tess", "password": "wrong wrong wrong"})
+            if answer.status_code == 429 and int(answer.headers["retry-after"]) > 5:
+                break
+            until(lambda: served.accounts is not None)
+        else:
+            pytest.skip("the machine is so slow that no pause ever mattered")
+        right = client.post("/login", data={"name": "tess", "password": PASSWORD})
+    assert right.status_code == 429
+    assert re.search(r"Try again in \d+ second", right.text)
+    assert cookies_of(right) == []
+
+
+@pytest.mark.parametrize(
+    "onward",
+    [
+        "https://evil.example/",
+        "//evil.example",
+        "///evil.example",
+        "/\\evil.example",
+        "\\\\evil.example",
+        "http:evil.example",
+        "javascript:alert(1)",
+        "/people\r\nSet-Cookie: x=y",
+        "/people\nX: y",
+        "\t//evil.example",
+        " //evil.example",
+        "/\t/evil.example",
+        "/..//evil.example",
+        "/./login",
+        "/%2e%2e/other",
+        "/people//evil.example",
+        "people",
+        "@evil.example",
+        "/login",
+        "/login?next=/login",
+        "/logout",
+        "/api/v1/me",
+        "/\u2028x",
+        "x" * 3000,
+    ],
+)
+def test_after_the_sign_in_nobody_is_led_elsewhere(served, onward):
+    """Only pages of this console; anything else leads to the first page, and never into a header."""
+    with served.client() as client:
+        page = client.get("/login", params={"next": onward})
+        assert re.search(r'name="next" value="([^"]*)"', page.text)[1] == "/"
+        answer = client.post("/login", data={"name": served.admin, "password": served.password, "next": onward})
+        assert (answer.status_code, answer.headers["location"]) == (303, "/")
+        assert len(cookies_of(answer)) == 1
+        again = client.get("/login", params={"next": onward})
+        assert (again.status_code, again.headers["location"]) == (303, "/")
+
+
+def test_a_sign_in_begins_with_a_new_secret(served):
+    """A cookie that somebody put into the browser before is worth nothing afterwards (session fixation)."""
+    served.person("fay")
+    with served.client() as client:
+        client.cookies.set("democrai_session", "chosen-by-somebody-else")
+        client.post("/login", data={"name": "fay", "password": PASSWORD})
+        first = served.accounts.sessions_of("fay")
+        answer = client.post("/login", data={"name": "fay", "password": PASSWORD})
+        second = served.accounts.sessions_of("fay")
+    assert answer.status_code == 303
+    assert "chosen-by-somebody-else" not in cookies_of(answer)[0]
+    assert len(first) == len(second) == 1
+    assert first[0].id != second[0].id
+
+
+def test_two_cookies_of_one_name_are_none(served):
+    """A neighbour on the same host can set one beside ours: which is which cannot be told (cookie tossing)."""
+    with served.signed_in() as client:
+        (ours,) = client.cookies.values()
+    header = f"democrai_session={ours}"
+    with served.client() as client:
+        for cookie, status in (
+            (header, 200),
+            (f"{header}; {header}", 200),
+            (f"other=1; {header}", 200),
+            (f"democrai_session=x; {header}", 303),
+            (f"{header}; democrai_session=x", 303),
+            (f"{header}; democrai_session=", 303),
+            (f"democrai_session=x; {header}; {header}", 303),
+            (f"__Host-democrai={ours}", 303),
+        ):
+            assert client.get("/account", headers={"Cookie": cookie}).status_code == status, cookie
+
+
+def test_a_token_in_an_address_or_a_cookie_opens_nothing(served):
+    """It is read from the header alone, and opens the API, not the pages."""
+    token = served.token(served.administrator())
+    with served.client() as client:
+        for address in (f"/api/v1/me?token={token}", f"/api/v1/me?access_token={token}&authorization=Bearer+{token}"):
+            assert client.get(address).status_code == 401
+        assert client.get("/api/v1/me", headers={"Cookie": f"democrai_session={token}"}).status_code == 401
+        assert client.get("/account", headers={"Authorization": f"Bearer {token}"}).status_code == 303
+        assert client.get("/api/v1/me", headers={"Authorization": f"Bearer {token}"}).status_code == 200
+
+
+def test_signing_out_ends_the_session_for_good(served):
+    """The cookie goes, and is worth nothing if somebody kept it."""
+    with served.signed_in() as client:
+        (ours,) = client.cookies.values()
+        answer = client.post("/logout")
+        assert (answer.status_code, answer.headers["location"]) == (303, "/login?done=signed_out")
+        assert re.match(r'democrai_session=""; .*Max-Age=0', cookies_of(answer)[0])
+    with served.client() as client:
+        assert client.get("/account", headers={"Cookie": f"democrai_session={ours}"}).status_code == 303
+        assert client.get("/logout").status_code == 405
+        assert client.post("/logout").status_code == 303
+
+
+def test_approvals_for_a_session_end_when_it_does(served):
+    """What was approved until the session ends is in force no more when its person signs out."""
+    served.person("sue")
+    with served.signed_in("sue") as hers, served.bearer(served.administrator()) as admin:
+        request = served.stop_weather(hers, "/forecast/signing-out")
+        admin.post(f"/api/v1/requests/{request}/approve-session", json={}).raise_for_status()
+        key = admin.get(f"/api/v1/requests/{request}").json()["request"]["session_key"]
+
+        def approved():
+            return [one for one in admin.get("/api/v1/approvals").json()["items"] if one["session_key"] == key]
+
+        assert len(approved()) == 1
+        hers.post("/logout")
+        assert approved() == []
+
+
+# ---- the account
+
+
+def test_sessions_are_listed_and_ended_from_another_browser(served):
+    """One by one, all others, or everything; hostile browsers' names are shown harmlessly."""
+    served.person("liz")
+    hostile = "<script>alert(1)</script>\u202eevil".encode()
+    with served.signed_in("liz") as here, served.signed_in("liz") as there, served.signed_in("liz") as third:
+        with served.client(headers={"User-Agent": hostile}) as fourth:
+            fourth.headers.update({"Sec-Fetch-Site": "same-origin"})
+            assert fourth.post("/login", data={"name": "liz", "password": PASSWORD}).status_code == 303
+        page = here.get("/account").text
+        assert "<script>alert" not in page
+        assert "&lt;script&gt;alert(1)" in page
+        ends = re.findall(r'action="(/account/sessions/[^"/]+/end)"', page)
+        assert len(ends) == 3
+        for end in ends:
+            assert here.post(end).headers["location"] == "/account?done=session_ended"
+        assert (there.get("/account").status_code, third.get("/account").status_code) == (303, 303)
+        assert here.post(ends[0]).status_code == 404
+        assert here.get("/account").status_code == 200
+        with served.signed_in("liz") as fifth:
+            assert here.post("/account/sessions/end-others").headers["location"] == "/account?done=sessions_ended"
+            assert fifth.get("/account").status_code == 303
+        assert here.post("/account/sessions/end-all").headers["location"] == "/login?done=signed_out"
+        assert here.get("/account").status_code == 303
+
+
+def test_somebody_elses_session_or_token_is_not_there(served):
+    """Its id in an address of one's own ends nothing, and says no more than any other id."""
+    served.person("eve")
+    administrator = served.administrator()
+    served.token(administrator)
+    with served.signed_in() as admin, served.signed_in("eve") as eve:
+        session = served.accounts.sessions_of(administrator.id)[0].id
+        token = served.accounts.tokens_of(administrator.id)[0].id
+        answers = [
+            eve.post(f"/account/sessions/{session}/end"),
+            eve.post("/account/sessions/nonsense/end"),
+            eve.post(f"/account/tokens/{token}/revoke"),
+            eve.post("/account/tokens/nonsense/revoke"),
+        ]
+        assert [answer.status_code for answer in answers] == [404] * 4
+        assert admin.get("/account").status_code == 200
+    assert served.accounts.tokens_of(administrator.id)[0].ended_at is None
+
+
+def test_a_password_is_changed_on_the_page(served):
+    """With what is wrong said beside its field; the other sessions end."""
+    served.person("pat")
+    with served.signed_in("pat") as here, served.signed_in("pat") as there:
+        for form, status, words in (
+            ({"current": PASSWORD, "password": NEW, "again": NEW + "x"}, 422, "The two are not the same."),
+            ({"current": PASSWORD, "password": "short", "again": "short"}, 422, "shorter than 12"),
+            ({"current": "wrong wrong wrong", "password": NEW, "again": NEW}, 422, "This is not your password."),
+            ({}, 422, "expected a password"),
+        ):
+            answer = here.post("/account/password", data=form)
+            assert (answer.status_code, words in answer.text) == (status, True), form
+        answer = here.post("/account/password", data={"current": PASSWORD, "password": NEW, "again": NEW})
+        assert answer.headers["location"] == "/account?done=password_changed"
+        assert "The password is changed." in here.get(answer.headers["location"]).text
+        assert there.get("/account").status_code == 303
+    with served.client() as client:
+        assert client.post("/login", data={"name": "pat", "password": PASSWORD}).status_code == 401
+        assert client.post("/login", data={"name": "pat", "password": NEW}).status_code == 303
+
+
+def test_a_token_is_shown_once_and_works(served):
+    """With the scopes that were ticked and no others; afterwards the list has its label alone."""
+    served.person("tom")
+    with served.signed_in("tom") as client:
+        form = {"label": "<b>ci</b>", "scopes": ["tasks:read", "modules:run"], "days": "30"}
+        answer = client.post("/account/tokens", data=form)
+        secret = secret_of(answer)
+        page = client.get("/account").text
+        assert secret not in page
+        assert "&lt;b&gt;ci" in page
+        bearer = {"Authorization": f"Bearer {secret}"}
+        with httpx.Client(base_url=served.url, headers=bearer, trust_env=False, timeout=60) as machine:
+            me = machine.get("/api/v1/me").json()
+            assert (me["user_id"], me["scopes"], me["may_decide"]) == ("tom", ["modules:run", "tasks:read"], False)
+            assert machine.get("/api/v1/tokens").status_code == 403
+            client.post(re.search(r'action="(/account/tokens/[^"]+/revoke)"', page)[1])
+            assert machine.get("/api/v1/me").status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [
+        ({"scopes": ["tasks:read"], "days": "7"}, "1 to 100 characters"),
+        ({"label": "x", "days": "7"}, "good for one thing at least"),
+        ({"label": "x", "scopes": ["everything"], "days": "7"}, "no such scope"),
+        ({"label": "x", "scopes": ["tasks:read"], "days": "100000"}, "Choose one of these."),
+        ({"label": "x", "scopes": ["tasks:read"] * 100, "days": "7"}, ""),
+    ],
+)
+def test_a_token_that_makes_no_sense_is_refused_beside_its_field(served, form, words):
+    """422, what is wrong where it is, and nothing made."""
+    served.person("tim")
+    with served.signed_in("tim") as client:
+        answer = client.post("/account/tokens", data=form)
+    assert answer.status_code == 422
+    assert words in answer.text
+    assert served.accounts.tokens_of("tim") == ()
+
+
+# ---- the people
+
+
+def test_people_are_for_administrators(served):
+    """Others are told why not, and nothing they send there does anything."""
+    served.person("una")
+    served.person("org", role="super", organization_id="acme")
+    for name in ("una", "org"):
+        with served.signed_in(name) as client:
+            for answer in (
+                client.get("/people"),
+                client.post("/people", data={"name": "mallory"}),
+                client.post(f"/people/{name}/role", data={"role": "super"}),
+                client.post("/people/admin/disable"),
+                client.post("/people/admin/password"),
+            ):
+                assert answer.status_code == 403
+                assert "external_access_admin_required" in answer.text
+    assert "mallory" not in {person.name for person in served.accounts.people()}
+    assert not any(served.accounts.person(name).may_decide for name in ("una", "org"))
+
+
+def test_somebody_is_added_with_a_password_that_is_shown_once(served):
+    """It works at once; with a password of one's own nothing is shown."""
+    with served.signed_in() as admin:
+        answer = admin.post("/people", data={"name": "newcomer", "role": "super"})
+        secret = secret_of(answer)
+        assert secret not in admin.get("/people").text
+        with served.signed_in("newcomer", secret) as client:
+            assert client.get("/people").status_code == 200
+        answer = admin.post("/people", data={"name": "second", "password": PASSWORD, "organization": " acme "})
+        assert answer.headers["location"] == "/people?done=person_created"
+    assert served.accounts.person("second").organization_id == "acme"
+
+
+@pytest.mark.parametrize(
+    ("form", "status", "words"),
+    [
+        ({"name": "<script>"}, 422, "small letters"),
+        ({"name": "Ada Lovelace"}, 422, "Did you mean ada-lovelace?"),
+        ({"name": "admin"}, 409, "somebody called admin already"),
+        ({"name": "fine", "role": "root"}, 422, ""),
+        ({"name": "fine", "organization": "\u202e"}, 422, "at most 100"),
+        ({"name": "fine", "password": "short"}, 422, "shorter than 12"),
+        ({}, 422, "small letters"),
+    ],
+)
+def test_somebody_who_cannot_be_added_is_refused_beside_the_field(served, form, status, words):
+    """What is wrong, what was typed is still there, and nobody is added."""
+    with served.signed_in() as admin:
+        answer = admin.post("/people", data=form)
+    assert answer.status_code == status
+    assert words in answer.text
+    assert "<script>" not in answer.text.replace('<script src="', "")
+    assert "fine" not in {person.name for person in served.accounts.people()}
+
+
+def test_the_last_administrator_is_not_shut_out(served):
+    """The button is off and says why; a form that is sent all the same is refused, and nothing changes."""
+    for person in served.accounts.people():
+        if person.may_decide and person.name != served.admin:
+            served.accounts.disable(person.name, actor="tests")
+    with served.signed_in() as admin:
+        assert "The last administrator" in admin.get("/people").text
+        for answer in (admin.post("/people/admin/disable"), admin.post("/people/admin/role", data={"role": ""})):
+            assert answer.status_code == 409
+            assert "last administrator" in answer.text
+        assert admin.get("/people").status_code == 200
+
+
+def test_somebody_is_shut_out_and_let_in_again(served):
+    """At once, with everything they have; a new password is shown once."""
+    served.person("gus")
+    with served.signed_in() as admin, served.signed_in("gus") as client:
+        assert admin.post("/people/gus/disable").headers["location"] == "/people?done=person_disabled"
+        assert client.get("/account").status_code == 303
+        assert admin.post("/people/gus/enable").status_code == 303
+        secret = secret_of(admin.post("/people/gus/password"))
+        assert admin.post("/people/gus/role", data={"role": "super"}).status_code == 303
+        assert admin.post("/people/nobody-there/disable").status_code == 404
+        with served.signed_in("gus", secret) as again:
+            assert again.get("/people").status_code == 200
+        assert admin.post("/people/gus/role", data={"role": ""}).status_code == 303
+
+
+def test_somebody_who_loses_a_role_loses_it_in_the_open_session(served):
+    """What a person is, is looked up for every request."""
+    served.person("max", role="super")
+    served.accounts.enable("max", actor="tests")
+    with served.signed_in("max") as client:
+        assert client.get("/people").status_code == 200
+        served.accounts.set_role("max", actor="tests")
+        assert client.get("/people").status_code == 403
+
+
+# ---- giving the password again
+
+
+def test_acts_that_last_ask_for_the_password_again(strict):
+    """Once it was given too long ago: people, tokens and permanent approvals; then one comes back to where one was."""
+    with strict.signed_in() as admin:
+        session = strict.accounts.sessions_of("admin")[0]
+        assert (
+            admin.post("/people", data={"name": "early", "password": PASSWORD})
+            .headers["location"]
+            .startswith("/people")
+        )
+        age(strict, session.id)
+        answer = admin.post("/people", data={"name": "late", "password": PASSWORD})
+        assert (answer.status_code, answer.headers["location"]) == (303, "/account/confirm?next=/people")
+        token = admin.post("/account/tokens", data={"label": "x", "scopes": ["tasks:read"], "days": "7"})
+        assert token.headers["location"] == "/account/confirm?next=/account"
+        api = admin.post("/api/v1/tokens", json={"label": "x", "scopes": ["tasks:read"]})
+        assert (api.status_code, api.json()["code"]) == (403, "confirmation_needed")
+        page = admin.get(answer.headers["location"])
+        assert 'name="next" value="/people"' in page.text
+        wrong = admin.post("/account/confirm", data={"password": "wrong wrong wrong", "next": "/people"})
+        assert (wrong.status_code, "This is not your password." in wrong.text) == (401, True)
+        right = admin.post("/account/confirm", data={"password": strict.password, "next": "/people"})
+        assert (right.status_code, right.headers["location"]) == (303, "/people")
+        assert admin.post("/people", data={"name": "late", "password": PASSWORD}).status_code == 303
+    assert {"early", "late"} <= {person.name for person in strict.accounts.people()}
+    assert strict.accounts.tokens_of("admin") == ()
+
+
+def test_a_machine_is_not_asked_for_a_password(strict):
+    """A token has none; its scopes say what it may do."""
+    with strict.bearer(strict.administrator(), Scope.ACCOUNTS_MANAGE) as machine:
+        answer = machine.post("/api/v1/tokens", json={"label": "x", "scopes": ["accounts:manage"]})
+    assert answer.status_code == 201
+
+
+def test_confirming_leads_nowhere_else(strict):
+    """The address to come back to is held to the same rules as at the sign-in."""
+    with strict.signed_in() as admin:
+        for onward in ("https://evil.example", "//evil.example"):
+            answer = admin.post("/account/confirm", data={"password": strict.password, "next": onward})
+            assert answer.headers["location"] == "/"
+
+
+def age(served, session_id):
+    """Let it be a while since the password was given in a session."""
+    from sqlalchemy import update
+
+    from democrai_sandbox.host.accounts.tables import sessions
+
+    then = served.accounts._clock().replace(year=2020)
+    changed = update(sessions).where(sessions.c.id == session_id).values(confirmed_at=then)
+    served.accounts._database.act(lambda connection: connection.execute(changed))
+
+
+# ---- many at once
+
+
+def test_many_sign_ins_at_once_leave_room_for_pages(served):
+    """While passwords are compared, pages are answered, and who is turned away is told when to come back."""
+    served.person("many")
+
+    def sign_in(_):
+        with served.client() as client:
+            return client.post("/login", data={"name": "many", "password": PASSWORD}).status_code
+
+    with ThreadPoolExecutor(20) as pool, served.client() as client:
+        running = [pool.submit(sign_in, number) for number in range(20)]
+        assert client.get("/login").status_code == 200
+        found = [one.result() for one in running]
+    assert set(found) <= {303, 429}
+    assert 303 in found

@@ -1,0 +1,99 @@
+"""Asks a sandbox what it would do, has a module do it, and prints both. Run in a process of its own: it has a guard."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+from democrai_sandbox.access import Caller
+from democrai_sandbox.errors import SandboxDenied
+from democrai_sandbox.host.explaining import Question, explain
+from democrai_sandbox.host.sandbox import Sandbox
+from democrai_sandbox.policy import Subject
+from democrai_sandbox.runtime.surroundings import serving
+
+CODE = """
+import os, urllib.request
+from democrai_sandbox import sdk
+
+@sdk.command("read")
+def read(path):
+    os.close(os.open(path, os.O_RDONLY))
+
+@sdk.command("modify")
+def modify(path):
+    os.close(os.open(path, os.O_WRONLY))
+
+@sdk.command("receive")
+def receive(path):
+    urllib.request.urlopen(path, timeout=1).read()
+"""
+PROBE = Subject.parse("module:probe")
+ANN = Caller(user_id="ann", session_key="s-1")
+ADA = Caller(user_id="ada", role="super")
+
+
+def prepared(base):
+    """Write the extensions; return the questions."""
+    rules = [
+        {"resource_type": "filesystem", "operation": "read", "target": "/etc/passwd"},
+        {"resource_type": "network", "operation": "receive", "target": "http://127.0.0.1:9/declared"},
+    ]
+    for name, access in (("probe", rules), ("other", [])):
+        folder = base / "modules" / name
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text(json.dumps({"name": name, "access": access}))
+        (folder / "module.py").write_text(CODE if name == "probe" else "")
+    (base / "link").symlink_to("/etc/passwd")
+    data = base / "state" / "data" / "modules"
+    for name in ("probe", "other"):
+        (data / name).mkdir(parents=True, mode=0o700)
+        (data / name / "x").write_text("x")
+    yield from (("read", path) for path in ("/etc/passwd", "/etc/group", "/etc/hosts", "/usr", f"{base}/link"))
+    yield from (("modify", path) for path in ("/etc/passwd", "/etc/hosts"))
+    for operation in ("read", "modify"):
+        for place in (data / "probe" / "x", data / "other" / "x", base / "modules" / "probe" / "module.py"):
+            yield operation, str(place)
+    yield from (
+        ("receive", f"http://127.0.0.1:9/{path}") for path in ("declared", "declared/x", "declaredx", "", "yes")
+    )
+
+
+async def main(base):
+    questions = list(prepared(base))
+    config = {"state_dir": f"{base}/state", "modules_path": f"{base}/modules"}
+    sandbox = Sandbox.from_config(config, environ={})
+    found = []
+    async with sandbox:
+        await asyncio.to_thread(approve, sandbox)
+        for operation, target in questions:
+            kind = "network" if operation == "receive" else "filesystem"
+            question = Question(PROBE, kind, operation, target, session_key="s-1")
+            said = await asyncio.to_thread(explain, sandbox, question)
+            try:
+                await sandbox.runtime.modules.command("probe", operation, {"path": target}, ANN)
+                done = True
+            except SandboxDenied:
+                done = False
+            except Exception:  # noqa: BLE001 - the server is not there, the file may be read-only: the guard let it pass
+                done = True
+            found.append([operation, target, said.verdict, done])
+    print(json.dumps(found))  # noqa: T201 - what the test reads
+
+
+def approve(sandbox):
+    """Approve something that nobody has declared."""
+    with serving(ADA):
+        for kind, operation, target in (
+            ("network", "receive", "http://127.0.0.1:9/yes"),
+            ("filesystem", "read", "/etc/group"),
+        ):
+            sandbox.access.administration.decide_unasked(
+                PROBE, resource_type=kind, operation=operation, target=target, effect="approval"
+            )
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1])))

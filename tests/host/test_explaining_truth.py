@@ -1,0 +1,24 @@
+"""What an explanation says is what happens: a module in a real sandbox tries it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = Path(__file__).with_name("explaining_program.py")
+
+
+def test_an_explanation_is_what_happens(tmp_path):
+    """For files and URLs, declared, approved, its own, the runtime's and the host's: allowed is allowed."""
+    done = subprocess.run(
+        [sys.executable, PROGRAM, tmp_path], capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    wrong = [row for row in found if (row[2] == "allowed") is not row[3]]
+    assert wrong == []
+    allowed = {(operation, Path(target).name) for operation, target, _, happened in found if happened}
+    assert {("read", "passwd"), ("read", "group"), ("receive", "yes"), ("modify", "x")} <= allowed
+    assert sum(1 for row in found if not row[3]) >= 6

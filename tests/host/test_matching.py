@@ -1,0 +1,77 @@
+"""What was observed, matched with what is declared and decided."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from democrai_sandbox.access.values import AccessTuple, Decision, Effect, Scope
+from democrai_sandbox.host.matching import Matching
+from democrai_sandbox.host.observing import Observed
+from democrai_sandbox.policy import Operation, ResourceType, Subject, parse_access
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def rule(operation, target, kind="network"):
+    entry = {"resource_type": kind, "operation": operation, "target": target}
+    return parse_access([entry], base="/srv")[0]
+
+
+def seen(operation, target, kind="network", result="denied", count=1):
+    return Observed(operation, kind, target, result, count, NOW, NOW)
+
+
+def decided(operation, target, effect=Effect.APPROVAL):
+    access = AccessTuple(Subject.parse("module:x"), ResourceType.NETWORK, Operation(operation), target)
+    return Decision("1", access, effect, Scope.PERMANENT, "", NOW, "ada", "", "", 1)
+
+
+@pytest.mark.parametrize(
+    ("declared", "observed", "fits"),
+    [
+        (rule("receive", "https://a.example/v1"), seen("receive", "https://a.example/v1/x"), True),
+        (rule("receive", "https://a.example/v1"), seen("receive", "https://a.example/v2"), False),
+        (rule("receive", "https://a.example/v1"), seen("send", "https://a.example/v1"), False),
+        (rule("receive", "https://a.example"), seen("connect", "a.example:443", result="allowed"), True),
+        (rule("receive", "https://a.example"), seen("connect", "a.example:8443", result="allowed"), False),
+        (rule("receive", "https://a.example"), seen("connect", "a.example:443", result="denied"), False),
+        (rule("receive", "a.example"), seen("connect", "a.example:8443", result="allowed"), True),
+        (rule("read", "/srv/a", "filesystem"), seen("read", "/srv/a/b", "filesystem"), True),
+        (rule("read", "/srv/a", "filesystem"), seen("read", "/srv/ab", "filesystem"), False),
+        (rule("read", "/srv/a", "filesystem"), seen("delete", "/srv/a/b", "filesystem"), False),
+        (rule("execute", "ffmpeg", "system_dependency"), seen("execute", "ffmpeg", "system_dependency"), True),
+        (rule("receive", "https://a.example"), seen("read", "/srv/a", "filesystem"), False),
+    ],
+)
+def test_a_rule_speaks_of_what_it_would_allow(declared, observed, fits):
+    """It is matched as a check would; a connection that was let through belongs to the request it was made for."""
+    assert bool(Matching([observed]).times(declared)) is fits
+
+
+@pytest.mark.parametrize("target", ["", "\x00", "not a url://", "socket:raw", "http://[", "relative/path", "\ud800"])
+@pytest.mark.parametrize("kind", ["network", "filesystem", "process", "nothing"])
+def test_whatever_code_tried_is_only_compared(target, kind):
+    """A target that means nothing fits no rule and is no error."""
+    matching = Matching([seen("use", target, kind), seen("receive", target, kind), seen("read", target, kind)])
+    assert matching.times(rule("receive", "https://a.example")) == 0
+    assert matching.times(rule("read", "/srv/a", "filesystem")) == 0
+
+
+def test_everything_observed_comes_with_what_stands_behind_it():
+    """The rule and the decision are named; what neither speaks of has none; what no rule could be about says so."""
+    tried = [
+        seen("receive", "https://a.example/x", count=3),
+        seen("send", "https://a.example/x"),
+        seen("send", "https://b.example"),
+        seen("use", "ctypes", "import"),
+    ]
+    approval = decided("send", "https://a.example")
+    declared = rule("receive", "https://a.example")
+    first, second, third, fourth = Matching(tried).explained([declared], [approval])
+    assert (first.declared, first.decided) == (declared, None)
+    assert (second.declared, second.decided) == (None, approval)
+    assert (third.declared, third.decided, third.is_ruled) == (None, None, True)
+    assert not fourth.is_ruled
+    assert Matching(tried).times(declared) == 3
