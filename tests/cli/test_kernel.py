@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from tests.console.serving import serving, until
@@ -15,11 +18,18 @@ EVERYTHING = {
 }
 
 
+@pytest.fixture
+def short():
+    """A folder whose name is short enough for the sockets in it."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        yield Path(name)
+
+
 @pytest.mark.slow
 @needs_netlab
-def test_the_story_goes_on_under_the_kernel_layer(tmp_path):
+def test_the_story_goes_on_under_the_kernel_layer(short):
     """Every control is active and required; a module is stopped, approved, goes on, and the process ends in order."""
-    with Lab() as lab, lab.inside.entered(), serving(tmp_path, EVERYTHING) as served:
+    with Lab() as lab, lab.inside.entered(), serving(short, EVERYTHING) as served:
         with served.bearer(served.administrator()) as admin:
             status = admin.get("/api/v1/status").json()
             request = served.stop_weather(admin)

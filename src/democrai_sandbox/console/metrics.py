@@ -119,6 +119,8 @@ class Metrics:
     def _count_waits(self) -> None:
         """Count the decisions since the last time; what a store that is away hides is counted when it is back."""
         until = utc_now() - _SETTLED
+        if until <= self._counted:
+            return
         try:
             waits = self._sandbox.access.store.decision_seconds(self._counted, until)
         except ExternalAccessCheckFailed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from .visitors import own_path
 
@@ -22,12 +22,9 @@ def safe_next(request: Request, wanted: str) -> str:
     first = own_path(request, "/")
     if not wanted or len(wanted) > _LONGEST or _STRANGE.search(wanted):
         return first
-    try:
-        split = urlsplit(wanted)
-    except ValueError:
-        return first
-    path = split.path
-    if split.scheme or split.netloc or "//" in path or not path.startswith(first):
+    # Not by urlsplit, for which the host of ///evil is empty; browsers go to evil.
+    path = re.split(r"[?#]", wanted, maxsplit=1)[0]
+    if not path.startswith(first) or "//" in path:
         return first
     if {".", ".."} & set(unquote(path).replace("\\", "/").split("/")):
         return first

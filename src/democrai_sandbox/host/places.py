@@ -9,9 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy.engine import make_url
-
-from democrai_sandbox.access.store.urls import SQLITE
+from democrai_sandbox.access.store.urls import SQLITE, parse_url
 from democrai_sandbox.errors import StateUnusable
 from democrai_sandbox.kernel.places import ApplicationPlaces
 
@@ -35,7 +33,7 @@ def prepare_places(settings: HostSettings) -> None:
 
 def database_file(settings: HostSettings) -> str:
     """Return the file of a SQLite database; empty for a server's."""
-    url = make_url(settings.database)
+    url = parse_url(settings.database, needs_folder=False)
     return str(url.database) if url.get_backend_name() == SQLITE else ""
 
 

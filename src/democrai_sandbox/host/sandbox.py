@@ -7,11 +7,9 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
-from sqlalchemy.engine import make_url
-
 from democrai_sandbox.access import Access, AccessSettings, Caller
 from democrai_sandbox.access.resumes import ResumeSettings
-from democrai_sandbox.access.store.urls import shown_url
+from democrai_sandbox.access.store.urls import parse_url, shown_url
 from democrai_sandbox.errors import HostRefused, StateUnusable, StoreUnavailable
 from democrai_sandbox.kernel.application import Kernel
 from democrai_sandbox.runtime import Runtime, RuntimeSettings
@@ -211,8 +209,9 @@ def _access(settings: HostSettings, resumptions: Resumptions) -> Access:
     except StoreUnavailable as error:
         cause = error.__cause__
         reason = getattr(cause, "orig", None) or cause or error
+        shown = shown_url(parse_url(settings.database, needs_folder=False))
         raise StateUnusable(
-            f"the database {shown_url(make_url(settings.database))} cannot be used: {_one_line(reason)}",
+            f"the database {shown} cannot be used: {_one_line(reason)}",
             fix="see that it is there and that this user may use it, or set database.url",
         ) from None
     except OSError as error:

@@ -65,7 +65,7 @@ class House:
     @cached_property
     def served(self):
         """A process that serves, with the example extensions."""
-        return self._open.enter_context(serving(self._folder))
+        return self._open.enter_context(serving(self._folder, {"console": {"reauth_minutes": 30}}))
 
     @cached_property
     def desk(self):

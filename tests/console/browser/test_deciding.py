@@ -46,7 +46,7 @@ def test_a_permanent_approval_takes_the_password_of_late(people, served, desk):
     page.get_by_role("button", name="Approve permanently").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Confirm your password")
     assert desk.state(one) == "pending"
-    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("textbox", name="Password").fill(PASSWORD)
     page.get_by_role("button", name="Confirm").click()
     page.wait_for_url(f"**/requests/{one}*")
     assert desk.state(one) == "pending"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from playwright.sync_api import Error
+from playwright.sync_api import Error, expect
 
 PATIENCE = 30_000
 """Milliseconds; the machine may be busy with other tests."""
 WIDE = {"width": 1280, "height": 900}
 NARROW = {"width": 360, "height": 740}
+expect.set_options(timeout=PATIENCE)
 
 
 class Windows:

@@ -43,7 +43,9 @@ def test_the_list_is_narrowed(admin):
     assert records(read(admin, "/audit?since=2001-01-01T00:00"))
 
 
-@pytest.mark.parametrize("query", ["action=eaten", "subject=reports", "since=yesterday", "until=2030-99-01", "after=%00"])
+@pytest.mark.parametrize(
+    "query", ["action=eaten", "subject=reports", "since=yesterday", "until=2030-99-01", "after=%00"]
+)
 def test_a_filter_that_means_nothing_is_refused(admin, query):
     """The answer names the field."""
     page = read(admin, f"/audit?{query}", status=422)

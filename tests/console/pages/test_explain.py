@@ -75,7 +75,9 @@ def test_a_question_that_means_nothing_is_said_beside_its_field(admin, question,
     assert told in read(admin, question, status=422).text
 
 
-@pytest.mark.parametrize("target", ["https://user:secret@a.example", "https://a.example\\b", "\u202ehttps://a", "*.com"])
+@pytest.mark.parametrize(
+    "target", ["https://user:secret@a.example", "https://a.example\\b", "\u202ehttps://a", "*.com"]
+)
 def test_a_target_that_nobody_may_ask_for_is_refused_with_the_reason(admin, target):
     """That is an explanation too: the target itself is the layer that says no. Hidden characters are shown."""
     page = read(admin, asked(target=target))

@@ -74,7 +74,7 @@ def test_what_cannot_be_installed_is_refused(admin):
 
 
 def test_somebody_who_may_not_decide_sees_what_can_be_run(served):
-    """No folder, no manifest, no output, no broken extension; a button to install is there, disabled, with the reason."""
+    """No folder, no manifest, no output, no broken extension; the button to install is disabled, with the reason."""
     served.person("nora")
     with served.signed_in("nora") as client:
         page = read(client, "/extensions")
@@ -84,6 +84,8 @@ def test_somebody_who_may_not_decide_sees_what_can_be_run(served):
         assert "/extensions/module/reports/run/action/write" in page.links
         assert str(served.folder) not in page.source
         assert "L1" not in page.ids
+        page = read(client, "/extensions/module/broken")
+        assert "acess" not in page.text
         page = read(client, "/extensions/engine/wordcount")
         assert page.disabled == 1
         assert "Only people with the super role may do this." in page.text

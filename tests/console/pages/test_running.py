@@ -59,7 +59,9 @@ def test_a_denial_without_a_request_says_what_would_let_it_through(admin, served
 def test_a_failure_of_the_module_shows_where_it_was_raised(admin, served):
     """An exception of the module is told as such, with its traceback."""
     rates = f"{served.web.url}/v1/rates"
-    page = Page(run(admin, "reports", "action", "write", month="never", sales=str(served.folder / "sales"), rates=rates))
+    page = Page(
+        run(admin, "reports", "action", "write", month="never", sales=str(served.folder / "sales"), rates=rates)
+    )
     assert page.status == 502
     assert "It failed" in page.text
     assert "Traceback" in page.text

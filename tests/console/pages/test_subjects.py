@@ -74,7 +74,9 @@ def test_a_subject_that_nobody_knows_is_not_found(admin):
     assert "'reports'" in page.text
 
 
-@pytest.mark.parametrize("path", ["/subjects/nothing/reports", "/subjects/module/%E2%80%AEreports", "/subjects/module/"])
+@pytest.mark.parametrize(
+    "path", ["/subjects/nothing/reports", "/subjects/module/%E2%80%AEreports", "/subjects/module/"]
+)
 def test_what_is_no_subject_is_refused(admin, path):
     """A kind that does not exist, and a name that hides a character, are errors and not pages."""
     assert admin.get(path).status_code in {404, 422}

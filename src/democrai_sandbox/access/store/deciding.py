@@ -167,8 +167,8 @@ def changes(connection: Connection, since: int) -> Changes:
 
 
 def _unmarked(row: DecisionRow) -> DecisionRow:
-    texts = {name: from_stored(getattr(row, name)) for name in ("target", "session_key", "reason")}
-    return row._replace(**texts)
+    target, session_key, reason = map(from_stored, (row.target, row.session_key, row.reason))
+    return row._replace(target=target, session_key=session_key, reason=reason)
 
 
 # Plain columns, past the types that turn them into values: a hundred thousand rows come in one go.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime  # noqa: TC003 - FastAPI reads the annotations
 from typing import Annotated
 
@@ -25,10 +26,9 @@ requests = router("requests")
 Reader = Annotated[Visitor, Depends(holder(Scope.REQUESTS_READ))]
 
 
-class RequestQuery(Paging):
+class QueueQuery(Paging):
     """Which requests; what is not given does not narrow."""
 
-    state: list[RequestState] = Field(default=[RequestState.PENDING], description="May be repeated.")
     kind: SubjectKind | None = None
     subject: SubjectText = ""
     resource_type: ResourceType | None = None
@@ -44,7 +44,6 @@ class RequestQuery(Paging):
     def wanted(self) -> RequestFilter:
         """The filter, as the service takes it."""
         return RequestFilter(
-            states=tuple(self.state),
             subject=subject_of(self.subject),
             subject_kind=self.kind,
             resource_type=self.resource_type,
@@ -56,6 +55,17 @@ class RequestQuery(Paging):
             newer_than=self.newer_than,
             older_than=self.older_than,
         )
+
+
+class RequestQuery(QueueQuery):
+    """Which requests, in which states."""
+
+    state: list[RequestState] = Field(default=[RequestState.PENDING], description="May be repeated.")
+
+    @property
+    def wanted(self) -> RequestFilter:
+        """The filter, as the service takes it."""
+        return replace(super().wanted, states=tuple(self.state))
 
     @property
     def own_states(self) -> tuple[RequestState, ...]:
@@ -123,9 +133,7 @@ def list_requests(
 
 
 @requests.get("/requests/queue", **told(Scope.REQUESTS_READ))
-def list_queue(
-    request: Request, query: Annotated[RequestQuery, Query()], visitor: Reader
-) -> schemas.Page[RequestGroup]:
+def list_queue(request: Request, query: Annotated[QueueQuery, Query()], visitor: Reader) -> schemas.Page[RequestGroup]:
     """List what waits for a decision, one row for all who wait for the same, the riskiest first."""
     with serving(visitor.caller):
         found = sandbox_of(request).access.administration.queue(query.wanted, query.page)

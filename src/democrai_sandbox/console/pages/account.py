@@ -107,7 +107,7 @@ def make_token(
     """Make a token, and show its secret once."""
     require_fresh(request, visitor, back=own_path(request, "/account"))
     if days not in _DAYS:
-        return _page(request, visitor, accounts, 422, days="Choose one of these.")
+        raise InvalidInputError.of("this is none of the times to choose from", pointer="/days")
     lifetime = timedelta(days=int(days)) if days else None
     try:
         token, secret = accounts.create_token(visitor.caller.user_id, label, scopes or (), lifetime)

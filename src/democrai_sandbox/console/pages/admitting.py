@@ -59,6 +59,8 @@ def text_of(request: Request, name: str) -> str:
     text = request.query_params.get(name, "").strip()
     if len(text) > _LONGEST:
         raise InvalidInputError.of(f"longer than {_LONGEST} characters", pointer=f"/{name}")
+    if "\0" in text:
+        raise InvalidInputError.of("it holds the character U+0000", pointer=f"/{name}")
     return text
 
 

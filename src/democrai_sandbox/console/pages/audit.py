@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from democrai_sandbox.access.audit import AuditReport
+    from democrai_sandbox.access.values import AuditRecord
 
 router = APIRouter()
 
+_LONGEST_SUMMARY = 160
 _FILTERS = ("action", "actor", "subject", "request", "since", "until")
 
 
@@ -67,6 +69,7 @@ def listed(request: Request, visitor: Administrator) -> HTMLResponse:
         "audit/list.html",
         visitor=visitor,
         listing=listing,
+        summary=summary,
         actions=[("", "any"), *((one.value, one.value.replace("_", " ")) for one in AuditAction)],
         given=given,
         export={**given, "since": _whole(wanted.since), "until": _whole(wanted.until)},
@@ -98,6 +101,16 @@ def shown(request: Request, sequence: int, visitor: Administrator) -> HTMLRespon
         differences=tuple(differences(record.before, record.after)),
         head=sandbox.access.store.audit_head()[0],
     )
+
+
+def summary(record: AuditRecord) -> str:
+    """Return what a record that is about no access says, in a line."""
+    told = record.after or record.before
+    parts = [
+        f"{name.replace('_', ' ')} {value}" for name, value in told.items() if isinstance(value, str | int) and value
+    ]
+    line = ", ".join(parts)
+    return line if len(line) <= _LONGEST_SUMMARY else f"{line[: _LONGEST_SUMMARY - 1]}…"
 
 
 def differences(before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[Difference]:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse, RedirectResponse  # noqa: TC002 - FastAPI reads the annotations
@@ -84,7 +85,7 @@ async def install(
         raise InvalidInputError.of("modules are not installed: they run as they are", pointer="/kind")
     extension.require_sound()
     _keep(request.app.state, _installed(runtime.install(name, caller=visitor.caller, again=again), name))
-    return redirect(request, f"/extensions/{kind}/{name}", done="install_started")
+    return redirect(request, f"/extensions/{kind}/{quote(name)}", done="install_started")
 
 
 async def _installed(work: Coroutine[Any, Any, object], name: str) -> None:

@@ -11,12 +11,14 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annota
 from starlette.responses import Response  # noqa: TC002 - the same
 
 from democrai_sandbox.access.coverage import covers
+from democrai_sandbox.access.store.grouping import MOST_COUNTED
 from democrai_sandbox.access.values import DecisionFilter, Listing, Page, RequestFilter, RequestState
 from democrai_sandbox.console.live import pulse_of
 from democrai_sandbox.console.plain import PlainResponse
 from democrai_sandbox.console.rendering import id_in_query, redirect, render, url
+from democrai_sandbox.console.text import visible_text
 from democrai_sandbox.console.visitors import Visitor, person, sandbox_of
-from democrai_sandbox.errors import ExtensionUnknown, RequestUnknown
+from democrai_sandbox.errors import ExtensionUnknown, ExternalAccessAdminRequired, RequestUnknown
 from democrai_sandbox.host.narrowing import choices
 from democrai_sandbox.host.surveying import portrait
 from democrai_sandbox.host.wording import rule_words
@@ -78,6 +80,7 @@ def queue(request: Request, visitor: Who) -> Response:
         "wanted": wanted,
         "state": wanted.values["state"] or "pending",
         "tabs": [(name, sum(counts.get(state, 0) for state in states)) for name, states in STATES.items()],
+        "most": MOST_COUNTED,
         "kinds": [("", "any"), *((kind.value, kind.value) for kind in SubjectKind)],
         "resources": [("", "any"), *((kind.value, kind.value.replace("_", " ")) for kind in ResourceType)],
         "ages": [("", "any time"), *((name, age.label) for name, age in AGES.items())],
@@ -94,23 +97,38 @@ def _listed(administration: Administration, narrowed: RequestFilter, page: Page)
 @router.get("/requests/states")
 def states(request: Request, visitor: Who) -> Response:
     """Tell a page that is open what became of its rows, and how many came in since."""
-    administration = sandbox_of(request).access.administration
+    sandbox = sandbox_of(request)
+    pulse = pulse_of(sandbox)
     ids = request.query_params.get("ids", "").split(",")[:_MOST_IDS]
     found = {}
     with serving(visitor.caller):
         for one in filter(None, ids):
             try:
-                asked = administration.request(one)
-            except (RequestUnknown, InvalidInputError):
+                asked = _looked_up(request, visitor, one, pulse)
+            except (RequestUnknown, InvalidInputError, ExternalAccessAdminRequired):
                 continue
             found[one] = {"state": asked.state.value, "words": _became(asked)}
-        new = _new_since(request, visitor, administration)
-    return PlainResponse({"states": found, "new": new, "pulse": pulse_of(sandbox_of(request))})
+        new = _new_since(request, visitor, sandbox.access.administration)
+    return PlainResponse({"states": found, "new": new, "pulse": pulse})
+
+
+def _looked_up(request: Request, visitor: Visitor, request_id: str, pulse: str) -> Asked:
+    """Return a request. Hundreds of pages ask for the same ones after a change: they are looked up once for it."""
+    administration = sandbox_of(request).access.administration
+    if not visitor.may_decide:
+        return administration.request(request_id)
+    state = request.app.state
+    kept: tuple[str, dict[str, Asked]] = getattr(state, "looked_up", ("", {}))
+    if kept[0] != pulse:
+        kept = state.looked_up = (pulse, {})
+    if request_id not in kept[1]:
+        kept[1][request_id] = administration.request(request_id)
+    return kept[1][request_id]
 
 
 def _became(asked: Asked) -> str:
     words = asked.state.value.replace("_", " ")
-    return f"{words} by {asked.decided_by}" if asked.decided_by else words
+    return visible_text(f"{words} by {asked.decided_by}") if asked.decided_by else words
 
 
 def _new_since(request: Request, visitor: Visitor, administration: Administration) -> int:

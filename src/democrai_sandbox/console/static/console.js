@@ -15,22 +15,23 @@
     // Nothing is remembered, then.
   }
 
-  function themeButton() {
-    const button = document.getElementById("theme");
-    if (!button) return;
-    const say = () => { button.querySelector("span").textContent = root.dataset.theme || "system"; };
-    button.hidden = false;
+  function themeButtons() {
+    const buttons = [...document.querySelectorAll("button.theme")];
+    const say = () => buttons.forEach((one) => { one.querySelector("span").textContent = root.dataset.theme || "system"; });
+    for (const button of buttons) {
+      button.hidden = false;
+      button.addEventListener("click", () => {
+        const next = themes[(themes.indexOf(root.dataset.theme || "system") + 1) % themes.length];
+        dress(next);
+        say();
+        try {
+          localStorage.setItem("theme", next);
+        } catch {
+          // Not remembered.
+        }
+      });
+    }
     say();
-    button.addEventListener("click", () => {
-      const next = themes[(themes.indexOf(root.dataset.theme || "system") + 1) % themes.length];
-      dress(next);
-      say();
-      try {
-        localStorage.setItem("theme", next);
-      } catch {
-        // Not remembered.
-      }
-    });
   }
 
   // ---- small help -------------------------------------------------------------------------------------------------
@@ -142,7 +143,8 @@
       query.delete("after");
       query.set("ids", request || rows().map((row) => row.dataset.id).filter(Boolean).join(","));
       if (since) query.set("since", since);
-      const answer = await fetch(`${states}?${query}`, { headers: { "X-Live": "1" }, redirect: "error" });
+      const answer = await fetch(`${states}?${query}`, { headers: { "X-Live": "1" }, redirect: "manual" });
+      if (answer.type === "opaqueredirect") return signedOut();
       if (!answer.ok) return;
       const told = await answer.json();
       seen = told.pulse;
@@ -151,6 +153,11 @@
         for (const [id, became] of Object.entries(told.states)) markRow(id, became);
         if (told.new) news(`${told.new} new ${told.new === 1 ? "request" : "requests"} – `, "show", location.href.split("#")[0]);
       }
+    };
+
+    const signedOut = () => {
+      source.close();
+      news("You are signed out – ", "sign in", location.href);
     };
 
     const changed = (now) => {
@@ -168,10 +175,7 @@
       seen = event.data;
       soon();
     });
-    source.addEventListener("over", () => {
-      source.close();
-      news("You are signed out – ", "sign in", location.href);
-    });
+    source.addEventListener("over", signedOut);
     document.addEventListener("visibilitychange", () => {
       if (!document.hidden) soon();
     });
@@ -194,10 +198,27 @@
     }
   }
 
+  // ---- what is under way: a part of a page that asks for itself to be fetched again ---------------------------------------
+  function refresh(part) {
+    const seconds = Number(part?.dataset.refresh);
+    if (!seconds || !part.id) return;
+    setTimeout(async () => {
+      if (document.hidden || part.contains(document.activeElement)) return refresh(part);
+      const answer = await fetch(location.href, { headers: { "X-Live": "1" }, redirect: "manual" }).catch(() => null);
+      if (!answer?.ok) return;
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const fresh = page.getElementById(part.id);
+      if (!fresh) return;
+      part.replaceWith(document.importNode(fresh, true));
+      refresh(document.getElementById(part.id));
+    }, seconds * 1000);
+  }
+
   document.addEventListener("DOMContentLoaded", () => {
-    themeButton();
+    themeButtons();
     followFocus();
     keys();
     live();
+    document.querySelectorAll("[data-refresh]").forEach(refresh);
   });
 })();

@@ -188,6 +188,7 @@ extern Py_ssize_t residents; /* policies that have marked code */
 int residents_ready(void);
 const Policy *resident_owner(PyCodeObject *code);
 void *frame_here(void);
+bool frame_works_here(const PyFrameObject *frame);
 State *resident_running(const State *state, const void *boundary);
 void resident_gone(State *state);
 int resident_claim(State *state, PyObject *made);

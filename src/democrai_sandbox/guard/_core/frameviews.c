@@ -1,4 +1,5 @@
-/* What guarded code sees of frames: its own, and those of libraries that work for it; not those of the host.
+/* What guarded code sees of frames: its own, and those of libraries that work for it; not those of the host, nor those
+ * of libraries that work for the host, such as a web server whose request the subject's code is part of.
  *
  * Every frame leads to the one that called it, every task to its coroutine, and the local variables in them to whatever
  * their code works with: the runtime, its service, what others declared. Names, lines and files of foreign frames stay
@@ -72,10 +73,19 @@ static bool frame_is_hidden(State *state, PyObject *frame)
     return hidden;
 }
 
+/* Whether a frame of nobody in particular works for somebody else: it waits in another task, or has called the host. */
+static bool frame_is_elsewhere(PyObject *frame)
+{
+    PyCodeObject *code = PyFrame_GetCode((PyFrameObject *)frame);
+    bool elsewhere = residents > 0 && resident_owner(code) == NULL && !frame_works_here((PyFrameObject *)frame);
+    Py_DECREF(code);
+    return elsewhere;
+}
+
 static PyObject *frame_locals(PyObject *frame, void *closure)
 {
     State *state = state_guarding();
-    if (state != NULL && frame_is_hidden(state, frame)) {
+    if (state != NULL && (frame_is_hidden(state, frame) || frame_is_elsewhere(frame))) {
         /* a library that looks for names around its caller finds none: models of pydantic are made that way */
         return caller_is_library() ? PyDict_New() : deny_text(state, DENY_TAMPER, "f_locals");
     }

@@ -59,6 +59,23 @@ void *frame_here(void)
     return innermost(PyThreadState_Get());
 }
 
+/* Whether a frame is at work for the code that runs here: on this stack, and not below a frame of ours or the guard. */
+bool frame_works_here(const PyFrameObject *frame)
+{
+    const void *boundary = boundary_get();
+    const Frame *inner = innermost(PyThreadState_Get());
+    for (; inner != NULL && inner != boundary; inner = inner->previous) {
+        PyCodeObject *code = code_of(inner);
+        if (code != NULL && inner == frame->f_frame) {
+            return true;
+        }
+        if (code != NULL && code_is_ours(code)) {
+            return false;
+        }
+    }
+    return false;
+}
+
 /* Whether the frames lie in memory as this was compiled for: each one of the public list is found, in its order. */
 static bool frames_fit(void)
 {

@@ -1,0 +1,171 @@
+"""Every page of the console, with something on it: how to get there, by name."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import cached_property
+
+from tests.console.browser.house import enter
+
+HOSTILE = (
+    "https://xn--e1afmkfd.example/v1/a",
+    "https://" + ".".join(["a-very-long-label-of-a-host"] * 8) + ".example/" + "long/" * 60,
+    "https://safe.example/\u202egpj.exe/\u200bhidden",
+    "/srv/data/\u202etxt.exe\n<script>alert(1)</script>",
+)
+
+
+class Everything:
+    """Puts something of each kind down, once, and knows the pages."""
+
+    def __init__(self, house):
+        self._house = house
+        self._client = None
+
+    @cached_property
+    def ids(self):
+        """What pages need to be addressed."""
+        desk, served = self._house.desk, self._house.served
+        cookies, _ = enter(served.accounts, served.person("ada", role="super").id)
+        with served.client(cookies=cookies) as client:
+            for number in range(30):
+                desk.ask(f"https://many.example/v1/item-{number}/of/a/rather/deep/path", user=f"user-{number % 7}")
+            for target in HOSTILE:
+                desk.ask(target, subject="tool:<b>reader</b>", session="")
+            raw = "HTTPS://Waiting.Example/v1/items?of=today"
+            ids = {"waiting": desk.ask("https://waiting.example/v1/items?of=today", raw=raw)}
+            for act in ("session", "permanent", "deny"):
+                asked = desk.ask(f"https://{act}.example/v1/things")
+                form = {"act": act, "choice": "0", "reason": "So that there is one."}
+                ids[act] = client.post(f"/requests/{asked}/decide", data=form).headers["location"].rpartition("=")[2]
+                ids[f"{act} request"] = asked
+            asked = desk.ask("https://revoked.example/v1")
+            done = client.post(f"/requests/{asked}/decide", data={"act": "permanent", "choice": "0"})
+            ids["revoked"] = done.headers["location"].rpartition("=")[2]
+            client.post(f"/decisions/{ids['revoked']}/revoke")
+            ids["stopped"] = served.stop_weather(client, "/forecast/everything")
+            client.post("/extensions/module/reports/run/action/write", data={"params": "{}"})
+            started = client.post("/extensions/module/digest/run/task/collect", data={"params": "{}"})
+            ids["task"] = started.headers.get("location", "").partition("?")[0]
+            client.post("/audit/verify")
+        return ids
+
+    def pages(self):
+        """Names of pages and their paths; those that an act leads to are made by ``forms``."""
+        return {name: path if isinstance(path, str) else path(self) for name, path in PAGES.items()}
+
+
+def _of(kind, path):
+    return lambda every: path.format(every.ids[kind])
+
+
+PAGES = {
+    "sign in": "/login",
+    "queue": "/requests",
+    "queue, decided": "/requests?state=all",
+    "queue, wrong filter": "/requests?state=pending&subject=nonsense",
+    "queue, nothing": "/requests?text=there-is-no-such-thing",
+    "request": _of("waiting", "/requests/{}"),
+    "request, decided": _of("deny request", "/requests/{}"),
+    "request, done": _of("session request", "/requests/{}?done=approved_for_session"),
+    "request, with resume": _of("stopped", "/requests/{}"),
+    "approvals": "/approvals",
+    "approvals, ended": "/approvals?live=ended",
+    "denials": "/denials",
+    "decision": _of("permanent", "/decisions/{}"),
+    "decision, denial": _of("deny", "/decisions/{}"),
+    "decision, ended": _of("revoked", "/decisions/{}"),
+    "revoke": _of("session", "/decisions/{}/revoke"),
+    "approve instead": _of("deny", "/decisions/{}/approve"),
+    "subjects": "/subjects",
+    "subject": "/subjects/module/weather",
+    "subject, declared": "/subjects/module/reports",
+    "subject, hostile": "/subjects/tool/%3Cb%3Ereader%3C%2Fb%3E",
+    "extensions": "/extensions",
+    "module": "/extensions/module/reports",
+    "module, broken": "/extensions/module/broken",
+    "engine": "/extensions/engine/wordcount",
+    "extractor": "/extensions/extractor/plaintext",
+    "run": "/extensions/module/weather/run/action/fetch",
+    "tasks": "/tasks",
+    "task": lambda every: every.ids["task"],
+    "audit": "/audit",
+    "audit record": "/audit/1",
+    "audit record, decision": "/audit/40",
+    "status": "/status",
+    "explain": "/explain",
+    "explained": "/explain?subject=module%3Aweather&operation=receive&target=https%3A%2F%2Fsession.example%2Fv1",
+    "account": "/account",
+    "confirm": "/account/confirm?next=/requests",
+    "people": "/people",
+    "not there": "/requests/00000000000000000000000000",
+}
+
+
+def _decide(page, every):
+    page.goto(f"/requests/{every.ids['waiting']}")
+    page.get_by_role("radio").last.check()
+    page.get_by_role("button", name="Approve permanently").click()
+
+
+def _conflict(page, every):
+    page.goto("/requests")
+    page.evaluate(
+        """(path) => {
+            const form = Object.assign(document.createElement("form"), { method: "post", action: path });
+            document.body.append(form);
+            form.submit();
+        }""",
+        f"/requests/{every.ids['deny request']}/decide",
+    )
+
+
+def _bulk(page, every):
+    del every
+    page.goto("/requests?text=many.example")
+    for number in range(3):
+        page.get_by_role("checkbox").nth(number).check()
+    page.get_by_role("button", name="Approve permanently…").click()
+
+
+def _bulk_done(page, every):
+    desk = every._house.desk
+    for number in range(2):
+        desk.ask(f"https://done-{datetime.now(UTC):%H%M%S%f}.example/{number}")
+    page.goto("/requests?text=done-")
+    for number in range(2):
+        page.get_by_role("checkbox").nth(number).check()
+    page.get_by_role("button", name="Deny…").click()
+    page.get_by_role("button", name="Deny").click()
+
+
+def _stopped(page, every):
+    page.goto("/extensions/module/weather/run/action/fetch")
+    page.get_by_label("Parameters").fill(f'{{"url": "{every._house.served.web.url}/forecast/everything"}}')
+    page.get_by_role("button", name="Run").click()
+
+
+def _ran(page, every):
+    del every
+    page.goto("/extensions/module/weather/run/render/render")
+    page.get_by_role("button", name="Run").click()
+
+
+def _token(page, every):
+    del every
+    page.goto("/account")
+    page.get_by_label("Label").fill("of every page")
+    page.get_by_label("requests:read").check()
+    page.get_by_role("button", name="Make the token").click()
+
+
+FORMS = {
+    "confirm a broad approval": (_decide, "Approve this permanently?"),
+    "conflict": (_conflict, "Already denied"),
+    "bulk": (_bulk, "3 requests?"),
+    "bulk, done": (_bulk_done, "2 of 2 done"),
+    "run, stopped": (_stopped, "Action fetch"),
+    "run, ran": (_ran, "Render"),
+    "token": (_token, "token"),
+}
+"""Pages that an act leads to: the act, and what is in the heading then."""

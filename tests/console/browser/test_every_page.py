@@ -1,0 +1,91 @@
+"""Every page: by assistive technology, in light and dark, on a narrow screen, without a complaint of the browser."""
+
+from __future__ import annotations
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+from tests.console.browser.everything import FORMS, PAGES, Everything
+from tests.console.browser.windows import NARROW, WIDE
+
+RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
+TOO_WIDE = """() => [...document.querySelectorAll("body *")]
+    .filter((one) => one.getBoundingClientRect().right > innerWidth + 1 && !one.closest("[data-scrolls], pre, .table, .tabs, .whole, .source"))
+    .slice(0, 5).map((one) => one.outerHTML.slice(0, 200))"""
+
+
+@pytest.fixture
+def every(house):
+    """Pages with something on them."""
+    if not hasattr(house, "everything"):
+        house.everything = Everything(house)
+    return house.everything
+
+
+def findings(page):
+    """What a tool for accessibility finds; every severity."""
+    found = Axe().run(page, options=RULES).response["violations"]
+    return [
+        f"{one['impact']} {one['id']}: {node['html'][:200]} {node['failureSummary'][:300]}"
+        for one in found
+        for node in one["nodes"]
+    ]
+
+
+def check(page):
+    """Look at the page as it is: wide and narrow, light and dark."""
+    assert page.get_by_role("heading", level=1).count() == 1
+    assert page.title() not in {"", " · democrai sandbox"}
+    wrong = []
+    for colours in ("light", "dark"):
+        page.emulate_media(color_scheme=colours)
+        wrong += [f"{colours}: {one}" for one in findings(page)]
+    page.set_viewport_size(NARROW)
+    wrong += [f"narrow: {one}" for one in findings(page)]
+    if page.evaluate("document.scrollingElement.scrollWidth") > NARROW["width"]:
+        wrong += [f"too wide: {one}" for one in page.evaluate(TOO_WIDE) or ["something"]]
+    page.set_viewport_size(WIDE)
+    assert wrong == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_for_everybody(people, every, name):
+    """It has one heading and a title, nothing that a tool for accessibility finds, and nothing wider than a phone."""
+    page = people.window(None if name == "sign in" else "ada")
+    answer = page.goto(every.pages()[name])
+    assert answer.status == {"queue, wrong filter": 422, "not there": 404}.get(name, 200)
+    assert name == "sign in" or "/login" not in page.url
+    check(page)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_what_an_act_leads_to_is_for_everybody(people, every, name):
+    """The same holds for the pages that ask once more, and that tell what came of an act."""
+    go, heading = FORMS[name]
+    page = people.window("ada")
+    go(page, every)
+    page.get_by_role("heading", level=1).filter(has_text=heading).wait_for()
+    check(page)
+
+
+@pytest.mark.parametrize("path", ["/requests", "/extensions", "/extensions/module/weather", "/tasks", "/account", "/audit"])
+def test_a_page_of_somebody_who_may_not_decide_is_for_everybody(people, every, path):
+    """The same holds for what others see, who have less on their pages, and for the page that says so."""
+    assert every.ids
+    page = people.window("uma")
+    assert page.goto(path).status == (403 if path == "/audit" else 200)
+    check(page)
+
+
+def test_the_menu_of_a_narrow_screen(people):
+    """On a phone the navigation and the filters open by a button, and lead on."""
+    page = people.window("ada", viewport=NARROW)
+    page.goto("/requests")
+    page.get_by_role("button", name="Search and filter").click()
+    page.get_by_label("Target contains").fill("nothing-of-this-name")
+    page.get_by_role("button", name="Filter", exact=True).click()
+    page.wait_for_url("**text=nothing-of-this-name*")
+    page.get_by_role("button", name="Menu").click()
+    page.get_by_role("navigation", name="Main").get_by_role("link", name="Approvals").click()
+    page.wait_for_url("**/approvals")
+    assert findings(page) == []

@@ -1,0 +1,188 @@
+"""The queue and a request by keyboard alone, and what an open page does when something changes."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.console.serving import until
+
+
+def places(page):
+    """Where every row is, from the top of the page."""
+    return page.evaluate(
+        "[...document.querySelectorAll('table.rows tbody tr')]"
+        ".map((row) => [row.dataset.id, row.getBoundingClientRect().top + scrollY])"
+    )
+
+
+# ---- keys ------------------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_walked_opened_and_selected_by_key(people, desk):
+    """j and k move, x selects, o opens, and Enter opens what has the focus."""
+    for number in range(3):
+        desk.ask(f"https://keys.example/v1/{number}")
+    page = people.window("ada")
+    page.goto("/requests?text=keys.example")
+    links = page.get_by_role("row").get_by_role("link").filter(has_text="keys.example")
+    for key, at in (("j", 0), ("j", 1), ("j", 2), ("j", 2), ("k", 1)):
+        page.keyboard.press(key)
+        expect(links.nth(at)).to_be_focused()
+    page.keyboard.press("x")
+    expect(page.get_by_role("checkbox").nth(1)).to_be_checked()
+    second = links.nth(1).get_attribute("href")
+    page.keyboard.press("o")
+    page.wait_for_url(f"**{second}")
+    page.go_back()
+    page.keyboard.press("j")
+    first = links.nth(0).get_attribute("href")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**{first}")
+
+
+def test_search_and_help_have_keys(people, desk):
+    """/ goes to the search, where letters are letters; ? shows what the keys do, and Escape closes that."""
+    desk.ask("https://searched.example/v1")
+    page = people.window("ada")
+    page.goto("/requests")
+    page.keyboard.press("/")
+    expect(page.get_by_label("Target contains")).to_be_focused()
+    page.keyboard.type("searched.example?jkx")
+    expect(page.get_by_label("Target contains")).to_have_value("searched.example?jkx")
+    page.get_by_label("Target contains").fill("searched.example")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**text=searched.example*")
+    expect(page.get_by_role("row").filter(has_text="searched.example")).to_have_count(1)
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog", name="Keys")).to_be_hidden()
+
+
+@pytest.mark.parametrize(
+    ("key", "label", "state"),
+    [
+        ("s", "Approve for this session", "approved_for_session"),
+        ("a", "Approve permanently", "approved"),
+        ("d", "Deny", "denied"),
+    ],
+)
+def test_a_decision_by_key_asks_first(people, desk, key, label, state):
+    """s, a and d ask, with the focus on the button that does nothing; Enter and Escape leave it undecided."""
+    one = desk.ask()
+    page = people.window("ada")
+    page.goto(f"/requests/{one}")
+    dialog = page.get_by_role("dialog", name=f"{label}?")
+    for leaving in ("Enter", "Escape"):
+        page.keyboard.press(key)
+        expect(dialog).to_be_visible()
+        expect(dialog.get_by_role("button", name="Back")).to_be_focused()
+        page.keyboard.press(leaving)
+        expect(dialog).to_be_hidden()
+    assert desk.state(one) == "pending"
+    page.keyboard.press(key)
+    page.keyboard.press("Tab")
+    expect(dialog.get_by_role("button", name=label)).to_be_focused()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**done=*")
+    assert desk.state(one) == state
+
+
+def test_enter_decides_nothing(people, desk):
+    """Enter in any field of the page of a request, on a choice, or right after it opened, leaves it undecided."""
+    one = desk.ask("https://enter.example/v1/items")
+    page = people.window("ada")
+    page.goto(f"/requests/{one}")
+    page.keyboard.press("Enter")
+    page.get_by_label("Reason").fill("because")
+    page.get_by_label("Reason").press("Enter")
+    page.get_by_label("Reason").press("Control+Enter")
+    page.get_by_label("ends after").press("Enter")
+    page.keyboard.press("Escape")
+    assert page.url.endswith(one)
+    # The browser sends a form by Enter on a choice, with its first button: one that decides nothing.
+    page.get_by_role("radio").last.check()
+    page.get_by_role("radio").last.press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("Nothing was decided")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("wants to")
+    assert desk.state(one) == "pending"
+
+
+def test_the_first_stop_of_the_keyboard_is_the_way_to_the_content(people):
+    """Tab reaches the link that skips the navigation, and it moves the focus to the content."""
+    page = people.window("ada")
+    page.goto("/requests")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("main")).to_be_focused()
+
+
+def test_colours_are_chosen_and_remembered(people):
+    """The button goes from the system's colours to light and dark, and the next page has them from the beginning."""
+    page = people.window("ada")
+    page.goto("/requests")
+    button = page.get_by_role("button", name="Colours")
+    for name in ("light", "dark"):
+        button.click()
+        expect(button).to_contain_text(name)
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.goto("/approvals")
+    expect(page.get_by_role("button", name="Colours")).to_contain_text("dark")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == dark
+    page.get_by_role("button", name="Colours").click()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+
+
+# ---- live ------------------------------------------------------------------------------------------------------------
+
+
+def test_new_requests_are_told_and_no_row_moves(people, desk):
+    """What comes in is counted above the list, in a place that is read out; the rows stay until somebody asks."""
+    for number in range(2):
+        desk.ask(f"https://live.example/v1/{number}")
+    page = people.window("ada")
+    page.goto("/requests?text=live.example")
+    page.get_by_role("checkbox").last.check()
+    page.get_by_role("row").last.hover()
+    before = places(page)
+    assert len(before) == 2
+    desk.ask("https://live.example/v1/new", operation="send")
+    told = page.get_by_role("status").filter(has_text="1 new request")
+    expect(told).to_be_visible()
+    assert places(page) == before
+    expect(page.get_by_role("checkbox").last).to_be_checked()
+    desk.ask("https://elsewhere.example/v1/not-of-this-list")
+    desk.ask("https://live.example/v1/newer")
+    expect(page.get_by_role("status").filter(has_text="2 new requests")).to_be_visible()
+    assert places(page) == before
+    page.get_by_role("status").get_by_role("link", name="show").click()
+    expect(page.get_by_role("row").filter(has_text="live.example")).to_have_count(4)
+
+
+def test_a_row_that_a_colleague_decides_says_so_in_its_place(people, desk):
+    """It stays where it is, with who decided what, and cannot be selected any more."""
+    ids = [desk.ask(f"https://decided.example/v1/{number}") for number in range(3)]
+    ada, bob = people.window("ada"), people.window("bob")
+    bob.goto("/requests?text=decided.example")
+    bob.get_by_role("checkbox", name="v1/1").check()
+    before = [row for row, _ in places(bob)]
+    ada.goto(f"/requests/{ids[1]}")
+    ada.get_by_role("button", name="Deny").click()
+    row = bob.get_by_role("row").filter(has_text="v1/1")
+    expect(row).to_contain_text("denied by ada")
+    assert [row for row, _ in places(bob)] == before
+    expect(bob.get_by_role("checkbox", name="v1/1")).to_be_disabled()
+    expect(bob.get_by_role("checkbox", name="v1/1")).not_to_be_checked()
+    until(lambda: desk.state(ids[1]) == "denied")
+
+
+def test_an_open_page_says_that_its_session_is_over(people, served, desk):
+    """Signed out elsewhere, a page that is open says so instead of standing still."""
+    served.person("lena", role="super")
+    page = people.window("lena")
+    page.goto("/requests")
+    served.accounts.end_all("lena")
+    desk.ask("https://over.example/v1")
+    expect(page.get_by_role("status").filter(has_text="You are signed out")).to_be_visible()

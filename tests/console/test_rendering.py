@@ -1,0 +1,222 @@
+"""Pages from templates."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from jinja2 import UndefinedError
+from starlette.requests import Request
+
+from democrai_sandbox.access.identity import Caller
+from democrai_sandbox.access.values import RequestState
+from democrai_sandbox.console import rendering
+from democrai_sandbox.console.messages import MESSAGES
+from democrai_sandbox.console.problems import Told
+from democrai_sandbox.console.rendering import STATIC, ago, id_in_query, redirect, render, url
+from democrai_sandbox.console.visitors import Visitor
+from democrai_sandbox.host.interface import Identity
+
+TEMPLATES = Path(rendering.__file__).parent / "templates"
+NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
+
+
+def asked(path="/requests", query="", root=""):
+    """A request as a server hands it over; mounted below a path its root is in both."""
+    app = SimpleNamespace(state=SimpleNamespace(sandbox=SimpleNamespace(accounts=object())))
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "scheme": "http",
+        "server": ("localhost", 80),
+        "path": root + path,
+        "root_path": root,
+        "query_string": query.encode(),
+        "headers": [],
+        "app": app,
+        "state": {},
+    }
+    return Request(scope)
+
+
+def visitor(role="super"):
+    return Visitor(Identity("ada", "key"), Caller(user_id="ada", session_key="key", role=role), "Ada")
+
+
+def page(request, who=None, **told):
+    """The error page, which stands for all: it has the frame and little else."""
+    answer = render(request, "error.html", visitor=who, told=Told(404, "not_found", **told), number="17")
+    return answer.body.decode()
+
+
+# ---- addresses -------------------------------------------------------------------------------------------------------
+
+
+def test_addresses_know_where_the_console_is_mounted():
+    """Below the path of another application every address begins with it."""
+    request = asked(root="/sandbox")
+    assert url(request, "/requests", state="denied", text="", page=None) == "/sandbox/requests?state=denied"
+    assert redirect(request, "/denials", done="denied").headers["location"] == "/sandbox/denials?done=denied"
+    text = page(request, visitor())
+    links = re.findall(r'(?:href|src|action)="([^"]*)"', text)
+    assert links
+    assert all(link.startswith(("/sandbox/", "#")) for link in links), links
+    assert 'href="/sandbox/requests" aria-current="page"' in text
+
+
+def test_an_address_can_carry_any_field():
+    """Names of fields may be those of parameters, and values any text."""
+    assert (
+        url(asked(), "/audit", request="1", path="/x", text="a b&c=\udcff")
+        == "/audit?request=1&path=%2Fx&text=a+b%26c%3D%3F"
+    )
+
+
+def test_every_template_takes_its_addresses_from_the_function():
+    """No template has an address of its own, which would be wrong below another path."""
+    own = re.compile(r'(?:href|src|action|formaction)="(?!\{\{|#)')
+    found = {str(file): own.findall(file.read_text()) for file in TEMPLATES.rglob("*.html")}
+    assert {name: hits for name, hits in found.items() if hits} == {}
+
+
+def test_no_template_has_script_or_style_of_its_own():
+    """The policy of the pages forbids both, and event handlers."""
+    inline = re.compile(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=|javascript:|\|safe\b", re.IGNORECASE)
+    found = {str(file): inline.findall(file.read_text()) for file in TEMPLATES.rglob("*.html")}
+    assert {name: hits for name, hits in found.items() if hits} == {}
+
+
+def test_scripts_put_no_text_on_the_page_as_html():
+    """What comes from outside gets onto a page as text; nothing is evaluated."""
+    for file in STATIC.glob("*.js"):
+        text = file.read_text()
+        for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("):
+            assert word not in text, (file.name, word)
+
+
+# ---- messages --------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_is_a_known_code():
+    """The page says what the code stands for; anything else in the address is not shown."""
+    assert MESSAGES["denied"] in page(asked(query="done=denied"), visitor())
+    assert "All+is+well" not in page(asked(query="done=All+is+well"), visitor())
+    assert "All is well" not in page(asked(query="done=All+is+well"), visitor())
+    with pytest.raises(ValueError, match="is no message"):
+        redirect(asked(), "/requests", done="well done")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"), [("01abc-_Z", "01abc-_Z"), ('"><b>', ""), ("a/b", ""), ("", ""), ("x" * 101, "")]
+)
+def test_an_id_in_an_address_is_one(text, found):
+    """Only what can be an id is taken for one."""
+    request = asked()
+    request.scope["query_string"] = f"about={text}".encode()
+    assert id_in_query(Request(request.scope), "about") == found
+
+
+# ---- the frame -------------------------------------------------------------------------------------------------------
+
+
+def test_who_may_not_decide_sees_why_a_place_is_not_for_them():
+    """Places that somebody has no use for are there without a link, with the reason."""
+    text = page(asked(), visitor(role=""))
+    assert re.search(r'<span class="nowhere" title="only for people who may decide[^"]*">Audit', text)
+    assert 'href="/requests"' in text
+    assert 'href="/audit"' not in text
+    assert "People" not in text
+    assert 'href="/people"' in page(asked(), visitor())
+
+
+def test_nobody_sees_no_navigation():
+    """Before the sign-in there is nothing to go to, and nobody to sign out."""
+    text = page(asked())
+    assert "<nav" not in text
+    assert "Sign out" not in text
+
+
+def test_an_error_of_somebody_known_keeps_the_frame():
+    """Who was found before the error keeps the navigation."""
+    request = asked()
+    request.state.visitor = visitor()
+    assert 'aria-label="Main"' in page(request)
+
+
+def test_a_page_has_what_screen_readers_need():
+    """A language, a title, a way past the navigation, a region for news, and one main heading."""
+    text = page(asked(), visitor())
+    for part in (
+        '<html lang="en">',
+        "<title>Not Found · democrai sandbox</title>",
+        'href="#content"',
+        'id="content"',
+        'aria-live="polite"',
+    ):
+        assert part in text, part
+    assert text.count("<h1") == 1
+
+
+def test_what_an_error_says_is_shown_visibly():
+    """Details and names of others are marked as on every page."""
+    text = page(asked(), visitor(), detail="no <b>such</b> \u202ething")
+    assert "<b>such" not in text
+    assert "U+202E" in text
+
+
+def test_a_name_that_a_template_does_not_get_is_an_error():
+    """A misspelt name does not silently show nothing."""
+    with pytest.raises(UndefinedError):
+        render(asked(), "error.html", visitor=visitor())
+
+
+def test_half_a_character_does_not_break_a_page():
+    """What UTF-8 cannot hold is written out."""
+    assert (
+        "nothing at half\\udcff"
+        in render(
+            asked(), "error.html", visitor=visitor(), told=Told(404, "x", "y"), number="nothing at half\udcff"
+        ).body.decode()
+    )
+
+
+def test_static_files_change_their_address_with_their_content():
+    """Browsers may keep them, and get the new one when there is one."""
+    text = page(asked(), visitor())
+    for name in ("console.css", "console.js", "icon.svg"):
+        assert re.search(rf'"/static/{re.escape(name)}\?v=[0-9a-f]{{12}}"', text), name
+
+
+# ---- pieces ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("span", "words"),
+    [
+        (timedelta(seconds=5), "just now"),
+        (timedelta(seconds=-5), "just now"),
+        (timedelta(minutes=1), "1 minute ago"),
+        (timedelta(hours=3, minutes=59), "3 hours ago"),
+        (timedelta(days=40), "40 days ago"),
+        (timedelta(hours=-30), "in 1 day"),
+    ],
+)
+def test_times_are_told_in_the_coarsest_unit(span, words):
+    """How long ago, or how soon; the exact time is in the title."""
+    assert ago(NOW - span, NOW) == words
+    assert ago(None) == "never"
+
+
+def test_a_state_is_a_sign_and_a_word():
+    """No state is told by its colour alone, a new one neither."""
+    template = rendering._environment().from_string(
+        '{% import "parts.html" as parts with context %}{% for one in states %}{{ parts.state(one) }}\n{% endfor %}'
+    )
+    states = [*RequestState, "brand_new"]
+    lines = template.render(states=states, request=asked(), visitor=visitor()).strip().splitlines()
+    assert len(lines) == len(states)
+    assert all("<svg" in line and re.search(r"<span>[a-z ]+</span>", line) for line in lines)
+    assert "<span>brand new</span>" in lines[-1]

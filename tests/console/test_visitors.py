@@ -1,0 +1,186 @@
+"""Who a visitor is when an application says it, and the same for scopes of tokens; the console below a path."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from democrai_sandbox.host.scopes import Scope
+from tests.console.serving import until
+
+APPLICATION = Path(__file__).with_name("foreign_application.py")
+OWN = {"Sec-Fetch-Site": "same-origin"}
+
+
+class Foreign:
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            port = found.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        self.log = self.folder / "log"
+        with self.log.open("wb") as log:
+            command = [sys.executable, str(APPLICATION), str(folder), str(port)]
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+
+        def is_up():
+            if self.process.poll() is not None:
+                raise AssertionError(self.log.read_text())
+            try:
+                return httpx.get(f"{self.url}/sandbox/health/live", trust_env=False, timeout=5).status_code == 200
+            except httpx.TransportError:
+                return False
+
+        until(is_up, "the application")
+
+    def client(self, user="", **headers):
+        given = {**OWN, **({"X-User": user} if user else {}), **headers}
+        return httpx.Client(base_url=f"{self.url}/sandbox", headers=given, trust_env=False, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory):
+    found = Foreign(tmp_path_factory.mktemp("foreign"))
+    yield found
+    found.process.terminate()
+    found.process.wait(60)
+
+
+def test_the_application_says_who_somebody_is(foreign):
+    """Name and roles are the application's; its session is the one that approvals hold for."""
+    with foreign.client("ada", Cookie="theirs=monday") as client:
+        me = client.get("/api/v1/me").json()
+    assert (me["user_id"], me["name"], me["session_key"]) == ("ada", "Ada <b>Lovelace</b>", "ada-monday")
+    assert me["may_decide"] is True
+    for user, may in (("uma", False), ("otto", False)):
+        with foreign.client(user) as client:
+            assert client.get("/api/v1/me").json()["may_decide"] is may
+
+
+def test_nobody_is_sent_to_the_sign_in_of_the_application(foreign):
+    """With the way back in the address, as the application's own links have it; the API says 401."""
+    for user in ("", "mallory"):
+        with foreign.client(user) as client:
+            answer = client.get("/requests?state=all")
+            assert answer.status_code == 303
+            expected = "/their/sign-in?from=sandbox&next=/sandbox/requests%3Fstate%3Dall"
+            assert answer.headers["location"] == expected
+            assert client.get("/api/v1/me").status_code == 401
+
+
+def test_a_header_that_came_twice_is_not_taken_for_one(foreign):
+    """What a stranger puts beside the proxy's own header makes it nobody's."""
+    headers = [("X-User", "ada"), ("X-User", "uma"), *OWN.items()]
+    with httpx.Client(base_url=f"{foreign.url}/sandbox", headers=headers, trust_env=False, timeout=60) as client:
+        assert client.get("/api/v1/me").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "path", ["/login", "/account", "/account/confirm", "/people", "/people/ada/disable", "/logout"]
+)
+def test_there_are_no_accounts_of_ours(foreign, path):
+    """Pages about passwords and people are not there: neither to be seen nor to be sent to."""
+    with foreign.client("ada") as client:
+        assert client.get(path).status_code in {404, 405}
+        assert client.post(path).status_code in {404, 405}
+        assert "/sandbox/account" not in client.get("/requests").text
+
+
+def test_every_address_of_a_page_is_below_the_path(foreign):
+    """Links, forms and files lead to where the console is mounted."""
+    with foreign.client("ada") as client:
+        page = client.get("/requests")
+        assert page.status_code == 200
+        addresses = re.findall(r'(?:href|src|action)="([^"#]+)', page.text)
+        assert len(addresses) > 8
+        assert [one for one in addresses if not one.startswith(("/sandbox/", "?"))] == []
+        for one in {one for one in addresses if "/static/" in one}:
+            assert client.get(foreign.url + one).status_code == 200
+        assert "Ada &lt;b&gt;Lovelace" in page.text
+
+
+def test_the_hosts_of_the_application_are_its_own_business(foreign):
+    """It is reached by names that nothing here knows; a form of another site is refused all the same."""
+    host = {"Host": "app.example.com"}
+    with foreign.client("ada", **host) as client:
+        assert client.get("/requests").status_code == 200
+        for site in ("cross-site", "same-site"):
+            answer = client.post("/api/v1/explain", json={}, headers={"Sec-Fetch-Site": site})
+            assert (answer.status_code, answer.json()["code"]) == (403, "origin_refused")
+    bare = {"X-User": "ada", **host, "Origin": "http://app.example.com"}
+    with httpx.Client(base_url=f"{foreign.url}/sandbox", headers=bare, trust_env=False, timeout=60) as client:
+        assert client.post("/api/v1/explain", json={}).status_code == 422
+        other = client.post("/api/v1/explain", json={}, headers={"Origin": "http://evil.example"})
+        assert other.json()["code"] == "origin_refused"
+
+
+def test_somebody_who_is_shut_out_is_nobody_at_once(foreign):
+    """What somebody is, is asked for every request; the authenticator knows them still."""
+    with foreign.client("ada") as client:
+        assert client.get("/api/v1/me").status_code == 200
+        mark = foreign.folder / "shut-out"
+        mark.touch()
+        try:
+            assert client.get("/api/v1/me").status_code == 401
+            assert client.get("/requests").status_code == 303
+        finally:
+            mark.unlink()
+
+
+def test_nobody_is_asked_for_a_password_that_is_kept_elsewhere(foreign):
+    """The setting is about our own accounts: a person of the application is not sent to a page that is not there."""
+    order = {"subject": "module:x", "resource_type": "filesystem", "operation": "read", "target": "/srv/never"}
+    with foreign.client("ada") as client:
+        answer = client.post("/api/v1/decisions", json={**order, "effect": "denial"})
+    assert answer.status_code == 201, answer.text
+
+
+# ---- tokens
+
+
+def test_each_scope_opens_its_own_doors_and_no_others(served):
+    """Without the scope the answer is 403 and names it; with it the very same request goes through."""
+    doors = {
+        Scope.REQUESTS_READ: "/api/v1/requests",
+        Scope.APPROVALS_READ: "/api/v1/approvals",
+        Scope.SUBJECTS_READ: "/api/v1/subjects",
+        Scope.TASKS_READ: "/api/v1/tasks",
+        Scope.AUDIT_READ: "/api/v1/audit",
+        Scope.STATUS_READ: "/api/v1/status",
+        Scope.ACCOUNTS_MANAGE: "/api/v1/tokens",
+    }
+    administrator = served.administrator()
+    for scope in doors:
+        with served.bearer(administrator, scope) as client:
+            for other, path in doors.items():
+                answer = client.get(path)
+                assert answer.status_code == (200 if other is scope else 403), (scope, path)
+                if other is not scope:
+                    assert answer.json()["code"] == "scope_missing"
+                    assert other in answer.json()["detail"]
+
+
+def test_a_scope_gives_nothing_that_the_owner_may_not(served):
+    """A token with every scope of somebody who may not decide decides nothing."""
+    uma = served.person("uma")
+    with served.bearer(uma) as hers, served.bearer(served.administrator()) as admin:
+        request = served.stop_weather(hers, "/forecast/of-uma")
+        answer = hers.post(f"/api/v1/requests/{request}/approve", json={})
+        assert (answer.status_code, answer.json()["code"]) == (403, "external_access_admin_required")
+        assert admin.get(f"/api/v1/requests/{request}").json()["request"]["state"] == "pending"
+
+
+def test_a_token_cannot_make_a_stronger_one(served):
+    """Managing tokens is no way to other scopes."""
+    with served.bearer(served.administrator(), Scope.ACCOUNTS_MANAGE) as client:
+        answer = client.post("/api/v1/tokens", json={"label": "more", "scopes": ["accounts:manage", "requests:decide"]})
+        assert answer.status_code == 422
+        assert "requests:decide" in answer.json()["detail"]
+        assert client.post("/api/v1/tokens", json={"label": "same", "scopes": ["accounts:manage"]}).status_code == 201

@@ -1,0 +1,136 @@
+"""Subjects and extensions as a whole: what a host knows of each."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.guard.harness import Case
+
+EMBEDDED = os.path.join(os.path.dirname(__file__), "embedded.py")
+CODE = '''
+import urllib.request
+
+@sdk.action("fetch")
+def fetch(url):
+    """Fetch a page.
+
+    More about it.
+    """
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        return answer.read().decode()
+
+@sdk.action("say")
+def say(text, *, loud=False):
+    print(text)
+
+@sdk.task("tidy", every=3600)
+def tidy():
+    return None
+'''
+
+
+@pytest.fixture
+def case(tmp_path):
+    """A private world in which a body runs in a process of its own."""
+    return Case(tmp_path)
+
+
+def looked_at(world):
+    app = world.load(EMBEDDED)["Embedded"](world.base)
+    url = app.web.url
+    access = [
+        {"resource_type": "network", "operation": "receive", "target": f"{url}/declared"},
+        {"resource_type": "network", "operation": "receive", "target": "https://never.example.com"},
+        {"resource_type": "filesystem", "operation": "read", "target": "/srv"},
+    ]
+    app.module("demo", CODE, version="2.1", access=access, limits={"open_files": 100})
+    (app.modules / "broken").mkdir()
+    (app.modules / "broken" / "manifest.json").write_text('{\n"name": "broken",\n"acess": []}')
+
+    async def story(app):
+        import asyncio
+
+        from democrai_sandbox.access.values import Effect
+        from democrai_sandbox.errors import ExtensionUnknown
+        from democrai_sandbox.host.inventory import detail, line_of, overview
+        from democrai_sandbox.host.surveying import portrait, survey
+        from democrai_sandbox.policy import Subject
+        from democrai_sandbox.runtime.surroundings import serving
+
+        demo = Subject.parse("module:demo")
+        await app.action("demo", "fetch", url=f"{url}/declared/1")
+        await app.action("demo", "fetch", url=f"{url}/other")
+        await app.action("demo", "say", text="hello")
+        about = {"resource_type": "network", "operation": "send", "effect": Effect.APPROVAL}
+        app.as_ada("decide_unasked", demo, target="https://unused.example.com", **about)
+
+        def look():
+            sandbox = app.sandbox
+            with serving(app.caller("ada")):
+                found = portrait(sandbox, demo)
+                try:
+                    portrait(sandbox, Subject.parse("module:demi"))
+                except ExtensionUnknown as error:
+                    unknown = str(error)
+            with serving(app.caller("uma")):
+                try:
+                    portrait(sandbox, demo)
+                except PermissionError as error:
+                    refused = error.code
+            whole, broken = detail(sandbox, "module", "demo"), detail(sandbox, "module", "broken")
+            return {
+                "survey": {str(one.subject): [one.source, one.declared, *one.counts[:3]] for one in survey(sandbox)},
+                "declared": [
+                    [one.rule.target, one.line, one.is_observable, bool(one.times_seen)] for one in found.declared
+                ],
+                "never": [one.rule.target for one in found.never_observed],
+                "undeclared": sorted({one.observed.target for one in found.not_declared}),
+                "unused": [one.decision.access.target for one in found.unused],
+                "requests": [one.access.target for one in found.requests],
+                "unknown": unknown,
+                "refused": refused,
+                "overview": {one.name: [one.state, one.version, len(one.problems)] for one in overview(sandbox)},
+                "offers": [[one.kind, one.name, list(one.parameters), one.hint, one.every] for one in whole.offers],
+                "printed": whole.printed.text,
+                "limits": whole.limits,
+                "lines": len(whole.lines),
+                "wrong": [line_of(problem) for problem in broken.overview.problems],
+                "findings": sorted(one.code for one in whole.overview.findings),
+            }
+
+        return await asyncio.to_thread(look)
+
+    return {"url": url, **app.play(story)}
+
+
+def test_a_subject_in_three_accounts(case):
+    """Declared, approved and observed are compared; extensions are told with what they offer and what is wrong."""
+    told = case.run(looked_at)
+    url = told["url"]
+    assert told["survey"]["module:demo"] == ["extension", 3, 1, 1, 1]
+    assert told["survey"]["module:broken"][0] == "extension"
+    assert told["declared"] == [
+        [f"{url}/declared", 1, True, True],
+        ["https://never.example.com", 1, True, False],
+        ["/srv", 1, False, False],
+    ]
+    assert told["never"] == ["https://never.example.com"]
+    assert told["undeclared"] == [f"{url}/other"]
+    assert told["unused"] == ["https://unused.example.com"]
+    assert told["requests"] == [f"{url}/other"]
+    assert "'demo'" in told["unknown"]
+    assert told["refused"] == "external_access_admin_required"
+
+    assert told["overview"] == {"broken": ["broken", "", 1], "demo": ["ok", "2.1", 0]}
+    assert told["offers"] == [
+        ["action", "fetch", ["url"], "Fetch a page.", None],
+        ["action", "say", ["text", "loud"], "", None],
+        ["task", "tidy", [], "", 3600.0],
+    ]
+    assert told["printed"] == "hello\n"
+    assert told["limits"] == [["manifest", "open_files", 100]]
+    assert told["lines"] == 1
+    assert told["wrong"] == [3]
+    assert told["findings"] == ["broad_root"]
