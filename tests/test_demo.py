@@ -70,7 +70,7 @@ def demo(folder):
     try:
         yield told
     finally:
-        told.end(signal.SIGKILL if told.process.poll() is None else 0)
+        told.end(signal.SIGTERM)  # so that it ends its server too
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import pytest
 
 from democrai_sandbox.host.accounts import throttle
 from democrai_sandbox.host.scopes import Scope
-from tests.console.serving import PASSWORD, serving
+from tests.console.serving import PASSWORD, serving, until
 
 NEW = "another good password"
 
@@ -217,6 +217,23 @@ def test_approvals_for_a_session_end_when_it_does(served):
         assert approved() == []
 
 
+def test_approvals_for_a_session_end_when_it_runs_out(served):
+    """Nobody has to come back for that."""
+    served.person("zoe")
+    with served.signed_in("zoe") as hers, served.bearer(served.administrator()) as admin:
+        request = served.stop_weather(hers, "/forecast/running-out")
+        admin.post(f"/api/v1/requests/{request}/approve-session", json={}).raise_for_status()
+    (session,) = served.accounts.sessions_of("zoe")
+    with served.bearer(served.administrator()) as admin:
+
+        def approved():
+            return [one for one in admin.get("/api/v1/approvals").json()["items"] if one["session_key"] == session.id]
+
+        assert len(approved()) == 1
+        set_back(served, session.id, "last_seen")
+        until(lambda: not approved(), "the end of the approval")
+
+
 # ---- the account
 
 
@@ -398,8 +415,12 @@ def test_somebody_is_shut_out_and_let_in_again(served):
     """At once, with everything they have; a new password is shown once."""
     served.person("gus")
     with served.signed_in() as admin, served.signed_in("gus") as client:
+        assert admin.post("/people/gus/sign-out").headers["location"] == "/people?done=person_signed_out"
+        assert client.get("/account").status_code == 303
         assert admin.post("/people/gus/disable").headers["location"] == "/people?done=person_disabled"
         assert client.get("/account").status_code == 303
+        with served.client() as refused:
+            assert refused.post("/login", data={"name": "gus", "password": PASSWORD}).status_code == 401
         assert admin.post("/people/gus/enable").status_code == 303
         secret = secret_of(admin.post("/people/gus/password"))
         assert admin.post("/people/gus/role", data={"role": "super"}).status_code == 303
@@ -428,7 +449,7 @@ def test_acts_that_last_ask_for_the_password_again(strict):
         session = strict.accounts.sessions_of("admin")[0]
         early = admin.post("/people", data={"name": "early", "password": PASSWORD})
         assert early.headers["location"] == "/people?done=person_created"
-        age(strict, session.id)
+        set_back(strict, session.id, "confirmed_at")
         answer = admin.post("/people", data={"name": "late", "password": PASSWORD})
         assert (answer.status_code, answer.headers["location"]) == (303, "/account/confirm?next=/people")
         token = admin.post("/account/tokens", data={"label": "x", "scopes": ["tasks:read"], "days": "7"})
@@ -461,14 +482,14 @@ def test_confirming_leads_nowhere_else(strict):
             assert answer.headers["location"] == "/"
 
 
-def age(served, session_id):
-    """Let it be a while since the password was given in a session."""
+def set_back(served, session_id, name):
+    """Let something about a session have been long ago."""
     from sqlalchemy import update
 
     from democrai_sandbox.host.accounts.tables import sessions
 
     then = served.accounts._clock().replace(year=2020)
-    changed = update(sessions).where(sessions.c.id == session_id).values(confirmed_at=then)
+    changed = update(sessions).where(sessions.c.id == session_id).values({name: then})
     served.accounts._database.act(lambda connection: connection.execute(changed))
 
 

@@ -84,6 +84,9 @@ def code_of(text):
         ("/health/live", 200),
         ("/static/console.css", 200),
         ("/static/../secret", 404),
+        ("/static/%2e%2e/application.py", 404),
+        ("/static/%00", 404),
+        ("/static/", 404),
     ],
 )
 def test_every_answer_carries_the_headers(served, path, status):
@@ -360,6 +363,7 @@ def test_forms_in_other_shapes_sign_nobody_in(served, kind, body):
         ("127.0.0.1", "nonsense", "127.0.0.1"),
         ("127.0.0.1", "203.0.113.9, nonsense", "127.0.0.1"),
         ("127.0.0.1", "2001:DB8::1", "2001:db8::1"),
+        ("::ffff:127.0.0.1", "::ffff:203.0.113.9", "203.0.113.9"),
         ("", "203.0.113.9", ""),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
@@ -210,6 +211,13 @@ class TestDeclared:
             assert "nobody can approve it" in layer(found, "declared").text
             assert (found.hint, found.entry) == ("", None)
         assert house.read(own, "modify").verdict is Verdict.DENIED
+
+    def test_what_lies_around_a_protected_place_stays(self, house):
+        """Whoever could take a folder away would take away with it what the host keeps there."""
+        found = house.read(f"{house.base}", "delete")
+        assert found.verdict is Verdict.NEEDS_APPROVAL
+        assert "protects something below it" in layer(found, "declared").text
+        assert house.read(f"{tempfile.gettempdir()}/free", "delete").verdict is Verdict.ALLOWED
 
     def test_paths_of_the_runtime(self, house):
         """Every subject reads the system's libraries, but an MCP server has no files at all."""

@@ -29,7 +29,7 @@ class Lookups(Protocol):
         ...
 
     def counts(self, wanted: RequestFilter) -> dict[RequestState, int]:
-        """Count requests by state, whatever states the filter names; of each the latest 10,000 are looked at."""
+        """Count requests by state, all of them unless the filter names some; the latest 10,000 of each."""
         ...
 
     def pulse(self) -> tuple[int, int]:

@@ -49,7 +49,7 @@ class Reading:
             return self._node.store.queue(wanted or RequestFilter(), page or Page())
 
     def counts(self, wanted: RequestFilter | None = None) -> dict[RequestState, int]:
-        """Count requests by state; of each state the latest ten thousand are looked at."""
+        """Count requests by state, all of them unless the filter names some; the latest ten thousand of each."""
         self._authorised(None)
         with self._surroundings.outside():
             return self._node.store.counts(wanted or RequestFilter())

@@ -19,7 +19,7 @@ FAILED = "failed"
 class Tally:
     """How often each answer was given."""
 
-    __slots__ = ("_counters", "_looks", "_lock")
+    __slots__ = ("_counters", "_lock", "_looks")
 
     def __init__(self) -> None:
         """Begin at nothing."""

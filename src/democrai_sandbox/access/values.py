@@ -70,11 +70,11 @@ class AuditAction(StrEnum):
     ACCOUNT_SIGNED_IN = "account_signed_in"
     ACCOUNT_SIGN_IN_FAILED = "account_sign_in_failed"
     ACCOUNT_SIGNED_OUT = "account_signed_out"
-    ACCOUNT_PASSWORD_CHANGED = "account_password_changed"
+    ACCOUNT_PASSWORD_CHANGED = "account_password_changed"  # noqa: S105 - what was done, no password
     ACCOUNT_ADDED = "account_added"
     ACCOUNT_CHANGED = "account_changed"
-    ACCOUNT_TOKEN_MADE = "account_token_made"
-    ACCOUNT_TOKEN_REVOKED = "account_token_revoked"
+    ACCOUNT_TOKEN_MADE = "account_token_made"  # noqa: S105 - what was done, no password
+    ACCOUNT_TOKEN_REVOKED = "account_token_revoked"  # noqa: S105 - what was done, no password
     NOTED = "noted"
     """Somebody wrote something down about a request: a remark, or a question to who asked."""
 

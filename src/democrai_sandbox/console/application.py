@@ -12,9 +12,12 @@ from starlette.staticfiles import StaticFiles
 from . import api, pages, problems, security
 
 if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
     from democrai_sandbox.host.sandbox import Sandbox
 
-STATIC = Path(__file__).with_name("static")
+_FILES = StaticFiles(directory=Path(__file__).with_name("static"))
 
 
 def create_app(sandbox: Sandbox) -> FastAPI:
@@ -38,9 +41,14 @@ def create_app(sandbox: Sandbox) -> FastAPI:
     if sandbox.settings.console.enabled:
         for router in pages.routers:
             app.include_router(router, include_in_schema=False)
-        app.mount("/static", StaticFiles(directory=STATIC), name="static")
+        app.add_route("/static/{name:path}", _static, methods=["GET", "HEAD"], include_in_schema=False)
     api.document(app)
     security.protect(app, sandbox)
     problems.install(app)
     security.dress(app, sandbox)
     return app
+
+
+async def _static(request: Request) -> Response:
+    """Return a file. Not by a mount, which would change what the page of an error takes for the root of addresses."""
+    return await _FILES.get_response(request.path_params["name"], request.scope)

@@ -26,6 +26,7 @@ MESSAGES: Mapping[str, str] = MappingProxyType(
         "password_changed": "The password is changed.",
         "person_created": "The person can sign in now.",
         "person_disabled": "The person is shut out; their sessions have ended.",
+        "person_signed_out": "All sessions of that person have ended.",
         "person_enabled": "The person can sign in again.",
         "person_changed": "The person is changed.",
         "token_revoked": "The token is revoked.",

@@ -29,6 +29,7 @@ LARGEST_DOCUMENT = 1024 * 1024
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_SITES = frozenset({"same-origin", "none"})
 _API = "/api/"
+_BY_TOKEN = (_API, "/metrics")
 _HEALTH = "/health/"
 _STATIC = "/static/"
 _CONTENT = (
@@ -112,7 +113,8 @@ class Doors:
     def _refused(self, scope: Scope, headers: Headers) -> tuple[int, str, str] | None:
         """Return status, code and text of a refusal; None for what may go on."""
         path = route_path(scope)
-        by_token = bearer_of(_joined(headers, "authorization")) is not None
+        # Pages know no tokens: there such a header would only open the doors to whoever sends it.
+        by_token = path.startswith(_BY_TOKEN) and bearer_of(_joined(headers, "authorization")) is not None
         if not (by_token or path.startswith(_HEALTH) or self._is_our_host(_joined(headers, "host"))):
             text = "This is not the host that was asked for. If people call it so, set server.public_url to that."
             return 421, "host_unknown", text

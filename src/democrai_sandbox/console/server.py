@@ -19,11 +19,15 @@ from .application import create_app
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
     from democrai_sandbox.host.sandbox import Sandbox
     from democrai_sandbox.host.settings import ServerSettings
 
 PATIENCE = 10
 """Seconds that running requests get when the server stops."""
+_FOR_THE_SERVER = frozenset({b"connection"})
+"""Headers of a request that the web server looks at when it answers."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -60,7 +64,7 @@ async def serve(sandbox: Sandbox, listener: socket.socket, tell: Callable[[str],
     """
     server = _Server(
         uvicorn.Config(
-            create_app(sandbox),
+            behind_curtain(create_app(sandbox)),
             log_config=None,
             access_log=False,
             loop="asyncio",
@@ -83,6 +87,22 @@ async def serve(sandbox: Sandbox, listener: socket.socket, tell: Callable[[str],
         finally:
             notify("STOPPING=1")
             await sandbox.stop()
+
+
+def behind_curtain(app: ASGIApp) -> ASGIApp:
+    """Return an application as a web server is to hold it: its connections can be found by modules, through the loop.
+
+    They lead neither to the application nor to the cookie or token of whoever is being served.
+    """
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        own = {**scope}
+        if scope["type"] == "http":
+            own["headers"] = [*scope["headers"]]
+            scope["headers"][:] = [header for header in own["headers"] if header[0] in _FOR_THE_SERVER]
+        await app(own, receive, send)
+
+    return answer
 
 
 async def _first_login(sandbox: Sandbox, tell: Callable[[str], None]) -> None:

@@ -102,16 +102,21 @@ def visit_of(request: Request) -> Visit:
 
 def client_address(peer: str, forwarded: str, proxies: Sequence[str]) -> str:
     """Return the address of the client: of those that were forwarded, the last that no trusted proxy has."""
-    if peer not in proxies:
-        return peer
+    found = _one_notation(peer) or peer
     for given in reversed(forwarded.split(",")):
-        try:
-            peer = str(ip_address(given.strip()))
-        except ValueError:
-            return peer
-        if peer not in proxies:
-            return peer
-    return peer
+        if found not in proxies or not (before := _one_notation(given.strip())):
+            return found
+        found = before
+    return found
+
+
+def _one_notation(address: str) -> str:
+    """Return an address as it is written usually; empty for what is none. A listener for both kinds maps IPv4 ones."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return ""
+    return str(getattr(found, "ipv4_mapped", None) or found)
 
 
 def own_path(request: Request, path: str) -> str:

@@ -15,6 +15,7 @@ from democrai_sandbox.access.values import AccessTuple, DecisionFilter, Effect, 
 from democrai_sandbox.policy import (
     InvalidInputError,
     NetworkIndex,
+    Operation,
     ResourceType,
     SubjectKind,
     file_access,
@@ -23,7 +24,7 @@ from democrai_sandbox.policy import (
 
 from .enforcement import kernel_view
 from .explanations import Answer, Explanation, LayerAnswer, Question, Verdict
-from .grants import grants_of, is_protected, runtime_path
+from .grants import grants_of, is_around_protected, is_protected, runtime_path
 from .hints import hint_for
 from .nearness import Nearest, nearest_rule
 from .wording import rule_words
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "Explanation", "LayerAnswer", "Question", "Verdict", "explain"]
 
+_MOVING = frozenset({Operation.CREATE, Operation.DELETE})
 _AT_ONCE = 500
 _MOST_DECISIONS = 20_000
 
@@ -132,6 +134,9 @@ class _Explaining:
         if is_protected(self._sandbox, path):
             text = "the host keeps this path from every subject; no rule opens it, and nobody can approve it"
             return _Declared(Answer.DENIES, text, is_final=True)
+        if operation in _MOVING and is_around_protected(self._sandbox, path):
+            text = f"the host protects something below it, so that no rule lets a subject {operation} it"
+            return _Declared(Answer.SILENT, text)
         if self._grants.has_runtime_paths and (root := runtime_path(path, operation)):
             return _Declared(Answer.ALLOWS, f"{root} belongs to the runtime, which every subject may {operation}")
         return None

@@ -78,9 +78,18 @@ def grants_of(sandbox: Sandbox, subject: Subject) -> Grants:
 
 def is_protected(sandbox: Sandbox, path: str) -> bool:
     """Tell whether the host keeps a path from all subjects but the one whose own place lies there."""
+    return any(is_at_or_below(path, root) for root in _protected(sandbox))
+
+
+def is_around_protected(sandbox: Sandbox, path: str) -> bool:
+    """Tell whether something lies below a path that the host protects: no rule lets it be made or taken away."""
+    return any(root != path and is_at_or_below(root, path) for root in _protected(sandbox))
+
+
+def _protected(sandbox: Sandbox) -> tuple[str, ...]:
     runtime = sandbox.runtime
     shut = (*runtime.settings.protected, *protected_paths(sandbox.settings), *runtime.confinement.protected)
-    return any(is_at_or_below(path, os.path.realpath(root)) for root in shut)
+    return tuple(map(os.path.realpath, shut))
 
 
 def runtime_path(path: str, operation: Operation) -> str:

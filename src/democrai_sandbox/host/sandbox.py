@@ -17,6 +17,7 @@ from democrai_sandbox.runtime.surroundings import GuardSurroundings
 
 from .accounts.accounts import Accounts
 from .config import load
+from .keeping import inside
 from .observing import Observations
 from .ownership import Ownership
 from .places import application_places, database_file, prepare_places, protected_paths
@@ -37,8 +38,22 @@ _LEASE = timedelta(minutes=5)
 class Sandbox:
     """A sandbox in somebody's application. One per process, made before its first thread and its first socket.
 
-    ``async with`` starts and stops it on the application's loop.
+    ``async with`` starts and stops it on the application's loop. Its parts are there for the host alone: a module in
+    the same process that comes by it finds nothing.
     """
+
+    settings: HostSettings = inside("sandbox")
+    access: Access = inside("sandbox")
+    runtime: Runtime = inside("sandbox")
+    kernel: Kernel = inside("sandbox")
+    accounts: Accounts | None = inside("sandbox")
+    authenticator: Authenticator = inside("sandbox")
+    roles: RoleLookup = inside("sandbox")
+    observations: Observations = inside("sandbox")
+    closing: asyncio.Event = inside("sandbox")
+    """Set when the sandbox is about to stop: what keeps a connection open ends it then."""
+    _resumptions: Resumptions = inside("sandbox")
+    _ownership: Ownership = inside("sandbox")
 
     @classmethod
     def from_config(
@@ -73,7 +88,6 @@ class Sandbox:
         self.settings = settings
         self.is_started = False
         self.closing = asyncio.Event()
-        """Set when the sandbox is about to stop: what keeps a connection open ends it then."""
         prepare_places(settings)
         self._ownership = Ownership(database_file(settings))
         try:
@@ -94,7 +108,9 @@ class Sandbox:
             self.access.store.close()
 
     def _own_accounts(self) -> Accounts:
-        return Accounts(self.access.store.database, self.settings, on_session_end=self._session_ended)
+        accounts = Accounts(self.access.store.database, self.settings, on_session_end=self._session_ended)
+        self.access.node.add_chore(accounts.tidy)
+        return accounts
 
     def _run(self, models: Mapping[str, Model] | None) -> None:
         """Apply the kernel layer, then make the runtime, which settles the guard."""

@@ -31,7 +31,9 @@ _FILES: Mapping[Operation, str] = MappingProxyType(
         Operation.EXECUTE: "run",
     }
 )
-_KINDS: Mapping[SubjectKind, str] = MappingProxyType({SubjectKind.MCP: "MCP server", SubjectKind.CORE: "host component"})
+_KINDS: Mapping[SubjectKind, str] = MappingProxyType(
+    {SubjectKind.MCP: "MCP server", SubjectKind.CORE: "host component"}
+)
 
 
 def rule_words(

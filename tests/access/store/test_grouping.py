@@ -156,7 +156,7 @@ def test_filters_apply_to_the_requests_in_the_groups(store):
 
 
 def test_requests_are_counted_by_state(store):
-    """All states are there, whichever the filter names."""
+    """All of them, or those that the filter names; one that is none is refused."""
     assert store.counts(RequestFilter()) == dict.fromkeys(RequestState, 0)
     asked = [put(store, number, f"/{number}") for number in range(5)]
     store.decide(denial("/0", request_id=asked[0]), now=at(9))
@@ -165,7 +165,10 @@ def test_requests_are_counted_by_state(store):
     store.age_out(before=at(4), now=at(10))
     each = dict.fromkeys(RequestState, 1)
     assert store.counts(RequestFilter()) == each
-    assert store.counts(RequestFilter(states=(RequestState.DENIED,))) == each
+    assert store.counts(RequestFilter(states=(RequestState.DENIED,))) == {RequestState.DENIED: 1}
+    assert store.counts(RequestFilter(states=("denied", "pending"), user_id="ann")) == {"denied": 1, "pending": 1}
+    with pytest.raises(InvalidInputError, match="/states"):
+        store.counts(RequestFilter(states=("nonsense",)))
 
 
 def test_counting_has_an_end(store, monkeypatch):
@@ -174,7 +177,10 @@ def test_counting_has_an_end(store, monkeypatch):
         put(store, number, f"/{number}", user="ann" if number < 2 else "bob")
     monkeypatch.setattr(grouping, "MOST_COUNTED", 3)
     assert store.counts(RequestFilter())[RequestState.PENDING] == 3
-    assert store.counts(RequestFilter(user_id="ann"))[RequestState.PENDING] == 0
+    assert store.counts(RequestFilter(user_id="ann"))[RequestState.PENDING] == 2
+    store.age_out(before=at(100), now=at(100))
+    assert store.counts(RequestFilter())[RequestState.AGED_OUT] == 3
+    assert store.counts(RequestFilter(user_id="ann"))[RequestState.AGED_OUT] == 0
 
 
 def test_the_pulse_beats_with_every_change(store, other):

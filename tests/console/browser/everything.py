@@ -28,12 +28,12 @@ class Everything:
         desk, served = self._house.desk, self._house.served
         cookies, _ = enter(served.accounts, served.person("ada", role="super").id)
         with served.client(cookies=cookies) as client:
-            for number in range(30):
+            for number in range(4):
                 desk.ask(f"https://many.example/v1/item-{number}/of/a/rather/deep/path", user=f"user-{number % 7}")
             for target in HOSTILE:
                 desk.ask(target, subject="tool:<b>reader</b>", session="")
             raw = "HTTPS://Waiting.Example/v1/items?of=today"
-            ids = {"waiting": desk.ask("https://waiting.example/v1/items?of=today", raw=raw)}
+            ids = {"waiting": desk.ask("https://waiting.example/v1/items", raw=raw)}
             for act in ("session", "permanent", "deny"):
                 asked = desk.ask(f"https://{act}.example/v1/things")
                 form = {"act": act, "choice": "0", "reason": "So that there is one."}
@@ -89,9 +89,9 @@ PAGES = {
     "run": "/extensions/module/weather/run/action/fetch",
     "tasks": "/tasks",
     "task": lambda every: every.ids["task"],
-    "audit": "/audit",
+    "audit": "/audit?actor=ada",
     "audit record": "/audit/1",
-    "audit record, decision": "/audit/40",
+    "audit record, decision": "/audit/14",
     "status": "/status",
     "explain": "/explain",
     "explained": "/explain?subject=module%3Aweather&operation=receive&target=https%3A%2F%2Fsession.example%2Fv1",

@@ -25,7 +25,8 @@ class Windows:
 
     def window(self, name=None, *, viewport=WIDE, confirmed=None, **options):
         """A page in a context of its own, signed in as ``name`` (the first administrator for "") without the form."""
-        context = self._browser.new_context(base_url=self._url, viewport=viewport, **options)
+        options = {"base_url": self._url, "viewport": viewport, "reduced_motion": "reduce", **options}
+        context = self._browser.new_context(**options)
         context.set_default_timeout(PATIENCE)
         self._contexts.append(context)
         if name is not None:

@@ -8,6 +8,7 @@ import sqlite3
 import pytest
 
 from democrai_sandbox.console.pages.audit import differences
+from tests.console.pages.asking import Desk
 from tests.console.pages.reading import read
 from tests.console.serving import serving
 
@@ -32,6 +33,21 @@ def test_records_are_listed_the_latest_first(admin):
     assert numbers == sorted(numbers, reverse=True)
     assert "/forecast/today" in page.text
     assert "requested" in page.text
+
+
+def test_a_long_list_has_pages(admin, served):
+    """Each page goes on where the one before ended; what is recorded meanwhile moves nothing."""
+    desk = Desk(served)
+    for _ in range(70):
+        desk.ask(subject="tool:many")
+    desk.close()
+    first = read(admin, "/audit?subject=tool:many")
+    link = next(link for link in first.links if "after=" in link)
+    assert "subject=tool" in link, "the filter is kept"
+    second = read(admin, link)
+    assert len(records(first)) == 50
+    assert len(records(second)) == 20
+    assert max(records(second)) < min(records(first))
 
 
 def test_the_list_is_narrowed(admin):

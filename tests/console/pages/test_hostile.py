@@ -22,10 +22,6 @@ def render():
     {SCRIPT!r}
     return {{BAD: [BAD, "\\r\\n", "a  b"]}}
 
-@sdk.action(BAD.replace("/", "").replace("\\u202e", "").replace("\\u200b", "").replace("\\u2066", "").replace("\\x1b", ""))
-def odd():
-    return 1
-
 @sdk.action("speak")
 def speak():
     print(BAD)
@@ -58,10 +54,13 @@ def visited(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hostile")
     module = folder / "more" / "hostile"
     module.mkdir(parents=True)
-    manifest = {"name": "hostile", "version": SCRIPT, "description": f"{SCRIPT}{HIDDEN}"}
-    (module / "manifest.json").write_text(json.dumps(manifest, ensure_ascii=False))
+    (module / "manifest.json").write_text(json.dumps({"name": "hostile", "description": SCRIPT}))
     (module / "module.py").write_text(CODE)
     (folder / "more" / f"b{HIDDEN}<b>").mkdir()
+    crooked = folder / "more" / "crooked"
+    crooked.mkdir()
+    manifest = {"name": "crooked", "version": SCRIPT, "description": f"{SCRIPT}{HIDDEN}"}
+    (crooked / "manifest.json").write_text(json.dumps(manifest, ensure_ascii=False))
     with serving(folder, {"extra_module_dirs": [str(folder / "more")]}) as served, served.signed_in() as client:
         yield client
 
@@ -97,8 +96,16 @@ def test_what_it_shows_is_data(visited):
     assert "U+202E" in page.text
 
 
-def test_its_own_page_holds_its_output_and_its_manifest(visited):
-    """What it printed and what its manifest says can be read there."""
+def test_a_manifest_that_was_refused_can_be_read(visited):
+    """Everything that is wrong with it is said, and the file is shown with what it hides."""
+    page = read(visited, "/extensions/module/crooked")
+    is_harmless(page)
+    assert "RIGHT-TO-LEFT OVERRIDE" in page.source
+    assert "/version" in page.text
+
+
+def test_its_own_page_holds_its_output(visited):
+    """What it printed can be read there."""
     run(visited, "hostile", "action", "speak")
     page = until(lambda: (found := read(visited, "/extensions/module/hostile")) and "U+001B" in found.text and found)
     is_harmless(page)

@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from tests.console.pages.reading import read, run
-from tests.console.serving import until
+from tests.console.serving import serving, until
+
+SLOW = """
+import asyncio
+from democrai_sandbox import sdk
+
+@sdk.task("wait")
+async def wait():
+    sdk.tasks.progress(0.25, "a quarter")
+    await asyncio.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """The examples, and a module whose task goes on for longer than anybody waits."""
+    folder = tmp_path_factory.mktemp("tasks")
+    module = folder / "more" / "slow"
+    module.mkdir(parents=True)
+    (module / "manifest.json").write_text('{"name": "slow"}')
+    (module / "module.py").write_text(SLOW)
+    with serving(folder, {"extra_module_dirs": [str(folder / "more")]}) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +79,39 @@ def test_one_that_failed_can_be_run_again(admin, served):
     assert admin.post(f"{path}/retry").status_code == 303
     until(lambda: "Attempt 2" in read(admin, path).text, "the second attempt")
     ended(admin, path, "failed")
+
+
+def test_one_that_runs_is_cancelled(admin):
+    """Its page shows how far it is and asks to be fetched again; after the button it says who ended it."""
+    path = started(admin, "slow", "wait")
+    page = until(lambda: (found := read(admin, path)) and "a quarter" in found.text and found, "the progress")
+    assert 'data-refresh="2"' in page.source
+    assert "Cancel the task" in page.text
+    answer = admin.post(f"{path}/cancel")
+    assert answer.headers["location"] == f"{path}?done=task_cancelled"
+    page = ended(admin, path, "cancelled")
+    assert "it was cancelled by" in page.text
+    assert "data-refresh" not in page.source
+
+
+def test_a_long_list_has_pages(admin, served):
+    """Each page goes on where the one before ended, and together they are everything."""
+    from democrai_sandbox.access.ids import new_id
+    from democrai_sandbox.access.store.sql import open_database
+    from democrai_sandbox.runtime.store import NewTask, RuntimeStore
+
+    store = RuntimeStore(open_database(f"sqlite:///{served.folder}/state/sandbox.db"))
+    made = [new_id() for _ in range(70)]
+    for one in made:
+        store.add_task(NewTask(one, "gone", "often", "elsewhere"), now=datetime.now(UTC))
+    store.close()
+    seen, path = [], "/tasks?module=gone"
+    while path:
+        page = read(admin, path)
+        seen += [link.removeprefix("/tasks/") for link in page.links if link.startswith("/tasks/")]
+        path = next((link for link in page.links if "after=" in link), "")
+    assert sorted(seen) == sorted(made)
+    assert seen == sorted(made, reverse=True)
 
 
 def test_one_that_has_ended_is_not_cancelled(admin, served):

@@ -45,6 +45,8 @@ _PLACE = "queue"
 _RANK = column("rank", Integer)
 _MARK = (_RANK, requests.c.id)
 _SHOWN = ("id", "digest", "subject_kind", "subject_name", "resource_type", "operation", "target", "chain")
+_WHOSE = ("user_id", "organization_id", "session_key")
+_FILTERED = (*_WHOSE, "subject_kind", "subject_name", "resource_type", "operation", "target_folded", "first_seen")
 _EVERYTHING = RequestFilter()
 _LAST = bindparam("last", type_=requests.c.id.type)
 _MOST = bindparam("most", type_=Integer)
@@ -67,14 +69,23 @@ def list_queue(connection: Connection, wanted: RequestFilter, page: Page) -> Lis
 
 
 def count_states(connection: Connection, wanted: RequestFilter) -> dict[RequestState, int]:
-    """Count the requests of each state, of the latest ``MOST_COUNTED`` of it; the filter's own states are left out."""
-    row = connection.execute(_counts(replace(wanted, states=())), {"most": MOST_COUNTED}).one()
-    return {state: int(getattr(row, state.value)) for state in RequestState}
+    """Count the requests of each state that the filter names, or of all; of the latest ``MOST_COUNTED`` of each."""
+    states = _states(wanted) or tuple(RequestState)
+    row = connection.execute(_counts(replace(wanted, states=states)), {"most": MOST_COUNTED}).one()
+    return {state: int(getattr(row, state.value)) for state in states}
+
+
+def _states(wanted: RequestFilter) -> tuple[RequestState, ...]:
+    try:
+        return tuple(dict.fromkeys(map(RequestState, wanted.states)))
+    except ValueError as error:
+        raise InvalidInputError.of(str(error), pointer="/states") from None
 
 
 @lru_cache(maxsize=_REMEMBERED)
 def _counts(wanted: RequestFilter) -> Select[Any]:
-    return select(*(_count(state, wanted).scalar_subquery().label(state.value) for state in RequestState))
+    narrowed = replace(wanted, states=())
+    return select(*(_count(state, narrowed).scalar_subquery().label(state.value) for state in wanted.states))
 
 
 # To put these statements together takes longer than to run them, and people mostly look at the same page.
@@ -184,10 +195,12 @@ def _group(head: Row[Any], total: Row[Any], users: Sequence[str]) -> RequestGrou
 
 def _count(state: RequestState, wanted: RequestFilter) -> Select[Any]:
     table = requests.c
-    latest = select(requests).where(table.state == literal_column(f"'{state.value}'"))
-    if wanted == _EVERYTHING:
-        return select(func.count()).select_from(latest.with_only_columns(table.id).limit(_MOST).subquery())
-    newest = latest.order_by(table.last_seen.desc(), table.id.desc()).limit(_MOST).subquery()
+    query = select(*(table[name] for name in _FILTERED)).where(table.state == literal_column(f"'{state.value}'"))
+    if wanted == _EVERYTHING or state is RequestState.PENDING:
+        # What waits is no history, and has indexes of its own.
+        found = query.where(*of_requests(requests, wanted)).with_only_columns(table.id)
+        return select(func.count()).select_from(found.limit(_MOST).subquery())
+    newest = query.order_by(table.last_seen.desc(), table.id.desc()).limit(_MOST).subquery()
     return select(func.count()).select_from(newest).where(*of_requests(newest, wanted))
 
 

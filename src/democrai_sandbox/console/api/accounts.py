@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import Depends, Request
 from pydantic import BeforeValidator, Field
 
-from democrai_sandbox.console.visitors import Visitor, holder, sandbox_of, visitor_of
+from democrai_sandbox.console.visitors import Visitor, holder, require_fresh, sandbox_of, visitor_of
 from democrai_sandbox.errors import AccountUnknown, NotSignedIn
 from democrai_sandbox.host.scopes import Scope
 from democrai_sandbox.policy import InvalidInputError
@@ -124,6 +124,7 @@ def list_tokens(request: Request, visitor: Manager) -> TokenList:
 def create_token(request: Request, new: NewToken, visitor: Manager) -> MadeToken:
     """Make a token; one that is made by a token has no scope that its maker lacks, and does not outlive it."""
     known = _accounts(request)
+    require_fresh(request, visitor)
     lifetime = None if new.lifetime_seconds is None else timedelta(seconds=new.lifetime_seconds)
     _check_lifetime(known, visitor, lifetime)
     token, secret = known.create_token(

@@ -82,6 +82,13 @@ def reset_password(request: Request, name: str, visitor: Administrator, accounts
     return _shown_once(request, visitor, "New password", f"The new password of {name}", secret)
 
 
+@router.post("/people/{name}/sign-out")
+def sign_out(request: Request, name: str, visitor: Administrator, accounts: OwnAccounts) -> Response:
+    """End all sessions of somebody."""
+    accounts.end_all(accounts.person(name).id, actor=visitor.caller.user_id)
+    return redirect(request, "/people", done="person_signed_out")
+
+
 @router.post("/people/{name}/disable")
 def disable(request: Request, name: str, visitor: Administrator, accounts: OwnAccounts) -> Response:
     """Shut somebody out."""

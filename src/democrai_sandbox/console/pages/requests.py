@@ -140,7 +140,7 @@ def _new_since(request: Request, visitor: Visitor, administration: Administratio
             return 0
     except ValueError:
         return 0
-    counts = administration.counts(replace(narrowed, states=(), newer_than=max(since, narrowed.newer_than or since)))
+    counts = administration.counts(replace(narrowed, newer_than=max(since, narrowed.newer_than or since)))
     return sum(counts.get(state, 0) for state in narrowed.states)
 
 

@@ -60,7 +60,7 @@ def listed(request: Request, visitor: Somebody) -> HTMLResponse:
         visitor=visitor,
         listing=listing,
         states=[("", "any"), *((one.value, one.value) for one in TaskState)],
-        modules=[("", "any"), *((name, name) for name in sorted(sandbox.runtime.modules.extensions))],
+        modules=[("", "any"), *((name, name) for name in _modules(sandbox))],
         scheduled=tuple(_scheduled(sandbox)) if visitor.may_decide else (),
         wanted={"state": state or "", "module": module, "user": user},
     )
@@ -132,6 +132,11 @@ def _is_of(asked: AccessRequest, task: Task) -> bool:
         return False
     message = "" if task.failure is None else task.failure.message
     return asked.last_seen >= task.created_at or asked.access.target in message
+
+
+def _modules(sandbox: Sandbox) -> list[str]:
+    """Return the modules that can have tasks: a broken one may go by any name."""
+    return sorted(module.extension.name for module in sandbox.runtime.modules.all_loaded())
 
 
 def _scheduled(sandbox: Sandbox) -> Iterator[Scheduled]:

@@ -14,7 +14,7 @@ from .roster import Roster
 if TYPE_CHECKING:
     from democrai_sandbox.host.interface import Identity, Roles, Visit
 
-_TIDY_EVERY = timedelta(seconds=30)
+_TIDY_EVERY = timedelta(seconds=10)
 
 
 class Accounts(Roster, Machines):

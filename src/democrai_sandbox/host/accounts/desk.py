@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from democrai_sandbox.host.keeping import inside
+
 from .passwords import Cost, Passwords
 from .signing import Doorkeeper
 
@@ -31,7 +33,12 @@ def is_secure(settings: HostSettings) -> bool:
 
 
 class Desk:
-    """The base of all parts."""
+    """The base of all parts. Closed to guarded code: it signs nobody in, and makes neither people nor tokens."""
+
+    _database: Database = inside("accounts")
+    _door: Doorkeeper = inside("accounts")
+    _passwords: Passwords = inside("accounts")
+    _settings: HostSettings = inside("accounts")
 
     def __init__(
         self,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-import unicodedata
 from base64 import b64encode
 from contextlib import contextmanager
 from dataclasses import dataclass
+from os import urandom
 from threading import BoundedSemaphore, Lock
 from typing import TYPE_CHECKING
+from unicodedata import normalize
 
 from cryptography.exceptions import InvalidKey
 from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
@@ -29,6 +28,9 @@ _WAITING = 6
 _PATIENCE = 10.0
 _RANDOM_WORDS = 4
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # without i, l, o, 0 and 1, which are misread
+# Taken once: a module in this process can put another function into the class.
+_derive = Argon2id.derive_phc_encoded
+_verify = Argon2id.verify_phc_encoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class Cost:
 
     def of_nobody(self) -> str:
         """Return something that takes as long to compare with as a kept password, and that no password matches."""
-        salt, derived = (b64encode(os.urandom(size)).decode().rstrip("=") for size in (_SALT, _DERIVED))
+        salt, derived = (b64encode(urandom(size)).decode().rstrip("=") for size in (_SALT, _DERIVED))
         return f"{self._mark}{salt}${derived}"
 
     @property
@@ -69,13 +71,13 @@ class Passwords:
         cost = self.cost
         with self._slot():
             kdf = Argon2id(
-                salt=os.urandom(_SALT),
+                salt=urandom(_SALT),
                 length=_DERIVED,
                 iterations=cost.passes,
                 lanes=cost.lanes,
                 memory_cost=cost.memory_kib,
             )
-            return kdf.derive_phc_encoded(_normal(password))
+            return _derive(kdf, _normal(password))
 
     def matches(self, password: str, kept: str | None) -> bool:
         """Tell whether a password is the one that was kept. None, for nobody, takes as long and is never the one."""
@@ -85,7 +87,7 @@ class Passwords:
             given = b""
         with self._slot():
             try:
-                Argon2id.verify_phc_encoded(given[: LONGEST_BYTES + 1], kept or self._nobody)
+                _verify(given[: LONGEST_BYTES + 1], kept or self._nobody)
             except InvalidKey:
                 return False
         return kept is not None
@@ -130,9 +132,14 @@ def check_password(password: object, name: str) -> str:
 
 def random_password() -> str:
     """Return one that can be read out and typed: about 100 bits."""
-    return "-".join("".join(secrets.choice(_LETTERS) for _ in range(5)) for _ in range(_RANDOM_WORDS))
+    return "-".join("".join(_LETTERS[_below(len(_LETTERS))] for _ in range(5)) for _ in range(_RANDOM_WORDS))
+
+
+def _below(limit: int) -> int:
+    """Return a random number. Of 64 bits the remainder is as good as even."""
+    return int.from_bytes(urandom(8), "big") % limit
 
 
 def _normal(password: str) -> bytes:
     """Return a password as bytes, one for all ways in which keyboards make the same characters."""
-    return unicodedata.normalize("NFKC", password).encode()
+    return normalize("NFKC", password).encode()

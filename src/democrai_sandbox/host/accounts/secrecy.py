@@ -1,24 +1,30 @@
-"""Secrets that are carried about: made at random, 256 bits, and known here by their hash alone."""
+"""Secrets that are carried about: made at random, 256 bits, and known here by their hash alone.
+
+What is used for it is taken from the interpreter's native modules, once: a module in this process can put other
+functions into ``secrets`` and ``hashlib``.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import secrets
+from binascii import b2a_base64
+from hashlib import sha256
+from os import urandom
 
 TOKEN_PREFIX = "dsb_"  # noqa: S105 - what every token begins with, so that one in the wrong place can be found
-_BITS = 256
+_BYTES = 32
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_FOR_ADDRESSES = bytes.maketrans(b"+/", b"-_")
 _DIGITS = 43  # 62 ** 43 > 2 ** 256
 
 
 def new_session_secret() -> str:
     """Return a text for a cookie."""
-    return secrets.token_urlsafe(_BITS // 8)
+    return b2a_base64(urandom(_BYTES), newline=False).translate(_FOR_ADDRESSES, b"=").decode()
 
 
 def new_token_secret() -> str:
     """Return a text for a header, without characters that end a word."""
-    number = secrets.randbits(_BITS)
+    number = int.from_bytes(urandom(_BYTES), "big")
     digits = []
     for _ in range(_DIGITS):
         number, digit = divmod(number, len(_LETTERS))
@@ -28,4 +34,4 @@ def new_token_secret() -> str:
 
 def hashed(secret: str) -> str:
     """Return what is kept. No salt and no cost: nobody guesses 256 bits."""
-    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+    return sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
