@@ -192,13 +192,12 @@ def test_a_page_hears_of_a_new_request(served):
 
 
 def test_nobody_listens_without_a_session(served):
-    """A stream is for people who are signed in; anybody else is sent to sign in."""
-    with served.client() as client:
-        answer = client.get("/live")
-        assert answer.status_code == 303
-        assert "/login" in answer.headers["location"]
-    with served.bearer(served.administrator()) as machine:
-        assert machine.get("/live").status_code == 303
+    """A stream is for people who are signed in; anybody else, a machine too, is told that it is over, and no more."""
+    with served.client() as client, served.bearer(served.administrator()) as machine:
+        for nobody in (client, machine):
+            answer = nobody.get("/live")
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            assert answer.text == "event: over\ndata: signed out\n\n"
 
 
 def test_an_open_stream_does_not_hold_the_server_up(tmp_path):

@@ -28,6 +28,10 @@ HEARTBEAT_SECONDS = 15.0
 LONGEST_SECONDS = 900.0
 """A stream ends after so long, and the browser opens another."""
 
+_MEDIA_TYPE = "text/event-stream"
+_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+_OVER = "event: over\ndata: signed out\n\n"
+
 router = APIRouter()
 
 
@@ -110,8 +114,14 @@ def pulse_of(sandbox: Sandbox) -> str:
 
 @router.get("/live")
 async def live(request: Request) -> Response:
-    """Stream the changes to a page of somebody who is signed in, for as long as they are."""
-    await run_in_threadpool(person, request)
+    """Stream the changes to a page of somebody who is signed in, for as long as they are.
+
+    Nobody is told that it is over, by an event: scripts cannot see a redirect, and a browser complains about one.
+    """
+    try:
+        await run_in_threadpool(person, request)
+    except NotSignedIn:
+        return Response(_OVER, media_type=_MEDIA_TYPE, headers=_HEADERS)
     pulse = _pulse(request)
     try:
         pulse.check_room()
@@ -119,8 +129,8 @@ async def live(request: Request) -> Response:
         return PlainTextResponse("too many pages listen", 503, {"Retry-After": "60"})
     return StreamingResponse(
         _events(request, pulse),
-        media_type="text/event-stream",
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        media_type=_MEDIA_TYPE,
+        headers=_HEADERS,
     )
 
 
@@ -143,7 +153,7 @@ async def _events(request: Request, pulse: Pulse) -> AsyncIterator[str]:
             if now - looked >= HEARTBEAT_SECONDS:
                 looked = now
                 if not await run_in_threadpool(_is_signed_in, request):
-                    yield "event: over\ndata: signed out\n\n"
+                    yield _OVER
                     return
             if now - begun >= LONGEST_SECONDS:
                 return

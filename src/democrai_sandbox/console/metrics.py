@@ -12,7 +12,6 @@ from fastapi import APIRouter, Depends, Request, Response
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from sqlalchemy import func, select
 
 from democrai_sandbox import __version__
 from democrai_sandbox.access.node import utc_now
@@ -20,8 +19,6 @@ from democrai_sandbox.access.values import RequestFilter, RequestState
 from democrai_sandbox.errors import ExternalAccessCheckFailed
 from democrai_sandbox.host.inventory import installed_runtime
 from democrai_sandbox.host.scopes import Scope
-from democrai_sandbox.runtime.store import TaskState
-from democrai_sandbox.runtime.store.tables import tasks
 
 from .admitting import require_administrator
 from .visitors import Visitor, holder, sandbox_of
@@ -30,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from prometheus_client.metrics_core import Metric
-    from sqlalchemy import Connection
 
     from democrai_sandbox.host.sandbox import Sandbox
 
@@ -110,10 +106,10 @@ class Metrics:
         since = store.oldest_pending()
         age = 0.0 if since is None else max(0.0, (utc_now() - since).total_seconds())
         yield _gauge("democrai_pending_oldest_seconds", "How long the one waits that waits longest; 0 for none.", age)
-        states: dict[tuple[str, ...], int] = {(state.value,): 0 for state in TaskState}
+        kept = self._sandbox.runtime.store.task_counts()
         yield _labelled(
             GaugeMetricFamily("democrai_tasks", "Tasks that are kept, by state.", labels=("state",)),
-            {**states, **store.database.read(_tasks)},
+            {(state.value,): number for state, number in kept.items()},
         )
 
     def _count_waits(self) -> None:
@@ -147,11 +143,6 @@ def _extensions(sandbox: Sandbox) -> dict[tuple[str, ...], int]:
         state = "ok" if runtime is None or extension.is_broken else runtime.status(extension.name).state.value
         found[extension.kind.value, "broken" if extension.is_broken else state] += 1
     return dict(found)
-
-
-def _tasks(connection: Connection) -> dict[tuple[str, ...], int]:
-    counted = select(tasks.c.state, func.count()).group_by(tasks.c.state)
-    return {(state,): number for state, number in connection.execute(counted)}
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

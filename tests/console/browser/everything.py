@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from functools import cached_property
 
-from tests.console.browser.house import enter
+from tests.console.entering import enter
 
 HOSTILE = (
     "https://xn--e1afmkfd.example/v1/a",

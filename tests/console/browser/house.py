@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import shutil
 from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
-from functools import cached_property, partial
+from functools import cached_property
 
 import pytest
 from playwright.sync_api import sync_playwright
-from sqlalchemy import insert
 
-from democrai_sandbox.access.ids import new_id
-from democrai_sandbox.host.accounts import sessions
-from democrai_sandbox.host.accounts.secrecy import hashed, new_session_secret
-from democrai_sandbox.host.accounts.tables import sessions as table
+from tests.console.entering import enter
 from tests.console.pages.asking import Desk
 from tests.console.serving import serving
 
@@ -24,24 +19,6 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 def chromium():
     """The browser's program; empty where there is none."""
     return next(filter(None, map(shutil.which, NAMES)), "")
-
-
-def enter(accounts, person_id, *, confirmed=timedelta(0), agent="tests"):
-    """Begin a session without a password, whose comparison is slow by design; return its cookie and its id.
-
-    ``confirmed`` is how long ago the password was given.
-    """
-    secret = new_session_secret()
-    now = datetime.now(UTC)
-    session = sessions.new_session(new_id(), person_id, "127.0.0.1", agent, now)
-    row = {name: getattr(session, name) for name in table.c.keys() if name != "token_hash"}  # noqa: SIM118
-    row |= {"token_hash": hashed(secret), "confirmed_at": now - confirmed}
-    accounts._database.act(partial(_insert, row=row))
-    return {accounts.cookie_name: secret}, session.id
-
-
-def _insert(connection, row):
-    connection.execute(insert(table), row)
 
 
 class House:

@@ -1,4 +1,4 @@
-"""``python -m tests.console.browser.pictures FOLDER [NAME...]``: every page as a picture, light and dark, wide and narrow.
+"""``python -m tests.console.browser.pictures FOLDER [NAME...]``: pages as pictures, light and dark, wide and narrow.
 
 For looking at them; the tests compare nothing with pictures.
 """

@@ -12,7 +12,7 @@ RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"
 CHANGING = ("color-contrast", "target-size", "scrollable-region-focusable", "link-in-text-block")
 """What colours and the width of the screen can make a difference to."""
 TOO_WIDE = """() => [...document.querySelectorAll("body *")]
-    .filter((one) => one.getBoundingClientRect().right > innerWidth + 1 && !one.closest("[data-scrolls], pre, .table, .tabs, .whole, .source"))
+    .filter((one) => one.getBoundingClientRect().right > innerWidth + 1)
     .slice(0, 5).map((one) => one.outerHTML.slice(0, 200))"""
 
 

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from democrai_sandbox.errors import SignInThrottled
 from democrai_sandbox.host.accounts import throttle
-from tests.console.browser.house import enter
+from tests.console.entering import enter
 from tests.console.serving import PASSWORD
 
 

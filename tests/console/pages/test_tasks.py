@@ -69,7 +69,7 @@ def test_a_task_that_was_stopped_leads_to_its_request(admin, served):
     assert "It was stopped" in page.text
     assert "sandbox_network_denied" in page.text
     assert any(link.startswith("/requests/") for link in page.links)
-    assert "waiting for approval: open the request" in page.text
+    assert "waiting for approval Open the request" in page.text
 
 
 def test_one_that_failed_can_be_run_again(admin, served):

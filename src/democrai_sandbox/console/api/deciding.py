@@ -66,7 +66,7 @@ class BulkItem(Answer):
     done: bool
     told: Text
     """What happened, in words."""
-    code: str = ""
+    code: str = Field(default="")
     """Of the error, where there was one."""
     decision: schemas.Decision | None = None
 

@@ -134,7 +134,8 @@
     let seen = document.body.dataset.pulse;
     let waiting = 0;
     let asked = 0;
-    const source = new EventSource(stream);
+    let source = null;
+    let over = false;
 
     const look = async () => {
       waiting = 0;
@@ -156,6 +157,7 @@
     };
 
     const signedOut = () => {
+      over = true;
       source.close();
       news("You are signed out – ", "sign in", location.href);
     };
@@ -166,20 +168,33 @@
 
     // Many pages hear of the same change at once: they do not all ask at the same moment.
     const soon = () => {
-      if (waiting || document.hidden) return;
+      if (waiting || over || document.hidden) return;
       waiting = setTimeout(() => look().catch(() => {}), Math.max(asked + 2000 - Date.now(), 0) + Math.random() * 800);
     };
 
-    source.addEventListener("pulse", (event) => {
-      if (event.data === seen) return;
-      seen = event.data;
-      soon();
-    });
-    source.addEventListener("over", signedOut);
+    const listen = () => {
+      source = new EventSource(stream);
+      source.addEventListener("pulse", (event) => {
+        if (event.data === seen) return;
+        seen = event.data;
+        soon();
+      });
+      source.addEventListener("over", signedOut);
+      // A lost connection is opened again by the browser; one that was refused is not: the answer to a look says why.
+      source.addEventListener("error", async () => {
+        if (source.readyState !== EventSource.CLOSED || over) return;
+        await look().catch(() => {});
+        if (!over) setTimeout(listen, 30000);
+      });
+    };
+    listen();
     document.addEventListener("visibilitychange", () => {
       if (!document.hidden) soon();
     });
-    window.addEventListener("pagehide", () => source.close());
+    window.addEventListener("pagehide", () => {
+      over = true;
+      source.close();
+    });
     window.addEventListener("pageshow", (event) => {
       if (event.persisted) location.reload();
     });

@@ -7,9 +7,9 @@ who fails on purpose shuts out nobody who is elsewhere, and nobody for good.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from datetime import timedelta
+from hashlib import sha256
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import TYPE_CHECKING
 
@@ -142,7 +142,7 @@ def _key(kind: str, name: str, address: str) -> str:
     who = "" if kind == "address" else name
     where = "" if kind == "name" else _place(address)
     text = repr((kind, who, where))
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _place(address: str) -> str:

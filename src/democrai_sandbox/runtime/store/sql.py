@@ -96,6 +96,10 @@ class RuntimeStore:
         """List tasks, the newest first; ``before`` is the id of the last one seen."""
         return self._database.ask(partial(tasking.listed, wanted=wanted, limit=limit, before=before))
 
+    def task_counts(self) -> dict[TaskState, int]:
+        """Count the tasks that are kept, by state."""
+        return self._database.ask(tasking.counts)
+
     def prune_tasks(self, *, before: datetime) -> int:
         """Forget tasks that ended before a time; return how many."""
         return self._database.act(partial(tasking.prune, before=before))

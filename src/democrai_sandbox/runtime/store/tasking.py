@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from democrai_sandbox.policy import InvalidInputError
 
@@ -169,6 +169,12 @@ def listed(connection: Connection, wanted: TaskFilter, limit: int, before: str) 
     if before:
         query = query.where(tasks.c.id < before)
     return tuple(map(to_task, connection.execute(query)))
+
+
+def counts(connection: Connection) -> dict[TaskState, int]:
+    """Count the tasks that are kept, by state; every state is there."""
+    found = connection.execute(select(tasks.c.state, func.count()).group_by(tasks.c.state))
+    return {**dict.fromkeys(TaskState, 0), **{TaskState(state): number for state, number in found}}
 
 
 def prune(connection: Connection, before: datetime) -> int:

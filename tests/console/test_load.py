@@ -1,0 +1,139 @@
+"""Many requests, and many people at once."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from functools import partial
+from statistics import median
+from time import perf_counter
+
+import httpx
+import pytest
+
+from democrai_sandbox.access.ids import new_id
+from democrai_sandbox.access.store import asking, open_store
+from democrai_sandbox.access.values import AccessTuple, NewRequest, Origin
+from democrai_sandbox.policy import Operation, ResourceType, Subject
+from tests.console.entering import enter, enter_often
+from tests.console.serving import serving
+
+FEW, MANY = 10, 10_000
+MOST = 3
+SESSIONS = 200
+ROUNDS = 25
+PATIENCE = 120
+
+
+def wait_for(served, number):
+    """Have so many requests wait, each for something of its own."""
+    store = open_store(f"sqlite:///{served.folder}/state/sandbox.db")
+    try:
+        store.database.act(partial(_put, number=number))
+    finally:
+        store.close()
+
+
+def _put(connection, number):
+    now = datetime.now(UTC)
+    for one in range(number):
+        subject = Subject.parse(f"module:m{one % 5}")
+        target = f"https://host{one}.example/v1/items"
+        access = AccessTuple(subject, ResourceType.NETWORK, Operation.RECEIVE, target)
+        origin = Origin(f"user{one % 10}", "", f"session{one % 100}")
+        asking.register(connection, NewRequest(access, target, (str(subject),), origin, id=new_id()), now=now)
+
+
+def signed_in(served):
+    cookies, _ = enter(served.accounts, served.admin)
+    return served.client(cookies=cookies)
+
+
+@pytest.mark.slow
+def test_a_long_queue_is_as_quick_as_a_short_one(served, tmp_path):
+    """With ten thousand requests waiting, page and API take at most three times as long as with ten."""
+    wait_for(served, FEW)
+    with serving(tmp_path) as long:
+        wait_for(long, MANY)
+        with signed_in(served) as few, signed_in(long) as many:
+            assert "10,000" in many.get("/requests").text
+            ratios = {path: ratio(few, many, path) for path in ("/requests", "/api/v1/requests?state=pending")}
+    assert max(ratios.values()) <= MOST, ratios
+
+
+def ratio(few, many, path):
+    """Ask one and the other in turns: whatever else the machine does meets both."""
+    taken = {few: [], many: []}
+    for _ in range(ROUNDS):
+        for client, times in taken.items():
+            start = perf_counter()
+            assert client.get(path).status_code == 200
+            times.append(perf_counter() - start)
+    return median(taken[many]) / median(taken[few])
+
+
+@pytest.mark.slow
+def test_two_hundred_people_look_and_listen_at_once(served):
+    """Two hundred sessions open pages and hear of a change while modules run: every answer is the right one."""
+    found = enter_often(served.accounts, served.admin, SESSIONS)
+    cookies = ["; ".join(f"{name}={value}" for name, value in cookie.items()) for cookie, _ in found]
+    token = served.token(served.administrator())
+    heard = asyncio.run(crowd(served, cookies, token))
+    assert heard == SESSIONS
+
+
+async def crowd(served, cookies, token):
+    """Return how many heard of the change."""
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    async with httpx.AsyncClient(base_url=served.url, timeout=PATIENCE, trust_env=False, limits=limits) as client:
+        listening = asyncio.Semaphore(0)
+        changed = asyncio.Event()
+        people = [asyncio.create_task(visitor(client, cookie, listening, changed)) for cookie in cookies]
+        ran = []
+        modules = asyncio.create_task(work(client, token, ran))
+        for _ in cookies:
+            await listening.acquire()
+        await asyncio.to_thread(wait_for, served, FEW)
+        changed.set()
+        heard = await asyncio.gather(*people)
+        if modules.done():
+            modules.result()  # it ends by an error alone
+        modules.cancel()
+        await asyncio.gather(modules, return_exceptions=True)
+        assert ran
+        return sum(heard)
+
+
+async def visitor(client, cookie, listening, changed):
+    """Look at pages, listen, and look again when something changed."""
+    headers = {"Cookie": cookie}
+    async with client.stream("GET", "/live", headers={**headers, "Accept": "text/event-stream"}) as stream:
+        assert stream.status_code == 200
+        lines = stream.aiter_lines()
+        first = await told(lines)
+        assert (await client.get("/requests", headers=headers)).status_code == 200
+        listening.release()
+        await changed.wait()
+        while await told(lines) == first:
+            pass
+    for path in ("/requests/states?ids=", "/requests", "/approvals"):
+        answer = await client.get(path, headers=headers)
+        assert answer.status_code == 200
+    return True
+
+
+async def told(lines):
+    """Return the next thing that a stream tells."""
+    async for line in lines:
+        if line.startswith("data: "):
+            return line
+    raise AssertionError("the stream has ended")
+
+
+async def work(client, token, ran):
+    """Have a module run again and again."""
+    headers = {"Authorization": f"Bearer {token}"}
+    while True:
+        answer = await client.post("/api/v1/modules/weather/render", json={"params": {}}, headers=headers)
+        assert answer.status_code == 200, answer.text
+        ran.append(answer.json())
