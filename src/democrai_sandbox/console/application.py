@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 from starlette.staticfiles import StaticFiles
 
-from . import api, pages, problems, security
+from . import api, pages, problems, rendering, security
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -34,6 +34,7 @@ def create_app(sandbox: Sandbox) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.sandbox = sandbox
+    rendering.prepare()
     for router in api.routers:
         app.include_router(router, prefix="/api/v1")
     for router in api.unversioned:

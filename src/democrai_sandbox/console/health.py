@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 health = APIRouter(tags=["health"], default_response_class=PlainResponse)
 _LATE_AFTER_POLLS = 5
 _LATE_AFTER = 5.0
-State = Literal["ok", "failed"]
+State = Literal["ok", "degraded", "failed"]
+"""Degraded: something is amiss that serving does without."""
 
 
 class Readiness(BaseModel):
@@ -52,13 +53,15 @@ def readiness(sandbox: Sandbox) -> Readiness:
         "store": reachable,
         "schema": schema,
         "snapshot": node.store_reachable and node.seconds_since_refresh <= late,
-        "events": node.bus_connected,
         "runtime": sandbox.is_started and not sandbox.closing.is_set(),
     }
     if sandbox.settings.os.enabled and sandbox.settings.os.require:
         found["helper"] = sandbox.kernel.status()[HELPER].state is ControlState.ACTIVE
     checks: dict[str, State] = {name: "ok" if is_well else "failed" for name, is_well in found.items()}
-    return Readiness(ready=all(found.values()), checks=checks)
+    # Without events decisions come by polling, which the snapshot tells of: nothing is lost but a moment.
+    polling: State = "degraded" if reachable and found["snapshot"] else "failed"
+    checks["events"] = "ok" if node.bus_connected else polling
+    return Readiness(ready="failed" not in checks.values(), checks=checks)
 
 
 def _database(sandbox: Sandbox) -> tuple[bool, bool]:

@@ -14,6 +14,8 @@ from urllib.parse import urlencode
 from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 
+from democrai_sandbox.host.keeping import once
+
 from .messages import MESSAGES
 from .text import target_shown, target_whole, visible, visible_cut, visible_lines, visible_text
 
@@ -151,10 +153,20 @@ def _has_accounts(request: Request) -> bool:
 # ---- the environment of the templates --------------------------------------------------------------------------------
 
 
-@cache
-def _environment() -> Environment:
+def prepare() -> None:
+    """Compile all templates, before any module runs: from then on they escape as they do now.
+
+    A compiled template holds the functions that it uses; one that is compiled later takes what it finds in the library.
+    """
+    environment = _environment()
+    for name in environment.list_templates():
+        environment.get_template(name)
+
+
+def _new_environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(_HERE / "templates"),
+        auto_reload=False,
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -175,6 +187,9 @@ def _environment() -> Environment:
         verb=_verb,
     )
     return environment
+
+
+_environment = once(_new_environment, "console")
 
 
 @pass_context

@@ -6,7 +6,6 @@ import os
 import stat
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.manifests import FILE_NAME, ManifestKind, lint
@@ -216,8 +215,3 @@ def _lines(file: str) -> tuple[str, ...]:
 def line_of(problem: Problem) -> int:
     """Return the line that a problem is about; 0 where none is known."""
     return problem.line if isinstance(problem, PlacedProblem) else 0
-
-
-def short_folder(folder: str) -> str:
-    """Return the last two parts of a folder's path, for lists."""
-    return str(Path(*Path(folder).parts[-2:]))

@@ -6,11 +6,18 @@ the application. Functions of ours do not show guarded code what they close over
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from democrai_sandbox.errors import TamperDenied
 from democrai_sandbox.guard import current_guard, is_guarded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+T = TypeVar("T")
 
 
 def refuse_guarded(what: str) -> None:
@@ -23,6 +30,26 @@ def refuse_guarded(what: str) -> None:
     raise TamperDenied(
         what, subject=guard.subject, subject_kind=guard.subject_kind, chain=tuple(map(str, guard.subject_chain))
     )
+
+
+def once(make: Callable[[], T], what: str) -> Callable[[], T]:
+    """Return a function that makes something when it is first called, and gives it to the host alone."""
+    made = cache(make)
+
+    def given() -> T:
+        refuse_guarded(what)
+        return made()
+
+    return given
+
+
+def taken(what: str, *places: tuple[ModuleType, str]) -> Callable[[], tuple[Any, ...]]:
+    """Take things out of the modules that define them; return a function that gives them to the host alone.
+
+    A name in a module can be read by everybody in the process, and what it names be changed if it is a library's.
+    """
+    found = tuple(vars(module).pop(name) for module, name in places)
+    return once(lambda: found, what)
 
 
 def inside(what: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -14,17 +15,18 @@ from democrai_sandbox.console.health import readiness
 from democrai_sandbox.console.metrics import Metrics
 from democrai_sandbox.host.observing import Observations
 from democrai_sandbox.host.settings import HostSettings
+from democrai_sandbox.runtime.store import RuntimeStore
 from tests.console.serving import until
 
 
-@pytest.fixture
-def host(tmp_path):
+@contextmanager
+def hosted(tmp_path, **stream):
     """What health and metrics look at: a real access service, and as much of a host as needs no runtime."""
     folder = tmp_path / "state"
     folder.mkdir()
     url, keys = f"sqlite:///{folder}/sandbox.db", str(tmp_path / "keys")
     settings = HostSettings(state_dir=str(folder), data_dir=str(folder), database=url, key_file=keys, poll_seconds=0.05)
-    access = Access(AccessSettings(database=url, key_file=keys, poll_seconds=0.05))
+    access = Access(AccessSettings(database=url, key_file=keys, poll_seconds=0.05, **stream))
     access.start()
     yield SimpleNamespace(
         access=access,
@@ -33,9 +35,16 @@ def host(tmp_path):
         closing=asyncio.Event(),
         observations=Observations(),
         kernel=SimpleNamespace(egress=None),
-        runtime=SimpleNamespace(extensions=()),
+        runtime=SimpleNamespace(extensions=(), store=RuntimeStore(access.store.database)),
     )
     access.stop()
+
+
+@pytest.fixture
+def host(tmp_path):
+    """A host in good order."""
+    with hosted(tmp_path) as found:
+        yield found
 
 
 def lose(host):
@@ -58,6 +67,18 @@ def test_store_away(host):
     assert not found.ready
     assert found.checks["store"] == "failed"
     assert found.checks["events"] == "ok"
+
+
+def test_events_away(tmp_path):
+    """Without events a host is ready as long as polling carries the decisions, and says what it does without."""
+    with hosted(tmp_path, stream_type="redis", stream={"url": "redis://127.0.0.1:9/0"}) as host:
+        found = readiness(host)
+        assert found.ready
+        assert {name for name, state in found.checks.items() if state != "ok"} == {"events"}
+        assert found.checks["events"] == "degraded"
+        lose(host)
+        found = until(lambda: (now := readiness(host)).checks["snapshot"] == "failed" and now)
+        assert (found.ready, found.checks["events"]) == (False, "failed")
 
 
 def test_schema_of_another_version(host):

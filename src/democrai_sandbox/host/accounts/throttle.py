@@ -2,7 +2,7 @@
 
 Three counts stand in the way of guessing: by name and address together, by name, and by address. Those by name and by
 address alone are generous and short, and do not hold for a name at an address where it signed in before: a stranger
-who fails on purpose shuts out nobody who is elsewhere, and nobody for good.
+who fails on purpose shuts out nobody who is elsewhere. Who shares an address with a stranger waits with them.
 """
 
 from __future__ import annotations

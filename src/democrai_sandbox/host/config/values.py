@@ -34,7 +34,12 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 def path(value: object) -> str:
     """Read the absolute path of a file or folder, which need not be there."""
-    return normalise_path(absolute_path(value))
+    found = normalise_path(absolute_path(value))
+    try:
+        os.fsencode(found)
+    except UnicodeEncodeError:
+        raise ValueError(f"no file can be named {shown(found)}") from None
+    return found
 
 
 def folder(value: object) -> str:

@@ -1,0 +1,56 @@
+"""A served host with a module in its process that runs whatever text it is given: the attacker's seat."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.console.serving import Served
+
+SEARCHING = Path(__file__).with_name("searching.py")
+MODULE = '''
+from democrai_sandbox import sdk
+
+
+@sdk.action("run")
+async def run(code: str):
+    """Run a text; return what its function ``main`` says, or the class and the text of its error."""
+    names = {"sdk": sdk}
+    try:
+        exec(compile(code, "attack", "exec"), names)
+        found = names["main"]()
+        return await found if hasattr(found, "__await__") else found
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+'''
+
+
+class Hostile(Served):
+    """Its first module is the attacker's. ``access`` is what the manifest of that one declares."""
+
+    def __init__(self, folder, config=None, *, access=(), **more):
+        self.access = list(access)
+        super().__init__(folder, {"sandbox": {"call_timeout": 120}, **(config or {})}, **more)
+
+    def furnish(self):
+        super().furnish()
+        folder = self.folder / "modules" / "hostile"
+        folder.mkdir()
+        (folder / "manifest.json").write_text(json.dumps({"name": "hostile", "access": self.access}))
+        (folder / "module.py").write_text(MODULE)
+
+    def run(self, client, code):
+        """Have the module run a text for whoever the client is."""
+        answer = client.post("/api/v1/modules/hostile/actions/run", json={"params": {"code": code}})
+        assert answer.status_code == 200, answer.text
+        return answer.json()["result"]
+
+    def as_administrator(self, code):
+        """Have it run for somebody who may decide: what a module gets hold of then is worth most."""
+        with self.bearer(self.administrator()) as client:
+            return self.run(client, code)
+
+    def search(self, client, roots, wanted):
+        """Have the module look through everything that it can reach from somewhere; return what it found by kind."""
+        call = f"\nasync def main():\n    return search({roots}, {wanted!r})\n"
+        return self.run(client, SEARCHING.read_text() + call)

@@ -1,0 +1,112 @@
+"""Looks through all that Python shows: attributes, items, closures, frames, coroutines. Runs as a guarded module's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import sys
+import threading
+import time
+import types
+from collections import deque
+
+PLAIN = (str, bytes, int, float, complex, type(None), types.CodeType, types.BuiltinFunctionType)
+OF_COROUTINES = ("cr_frame", "cr_await", "gi_frame", "gi_yieldfrom", "ag_frame", "ag_await")
+SECONDS = 90
+
+
+def everywhere():
+    """The places to begin at: modules, the loop, its tasks, threads, variables, one's own frame."""
+    return [
+        ("modules", dict(sys.modules)),
+        ("loop", asyncio.get_running_loop()),
+        ("tasks", list(asyncio.tasks._all_tasks)),
+        ("threads", threading.enumerate()),
+        ("variables", {repr(name): value for name, value in contextvars.copy_context().items()}),
+        ("frame", sys._getframe()),
+    ]
+
+
+def search(roots, wanted):
+    """Return the first way to an object of each class that is wanted, and to texts that hold one of the marks."""
+    end = time.monotonic() + SECONDS
+    queue, seen, alive, found = deque(roots), set(), [], {}
+    while queue:
+        if time.monotonic() > end:
+            raise TimeoutError("the search did not end")
+        way, thing = queue.popleft()
+        for mark in wanted:
+            if mark.startswith("text:") and type(thing) in (str, bytes) and mark[5:] in str(thing):
+                found.setdefault(mark, way)
+        if id(thing) in seen or isinstance(thing, PLAIN):
+            continue
+        seen.add(id(thing))
+        alive.append(thing)
+        kind = f"{type(thing).__module__}.{type(thing).__qualname__}"
+        if kind in wanted:
+            found.setdefault(kind, way)
+        if len(way) < 400:
+            queue.extend((way + step, inner) for step, inner in inside(thing))
+    return {"found": found, "seen": len(seen)}
+
+
+def inside(thing):
+    """Return what a thing leads to."""
+    pairs = []
+    for look in (items, attributes, special):
+        try:
+            pairs.extend(look(thing))
+        except Exception:
+            pass  # what refuses to be looked at is passed by
+    return pairs
+
+
+def items(thing):
+    if isinstance(thing, (dict, types.MappingProxyType)):
+        for key, value in list(thing.items()):
+            yield f"[{key!r:.40}]", value
+            yield f".key {key!r:.40}", key
+    elif isinstance(thing, (list, tuple, set, frozenset, deque)):
+        for place, value in enumerate(list(thing)):
+            yield f"[{place}]", value
+    elif hasattr(thing, "valuerefs") or type(thing).__name__ in ("WeakSet", "WeakKeyDictionary"):
+        for place, value in enumerate(list(thing.values() if hasattr(thing, "values") else thing)):
+            yield f"<{place}>", value
+
+
+def attributes(thing):
+    names = set()
+    if hasattr(thing, "__dict__"):
+        names.update(vars(thing))
+    for kind in () if isinstance(thing, type) else type(thing).__mro__:
+        for name, value in vars(kind).items():
+            if isinstance(value, (types.MemberDescriptorType, types.GetSetDescriptorType)):
+                names.add(name)
+    for name in names - {"__weakref__"}:
+        try:
+            yield f".{name}", vars(thing)[name] if isinstance(thing, type) else getattr(thing, name)
+        except Exception:
+            continue
+
+
+def special(thing):
+    if isinstance(thing, types.CellType):
+        yield ".cell", thing.cell_contents
+    if isinstance(thing, types.FunctionType):
+        yield ".closure", thing.__closure__
+        yield ".defaults", (thing.__defaults__, thing.__kwdefaults__)
+        yield ".globals", thing.__globals__
+    if isinstance(thing, types.MethodType):
+        yield ".__self__", thing.__self__
+        yield ".__func__", thing.__func__
+    if isinstance(thing, types.FrameType):
+        yield ".f_back", thing.f_back
+        yield ".f_globals", thing.f_globals
+        yield ".f_locals", dict(thing.f_locals)
+    for name in OF_COROUTINES:
+        if hasattr(thing, name) and not isinstance(thing, type):
+            yield f".{name}", getattr(thing, name)
+    if hasattr(thing, "get_coro") and not isinstance(thing, type):
+        yield ".get_coro()", thing.get_coro()
+    if hasattr(thing, "get_map") and not isinstance(thing, type):
+        yield ".get_map()", dict(thing.get_map())
