@@ -42,6 +42,7 @@ class House:
         """``world`` is the address of the stand-in for what lies outside."""
         _make_anew(folder)
         furnish(folder, world)
+        shutil.rmtree(folder / "modules" / "assistant")  # it needs a language model, and there is none here
         self.log = folder / "log"
         self._config = folder / "config.yaml"
         self.url = self.admin = self.password = ""

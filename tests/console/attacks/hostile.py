@@ -41,7 +41,7 @@ class Hostile(Served):
 
     def run(self, client, code):
         """Have the module run a text for whoever the client is."""
-        answer = client.post("/api/v1/modules/hostile/actions/run", json={"params": {"code": code}})
+        answer = client.post("/api/v1/modules/hostile/actions/run", json={"params": {"code": code}}, timeout=150)
         assert answer.status_code == 200, answer.text
         return answer.json()["result"]
 

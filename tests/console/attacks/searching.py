@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import selectors
 import sys
 import threading
 import time
@@ -28,17 +29,19 @@ def everywhere():
 
 
 def search(roots, wanted):
-    """Return the first way to an object of each class that is wanted, and to texts that hold one of the marks."""
+    """Return a way to an object of each class that is wanted, and to texts that hold what has no dot in it."""
     end = time.monotonic() + SECONDS
+    marks = [one for one in wanted if "." not in one]
     queue, seen, alive, found = deque(roots), set(), [], {}
     while queue:
         if time.monotonic() > end:
             raise TimeoutError("the search did not end")
         way, thing = queue.popleft()
-        for mark in wanted:
-            if mark.startswith("text:") and type(thing) in (str, bytes) and mark[5:] in str(thing):
-                found.setdefault(mark, way)
-        if id(thing) in seen or isinstance(thing, PLAIN):
+        if isinstance(thing, PLAIN):
+            if type(thing) in (str, bytes):
+                found.update({mark: way for mark in marks if mark in str(thing)})
+            continue
+        if id(thing) in seen:
             continue
         seen.add(id(thing))
         alive.append(thing)
@@ -95,18 +98,18 @@ def special(thing):
     if isinstance(thing, types.FunctionType):
         yield ".closure", thing.__closure__
         yield ".defaults", (thing.__defaults__, thing.__kwdefaults__)
-        yield ".globals", thing.__globals__
+        if thing.__module__ not in sys.modules:
+            yield ".globals", thing.__globals__
     if isinstance(thing, types.MethodType):
         yield ".__self__", thing.__self__
         yield ".__func__", thing.__func__
     if isinstance(thing, types.FrameType):
         yield ".f_back", thing.f_back
-        yield ".f_globals", thing.f_globals
         yield ".f_locals", dict(thing.f_locals)
-    for name in OF_COROUTINES:
-        if hasattr(thing, name) and not isinstance(thing, type):
-            yield f".{name}", getattr(thing, name)
-    if hasattr(thing, "get_coro") and not isinstance(thing, type):
+    if isinstance(thing, (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType)):
+        for name in OF_COROUTINES:
+            yield f".{name}", getattr(thing, name, None)
+    if isinstance(thing, asyncio.Task):
         yield ".get_coro()", thing.get_coro()
-    if hasattr(thing, "get_map") and not isinstance(thing, type):
+    if isinstance(thing, selectors.BaseSelector):
         yield ".get_map()", dict(thing.get_map())
