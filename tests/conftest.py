@@ -7,6 +7,8 @@ from zlib import crc32
 
 from hypothesis import HealthCheck, settings
 
+from tests.services.databases import postgres, prepared_database, prepared_file  # fixtures, found by their names
+
 # Shared machines stall now and then; a slow example is no failing property.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared")

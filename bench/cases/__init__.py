@@ -24,6 +24,9 @@ from bench.cases import extensions, nesting, provenance, workers
 
 # isort: split
 from bench.cases import egress, spawning
+
+# isort: split
+from bench.cases import console
 from bench.registry import CASES
 
 __all__ = [
@@ -31,6 +34,7 @@ __all__ = [
     "access",
     "clients",
     "concurrency",
+    "console",
     "egress",
     "extensions",
     "files",

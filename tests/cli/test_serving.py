@@ -22,6 +22,17 @@ def slow(seconds):
     time.sleep(seconds)
     return "done"
 
+@sdk.action("log")
+def log(text):
+    import logging
+
+    logging.getLogger("democrai_sandbox.console").error(text)
+
+@sdk.task("long")
+def long():
+    sdk.data_dir().joinpath("begun").write_text("")
+    time.sleep(600)
+
 @sdk.action("environment")
 def environment():
     return sorted(name for name in os.environ if name.startswith("DEMOCRAI_CONFIG"))
@@ -78,13 +89,16 @@ def test_a_second_signal_hurries(tmp_path):
         thread.join(60)
 
 
-def test_settings_from_the_environment_are_not_left_there(tmp_path):
-    """They count, and modules do not find them: there may be a password among them."""
+def test_what_is_kept_from_modules(tmp_path):
+    """Settings from the environment count and are not left there; what modules log is with what they print."""
     environ = {"DEMOCRAI_CONFIG__CONSOLE__IDLE_MINUTES": "7"}
     with serving(tmp_path, slow_module(tmp_path), extensions=False, environ=environ) as served:
         with served.bearer(served.administrator()) as client:
             answer = client.post("/api/v1/modules/slow/actions/environment", json={"params": {}})
-        assert answer.json()["result"] == []
+            assert answer.json()["result"] == []
+            client.post("/api/v1/modules/slow/actions/log", json={"params": {"text": "all is well"}}).raise_for_status()
+            assert "all is well" in client.get("/api/v1/extensions/module/slow").text
+        assert "all is well" not in served.log.read_text()
 
 
 def test_the_service_manager_is_told(tmp_path):
@@ -100,12 +114,17 @@ def test_the_service_manager_is_told(tmp_path):
 
 
 def test_a_process_that_was_killed_leaves_nothing_in_the_way(tmp_path):
-    """After SIGKILL the next one starts on the same state, and knows the same people."""
-    with serving(tmp_path, extensions=False) as served:
+    """After SIGKILL the next one starts on the same state, knows the same people, and tells which tasks are lost."""
+    with serving(tmp_path, slow_module(tmp_path), extensions=False) as served:
         served.person("uma")
+        with served.bearer(served.administrator()) as client:
+            task = client.post("/api/v1/modules/slow/tasks/long", json={"params": {}}).json()["id"]
+            until((tmp_path / "state" / "data" / "modules" / "slow" / "begun").exists, "the task")
         served.stop(signal.SIGKILL)
         served.start()
         assert {person.name for person in served.accounts.people()} == {"admin", "uma"}
+        with served.bearer(served.administrator()) as client:
+            assert client.get(f"/api/v1/tasks/{task}").json()["state"] == "lost"
 
 
 def test_a_live_stream_does_not_hold_up_the_end(tmp_path):

@@ -25,20 +25,20 @@ ROUNDS = 25
 PATIENCE = 120
 
 
-def wait_for(served, number):
+def wait_for(served, number, host="host"):
     """Have so many requests wait, each for something of its own."""
     store = open_store(f"sqlite:///{served.folder}/state/sandbox.db")
     try:
-        store.database.act(partial(_put, number=number))
+        store.database.act(partial(_put, number=number, host=host))
     finally:
         store.close()
 
 
-def _put(connection, number):
+def _put(connection, number, host):
     now = datetime.now(UTC)
     for one in range(number):
         subject = Subject.parse(f"module:m{one % 5}")
-        target = f"https://host{one}.example/v1/items"
+        target = f"https://{host}{one}.example/v1/items"
         access = AccessTuple(subject, ResourceType.NETWORK, Operation.RECEIVE, target)
         origin = Origin(f"user{one % 10}", "", f"session{one % 100}")
         asking.register(connection, NewRequest(access, target, (str(subject),), origin, id=new_id()), now=now)
@@ -93,7 +93,7 @@ async def crowd(served, cookies, token):
         modules = asyncio.create_task(work(client, token, ran))
         for _ in cookies:
             await listening.acquire()
-        await asyncio.to_thread(wait_for, served, FEW)
+        await asyncio.to_thread(wait_for, served, FEW, "new")
         changed.set()
         heard = await asyncio.gather(*people)
         if modules.done():

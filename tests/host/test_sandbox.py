@@ -121,6 +121,39 @@ def test_half_of_the_applications_own_people_is_refused(case):
     assert told == ["an authenticator and a role lookup belong together", False]
 
 
+def test_one_sandbox_per_process(case):
+    """A second one is refused with a reason; the first goes on, and may be stopped twice."""
+    told = case.run(second)
+    assert told["refused"][0] == "HostRefused"
+    assert "there is a sandbox in this process already" in told["refused"][1]
+    assert told["made"] is False
+    assert told["kept"] == "mine"
+    assert told["ready"] is False
+
+
+def second(world):
+    from democrai_sandbox.host import Sandbox
+    from democrai_sandbox.policy import SandboxError
+
+    app = world.load(EMBEDDED)["Embedded"](world.base)
+    app.module("demo", CURIOUS)
+
+    async def story(app):
+        try:
+            Sandbox.from_config({"state_dir": str(app.base / "other")}, environ={})
+        except SandboxError as error:
+            refused = [type(error).__name__, str(error)]
+        else:
+            refused = ["", ""]
+        kept = await app.action("demo", "keep", text="mine")
+        await app.sandbox.stop()
+        await app.sandbox.stop()
+        made = (app.base / "other").exists()
+        return {"refused": refused, "made": made, "kept": kept, "ready": app.sandbox.is_started}
+
+    return app.play(story)
+
+
 def half(world):
     from democrai_sandbox.errors import HostRefused
     from democrai_sandbox.host import Sandbox
@@ -259,3 +292,18 @@ def test_a_key_file_that_others_may_read(tmp_path):
     (tmp_path / "state" / "keys").write_text("")
     (tmp_path / "state" / "keys").chmod(0o644)
     assert "keys: others may use it (mode 0644); expected 0600" in refused(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("held", "why"), [("", "there is no key in it"), ("nonsense", "line 1: expected id:base64")], ids=["empty", "wrong"]
+)
+def test_a_key_file_that_is_none(tmp_path, held, why):
+    """It is named with what to do, and not written over."""
+    (tmp_path / "state").mkdir(mode=0o700)
+    (tmp_path / "state" / "keys").write_text(held)
+    (tmp_path / "state" / "keys").chmod(0o600)
+    said = refused(tmp_path)
+    assert said.startswith("host_state_unusable: the key file cannot be used: ")
+    assert f"{tmp_path}/state/keys" in said
+    assert why in said
+    assert (tmp_path / "state" / "keys").read_text() == held

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ _INTERRUPTED = 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; return the exit status: 1 when it was refused, 2 for a wrong command line."""
+    _fill_streams()
     options = _parser().parse_args(arguments)
     try:
         return int(options.run(options))
@@ -28,6 +30,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _FAILED
     except KeyboardInterrupt:
         return _INTERRUPTED
+
+
+def _fill_streams() -> None:
+    """Open what was closed of the standard streams: else a database would get the number, and what is meant for them.
+
+    The number that is free and lowest is the one that is opened.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
 
 
 def _told(error: SandboxError) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import sys
 from asyncio import CancelledError
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, TextIO
 
 _OWN = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "color_message", "taskName"})
 """What every record has; all else was given as ``extra``."""
@@ -24,8 +25,9 @@ class Format(StrEnum):
 
 def set_up_logging(wanted: str | None = None) -> None:
     """Send the log of this process to standard error: as text to a terminal, as JSON elsewhere, or as it is wanted."""
-    form = Format(wanted) if wanted else Format.TEXT if sys.stderr.isatty() else Format.JSON
-    handler = logging.StreamHandler()
+    is_watched = sys.stderr is not None and sys.stderr.isatty()
+    form = Format(wanted) if wanted else Format.TEXT if is_watched else Format.JSON
+    handler = _Handler()
     handler.setFormatter(_Json() if form is Format.JSON else _Text())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for name in _QUIET:
@@ -34,8 +36,30 @@ def set_up_logging(wanted: str | None = None) -> None:
 
 
 def _is_worth_telling(record: logging.LogRecord) -> bool:
-    """Leave out requests that were cut off because the server stops: that is no error of theirs."""
-    return not (record.exc_info and isinstance(record.exc_info[1], CancelledError))
+    """Leave out requests that were cut off because the server stops: that is no error of theirs.
+
+    And advice on WebSockets, which are not served: any stranger can have it given.
+    """
+    is_cut_off = bool(record.exc_info and isinstance(record.exc_info[1], CancelledError))
+    return not is_cut_off and "WebSocket" not in str(record.msg)
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """Writes to standard error, if there is any. What an extension logs is kept with what it prints, and no longer."""
+
+    def __init__(self) -> None:
+        from democrai_sandbox.guard import is_guarded  # noqa: PLC0415 - takes its time, and arms nothing yet
+
+        super().__init__(sys.stderr or io.StringIO())
+        self._is_nowhere = sys.stderr is None
+        self._is_guarded = is_guarded
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._is_guarded():
+            # Through here it could fill the disk, and speak with the host's voice.
+            print(self.format(record), file=sys.stderr)  # noqa: T201 - there it is taken for the extension's output
+        elif not self._is_nowhere:
+            super().emit(record)
 
 
 class _Text(logging.Formatter):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
-
-from democrai_sandbox.errors import HostRefused
-from democrai_sandbox.host.config.overlay import PREFIX
 
 from .logs import Format, set_up_logging
 
@@ -30,7 +29,9 @@ def add_command(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve until a signal."""
+    """Serve until a signal. What takes its time to import is imported here, where an interrupt is no traceback."""
+    from democrai_sandbox.errors import HostRefused  # noqa: PLC0415 - see above
+
     set_up_logging(options.log_format)
     try:
         from democrai_sandbox.console import server  # noqa: PLC0415 - the packages of the extra may be missing
@@ -56,6 +57,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _environment() -> dict[str, str]:
     """Return the environment, and take the configuration out of it: it may hold a password, and modules see it."""
+    from democrai_sandbox.host.config.overlay import PREFIX  # noqa: PLC0415 - see run
+
     environ = dict(os.environ)
     for name in environ:
         if name.startswith(PREFIX):
@@ -64,5 +67,22 @@ def _environment() -> dict[str, str]:
 
 
 def _say(line: str) -> None:
-    """Say something to whoever started this: on standard output, for a password has no place in a log."""
-    print(line, flush=True)  # noqa: T201 - a command's answer
+    """Say something to whoever started this: on standard output, for a password has no place in a log.
+
+    Raises ``OSError`` when nobody can have read it.
+    """
+    if sys.stdout is None:
+        raise OSError("it is closed")
+    try:
+        print(line, flush=True)  # noqa: T201 - a command's answer
+    except OSError:
+        _give_up(sys.stdout.fileno())
+        raise
+
+
+def _give_up(number: int) -> None:
+    """Have what is left for a stream that nobody reads go nowhere: at the end it would fail once more."""
+    with suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, number)
+        os.close(nowhere)

@@ -35,12 +35,12 @@ def create_app(sandbox: Sandbox) -> FastAPI:
     )
     app.state.sandbox = sandbox
     rendering.prepare()
-    for router in api.routers:
+    for router in api.routers():
         app.include_router(router, prefix="/api/v1")
-    for router in api.unversioned:
+    for router in api.unversioned():
         app.include_router(router, include_in_schema=False)
     if sandbox.settings.console.enabled:
-        for router in pages.routers:
+        for router in pages.routers():
             app.include_router(router, include_in_schema=False)
         app.add_route("/static/{name:path}", _static, methods=["GET", "HEAD"], include_in_schema=False)
     api.document(app)

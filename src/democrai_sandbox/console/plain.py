@@ -49,3 +49,12 @@ def _key(name: Any) -> str:
     if isinstance(name, str):
         return speakable(name)
     return json.dumps(name) if name is None or isinstance(name, bool) else str(name)
+
+
+def weight(value: Any) -> int:
+    """Return about how long plain data is as JSON, without making it: what an extension returns may be anything."""
+    if isinstance(value, dict):
+        return sum(weight(name) + weight(inner) for name, inner in value.items())
+    if isinstance(value, list | tuple):
+        return sum(map(weight, value))
+    return len(value) if isinstance(value, str | bytes) else 1

@@ -173,7 +173,7 @@ def _detail(error: SandboxError) -> str:
     if isinstance(error, errors.ExternalAccessAdminRequired):
         return error.why or str(error)
     if isinstance(error, errors.ExternalAccessCheckFailed):
-        return "The database cannot be reached: nothing was changed, and nothing new is allowed until it can."
+        return "The database cannot be used: nothing was changed, and nothing new is allowed until it can."
     if isinstance(error, errors.KernelLayerError):
         return "The kernel layer does not do what it should: the status page and the log say why."
     return str(error)

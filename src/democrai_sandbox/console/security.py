@@ -6,6 +6,7 @@ every form: there is none to leak, and none to forget.
 
 from __future__ import annotations
 
+import asyncio
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 LARGEST_FORM = 64 * 1024
 LARGEST_DOCUMENT = 1024 * 1024
+BODY_SECONDS = 60.0
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_SITES = frozenset({"same-origin", "none"})
 _API = "/api/"
@@ -108,7 +110,7 @@ class Doors:
         if refused is not None:
             await refusal(scope, *refused)(scope, receive, send)
             return
-        await self._app(scope, _limited(receive, _largest(scope)), send)
+        await self._app(scope, limited(receive, _largest(scope)), send)
 
     def _refused(self, scope: Scope, headers: Headers) -> tuple[int, str, str] | None:
         """Return status, code and text of a refusal; None for what may go on."""
@@ -176,13 +178,23 @@ def _length(headers: Headers) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0  # noqa: PLR2004 - 64 bits
 
 
-def _limited(receive: Receive, largest: int) -> Receive:
-    """Return a way to receive a body that ends with an error where it becomes too large."""
+def limited(receive: Receive, largest: int, seconds: float = BODY_SECONDS) -> Receive:
+    """Return a way to receive a body that ends with an error where it becomes too large, or takes too long."""
     received = 0
+    late = asyncio.get_running_loop().time() + seconds
+    is_whole = False
 
     async def counted() -> Message:
-        nonlocal received
-        message = await receive()
+        nonlocal received, is_whole
+        if is_whole:
+            return await receive()  # waits for the other side to leave
+        try:
+            async with asyncio.timeout_at(late):
+                message = await receive()
+        except TimeoutError:
+            text = f"What was announced did not come within {seconds:g} seconds."
+            raise HTTPException(408, text, {"Connection": "close"}) from None
+        is_whole = not message.get("more_body", False)
         received += len(message.get("body", b""))
         if received > largest:
             raise HTTPException(413, f"More was sent than the {largest} bytes that are taken here.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -12,15 +13,17 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from democrai_sandbox.errors import AddressTaken
+from democrai_sandbox.errors import AddressTaken, HostRefused
 
 from .application import create_app
+from .patience import PatientProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from democrai_sandbox.host.accounts.values import Credentials
     from democrai_sandbox.host.sandbox import Sandbox
     from democrai_sandbox.host.settings import ServerSettings
 
@@ -28,13 +31,17 @@ PATIENCE = 10
 """Seconds that running requests get when the server stops."""
 _FOR_THE_SERVER = frozenset({b"connection"})
 """Headers of a request that the web server looks at when it answers."""
+_BACKLOG = 128
+"""Connections that wait to be taken. When descriptors run out, the event loop complains as often in one go."""
+_log = logging.getLogger(__name__)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def bind(settings: ServerSettings) -> socket.socket:
     """Take the address, and say who is in the way. Nobody can connect before the server is ready."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # With the protocol named the event loop sends small packets at once; otherwise each answer waits 40 ms for another.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
@@ -68,6 +75,8 @@ async def serve(sandbox: Sandbox, listener: socket.socket, tell: Callable[[str],
             log_config=None,
             access_log=False,
             loop="asyncio",
+            http=PatientProtocol,
+            backlog=_BACKLOG,
             lifespan="off",
             ws="none",
             proxy_headers=False,  # the console reads them itself, from those that it trusts
@@ -79,9 +88,8 @@ async def serve(sandbox: Sandbox, listener: socket.socket, tell: Callable[[str],
         try:
             await sandbox.start()
             await _first_login(sandbox, tell)
-            server.ready = partial(
-                tell, f"democrai-sandbox is ready at {address_of(sandbox.settings.server, listener)}"
-            )
+            address = address_of(sandbox.settings.server, listener)
+            server.ready = partial(_say_ready, tell, f"democrai-sandbox is ready at {address}")
             if not server.should_exit:
                 await server.serve(sockets=[listener])
         finally:
@@ -107,9 +115,26 @@ def behind_curtain(app: ASGIApp) -> ASGIApp:
 
 async def _first_login(sandbox: Sandbox, tell: Callable[[str], None]) -> None:
     """Make an administrator where there is nobody at all, and say the password this once."""
-    first = None if sandbox.accounts is None else await asyncio.to_thread(sandbox.accounts.first_administrator)
-    if first is not None:
-        tell(f"first login: {first.name}, password: {first.password}")
+
+    def say(first: Credentials) -> None:
+        try:
+            tell(f"first login: {first.name}, password: {first.password}")
+        except OSError as error:
+            raise HostRefused(
+                f"the first login could not be told on standard output: {error.strerror or error}",
+                fix="start it once where somebody reads that: nobody was made, and the password is said this once",
+            ) from None
+
+    if sandbox.accounts is not None:
+        await asyncio.to_thread(sandbox.accounts.first_administrator, say)
+
+
+def _say_ready(tell: Callable[[str], None], line: str) -> None:
+    """Say where it is; whoever did not wait for that finds it in the log."""
+    try:
+        tell(line)
+    except OSError:
+        _log.warning("%s (nobody reads standard output)", line)
 
 
 class _Server(uvicorn.Server):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
 from democrai_sandbox.access import Access, AccessSettings, Caller
+from democrai_sandbox.access.keyring import KeyRing
+from democrai_sandbox.access.node import utc_now
 from democrai_sandbox.access.resumes import ResumeSettings
 from democrai_sandbox.access.store.urls import parse_url, shown_url
-from democrai_sandbox.errors import HostRefused, StateUnusable, StoreUnavailable
+from democrai_sandbox.errors import HostRefused, InvalidInputError, StateUnusable, StoreUnavailable
 from democrai_sandbox.kernel.application import Kernel
 from democrai_sandbox.runtime import Runtime, RuntimeSettings
 from democrai_sandbox.runtime.surroundings import GuardSurroundings
@@ -33,6 +36,9 @@ if TYPE_CHECKING:
     from .settings import HostSettings
 
 _LEASE = timedelta(minutes=5)
+_AGES = timedelta(days=36525)
+_made = threading.Event()
+"""Set once there is a sandbox: the guard is settled for the whole process, and for good."""
 
 
 class Sandbox:
@@ -85,6 +91,7 @@ class Sandbox:
             raise HostRefused(
                 "an authenticator and a role lookup belong together", fix="give both, or neither for own accounts"
             )
+        _check_alone()
         self.settings = settings
         self.is_started = False
         self.closing = asyncio.Event()
@@ -96,6 +103,7 @@ class Sandbox:
         except BaseException:
             self._ownership.release()
             raise
+        _made.set()
 
     def _open(self, authenticator: Authenticator | None, roles: RoleLookup | None) -> None:
         """Open the store and check it, then let its connections go: none may be open when the kernel layer comes."""
@@ -140,6 +148,7 @@ class Sandbox:
         """Load the decisions and the extensions, and begin to serve; a broken extension is listed, the others run."""
         try:
             await asyncio.to_thread(self.access.node.start)
+            await asyncio.to_thread(self._mark_lost)
             await self.runtime.start()
         except BaseException:
             await asyncio.to_thread(self.close)
@@ -147,6 +156,12 @@ class Sandbox:
         self._resumptions.serve(self.runtime, self.roles, asyncio.get_running_loop())
         self.access.resumes.start()
         self.is_started = True
+
+    def _mark_lost(self) -> None:
+        """Mark what ran as lost: nobody else serves this database, and no clock has to be waited for to know that."""
+        if database_file(self.settings):
+            now = utc_now()
+            self.runtime.store.mark_lost(silent_since=now + _AGES, now=now)
 
     async def stop(self) -> None:
         """Have everything end that runs, and let go of what is held. May be called twice."""
@@ -197,6 +212,15 @@ class Sandbox:
         self.access.administration.end_session(session_key)
 
 
+def _check_alone() -> None:
+    """Refuse a second sandbox before anything is made for it."""
+    if _made.is_set():
+        raise HostRefused(
+            "there is a sandbox in this process already, and its rules hold for the whole of it",
+            fix="share that one, or make the other in a process of its own",
+        )
+
+
 def _who(
     authenticator: Authenticator | None, roles: RoleLookup | None, accounts: Accounts | None
 ) -> tuple[Authenticator, RoleLookup]:
@@ -210,6 +234,7 @@ def _who(
 
 def _access(settings: HostSettings, resumptions: Resumptions) -> Access:
     """Open the access service; what is wrong with its database or its keys is said as what it is."""
+    _check_keys(settings)
     wanted = AccessSettings(
         database=settings.database,
         key_file=settings.key_file,
@@ -230,10 +255,21 @@ def _access(settings: HostSettings, resumptions: Resumptions) -> Access:
             f"the database {shown} cannot be used: {_one_line(reason)}",
             fix="see that it is there and that this user may use it, or set database.url",
         ) from None
+
+
+def _check_keys(settings: HostSettings) -> None:
+    """Read the key file, or make it, and say what is wrong with it."""
+    try:
+        KeyRing.open(settings.key_file)
     except OSError as error:
         raise StateUnusable(
             f"the key file {settings.key_file} cannot be used: {error.strerror}",
             fix="let the user that runs this read it, or set database.key_file",
+        ) from None
+    except InvalidInputError as error:
+        raise StateUnusable(
+            f"the key file cannot be used: {_one_line(error)}",
+            fix="put back the one that was made with the database: what waits to go on is encrypted with it",
         ) from None
 
 

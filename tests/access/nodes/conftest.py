@@ -16,12 +16,6 @@ _channels = itertools.count()
 
 
 @pytest.fixture(scope="session")
-def postgres():
-    with postgres_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
 def redis(tmp_path_factory):
     server = RedisServer(tmp_path_factory.mktemp("redis")).start()
     yield server

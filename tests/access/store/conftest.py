@@ -11,27 +11,6 @@ from tests.access.store.samples import sql
 from tests.services.postgres import postgres_server
 
 
-@pytest.fixture(scope="session")
-def postgres():
-    with postgres_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def prepared_file(tmp_path_factory):
-    """A database that has its schema: copies are quicker than migrations."""
-    path = tmp_path_factory.mktemp("prepared") / "access.db"
-    open_store(f"sqlite:///{path}").close()
-    return path
-
-
-@pytest.fixture(scope="session")
-def prepared_database(postgres):
-    url = postgres.new_database()
-    open_store(url).close()
-    return url
-
-
 @pytest.fixture(params=["sqlite", "postgresql"])
 def kind(request):
     return request.param

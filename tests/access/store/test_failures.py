@@ -171,6 +171,27 @@ def test_a_broken_file_is_unavailable(tmp_path):
     assert path.read_bytes().startswith(b"this is no database")
 
 
+@pytest.mark.parametrize("replaced", [False, True], ids=["moved", "replaced"])
+def test_nothing_is_decided_in_a_file_that_was_moved(tmp_path, replaced):
+    """Connections would go on with it: what they write would be gone with the process. It may come back."""
+    file = tmp_path / "access.db"
+    store = open_store(f"sqlite:///{file}")
+    store.register(request(), now=NOW)
+    file.rename(tmp_path / "elsewhere.db")
+    if replaced:
+        file.write_bytes(b"")
+    for use in everything(store):
+        with pytest.raises(StoreUnavailable):
+            use()
+    store.close()
+    with pytest.raises(StoreUnavailable):
+        store.generation()
+    assert file.exists() is replaced
+    (tmp_path / "elsewhere.db").rename(file)
+    assert len(store.requests(RequestFilter(), ALL).items) == 1
+    store.close()
+
+
 def test_nothing_is_half_written(own_store, own_url):
     """When the last step of an act fails, nothing of it is there."""
     store, url = own_store, own_url

@@ -30,6 +30,11 @@ def echo(**params):
     return params
 
 
+@sdk.action("large")
+def large(size, kind="text"):
+    return {"text": "x" * size} if kind == "text" else bytes(size)
+
+
 @sdk.task("wait")
 async def wait(seconds=0):
     import asyncio

@@ -28,6 +28,16 @@ def test_render_action_command(served, uma):
     assert call(uma, "reports/commands/read", month="may").json()["result"] == written.json()["result"]
 
 
+def test_large_results(uma):
+    """What a module returns is answered up to a size; beyond it the module has failed, and the rest goes on."""
+    assert len(call(uma, "odd/actions/large", size=5 * 1024**2).json()["result"]["text"]) == 5 * 1024**2
+    for kind in ("text", "bytes"):
+        answer = call(uma, "odd/actions/large", size=17 * 1024**2, kind=kind)
+        assert (answer.status_code, answer.json()["code"]) == (502, "extension_failed")
+        assert "larger than 16,777,216" in answer.json()["detail"]
+    assert call(uma, "odd/actions/large", size=1).status_code == 200
+
+
 def test_denied(served, uma):
     """What a module may not do is a 403 with what was denied, the hint, and the request that waits."""
     answer = call(uma, "weather/actions/fetch", url=f"{served.web.url}/denied")

@@ -29,9 +29,9 @@ def everywhere():
 
 
 def search(roots, wanted):
-    """Return a way to an object of each class that is wanted, and to texts that hold what has no dot in it."""
+    """Return a way to an object of each class that is wanted, and to texts; those are given backwards, without dots."""
     end = time.monotonic() + SECONDS
-    marks = [one for one in wanted if "." not in one]
+    marks = [one[::-1] for one in wanted if "." not in one]
     queue, seen, alive, found = deque(roots), set(), [], {}
     while queue:
         if time.monotonic() > end:

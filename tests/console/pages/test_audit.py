@@ -73,7 +73,7 @@ def test_a_record_has_an_address_of_its_own(admin):
     number = records(read(admin, "/audit?action=requested"))[0]
     page = read(admin, f"/audit/{number}")
     assert f"Record {number}: requested" in page.text
-    assert "subject:module:weather" in page.text
+    assert "module:weather" in page.text
     assert "Before and after" in page.text
     assert any(link.startswith("/requests/") for link in page.links)
 

@@ -10,20 +10,6 @@ from tests.console.pages.asking import Desk, decide, words
 from tests.console.serving import PASSWORD
 
 
-@pytest.fixture(scope="module")
-def desk(served):
-    found = Desk(served)
-    yield found
-    found.close()
-
-
-@pytest.fixture(scope="module")
-def ada(served):
-    served.person("ada", role="super")
-    with served.signed_in("ada", PASSWORD) as client:
-        yield client
-
-
 def preview(client, act, *ids):
     return client.post("/requests/bulk", data={"act": act, "ids": list(ids)})
 

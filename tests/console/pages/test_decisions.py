@@ -12,20 +12,6 @@ from tests.console.pages.asking import Desk, decide, words
 from tests.console.serving import PASSWORD, until
 
 
-@pytest.fixture(scope="module")
-def desk(served):
-    found = Desk(served)
-    yield found
-    found.close()
-
-
-@pytest.fixture(scope="module")
-def ada(served):
-    served.person("ada", role="super")
-    with served.signed_in("ada", PASSWORD) as client:
-        yield client
-
-
 def decided(desk, client, act, target=None, **more):
     """Ask, decide, and return the id of the decision."""
     one = desk.ask(target, **more)

@@ -13,21 +13,6 @@ from tests.console.serving import PASSWORD, until
 
 
 @pytest.fixture(scope="module")
-def desk(served):
-    found = Desk(served)
-    yield found
-    found.close()
-
-
-@pytest.fixture(scope="module")
-def ada(served):
-    """An administrator."""
-    served.person("ada", role="super")
-    with served.signed_in("ada", PASSWORD) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
 def uma(served):
     """Somebody who may not decide."""
     served.person("uma")

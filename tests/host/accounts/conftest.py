@@ -91,26 +91,6 @@ class House:
             store.close()
 
 
-@pytest.fixture(scope="session")
-def postgres():
-    with postgres_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def prepared_file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("prepared") / "accounts.db"
-    open_store(f"sqlite:///{path}").close()
-    return path
-
-
-@pytest.fixture(scope="session")
-def prepared_database(postgres):
-    url = postgres.new_database()
-    open_store(url).close()
-    return url
-
-
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request, tmp_path):
     """A database with its schema and nobody in it."""

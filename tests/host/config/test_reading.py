@@ -191,6 +191,12 @@ def test_everything_that_is_wrong_is_told_at_once(refused):
 # ---- places ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["state_dir", "data_dir", "modules_path"])
+def test_a_path_that_no_file_can_have(refused, name):
+    """Half a character is in no name of a file: it is refused here, and not where the folder is made."""
+    assert "no file can be named" in refused({name: "/srv/\ud800"})[f"/{name}"]
+
+
 @pytest.mark.parametrize("name", ["modules_path", "engines_path", "extractors_path"])
 def test_a_folder_of_extensions_has_to_be_there(refused, tmp_path, name):
     """A misspelt one would be a host without extensions, and nobody would know why."""

@@ -13,26 +13,6 @@ from tests.services.postgres import postgres_server
 TABLES = "runtime_tasks, runtime_schedules, runtime_mcp_servers, runtime_engine_settings"
 
 
-@pytest.fixture(scope="session")
-def postgres():
-    with postgres_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def prepared_file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("prepared") / "access.db"
-    open_runtime_store(f"sqlite:///{path}").close()
-    return path
-
-
-@pytest.fixture(scope="session")
-def prepared_database(postgres):
-    url = postgres.new_database()
-    open_runtime_store(url).close()
-    return url
-
-
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request, tmp_path):
     """A database with its schema and no rows."""

@@ -35,8 +35,19 @@ _FILE_MODE = 0o600
 def make_engine(url: URL) -> Engine:
     """Return an engine; no connection is made yet."""
     engine = _sqlite_engine(url) if url.get_backend_name() == SQLITE else _postgresql_engine(url)
+    event.listen(engine, "checkout", _unregister)
     _unlist(engine)
     return engine
+
+
+def _unregister(_connection: Any, _record: ConnectionPoolEntry, proxy: Any) -> None:
+    """Take a connection in use off the list of what is to be done when it is lost, where everybody finds the pool.
+
+    None is lost: ``Database`` gives each one back.
+    """
+    finalizer = getattr(proxy, "_finalizer", None)
+    if finalizer is not None:
+        finalizer.detach()
 
 
 def _unlist(engine: Engine) -> None:

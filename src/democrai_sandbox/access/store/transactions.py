@@ -12,6 +12,7 @@ from democrai_sandbox.errors import StoreUnavailable
 from democrai_sandbox.policy import InvalidInputError
 
 from .engines import CONNECTIONS, PATIENCE, make_engine, writing
+from .files import DatabaseFile
 from .turnstile import Turnstile
 from .urls import POSTGRESQL
 
@@ -34,9 +35,10 @@ class Database:
     def __init__(self, url: URL) -> None:
         """Prepare connections to a database; none is made yet."""
         self.url = url
+        self.is_postgresql = url.get_backend_name() == POSTGRESQL
         with unavailable():
             self._engine = make_engine(url)
-        self.is_postgresql = url.get_backend_name() == POSTGRESQL
+            self._file = None if self.is_postgresql else DatabaseFile(str(url.database))
         self._connections = Turnstile(CONNECTIONS)
         # SQLite has one writer, and its own way of waiting is to sleep and try again.
         self._writers = Turnstile(CONNECTIONS if self.is_postgresql else 1)
@@ -75,6 +77,8 @@ class Database:
 
     @contextmanager
     def _connection(self, isolation: IsolationLevel | None = None) -> Iterator[Connection]:
+        if self._file is not None:
+            self._file.check()
         with self._connections.entered(PATIENCE), self._engine.connect() as connection:
             # Only PostgreSQL is told: every transaction of SQLite sees one state from its first statement on.
             if isolation and self.is_postgresql:

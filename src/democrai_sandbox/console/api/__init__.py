@@ -2,42 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from democrai_sandbox.console import health, metrics
+from democrai_sandbox.host.keeping import taken
 
-from democrai_sandbox.console.health import health
-from democrai_sandbox.console.metrics import metrics
-
-from .accounts import accounts
-from .audit import audit
-from .deciding import deciding
-from .decisions import decisions
+from . import (
+    accounts,
+    audit,
+    deciding,
+    decisions,
+    explaining,
+    extensions,
+    modules,
+    requests,
+    status,
+    subjects,
+    tasks,
+)
 from .documenting import document
-from .explaining import explaining
-from .extensions import extensions
-from .modules import modules
-from .requests import requests
-from .status import status
-from .subjects import subjects
-from .tasks import tasks
-
-if TYPE_CHECKING:
-    from fastapi import APIRouter
 
 __all__ = ["document", "routers", "unversioned"]
 
-routers: list[APIRouter] = [
-    requests,
-    deciding,
-    decisions,
-    subjects,
-    extensions,
-    explaining,
-    modules,
-    tasks,
-    audit,
-    status,
-    accounts,
-]
-"""Below ``/api/v1``, in the OpenAPI document."""
-unversioned: list[APIRouter] = [health, metrics]
-"""At the top: health and metrics."""
+routers = taken(
+    "console",
+    (requests, "requests"),
+    (deciding, "deciding"),
+    (decisions, "decisions"),
+    (subjects, "subjects"),
+    (extensions, "extensions"),
+    (explaining, "explaining"),
+    (modules, "modules"),
+    (tasks, "tasks"),
+    (audit, "audit"),
+    (status, "status"),
+    (accounts, "accounts"),
+)
+"""Returns those below ``/api/v1``, in the OpenAPI document, to the host alone: a route can be made to call anything."""
+unversioned = taken("console", (health, "health"), (metrics, "metrics"))
+"""Returns those at the top: health and metrics."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, Path, Request
+from fastapi.responses import Response  # noqa: TC002 - FastAPI reads the annotations
 from pydantic import Field
+from starlette.concurrency import run_in_threadpool
 
+from democrai_sandbox.console.plain import PlainResponse, jsonable, weight
 from democrai_sandbox.console.problems import status_of
 from democrai_sandbox.console.visitors import Visitor, holder, sandbox_of
 from democrai_sandbox.errors import ExtensionFailed, SandboxError
@@ -21,7 +24,8 @@ if TYPE_CHECKING:
 modules = router("modules")
 Runner = Annotated[Visitor, Depends(holder(Scope.MODULES_RUN))]
 Name = Annotated[str, Path(min_length=1, max_length=200)]
-_CALLS = told(Scope.MODULES_RUN, 404, 409, 502, 504, body=True)
+LARGEST_RESULT = 16 * 1024 * 1024
+"""Characters and bytes of what a module returns: it is held in memory, several times over."""
 
 
 class Call(Order):
@@ -42,6 +46,9 @@ class Result(Answer):
     result: Data
 
 
+_CALLS = told(Scope.MODULES_RUN, 404, 409, 502, 504, body=True) | {"response_model": Result}
+
+
 class Started(Answer):
     """A task that was taken; `/tasks/{task_id}` tells what becomes of it."""
 
@@ -49,19 +56,19 @@ class Started(Answer):
 
 
 @modules.post("/modules/{module}/render", **_CALLS)
-async def render_module(request: Request, module: Name, call: Call, visitor: Runner) -> Result:
+async def render_module(request: Request, module: Name, call: Call, visitor: Runner) -> Response:
     """Return what a module shows to whoever calls."""
     return await _result(sandbox_of(request).runtime.modules.render(module, call.params, visitor.caller))
 
 
 @modules.post("/modules/{module}/actions/{action}", **_CALLS)
-async def run_action(request: Request, module: Name, action: Name, call: Call, visitor: Runner) -> Result:
+async def run_action(request: Request, module: Name, action: Name, call: Call, visitor: Runner) -> Response:
     """Have a module act; what it may not do is a 403 that names the target, the fix, and the request that waits."""
     return await _result(sandbox_of(request).runtime.modules.action(module, action, call.params, visitor.caller))
 
 
 @modules.post("/modules/{module}/commands/{command}", **_CALLS)
-async def run_command(request: Request, module: Name, command: Name, call: Call, visitor: Runner) -> Result:
+async def run_command(request: Request, module: Name, command: Name, call: Call, visitor: Runner) -> Response:
     """Have a module carry out a command."""
     return await _result(sandbox_of(request).runtime.modules.command(module, command, call.params, visitor.caller))
 
@@ -75,11 +82,18 @@ async def start_task(request: Request, module: Name, task: Name, call: TaskCall,
     return Started(id=number)
 
 
-async def _result(work: Awaitable[Any]) -> Result:
+async def _result(work: Awaitable[Any]) -> Response:
     """Wait for a module. An error of a service it used, such as an MCP server's, is a failure of the module here."""
     try:
-        return Result(result=await work)
+        value = await work
     except SandboxError as error:
         if status_of(error) is not None:
             raise
         raise ExtensionFailed(str(error), kind=error.code) from error
+    return await run_in_threadpool(_answer, value)  # not on the loop, where everybody would wait for it
+
+
+def _answer(value: Any) -> Response:
+    if weight(value) > LARGEST_RESULT:
+        raise ExtensionFailed(f"what it returned is larger than {LARGEST_RESULT:,} characters", kind="TooLarge")
+    return PlainResponse({"result": jsonable(value)})

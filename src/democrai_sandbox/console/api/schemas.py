@@ -58,7 +58,7 @@ class Paging(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    limit: int = Field(default=100, ge=1, le=1000)
+    limit: int = Field(default=50, ge=1, le=1000)
     after: str = Field(default="", max_length=1000, description="The `next` of the page before.")
 
     @property

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from democrai_sandbox.console import live
+from democrai_sandbox.host.keeping import taken
 
 from . import (
     account,
@@ -23,23 +22,22 @@ from . import (
     tasks,
 )
 
-if TYPE_CHECKING:
-    from fastapi import APIRouter
-
-routers: list[APIRouter] = [
-    live.router,
-    bulk.router,
-    requests.router,
-    deciding.router,
-    decisions.router,
-    login.router,
-    account.router,
-    people.router,
-    subjects.router,
-    extensions.router,
-    running.router,
-    tasks.router,
-    audit.router,
-    status.router,
-    explain.router,
-]
+routers = taken(
+    "console",
+    (live, "router"),
+    (bulk, "router"),
+    (requests, "router"),
+    (deciding, "router"),
+    (decisions, "router"),
+    (login, "router"),
+    (account, "router"),
+    (people, "router"),
+    (subjects, "router"),
+    (extensions, "router"),
+    (running, "router"),
+    (tasks, "router"),
+    (audit, "router"),
+    (status, "router"),
+    (explain, "router"),
+)
+"""Returns the routers, to the host alone: whoever holds a route can have it call something else."""

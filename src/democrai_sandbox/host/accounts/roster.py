@@ -14,7 +14,10 @@ from .passwords import check_password, random_password
 from .values import Credentials, Person
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
+
+    from sqlalchemy import Connection
 
 FIRST = "admin"
 
@@ -22,15 +25,24 @@ FIRST = "admin"
 class Roster(Entrance):
     """Who may sign in. Whoever calls these has made sure that ``actor`` may."""
 
-    def first_administrator(self) -> Credentials | None:
-        """Add an administrator when there is nobody at all; what it returns is not kept, and shown once."""
+    def first_administrator(self, tell: Callable[[Credentials], None] | None = None) -> Credentials | None:
+        """Add an administrator when there is nobody at all; what it returns is not kept, and shown once.
+
+        With ``tell`` nobody is added whose password could not be told: what that raises goes on.
+        """
         if self._database.ask(people.is_anybody):
             return None
         found = Credentials(FIRST, random_password())
         person = self._new_person(found.name, SUPER, "", "")
         kept = self._passwords.keep(found.password)
-        added = self._database.act(partial(people.add, person=person, kept=kept, actor=SYSTEM, only_first=True))
-        return found if added else None
+
+        def add(connection: Connection) -> bool:
+            added = people.add(connection, person, kept, actor=SYSTEM, only_first=True) is not None
+            if added and tell is not None:
+                tell(found)
+            return added
+
+        return found if self._database.act(add) else None
 
     def create_person(
         self,

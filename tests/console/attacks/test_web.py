@@ -1,0 +1,193 @@
+"""Every route in the hands of a foreign page, of nobody, of somebody without rights, and of a token without scopes."""
+
+from __future__ import annotations
+
+import http.client
+import re
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from democrai_sandbox.console import api, pages
+from democrai_sandbox.host.scopes import Scope
+from tests.console.serving import SAME_ORIGIN
+
+SAFE = ("GET", "HEAD")
+FOR_ANYBODY = {("GET", "/health/live"), ("GET", "/health/ready"), ("GET", "/login"), ("POST", "/login")} | {
+    ("GET", "/live")  # tells nobody that it is over, see tests/console/test_live.py
+}
+FOR_EVERYBODY = {
+    ("GET", "/api/v1/requests"),
+    ("GET", "/api/v1/extensions"),
+    ("GET", "/api/v1/tasks"),
+    ("GET", "/api/v1/me"),
+    ("GET", "/api/v1/tokens"),
+    ("GET", "/api/v1/sessions"),
+    ("GET", "/requests"),
+    ("GET", "/requests/states"),
+    ("GET", "/account"),
+    ("GET", "/account/confirm"),
+    ("GET", "/extensions"),
+    ("GET", "/tasks"),
+}
+"""What somebody who may not decide is shown: what is their own, and which extensions there are."""
+
+
+def every_route():
+    """Yield method and path of all that is served."""
+    for prefix, routers in (("/api/v1", api.routers()), ("", (*api.unversioned(), *pages.routers()))):
+        for router in routers:
+            for route in router.routes:
+                for method in sorted(route.methods):
+                    yield method, prefix + route.path
+
+
+ROUTES = tuple(every_route())
+UNSAFE = tuple(one for one in ROUTES if one[0] not in SAFE)
+
+
+def filled(path, value="x"):
+    return re.sub(r"\{[^}]+\}", value, path)
+
+
+def send(served, method, path, headers=()):
+    """Send exactly these headers, some of them twice; return the status and the text."""
+    split = urlsplit(served.url)
+    connection = http.client.HTTPConnection(split.hostname, split.port, timeout=60)
+    try:
+        connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+        body = None if method in SAFE else b"a=b"
+        given = [*headers, ("Content-Type", "application/x-www-form-urlencoded")]
+        if not any(name == "Host" for name, _ in given):
+            given.append(("Host", split.netloc))
+        if body is not None:
+            given.append(("Content-Length", str(len(body))))
+        for name, value in given:
+            connection.putheader(name, value)
+        connection.endheaders(body)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def foreign(served):
+    """What browsers say of requests that a foreign page makes them send, and what might be taken for our own."""
+    own = urlsplit(served.url).netloc
+    return (
+        [],
+        [("Sec-Fetch-Site", "cross-site")],
+        [("Sec-Fetch-Site", "same-site"), ("Origin", f"http://{own}")],
+        [("Sec-Fetch-Site", "SAME-ORIGIN")],
+        [("Sec-Fetch-Site", "none"), ("Sec-Fetch-Site", "cross-site")],
+        [("Sec-Fetch-Site", "")],
+        [("Origin", "null")],
+        [("Origin", "http://127.0.0.1:1")],
+        [("Origin", f"https://{own}")],
+        [("Origin", f"http://{own}.example.com")],
+        [("Origin", f"http://{own}"), ("Origin", "http://example.com")],
+        [("X-HTTP-Method-Override", "GET")],
+    )
+
+
+def test_there_are_routes():
+    """The list that the other tests go through is the whole console."""
+    assert len(ROUTES) > 80
+    assert len(UNSAFE) > 30
+
+
+def test_no_page_of_others_changes_anything(served):
+    """Every route that changes something refuses a session's cookie unless the browser says that we sent the form."""
+    with served.signed_in() as client:
+        cookie = ("Cookie", "; ".join(f"{name}={value}" for name, value in client.cookies.items()))
+    let_through = [
+        (method, path, headers, status)
+        for method, path in UNSAFE
+        for headers in foreign(served)
+        for status, text in [send(served, method, filled(path), [cookie, *headers])]
+        if (status, "origin_refused" in text) != (403, True)
+    ]
+    assert let_through == []
+
+
+def test_nobody_sees_nothing(served):
+    """Without a session or a token there is the sign-in and the health of the process, and nothing else."""
+    let_through = []
+    with httpx.Client(base_url=served.url, headers=SAME_ORIGIN, timeout=60, trust_env=False) as client:
+        for method, path in ROUTES:
+            status = client.request(method, filled(path)).status_code
+            is_for_programs = path.startswith(("/api/", "/metrics"))
+            if (method, path) not in FOR_ANYBODY and status != (401 if is_for_programs else 303):
+                let_through.append((method, path, status))
+    assert let_through == []
+
+
+def test_somebody_who_may_not_decide_gets_only_what_is_their_own(served):
+    """With all scopes, and with a session, everything of others answers as if it were not there, or is refused."""
+    uma, zed = served.person("uma"), served.person("zed")
+    with served.bearer(zed) as other, served.signed_in("zed"):
+        ids = {"request_id": served.stop_weather(other, "/forecast/of-zed")}
+        ids["session_id"] = other.get("/api/v1/sessions").json()["items"][0]["id"]
+        ids["token_id"] = other.get("/api/v1/tokens").json()["items"][0]["id"]
+    ids |= {"name": "zed", "user_id": "zed", "person_id": "zed", "sequence": "1"}
+    seen = []
+    with served.bearer(uma) as machine, served.signed_in("uma") as browser:
+        for method, path in ROUTES:
+            if "modules/" in path or path in {"/live", "/logout"} or (method, path) in FOR_ANYBODY:
+                continue
+            if path.startswith("/account") and method not in SAFE and "{" not in path:
+                continue  # one's own
+            place = re.sub(r"\{(\w+)[^}]*\}", lambda found: ids.get(found[1], "module"), path)
+            client = machine if path.startswith(("/api/", "/metrics")) else browser
+            body = {"json": {}} if client is machine and method not in SAFE else {}
+            answer = client.request(method, place, **body)
+            if answer.status_code < 400 and "of-zed" in answer.text:
+                seen.append((method, path, "shows what is zed's"))
+            if answer.status_code == 200 and (method, path) not in FOR_EVERYBODY:
+                seen.append((method, path, answer.status_code))
+    assert seen == [("DELETE", "/api/v1/sessions", 200)]  # one's own as well
+    assert [one.id for one in served.accounts.sessions_of("zed")] == [ids["session_id"]]
+
+
+@pytest.mark.parametrize("scope", list(Scope), ids=lambda scope: scope.value)
+def test_a_token_opens_what_its_scope_names(served, scope):
+    """An administrator's token with one scope is refused wherever another one is asked for, before anything else."""
+    opened = set()
+    with served.bearer(served.administrator(), scope) as client:
+        for method, path in ROUTES:
+            if not path.startswith(("/api/", "/metrics")) or path == "/api/v1/me":
+                continue
+            body = {} if method in SAFE else {"json": {}}
+            answer = client.request(method, filled(path, "nothing"), **body)
+            if (answer.status_code, answer.json().get("code") if answer.status_code == 403 else "") != (
+                403,
+                "scope_missing",
+            ):
+                opened.add(path.removeprefix("/api/v1").split("/")[1])
+    assert opened <= OPENED_BY[scope], opened
+
+
+OPENED_BY = {
+    Scope.REQUESTS_READ: {"requests"},
+    Scope.REQUESTS_DECIDE: {"requests", "decisions"},
+    Scope.APPROVALS_READ: {"approvals", "denials", "decisions"},
+    Scope.APPROVALS_REVOKE: {"decisions"},
+    Scope.SUBJECTS_READ: {"subjects", "extensions", "explain"},
+    Scope.MODULES_RUN: {"modules"},
+    Scope.TASKS_READ: {"tasks"},
+    Scope.TASKS_CANCEL: {"tasks"},
+    Scope.AUDIT_READ: {"audit"},
+    Scope.STATUS_READ: {"status", "metrics"},
+    Scope.ACCOUNTS_MANAGE: {"tokens", "sessions"},
+}
+
+
+def test_a_token_opens_no_page(served):
+    """Nor do its words open the doors before one: a name that leads here by a trick cannot try passwords with them."""
+    with served.bearer(served.administrator()) as client:
+        assert client.get("/requests").status_code == 303
+    headers = [("Authorization", "Bearer x"), ("Host", "rebound.example.com"), ("Origin", "http://rebound.example.com")]
+    assert send(served, "GET", "/login", headers)[0] == 421
+    assert send(served, "POST", "/login", headers)[0] == 421
+    assert send(served, "POST", "/login", [("Authorization", "Bearer x")])[0] == 403

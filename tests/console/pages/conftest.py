@@ -1,0 +1,24 @@
+"""An administrator before the pages, and a desk at which requests are put down."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.console.pages.asking import Desk
+from tests.console.serving import PASSWORD
+
+
+@pytest.fixture(scope="module")
+def desk(served):
+    """Puts requests down in the served database."""
+    found = Desk(served)
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def ada(served):
+    """An administrator."""
+    served.person("ada", role="super")
+    with served.signed_in("ada", PASSWORD) as client:
+        yield client
