@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from datetime import UTC, datetime
 from functools import partial
 from statistics import median
@@ -14,6 +15,8 @@ import pytest
 from democrai_sandbox.access.ids import new_id
 from democrai_sandbox.access.store import asking, open_store
 from democrai_sandbox.access.values import AccessTuple, NewRequest, Origin
+from democrai_sandbox.console.server import bind
+from democrai_sandbox.host.settings import ServerSettings
 from democrai_sandbox.policy import Operation, ResourceType, Subject
 from tests.console.entering import enter, enter_often
 from tests.console.serving import serving
@@ -47,6 +50,25 @@ def _put(connection, number, host):
 def signed_in(served):
     cookies, _ = enter(served.accounts, served.admin)
     return served.client(cookies=cookies)
+
+
+def test_answers_are_sent_at_once():
+    """Small packets do not wait for each other, which would make every answer 40 ms slower."""
+    with bind(ServerSettings(port=0)) as listener:
+        listener.listen()
+
+        async def accepted():
+            taken = asyncio.get_running_loop().create_future()
+            server = await asyncio.start_server(lambda _, writer: taken.set_result(writer), sock=listener)
+            async with server:
+                _, client = await asyncio.open_connection(*listener.getsockname())
+                writer = await taken
+                option = writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+                client.close()
+                writer.close()
+                return option
+
+        assert asyncio.run(accepted())
 
 
 @pytest.mark.slow

@@ -154,6 +154,36 @@ def second(world):
     return app.play(story)
 
 
+def test_a_sandbox_starts_once(case):
+    """A second start, of one that runs or of one that was stopped, is refused, and changes nothing."""
+    told = case.run(again)
+    assert told == [
+        "this sandbox is started already; share the one that runs",
+        "mine",
+        "this sandbox was stopped, and does not start again; start another process",
+    ]
+
+
+def again(world):
+    import asyncio
+
+    from democrai_sandbox.errors import HostRefused
+
+    app = world.load(EMBEDDED)["Embedded"](world.base)
+    app.module("demo", CURIOUS)
+
+    async def start():
+        try:
+            await app.sandbox.start()
+        except HostRefused as error:
+            return f"{error.what}; {error.fix}"
+
+    async def story(app):
+        return [await start(), await app.action("demo", "keep", text="mine")]
+
+    return [*app.play(story), asyncio.run(start())]
+
+
 def half(world):
     from democrai_sandbox.errors import HostRefused
     from democrai_sandbox.host import Sandbox

@@ -9,6 +9,7 @@ import sys
 from asyncio import CancelledError
 from datetime import UTC, datetime
 from enum import StrEnum
+from time import monotonic
 from typing import Any, TextIO
 
 _OWN = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "color_message", "taskName"})
@@ -33,6 +34,7 @@ def set_up_logging(wanted: str | None = None) -> None:
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("uvicorn.error").addFilter(_is_worth_telling)
+    logging.getLogger("asyncio").addFilter(_Sparing())
 
 
 def _is_worth_telling(record: logging.LogRecord) -> bool:
@@ -42,6 +44,27 @@ def _is_worth_telling(record: logging.LogRecord) -> bool:
     """
     is_cut_off = bool(record.exc_info and isinstance(record.exc_info[1], CancelledError))
     return not is_cut_off and "WebSocket" not in str(record.msg)
+
+
+class _Sparing(logging.Filter):
+    """Lets so many records through in a while: the event loop can complain thousands of times about one thing."""
+
+    most, seconds = 20, 10.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._begun = -self.seconds
+        self._told = self._left_out = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now = monotonic()
+        if now - self._begun >= self.seconds:
+            if self._left_out:
+                record.msg, record.args = f"{record.getMessage()} (after {self._left_out} that were left out)", ()
+            self._begun, self._told, self._left_out = now, 0, 0
+        self._told += 1
+        self._left_out += self._told > self.most
+        return self._told <= self.most
 
 
 class _Handler(logging.StreamHandler[TextIO]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing, suppress
 from time import monotonic
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter
@@ -29,7 +30,7 @@ LONGEST_SECONDS = 900.0
 """A stream ends after so long, and the browser opens another."""
 
 _MEDIA_TYPE = "text/event-stream"
-_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+_HEADERS = MappingProxyType({"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
 _OVER = "event: over\ndata: signed out\n\n"
 
 router = APIRouter()

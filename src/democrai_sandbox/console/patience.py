@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from typing import TYPE_CHECKING
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -10,6 +11,16 @@ if TYPE_CHECKING:
     import asyncio
 
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
+
+
+_RESERVED = 256
+"""Descriptors that are not for connections: files, the database, processes, and those that are taken to be closed."""
+
+
+def most_connections() -> int:
+    """Return how many are kept at a time. Without descriptors for anything else nothing could be answered on them."""
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return max(descriptors // 4, descriptors - _RESERVED)
 
 
 class PatientProtocol(H11Protocol):
@@ -21,7 +32,10 @@ class PatientProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first request."""
         super().connection_made(transport)
-        self._expect()
+        if len(self.connections) > most_connections():
+            transport.abort()
+        else:
+            self._expect()
 
     def data_received(self, data: bytes) -> None:
         """Take a piece of a request."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from ipaddress import ip_address
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -38,14 +39,16 @@ _CONTENT = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
-_HEADERS = {
-    "Content-Security-Policy": _CONTENT,
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
+_HEADERS = MappingProxyType(
+    {
+        "Content-Security-Policy": _CONTENT,
+        "X-Content-Type-Options": "nosniff",
+        "X-Frame-Options": "DENY",
+        "Referrer-Policy": "same-origin",
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Cross-Origin-Resource-Policy": "same-origin",
+    }
+)
 _YEAR = 365 * 24 * 3600
 _ERRORS = 400
 _KEPT_BY_NOBODY = "no-store"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.errors import FilesystemDenied, NetworkDenied, SandboxDenied
 from democrai_sandbox.policy import EXTERNAL_URL_LOCKED, AccessDecision, DecisionCode, ResourceType
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from democrai_sandbox.access.values import AccessTuple, Request
 
 
@@ -26,11 +29,13 @@ class _ProgramDenied(SandboxDenied):
         )
 
 
-_DENIALS: dict[ResourceType, type[SandboxDenied]] = {
-    ResourceType.FILESYSTEM: FilesystemDenied,
-    ResourceType.NETWORK: NetworkDenied,
-    ResourceType.SYSTEM_DEPENDENCY: _ProgramDenied,
-}
+_DENIALS: Mapping[ResourceType, type[SandboxDenied]] = MappingProxyType(
+    {
+        ResourceType.FILESYSTEM: FilesystemDenied,
+        ResourceType.NETWORK: NetworkDenied,
+        ResourceType.SYSTEM_DEPENDENCY: _ProgramDenied,
+    }
+)
 
 
 def hint_for(access: AccessTuple, pending: Request | None = None) -> str:

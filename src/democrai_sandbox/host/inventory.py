@@ -6,6 +6,7 @@ import os
 import stat
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.manifests import FILE_NAME, ManifestKind, lint
@@ -45,12 +46,14 @@ class ExtensionState(StrEnum):
     INSTALLING = "installing"
 
 
-_STATES = {
-    InstallState.MISSING: ExtensionState.NOT_INSTALLED,
-    InstallState.OUTDATED: ExtensionState.OUTDATED,
-    InstallState.INSTALLING: ExtensionState.INSTALLING,
-    InstallState.READY: ExtensionState.OK,
-}
+_STATES = MappingProxyType(
+    {
+        InstallState.MISSING: ExtensionState.NOT_INSTALLED,
+        InstallState.OUTDATED: ExtensionState.OUTDATED,
+        InstallState.INSTALLING: ExtensionState.INSTALLING,
+        InstallState.READY: ExtensionState.OK,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from time import perf_counter
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from democrai_sandbox import __version__
@@ -38,21 +39,25 @@ _LATE_AFTER_POLLS = 5
 _SLOW_STORE = 1.0
 _NOWHERE = "/democrai-sandbox-canary/nothing/here"
 _AWAY = "see that the database runs and can be reached from here; nothing new is allowed until then"
-_TITLES = {
-    "landlock": "Landlock",
-    "seccomp": "seccomp",
-    "spawn_server": "Spawn server",
-    "egress": "Egress allowlist",
-    "helper": "Privileged helper",
-}
+_TITLES = MappingProxyType(
+    {
+        "landlock": "Landlock",
+        "seccomp": "seccomp",
+        "spawn_server": "Spawn server",
+        "egress": "Egress allowlist",
+        "helper": "Privileged helper",
+    }
+)
 
 
-_STATES = {
-    ControlState.ACTIVE: LineState.OK,
-    ControlState.PARTIAL: LineState.DEGRADED,
-    ControlState.OFF: LineState.OFF,
-    ControlState.UNSUPPORTED: LineState.UNSUPPORTED,
-}
+_STATES = MappingProxyType(
+    {
+        ControlState.ACTIVE: LineState.OK,
+        ControlState.PARTIAL: LineState.DEGRADED,
+        ControlState.OFF: LineState.OFF,
+        ControlState.UNSUPPORTED: LineState.UNSUPPORTED,
+    }
+)
 
 
 def report(sandbox: Sandbox) -> Report:

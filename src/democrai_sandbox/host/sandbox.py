@@ -146,6 +146,7 @@ class Sandbox:
 
     async def start(self) -> None:
         """Load the decisions and the extensions, and begin to serve; a broken extension is listed, the others run."""
+        self._check_fresh()
         try:
             await asyncio.to_thread(self.access.node.start)
             await asyncio.to_thread(self._mark_lost)
@@ -156,6 +157,13 @@ class Sandbox:
         self._resumptions.serve(self.runtime, self.roles, asyncio.get_running_loop())
         self.access.resumes.start()
         self.is_started = True
+
+    def _check_fresh(self) -> None:
+        """Refuse a second start: what a sandbox holds is taken once, before the kernel layer, and let go for good."""
+        if self.is_started:
+            raise HostRefused("this sandbox is started already", fix="share the one that runs")
+        if self.closing.is_set():
+            raise HostRefused("this sandbox was stopped, and does not start again", fix="start another process")
 
     def _mark_lost(self) -> None:
         """Mark what ran as lost: nobody else serves this database, and no clock has to be waited for to know that."""

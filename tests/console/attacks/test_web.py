@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from democrai_sandbox.console import api, pages
+from democrai_sandbox.host.interface import Visit
 from democrai_sandbox.host.scopes import Scope
 from tests.console.serving import SAME_ORIGIN
 
@@ -191,3 +192,61 @@ def test_a_token_opens_no_page(served):
     assert send(served, "GET", "/login", headers)[0] == 421
     assert send(served, "POST", "/login", headers)[0] == 421
     assert send(served, "POST", "/login", [("Authorization", "Bearer x")])[0] == 403
+
+
+# ---- texts of others
+
+
+HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>"
+MARKS = ("<script>alert", "<img src=x")
+
+
+def linked(page, seen):
+    """Yield the paths of the console that a page leads to, each once."""
+    for found in re.findall(r"""(?:href|action)="(/[^"#]*)""", page):
+        path = found.replace("&amp;", "&")
+        if path not in seen and not path.startswith(("/static", "/logout", "/live")):
+            seen.add(path)
+            yield path
+
+
+def plant(served, client):
+    """Leave a text wherever somebody else's text is kept; return where it is given back at once."""
+    with served.bearer(served.administrator()) as machine:
+        answer = machine.post(
+            "/api/v1/modules/weather/actions/fetch", json={"params": {"url": served.web.url + "/f?q=%3Cscript%3Ealert"}}
+        )
+        number = answer.json()["pending_request_id"]
+        machine.post(f"/api/v1/requests/{number}/notes", json={"text": HOSTILE}).raise_for_status()
+        machine.post("/api/v1/tokens", json={"label": HOSTILE, "scopes": ["tasks:read"]}).raise_for_status()
+        unasked = {"subject": "module:weather", "resource_type": "filesystem", "operation": "read"}
+        unasked |= {"target": f"/srv/{HOSTILE}", "effect": "denial", "reason": HOSTILE}
+        machine.post("/api/v1/decisions", json=unasked).raise_for_status()
+        machine.post(f"/api/v1/requests/{number}/deny", json={"reason": HOSTILE}).raise_for_status()
+    refused = client.post("/login", data={"name": HOSTILE, "password": "x", "next": HOSTILE})
+    assert not any(mark in refused.text for mark in MARKS)
+    served.accounts.sign_in(served.admin, served.password, Visit({"user-agent": HOSTILE}, {}, HOSTILE, "/login"))
+    return [
+        f"{path}?{httpx.QueryParams({name: HOSTILE})}"
+        for path in ("/requests", "/approvals", "/denials", "/audit", "/tasks", "/subjects", "/extensions", "/explain")
+        for name in ("q", "subject", "target", "user", "state", "done", "after", "kind")
+    ]
+
+
+def test_no_text_of_others_becomes_part_of_a_page(served):
+    """Names, targets, reasons, notes, labels, browsers' names and queries are shown as what they are, on every page."""
+    with served.signed_in() as browser:
+        browser.headers["User-Agent"] = HOSTILE
+        waiting = ["/", "/account", "/people", "/status", "/requests?state=all", "/denials", "/audit", "/subjects"]
+        waiting += plant(served, browser)
+        seen, looked = set(waiting), 0
+        while waiting and looked < 250:
+            answer = browser.get(waiting.pop(0), follow_redirects=True)
+            looked += 1
+            assert answer.status_code < 500, answer.url
+            assert "script-src 'self'" in answer.headers["Content-Security-Policy"]
+            assert answer.headers["X-Content-Type-Options"] == "nosniff"
+            if answer.headers["Content-Type"].startswith("text/html"):
+                assert not any(mark in answer.text for mark in MARKS), answer.url
+                waiting.extend(linked(answer.text, seen))
+    assert looked > 60

@@ -7,6 +7,7 @@ the database at most. A node that cannot be sure to have heard everything is tol
 from __future__ import annotations
 
 from importlib import import_module
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.policy import InvalidInputError, Problem, nearest, pointer_to
@@ -22,12 +23,14 @@ if TYPE_CHECKING:
 
 __all__ = ["check_bus", "open_bus"]
 
-_KINDS: dict[str, tuple[str, str, frozenset[str], frozenset[str]]] = {
-    # kind: module, class, settings that it must have, settings that it may have
-    "memory": ("memory", "MemoryBus", frozenset(), frozenset({"channel"})),
-    "ipc": ("ipc", "IpcBus", frozenset({"folder"}), frozenset({"channel"})),
-    "redis": ("streams", "RedisBus", frozenset({"url"}), frozenset({"channel", "longest"})),
-}
+_KINDS: Mapping[str, tuple[str, str, frozenset[str], frozenset[str]]] = MappingProxyType(
+    {
+        # kind: module, class, settings that it must have, settings that it may have
+        "memory": ("memory", "MemoryBus", frozenset(), frozenset({"channel"})),
+        "ipc": ("ipc", "IpcBus", frozenset({"folder"}), frozenset({"channel"})),
+        "redis": ("streams", "RedisBus", frozenset({"url"}), frozenset({"channel", "longest"})),
+    }
+)
 
 
 def open_bus(kind: str, **settings: Any) -> Bus:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, and_, bindparam, case, literal, literal_column, select, update
@@ -224,7 +225,7 @@ def _upsert(dialect: Any) -> Any:
 
 
 # Made once: to build such a statement takes longer than to run it.
-_UPSERT = {"sqlite": _upsert(sqlite), "postgresql": _upsert(postgresql)}
+_UPSERT = MappingProxyType({"sqlite": _upsert(sqlite), "postgresql": _upsert(postgresql)})
 _EXISTS = select(requests.c.id).where(requests.c.id == bindparam("its_id"))
 _MARK_ENDED = update(requests).where(requests.c.id == bindparam("its_id")).values(session_ended=1)
 _DECIDED = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, and_, bindparam, insert, literal_column, or_, select, update
@@ -38,11 +39,13 @@ if TYPE_CHECKING:
     from democrai_sandbox.access.values import NewDecision, Request
 
 
-_OUTCOMES = {
-    (Effect.APPROVAL, Scope.SESSION): (RequestState.APPROVED_FOR_SESSION, AuditAction.APPROVED_FOR_SESSION),
-    (Effect.APPROVAL, Scope.PERMANENT): (RequestState.APPROVED, AuditAction.APPROVED),
-    (Effect.DENIAL, Scope.PERMANENT): (RequestState.DENIED, AuditAction.DENIED),
-}
+_OUTCOMES = MappingProxyType(
+    {
+        (Effect.APPROVAL, Scope.SESSION): (RequestState.APPROVED_FOR_SESSION, AuditAction.APPROVED_FOR_SESSION),
+        (Effect.APPROVAL, Scope.PERMANENT): (RequestState.APPROVED, AuditAction.APPROVED),
+        (Effect.DENIAL, Scope.PERMANENT): (RequestState.DENIED, AuditAction.DENIED),
+    }
+)
 
 
 def decide(connection: Connection, decision: NewDecision, *, now: datetime) -> Decision:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import bindparam, insert, select, update
@@ -28,7 +29,7 @@ SYSTEM = "system"
 """The actor of what happens by itself."""
 
 _AT_ONCE = 1000
-_NO_ACCESS = dict.fromkeys(("subject_kind", "subject_name", "resource_type", "operation", "target"))
+_NO_ACCESS = MappingProxyType(dict.fromkeys(("subject_kind", "subject_name", "resource_type", "operation", "target")))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import MappingProxyType
 
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
@@ -11,7 +12,9 @@ from democrai_sandbox.policy import InvalidInputError, nearest
 
 SQLITE = "sqlite"
 POSTGRESQL = "postgresql"
-_DRIVERS = {SQLITE: SQLITE, POSTGRESQL: "postgresql+psycopg", "postgresql+psycopg": "postgresql+psycopg"}
+_DRIVERS = MappingProxyType(
+    {SQLITE: SQLITE, POSTGRESQL: "postgresql+psycopg", "postgresql+psycopg": "postgresql+psycopg"}
+)
 _POINTER = "/url"
 
 

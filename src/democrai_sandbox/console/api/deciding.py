@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from fastapi import Depends, Request
@@ -27,11 +28,13 @@ deciding = router("decisions")
 Decider = Annotated[Visitor, Depends(holder(Scope.REQUESTS_DECIDE))]
 _DECIDES = told(Scope.REQUESTS_DECIDE, 404, 409, body=True)
 _MOST_AT_ONCE = 500
-_PREVIEW = {
-    "session": "would be approved until its session ends",
-    "permanent": "would be approved permanently",
-    "deny": "would be denied",
-}
+_PREVIEW = MappingProxyType(
+    {
+        "session": "would be approved until its session ends",
+        "permanent": "would be approved permanently",
+        "deny": "would be denied",
+    }
+)
 Target = Annotated[str, Field(min_length=1, max_length=8192)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter
@@ -20,20 +21,22 @@ if TYPE_CHECKING:
 _REFERENCE = "#/components/schemas/{model}"
 _COMMON = (401, 403, 422, 500, 503)
 _WITH_A_BODY = (400, 413)
-_WORDS = {
-    400: "The body cannot be read.",
-    401: "Nobody is known to have sent this: no token or session, or one that is over.",
-    403: "The token lacks the scope, the person may not do this, or the sandbox denied it.",
-    404: "There is no such thing.",
-    409: "Somebody else was first, or what it needs is not in order; nothing was changed.",
-    413: "The body is too large.",
-    422: "What was sent is not valid; every problem is listed.",
-    429: "There is too much of it at the moment.",
-    500: "A fault of this program; the log has the request id.",
-    502: "The extension's own code failed.",
-    503: "The database or a service of the runtime cannot be reached.",
-    504: "The extension took longer than it may.",
-}
+_WORDS = MappingProxyType(
+    {
+        400: "The body cannot be read.",
+        401: "Nobody is known to have sent this: no token or session, or one that is over.",
+        403: "The token lacks the scope, the person may not do this, or the sandbox denied it.",
+        404: "There is no such thing.",
+        409: "Somebody else was first, or what it needs is not in order; nothing was changed.",
+        413: "The body is too large.",
+        422: "What was sent is not valid; every problem is listed.",
+        429: "There is too much of it at the moment.",
+        500: "A fault of this program; the log has the request id.",
+        502: "The extension's own code failed.",
+        503: "The database or a service of the runtime cannot be reached.",
+        504: "The extension took longer than it may.",
+    }
+)
 _ABOUT = """Everything that the console shows and does, for programs.
 
 Send a token as `Authorization: Bearer dsb_...`; a token acts for its owner, within its scopes. A person's session

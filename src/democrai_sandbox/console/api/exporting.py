@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from datetime import UTC
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.access.audit import canonical, export
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.access.values import AuditFilter, AuditRecord
 
-MEDIA_TYPES = {"jsonl": "application/x-ndjson", "csv": "text/csv"}
+MEDIA_TYPES = MappingProxyType({"jsonl": "application/x-ndjson", "csv": "text/csv"})
 COLUMNS = (
     *("sequence", "at", "action", "actor", "subject", "resource_type", "operation", "target"),
     *("request_id", "before", "after", "previous_hash", "hash"),
@@ -59,7 +60,9 @@ def as_csv(records: Iterable[AuditRecord]) -> Iterator[bytes]:
     yield _taken(page)
 
 
-FORMATS: Mapping[str, Callable[[Iterable[AuditRecord]], Iterator[bytes]]] = {"jsonl": as_jsonl, "csv": as_csv}
+FORMATS: Mapping[str, Callable[[Iterable[AuditRecord]], Iterator[bytes]]] = MappingProxyType(
+    {"jsonl": as_jsonl, "csv": as_csv}
+)
 
 
 def _cells(record: AuditRecord) -> list[str]:

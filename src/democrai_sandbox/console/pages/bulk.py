@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Form
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 router = APIRouter()
 MOST = 500
 """Requests in one go."""
-WORDS = {"session": "Approve for their sessions", "permanent": "Approve permanently", "deny": "Deny"}
+WORDS = MappingProxyType({"session": "Approve for their sessions", "permanent": "Approve permanently", "deny": "Deny"})
 Text = Annotated[str, Form()]
 Texts = Annotated[list[str], Form()]
 

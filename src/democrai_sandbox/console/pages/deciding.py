@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Form
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
 
 router = APIRouter()
 
-ACTS = {"session": "approved_for_session", "permanent": "approved", "deny": "denied"}
+ACTS = MappingProxyType({"session": "approved_for_session", "permanent": "approved", "deny": "denied"})
 """What a button sends, and what came of it."""
-_LIFETIMES = {seconds: words for seconds, words in LIFETIMES if seconds}
+_LIFETIMES = MappingProxyType({seconds: words for seconds, words in LIFETIMES if seconds})
 Text = Annotated[str, Form()]
 
 

@@ -127,7 +127,7 @@ async def _called(sandbox: Sandbox, visitor: Visitor, name: str, offer: Offered,
     error, text = None, ""
     try:
         result = await sandbox.runtime.modules.call(name, offer.kind, offer.name, params, visitor.caller)
-        text = shown_result(result)
+        text = await run_in_threadpool(shown_result, result)  # not on the loop: it may be large
     except SandboxError as caught:
         error = caught
     taken = (perf_counter() - begun) * 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter
@@ -28,7 +29,7 @@ _AREAS = (
 )
 
 
-_ELSEWHERE = {"extensions": "extensions", "tasks": "tasks"}
+_ELSEWHERE = MappingProxyType({"extensions": "extensions", "tasks": "tasks"})
 """The pages that have more about a line."""
 
 

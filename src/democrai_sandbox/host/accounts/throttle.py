@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
 from ipaddress import IPv6Address, ip_address, ip_network
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, delete, func, insert, select, update
@@ -43,11 +44,13 @@ class _Rule:
         return timedelta(seconds=min(2**doubled, self.longest))
 
 
-_RULES = {
-    "pair": _Rule(free=5, longest=900, memory=timedelta(days=1)),
-    "name": _Rule(free=50, longest=30, memory=timedelta(hours=1)),
-    "address": _Rule(free=50, longest=30, memory=timedelta(hours=1)),
-}
+_RULES = MappingProxyType(
+    {
+        "pair": _Rule(free=5, longest=900, memory=timedelta(days=1)),
+        "name": _Rule(free=50, longest=30, memory=timedelta(hours=1)),
+        "address": _Rule(free=50, longest=30, memory=timedelta(hours=1)),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)

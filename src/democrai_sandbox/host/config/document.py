@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from math import isfinite
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import yaml  # type: ignore[import-untyped]  # it has no annotations
@@ -19,14 +20,14 @@ from democrai_sandbox.policy import Problem, pointer_to
 from democrai_sandbox.policy.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 DEEPEST_NESTING = 32
 MOST_VALUES = 10_000
 LONGEST_KEY = 256
 _LONGEST_NUMBER = 64
 
-_WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "true": True, "false": False}
+_WORDS: Mapping[str, bool | None] = MappingProxyType({"": None, "~": None, "null": None, "true": True, "false": False})
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")

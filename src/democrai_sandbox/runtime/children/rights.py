@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from os import stat
 from stat import S_ISGID, S_ISUID
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from democrai_sandbox.errors import FilesystemDenied, SandboxDenied
@@ -24,11 +25,13 @@ if TYPE_CHECKING:
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _PRIVILEGED = S_ISUID | S_ISGID
-_MASKS = {
-    Operation.READ: FileAccess.READ,
-    Operation.CREATE: FileAccess.CREATE,
-    Operation.MODIFY: FileAccess.MODIFY,
-}
+_MASKS = MappingProxyType(
+    {
+        Operation.READ: FileAccess.READ,
+        Operation.CREATE: FileAccess.CREATE,
+        Operation.MODIFY: FileAccess.MODIFY,
+    }
+)
 
 _ENCODING = sys.getfilesystemencoding()
 

@@ -1,0 +1,55 @@
+"""The log: what is spared, and what is left out."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+
+import pytest
+
+from democrai_sandbox.cli import logs
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """What is written to standard error, with logging set up as for a command, and undone again."""
+    names = ("", "asyncio", "uvicorn.error", *logs._QUIET)
+    before = [(log := logging.getLogger(name), log.level, [*log.handlers], [*log.filters]) for name in names]
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    logs.set_up_logging("json")
+    yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+    for log, level, handlers, filters in before:
+        log.setLevel(level)
+        log.handlers[:], log.filters[:] = handlers, filters
+
+
+def test_complaints_of_the_event_loop_are_bounded(written, monkeypatch):
+    """Of thousands in a row some are told, and later how many were not."""
+    now = 100.0
+    monkeypatch.setattr(logs, "monotonic", lambda: now)
+    for _ in range(5000):
+        logging.getLogger("asyncio").error("socket.accept() out of %s", "system resource")
+    assert len(written()) == 20
+    now = 111.0
+    logging.getLogger("asyncio").error("something else")
+    assert written()[-1]["message"] == "something else (after 4980 that were left out)"
+    logging.getLogger("asyncio").error("and again")
+    assert written()[-1]["message"] == "and again"
+
+
+def test_advice_on_websockets_is_left_out(written):
+    """Any stranger could have it given."""
+    log = logging.getLogger("uvicorn.error")
+    log.warning("No supported WebSocket library detected. Please use \"pip install 'uvicorn[standard]'\"")
+    log.warning("Invalid HTTP request received.")
+    assert [line["message"] for line in written()] == ["Invalid HTTP request received."]
+
+
+def test_without_standard_error_nothing_fails(monkeypatch, written):
+    """A process whose standard error was closed logs nowhere."""
+    monkeypatch.setattr("sys.stderr", None)
+    logs.set_up_logging()
+    logging.getLogger("democrai_sandbox").error("nobody reads this")
+    assert written() == []

@@ -1,0 +1,77 @@
+"""A served process that runs out of something, or whose database is taken away: it says so, and goes on by itself."""
+
+from __future__ import annotations
+
+import socket
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from tests.console.serving import serving, until
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A process that may have few files open at a time."""
+    few = ("sh", "-c", 'ulimit -n 64; exec "$@"', "sh")
+    with serving(tmp_path_factory.mktemp("served"), command=few) as found:
+        yield found
+
+
+def readiness(served):
+    """The status of the answer, or 0 without one."""
+    try:
+        return httpx.get(f"{served.url}/health/ready", trust_env=False, timeout=10).status_code
+    except httpx.HTTPError:
+        return 0
+
+
+def test_too_many_connections(served):
+    """More connections than there are descriptors do not keep it from serving afterwards, nor fill the log."""
+    before = served.log.stat().st_size
+    address = urlsplit(served.url)
+    many = [socket.socket() for _ in range(200)]
+    for one in many:
+        one.setblocking(False)
+        one.connect_ex((address.hostname, address.port))
+
+    def is_cut_off():
+        return any(one.fileno() >= 0 and _is_closed(one) for one in many)
+
+    until(is_cut_off, "closing some")
+    for one in many:
+        one.close()
+    until(lambda: readiness(served) == 200, "serving")
+    assert served.log.stat().st_size - before < 200_000
+
+
+def _is_closed(connection):
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def test_a_database_that_is_moved_away(served):
+    """Until it is back nothing is decided, pages and API answer 503, and the process is not ready."""
+    state = served.folder / "state"
+    with served.signed_in() as client, served.bearer(served.administrator()) as admin:
+        request = served.stop_weather(admin, "/forecast/moved")
+        moved = [file for file in state.glob("sandbox.db*") if not file.name.endswith(".lock")]
+        for file in moved:
+            file.rename(served.folder / file.name)
+        until(lambda: readiness(served) == 503, "noticing it")
+        assert client.get("/requests").status_code == 503
+        answer = admin.post(f"/api/v1/requests/{request}/approve-session", json={})
+        assert (answer.status_code, answer.json()["code"]) == (503, "sandbox_external_access_check_failed")
+        assert not (state / "sandbox.db").exists()
+        for file in moved:
+            (served.folder / file.name).rename(file)
+        until(lambda: readiness(served) == 200, "serving")
+        assert admin.get(f"/api/v1/requests/{request}").json()["request"]["state"] == "pending"
+        admin.post(f"/api/v1/requests/{request}/approve-session", json={}).raise_for_status()
+        assert admin.get("/api/v1/audit/verify").json()["ok"] is True
+    assert "Traceback" not in "\n".join(line for line in served.log.read_text().splitlines() if "accept()" not in line)

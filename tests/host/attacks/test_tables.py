@@ -1,0 +1,52 @@
+"""Tables in modules: everybody in the process can read a module, so no table that decides may be changed there."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+import pytest
+
+import democrai_sandbox.access
+import democrai_sandbox.console
+import democrai_sandbox.host
+import democrai_sandbox.runtime.children
+
+HARMLESS = {
+    "democrai_sandbox.access._HOMES",
+    "democrai_sandbox.access.events.memory._listening",
+    "democrai_sandbox.console.api.audit._EXPORT",
+    "democrai_sandbox.console.api.deciding._DECIDES",
+    "democrai_sandbox.console.api.documenting._SCHEMES",
+    "democrai_sandbox.console.api.modules._CALLS",
+}
+"""They say where names are, describe the API, or say who is told of events, which grant nothing."""
+
+
+def modules_below(package):
+    """Yield a package and all of its modules."""
+    yield package
+    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if ".migrations." not in found.name:
+            yield importlib.import_module(found.name)
+
+
+@pytest.mark.parametrize(
+    "package",
+    [
+        democrai_sandbox.access,
+        democrai_sandbox.console,
+        democrai_sandbox.host,
+        democrai_sandbox.runtime.children,
+    ],
+    ids=lambda package: package.__name__,
+)
+def test_no_table_can_be_written_to(package):
+    """A module could give itself as many tries at a password as it likes, or have a denial recorded as an approval."""
+    found = {
+        f"{module.__name__}.{name}"
+        for module in modules_below(package)
+        for name, value in vars(module).items()
+        if isinstance(value, dict | list | set | bytearray) and not name.startswith("__")
+    }
+    assert found - HARMLESS == set()
