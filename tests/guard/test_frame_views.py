@@ -102,6 +102,87 @@ def test_the_variables_of_the_runtime_and_of_the_host_are_not_for_guarded_code(c
     assert cleared == "sandbox_guard_denied:frame.clear"
 
 
+def libraries(world):
+    import contextlib
+    import functools
+
+    from democrai_sandbox.guard import own_code, process_guard_context
+
+    source = """
+import functools, sys, traceback
+
+def seen(depth=1):
+    frame, found = sys._getframe(depth), []
+    while frame is not None:
+        if "/functools.py" in frame.f_code.co_filename or "/contextlib.py" in frame.f_code.co_filename:
+            try:
+                found.append(sorted(frame.f_locals)[:1])
+            except PermissionError as denial:
+                found.append(str(denial))
+        frame = frame.f_back
+    return found
+
+class Ours:
+    @functools.singledispatchmethod
+    def dispatched(self, value):
+        return seen()
+
+def below(_):
+    return seen()
+
+def above(_):
+    return Ours().dispatched(1)
+
+async def waiting(coroutine):
+    try:
+        return sorted(coroutine.cr_frame.f_locals)
+    except PermissionError as denial:
+        return str(denial)
+
+def printed(_):
+    try:
+        raise ValueError("x")
+    except ValueError as error:
+        return len(list(traceback.TracebackException.from_exception(error, capture_locals=True).format())) > 0
+"""
+    names = {}
+
+    def define():
+        code = compile(source, "/srv/modules/demo/module.py", "exec")
+        own_code(code)
+        exec(code, names)
+
+    guard = lambda: process_guard_context(subject="demo")
+    guard().run(define)
+
+    class Host:
+        """Calls the subject through a library, as a web framework does."""
+
+        @functools.singledispatchmethod
+        def serves(self, name):
+            return guard().run(names[name], None)
+
+    async def pending():
+        return await guard().run(names["waiting"], waits)
+
+    stack = contextlib.AsyncExitStack()
+    waits = stack.__aexit__(None, None, None)
+    found = [Host().serves(name) for name in ("below", "above", "printed")] + [asyncio.run(pending())]
+    waits.close()
+    return found
+
+
+def test_frames_of_libraries_are_shown_where_they_work_for_the_subject(case):
+    """One that the host called on its way to the subject, or that waits in a coroutine of others, is the host's."""
+    below, above, printed, waiting = case.run(libraries)
+    denied = "sandbox_guard_denied:f_locals"
+    assert below == [denied]
+    assert above[0] != denied
+    assert above[1:] == [denied]
+    assert printed is True
+    assert waiting == denied
+
+
 def own_names(world):
     from democrai_sandbox import policy
     from democrai_sandbox.guard import external, process_guard_context
