@@ -119,7 +119,8 @@ def test_a_database_of_a_newer_version(tmp_path):
 
 def test_a_control_that_is_required_and_cannot_be_had(tmp_path):
     """A kernel layer that is required but not whole refuses the start, and says which part and why."""
-    os_section = {"enabled": True, "require": True, "helper_socket": "/nonexistent/helper.sock"}
+    (tmp_path / "file").touch()
+    os_section = {"enabled": True, "require": True, "helper_socket": f"{tmp_path}/file/helper.sock"}
     said = refusal("serve", "--config", configured(tmp_path, sandbox={"os": os_section}))
     assert "os_sandbox" in said
 

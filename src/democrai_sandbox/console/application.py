@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +36,8 @@ def create_app(sandbox: Sandbox) -> FastAPI:
     )
     app.state.sandbox = sandbox
     rendering.prepare()
+    # Otherwise imported with the first request: nothing is to be imported late where extensions run.
+    import_module("anyio._backends._asyncio")
     for router in api.routers():
         app.include_router(router, prefix="/api/v1")
     for router in api.unversioned():
