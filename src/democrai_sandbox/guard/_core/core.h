@@ -159,6 +159,9 @@ typedef struct {
 int state_ready(void);
 State *state_new(State *parent, Policy *policy, Mode mode, bool allow_subprocess, PyObject *identity);
 State *state_current(void);  /* borrowed; bypass states included; NULL when there is none */
+PyObject *variable_set(PyObject *variable, PyObject *value);
+int collection_pause(void);
+void collection_go_on(int paused);
 State *state_guarding(void); /* borrowed; NULL when nothing restricts the caller */
 bool state_descends(const State *state, const State *ancestor);
 State *state_of_context(PyObject *context); /* borrowed */

@@ -116,9 +116,16 @@ PyObject *on_context_run(State *unused, Call *call)
     return result;
 }
 
-PyObject *on_context_variable(State *state, Call *call)
+PyObject *on_context_variable(State *unused, Call *call)
 {
-    return call->self == state_variable ? deny_text(state, DENY_TAMPER, "ContextVar") : call_original(call);
+    State *state = call->self == state_variable ? state_guarding() : NULL;
+    if (state != NULL) {
+        return deny_text(state, DENY_TAMPER, "ContextVar");
+    }
+    int paused = collection_pause();
+    PyObject *result = call_original(call);
+    collection_go_on(paused);
+    return result;
 }
 
 PyObject *on_tamper(State *state, Call *call)
@@ -140,7 +147,7 @@ static PyObject *context_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         Py_DECREF(context);
         return NULL;
     }
-    PyObject *token = PyContextVar_Set(state_variable, (PyObject *)state);
+    PyObject *token = variable_set(state_variable, (PyObject *)state);
     Py_XDECREF(token);
     if (PyContext_Exit(context) < 0 || token == NULL) {
         Py_CLEAR(context);

@@ -30,7 +30,7 @@ void served_restore(PyObject *saved)
     }
     PyErr_Fetch(&type, &value, &trace);
     if (PyContextVar_Get(served, Py_None, &present) < 0 || present != saved) {
-        PyObject *token = PyContextVar_Set(served, saved);
+        PyObject *token = variable_set(served, saved);
         Py_XDECREF(token);
     }
     Py_XDECREF(present);
@@ -42,12 +42,15 @@ void served_restore(PyObject *saved)
 PyObject *core_serve(PyObject *module, PyObject *value)
 {
     State *state = state_guarding();
-    return state ? deny_text(state, DENY_TAMPER, "serving") : PyContextVar_Set(served, value);
+    return state ? deny_text(state, DENY_TAMPER, "serving") : variable_set(served, value);
 }
 
 PyObject *core_unserve(PyObject *module, PyObject *token)
 {
-    return PyContextVar_Reset(served, token) < 0 ? NULL : Py_NewRef(Py_None);
+    int paused = collection_pause();
+    int result = PyContextVar_Reset(served, token);
+    collection_go_on(paused);
+    return result < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 PyObject *core_served(PyObject *module, PyObject *unused)

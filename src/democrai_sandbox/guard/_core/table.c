@@ -169,8 +169,8 @@
     X(_asyncio, Task, add_done_callback, on_done_callback, 0, 0, "fn", 0, 1, 2)                                        \
     /* losing the context is not losing the guard */                                                                   \
     X(_contextvars, Context, run, on_context_run, 0, 0, NULL, 0, 0, 1)                                                 \
-    X(_contextvars, ContextVar, set, on_context_variable, 0, 0, NULL, 0, 0, 0)                                         \
-    X(_contextvars, ContextVar, reset, on_context_variable, 0, 0, NULL, 0, 0, 0)                                       \
+    X(_contextvars, ContextVar, set, on_context_variable, 0, 0, NULL, 0, 0, 1)                                         \
+    X(_contextvars, ContextVar, reset, on_context_variable, 0, 0, NULL, 0, 0, 1)                                       \
     X(types, MethodType, __reduce__, on_method_reduce, 0, 0, NULL, 0, 1, 0)                                            \
     X(types, FrameType, clear, on_frame_clear, 0, 0, NULL, 0, 0, 0)                                                    \
     X(types, CodeType, replace, on_code_replace, 0, 0, NULL, 0, 0, 1)                                                  \

@@ -35,7 +35,7 @@ PyObject *ticket_carry(PyObject *ticket)
     if (PyContextVar_Get(ticket_variable, Py_None, &previous) < 0) {
         return NULL;
     }
-    PyObject *token = PyContextVar_Set(ticket_variable, ticket);
+    PyObject *token = variable_set(ticket_variable, ticket);
     Py_XDECREF(token);
     if (token == NULL) {
         Py_CLEAR(previous);
