@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 
-def set_while_collecting(guarded):
+def set_while_collecting(world):
     """Set variables while nearly every allocation collects what a finaliser then enters a guard for."""
     import contextvars
     import gc
@@ -34,7 +34,7 @@ def set_while_collecting(guarded):
     async def later():
         """Keeps a guard alive while it is not awaited."""
 
-    if guarded:
+    if world.args == [True]:
         return guard.run(work)
     held = guard.run(later)
     try:
