@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.host.sandbox import Sandbox
 
+# By what serves requests, with the first of them: nothing is to be imported late where extensions run.
+_IMPORTED_LATE = ("anyio._backends._asyncio", "anyio._core._fileio")
 _FILES = StaticFiles(directory=Path(__file__).with_name("static"))
 
 
@@ -36,8 +38,8 @@ def create_app(sandbox: Sandbox) -> FastAPI:
     )
     app.state.sandbox = sandbox
     rendering.prepare()
-    # Otherwise imported with the first request: nothing is to be imported late where extensions run.
-    import_module("anyio._backends._asyncio")
+    for name in _IMPORTED_LATE:
+        import_module(name)
     for router in api.routers():
         app.include_router(router, prefix="/api/v1")
     for router in api.unversioned():
