@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Self
 
@@ -29,6 +30,7 @@ _MARK = "this folder belongs to the demonstration"
 _READY = re.compile(r"democrai-sandbox is ready at (\S+)")
 _FIRST = re.compile(r"first login: (\S+), password: (\S+)")
 _ENDING = 30
+_LOOK = 0.2
 
 
 class NotStarted(Exception):  # noqa: N818 - it says what happened
@@ -76,7 +78,9 @@ class House:
 
     def wait(self) -> None:
         """Wait for the server's end."""
-        self._process.wait()
+        # Not by waiting for good: a signal that comes just before that would be noticed with the next one only.
+        while self._process.poll() is None:
+            time.sleep(_LOOK)
         raise NotStarted(f"the server has ended:\n{self.log.read_text()}")
 
     def people(self) -> tuple[str, str]:
