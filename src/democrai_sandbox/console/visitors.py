@@ -72,8 +72,8 @@ def visitor_of(request: Request) -> Visitor | None:
     identity = sandbox.authenticator.identify(visit_of(request))
     if identity is None:
         return None
-    caller, roles = sandbox.caller(identity), sandbox.roles.roles(identity.user_id)
-    return None if caller is None or roles is None else Visitor(identity, caller, roles.name)
+    roles = sandbox.roles.roles(identity.user_id)
+    return None if roles is None else Visitor(identity, sandbox.caller_with(identity, roles), roles.name)
 
 
 def require_fresh(request: Request, visitor: Visitor, *, back: str = "") -> None:

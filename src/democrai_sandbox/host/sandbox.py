@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.runtime.ai.interface import Model
 
-    from .interface import Authenticator, Identity, RoleLookup
+    from .interface import Authenticator, Identity, RoleLookup, Roles
     from .settings import HostSettings
 
 _LEASE = timedelta(minutes=5)
@@ -205,8 +205,10 @@ class Sandbox:
     def caller(self, identity: Identity) -> Caller | None:
         """Return somebody as the services know them, with what they are now; None for somebody who is shut out."""
         found = self.roles.roles(identity.user_id)
-        if found is None:
-            return None
+        return None if found is None else self.caller_with(identity, found)
+
+    def caller_with(self, identity: Identity, found: Roles) -> Caller:
+        """Return somebody as the services know them, with roles that were looked up already."""
         return Caller(
             user_id=identity.user_id,
             organization_id=found.organization_id,

@@ -62,7 +62,7 @@ def test_somebody_runs_a_module_in_the_console_and_asks(people, served, desk):
     page.get_by_role("link", name="open the request").click()
     for label in ("Approve for this session", "Approve permanently", "Deny"):
         expect(page.get_by_role("button", name=label)).to_be_disabled()
-    expect(page.get_by_role("main")).to_contain_text("Only people with the super role decide")
+    expect(page.get_by_role("main")).to_contain_text("Only people with the super role may do this")
     page.get_by_label("Add a note").fill("For the report of today.")
     page.get_by_role("button", name="Keep the note").click()
     expect(page.get_by_role("region", name="History")).to_contain_text("For the report of today.")

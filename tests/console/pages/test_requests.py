@@ -383,7 +383,7 @@ def test_buttons_are_disabled_with_the_reason(desk, uma):
     page = uma.get(f"/requests/{one}")
     for label in ("Approve for this session", "Approve permanently", "Deny"):
         assert "disabled" in button(page, label)
-    assert "Only people with the super role decide." in words(page)
+    assert "Only people with the super role may do this." in words(page)
     assert "Similar decisions" not in words(page)
     assert decide(uma, one, "deny").status_code == 403
     assert desk.state(one) == "pending"
@@ -402,7 +402,7 @@ def test_people_of_an_organization_do_not_decide(served, desk):
     served.person("olga", role="super", organization_id="north")
     with served.signed_in("olga", PASSWORD) as olga:
         one = desk.ask(user="olga")
-        assert "People of an organization do not decide" in words(olga.get(f"/requests/{one}"))
+        assert "People of an organization may not do this" in words(olga.get(f"/requests/{one}"))
         assert decide(olga, one, "permanent").status_code == 403
     assert desk.state(one) == "pending"
 

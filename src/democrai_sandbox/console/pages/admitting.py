@@ -20,13 +20,7 @@ _LONGEST = 2000
 Kind = TypeVar("Kind", bound=StrEnum)
 
 
-def somebody(request: Request, visitor: Annotated[Visitor, Depends(person)]) -> Visitor:
-    """Return who looks at a page, known to the page of an error as well."""
-    request.state.visitor = visitor
-    return visitor
-
-
-def administrator(visitor: Annotated[Visitor, Depends(somebody)]) -> Visitor:
+def administrator(visitor: Annotated[Visitor, Depends(person)]) -> Visitor:
     """Return somebody who may decide; everybody else is told what is missing."""
     if visitor.may_decide:
         return visitor
@@ -36,7 +30,7 @@ def administrator(visitor: Annotated[Visitor, Depends(somebody)]) -> Visitor:
     raise ExternalAccessAdminRequired(f"This page is for people who may decide about requests. That takes {missing}.")
 
 
-Somebody = Annotated[Visitor, Depends(somebody)]
+Somebody = Annotated[Visitor, Depends(person)]
 Administrator = Annotated[Visitor, Depends(administrator)]
 
 
@@ -45,7 +39,7 @@ def why_not(visitor: Visitor) -> str:
     if visitor.may_decide:
         return ""
     if visitor.caller.organization_id:
-        return "Your account is scoped to an organization: only people who are not may do this."
+        return "People of an organization may not do this: it takes the super role without an organization."
     return "Only people with the super role may do this."
 
 

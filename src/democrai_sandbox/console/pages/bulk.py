@@ -19,8 +19,9 @@ from democrai_sandbox.host.wording import rule_words
 from democrai_sandbox.policy import InvalidInputError, SandboxError
 from democrai_sandbox.runtime.surroundings import serving
 
+from .admitting import why_not
 from .deciding import ACTS
-from .requests import Who, no_session, why_not
+from .requests import Who, no_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -21,7 +21,8 @@ from democrai_sandbox.host.wording import rule_words
 from democrai_sandbox.policy import InvalidInputError
 from democrai_sandbox.runtime.surroundings import serving
 
-from .requests import LIFETIMES, Who, detail_page, no_session, why_not
+from .admitting import why_not
+from .requests import LIFETIMES, Who, detail_page, no_session
 
 if TYPE_CHECKING:
     from democrai_sandbox.access.administration import Administration

@@ -25,6 +25,7 @@ from democrai_sandbox.host.wording import rule_words
 from democrai_sandbox.policy import InvalidInputError, ResourceType, SubjectKind
 from democrai_sandbox.runtime.surroundings import serving
 
+from .admitting import why_not
 from .filters import AGES, STATES, requests_wanted
 
 if TYPE_CHECKING:
@@ -180,15 +181,6 @@ def detail_page(request: Request, visitor: Visitor, request_id: str, *, status: 
         why_not=why_not(visitor),
         message_link=("Undo: revoke it", url(request, f"/decisions/{about}/revoke")) if about else None,
     )
-
-
-def why_not(visitor: Visitor) -> str:
-    """Return why somebody may not decide; empty for those who may."""
-    if visitor.may_decide:
-        return ""
-    if visitor.caller.organization_id:
-        return "People of an organization do not decide: it takes the super role without an organization."
-    return "Only people with the super role decide."
 
 
 def no_session(found: Asked) -> str:
