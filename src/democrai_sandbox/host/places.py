@@ -113,3 +113,9 @@ def _folder_of(path: str) -> str:
 
 def _user() -> int:
     return os.geteuid()
+
+
+def own_services(settings: HostSettings) -> dict[str, str]:
+    """Return where the host itself keeps decisions and hears of them: reached before any extension is known."""
+    events = settings.stream.get("url", "")
+    return {"database": settings.database, **({"events": str(events)} if events else {})}

@@ -15,7 +15,9 @@ from democrai_sandbox.access.resumes import ResumeSettings
 from democrai_sandbox.access.store.urls import parse_url, shown_url
 from democrai_sandbox.errors import HostRefused, InvalidInputError, StateUnusable, StoreUnavailable
 from democrai_sandbox.kernel.application import Kernel
+from democrai_sandbox.kernel.egress.allowlist import AllowlistBuilder
 from democrai_sandbox.runtime import Runtime, RuntimeSettings
+from democrai_sandbox.runtime.confinement.sources import ConfigSource
 from democrai_sandbox.runtime.surroundings import GuardSurroundings
 
 from .accounts.accounts import Accounts
@@ -23,7 +25,7 @@ from .config import load
 from .keeping import inside
 from .observing import Observations
 from .ownership import Ownership
-from .places import application_places, database_file, prepare_places, protected_paths
+from .places import application_places, database_file, own_services, prepare_places, protected_paths
 from .resuming import Resumptions
 
 if TYPE_CHECKING:
@@ -123,7 +125,9 @@ class Sandbox:
     def _run(self, models: Mapping[str, Model] | None) -> None:
         """Apply the kernel layer, then make the runtime, which settles the guard."""
         settings = self.settings
-        self.kernel = Kernel(settings.os, application_places(settings))
+        # The store is asked before the runtime adds its sources: the packet filter has to know it from the start.
+        own = AllowlistBuilder([ConfigSource(own_services(settings))])
+        self.kernel = Kernel(settings.os, application_places(settings), endpoints=own)
         self.kernel.prepare()
         self.kernel.confine()
         try:
