@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 PATIENCE = 10
 """Seconds that running requests get when the server stops."""
+_KEPT = 65
+"""Seconds that a connection without a request stays open: longer than browsers and proxies keep theirs, so that they
+are the ones who close. A request on its way to a connection that we just closed is lost, and only a guess retries it."""
 _FOR_THE_SERVER = frozenset({b"connection"})
 """Headers of a request that the web server looks at when it answers."""
 _BACKLOG = 128
@@ -81,6 +84,7 @@ async def serve(sandbox: Sandbox, listener: socket.socket, tell: Callable[[str],
             ws="none",
             proxy_headers=False,  # the console reads them itself, from those that it trusts
             server_header=False,
+            timeout_keep_alive=_KEPT,
             timeout_graceful_shutdown=PATIENCE,
         )
     )
