@@ -6,10 +6,10 @@ package (``democrai_sandbox.policy``) does not arm the guard.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # typing is slow to import, and ``--help`` of the command line has to be there at once
 if TYPE_CHECKING:
+    from typing import Any
+
     from .guard import (
         AccessQuestion,
         Decider,
@@ -51,6 +51,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load the guard when one of its names is asked for."""
+    from importlib import import_module  # noqa: PLC0415 - see above
+
     if name in __all__:
         return getattr(import_module(".guard", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

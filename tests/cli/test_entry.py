@@ -51,18 +51,20 @@ def test_it_says_its_version():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "the following arguments are required"),
-        (("sreve",), "invalid choice: 'sreve'"),
+        ((), "a command is missing"),
+        (("sreve",), "there is no command 'sreve': did you mean 'serve'?"),
+        (("--sreve",), "'--sreve' is no option"),
+        (("serve", "--conf", "x"), "unrecognized arguments: --conf"),
         (("serve", "--confg", "x"), "unrecognized arguments: --confg"),
         (("serve", "--log-format", "xml"), "invalid choice: 'xml'"),
     ],
 )
 def test_a_wrong_command_line_is_a_usage_error(arguments, said):
-    """Exit status 2, and the usage."""
+    """Exit status 2, what is wrong, and where to read on; nothing on standard output."""
     done = command(*arguments)
-    assert done.returncode == 2
+    assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
-    assert "usage:" in done.stderr
+    assert "usage:" in done.stderr or "--help lists the commands" in done.stderr
 
 
 def test_what_is_wrong_with_a_configuration_is_said_all_at_once(tmp_path):

@@ -1,35 +1,83 @@
-"""``democrai-sandbox``: which command was asked for, and what becomes of its errors."""
+"""``democrai-sandbox``: which command was asked for, and what becomes of its errors.
+
+Only what the command needs is imported, and next to nothing for ``--help``.
+"""
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-from importlib.metadata import version
-from typing import TYPE_CHECKING
 
-from democrai_sandbox.policy import SandboxError
+from democrai_sandbox import __version__
 
-from . import serving
+from .commands import COMMANDS, PROGRAM, overview
 
+TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_FAILED = 1
-_INTERRUPTED = 130
+_USAGE, _CLOSED_PIPE, _INTERRUPTED = 2, 141, 130
+"""As in ``Exit``, which is slow to import."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says; return the exit status: 1 when it was refused, 2 for a wrong command line."""
+    """Do what the command line says; return the exit status, whose meanings are in ``Exit``."""
     _fill_streams()
-    options = _parser().parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return int(options.run(options))
-    except SandboxError as error:
-        print(_told(error), file=sys.stderr)  # noqa: T201 - a command's answer
-        return _FAILED
+        return _about(given) if not given or given[0].startswith("-") else _carried_out(given)
     except KeyboardInterrupt:
         return _INTERRUPTED
+    except BrokenPipeError:
+        return _nobody_reads()
+
+
+def _about(given: list[str]) -> int:
+    """Answer what is no command."""
+    if given and given[0] in {"-h", "--help"}:
+        sys.stdout.write(overview())
+    elif given and given[0] == "--version":
+        sys.stdout.write(f"{PROGRAM} {__version__}\n")
+    else:
+        return _misused(f"{given[0]!r} is no option" if given else "a command is missing")
+    sys.stdout.flush()
+    return 0
+
+
+def _carried_out(given: list[str]) -> int:
+    from .failing import ending  # noqa: PLC0415 - see above
+    from .output import Output  # noqa: PLC0415
+    from .parsing import parser_of  # noqa: PLC0415
+
+    command = next((one for one in COMMANDS if one.name == given[0]), None)
+    if command is None:
+        return _unknown(given[0])
+    try:
+        options = parser_of(command).parse_args(given[1:])
+        with Output(is_json=getattr(options, "json", False)) as output:
+            return int(options.run(options, output))
+    except Exception as error:  # noqa: BLE001 - those that are not ours are raised again
+        return ending(error)
+
+
+def _unknown(name: str) -> int:
+    from difflib import get_close_matches  # noqa: PLC0415 - see above
+
+    near = get_close_matches(name, [command.name for command in COMMANDS], 1)
+    return _misused(f"there is no command {name!r}" + (f": did you mean {near[0]!r}?" if near else ""))
+
+
+def _misused(what: str) -> int:
+    sys.stderr.write(f"{PROGRAM}: {what}\n{PROGRAM} --help lists the commands\n")
+    return _USAGE
+
+
+def _nobody_reads() -> int:
+    """End in silence as the programs around it do: whoever read the output has enough of it."""
+    from .serving import give_up  # noqa: PLC0415 - see above
+
+    give_up(1)
+    return _CLOSED_PIPE
 
 
 def _fill_streams() -> None:
@@ -42,19 +90,3 @@ def _fill_streams() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-
-
-def _told(error: SandboxError) -> str:
-    """Return what is wrong, with its code once."""
-    text = str(error)
-    return text if text.startswith(f"{error.code}: ") else error.diagnostics()
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="democrai-sandbox", description="Run extensions under a sandbox, and decide what they may reach beyond it."
-    )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {version('democrai-sandbox')}")
-    commands = parser.add_subparsers(metavar="command", required=True)
-    serving.add_command(commands)
-    return parser

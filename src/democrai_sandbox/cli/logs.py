@@ -12,6 +12,8 @@ from enum import StrEnum
 from time import monotonic
 from typing import Any, TextIO
 
+from .output import visible
+
 _OWN = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "color_message", "taskName"})
 """What every record has; all else was given as ``extra``."""
 _QUIET = ("uvicorn", "sqlalchemy", "alembic", "asyncio", "httpx", "mcp")
@@ -107,11 +109,6 @@ class _Json(logging.Formatter):
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)  # only ASCII: no character of somebody else's changes how a line looks
-
-
-def visible(text: str) -> str:
-    """Return a text as one line in which nothing is hidden and nothing moves the cursor."""
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
 def _took(record: logging.LogRecord) -> str:

@@ -6,17 +6,18 @@ import asyncio
 import os
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .logs import Format, set_up_logging
 
 if TYPE_CHECKING:
     import argparse
 
+    from .output import Output
 
-def add_command(commands: Any) -> None:
-    """Make the command known."""
-    parser = commands.add_parser("serve", help="serve the console and the API")
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add what the command takes."""
     parser.add_argument(
         "--config", metavar="FILE", help="a YAML file; DEMOCRAI_CONFIG_FILE names one too, and defaults do without"
     )
@@ -28,7 +29,7 @@ def add_command(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace, _: Output) -> int:
     """Serve until a signal. What takes its time to import is imported here, where an interrupt is no traceback."""
     from democrai_sandbox.errors import HostRefused  # noqa: PLC0415 - see above
 
@@ -76,11 +77,11 @@ def _say(line: str) -> None:
     try:
         print(line, flush=True)  # noqa: T201 - a command's answer
     except OSError:
-        _give_up(sys.stdout.fileno())
+        give_up(sys.stdout.fileno())
         raise
 
 
-def _give_up(number: int) -> None:
+def give_up(number: int) -> None:
     """Have what is left for a stream that nobody reads go nowhere: at the end it would fail once more."""
     with suppress(OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)

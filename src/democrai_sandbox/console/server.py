@@ -31,7 +31,7 @@ PATIENCE = 10
 """Seconds that running requests get when the server stops."""
 _KEPT = 65
 """Seconds that a connection without a request stays open: longer than browsers and proxies keep theirs, so that they
-are the ones who close. A request on its way to a connection that we just closed is lost, and only a guess retries it."""
+are the ones who close. A request on its way to a connection that we just closed is lost."""
 _FOR_THE_SERVER = frozenset({b"connection"})
 """Headers of a request that the web server looks at when it answers."""
 _BACKLOG = 128

@@ -1,0 +1,42 @@
+"""Questions to whoever typed the command: only where there is a terminal, and never more than one for an act."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from democrai_sandbox.errors import CommandMisused, CommandRefused
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def add_yes(parser: argparse.ArgumentParser) -> None:
+    """Add ``--yes``."""
+    parser.add_argument("--yes", action="store_true", help="do it without asking; needed where there is no terminal")
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Go on if the answer is yes. The question repeats what is about to change; it has to be ``visible``."""
+    if yes:
+        return
+    if not is_answerable():
+        raise CommandMisused("this asks before it changes something, and there is no terminal", fix="add --yes")
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        raise CommandRefused("it was not confirmed, and nothing was changed")
+
+
+def secret(prompt: str) -> str:
+    """Return what is typed without showing it, or the first line of standard input where it is no terminal."""
+    if is_answerable():
+        from getpass import getpass  # noqa: PLC0415 - seldom needed
+
+        return getpass(prompt, sys.stderr)
+    return sys.stdin.readline().rstrip("\n")
+
+
+def is_answerable() -> bool:
+    """Whether somebody sees a question and can answer it."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()

@@ -1,0 +1,49 @@
+"""Every command of ``democrai-sandbox``, and the module that knows it. Nothing is imported before it is asked for."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+PROGRAM = "democrai-sandbox"
+Command = namedtuple("Command", ("name", "module", "help"))  # noqa: PYI024 - typing is slow to import
+"""A first word of the command line.
+
+Its module has ``add_to(parser)``, which adds arguments or verbs and sets ``run``: a function that takes the parsed
+options and an ``Output``, and returns the exit status.
+"""
+
+COMMANDS = (
+    Command("serve", "serving", "serve the console and the API"),
+    Command("run", "running", "run a script, a module or a program under a policy, once"),
+    Command("record", "recording", "run something, write down what it reaches for, and propose the smallest manifest"),
+    Command("explain", "explaining", "say why something is allowed or not, from an error line or a question"),
+    Command("manifest", "manifest", "check, lint and compare manifests, and print their schema"),
+    Command("shadow", "shadow", "try a candidate manifest beside the present one, and count the differences"),
+    Command("requests", "requests", "list, show, approve and deny what extensions ask for"),
+    Command("approvals", "approvals", "list and revoke what was approved"),
+    Command("audit", "audit", "follow, export and verify the audit"),
+    Command("status", "status", "ask a node what it enforces now"),
+    Command("doctor", "doctor", "try what this machine and this configuration can enforce"),
+    Command("config", "config", "show the configuration, and where each value comes from"),
+    Command("db", "db", "check and upgrade the database, and rotate its keys"),
+    Command("helper", "helper", "run the privileged helper, or print what installs it"),
+    Command("admin", "admin", "people who decide, and tokens for programs"),
+)
+
+_HEAD = f"""\
+usage: {PROGRAM} [--help] [--version] command ...
+
+Run extensions under a sandbox, and decide what they may reach beyond it.
+
+"""
+_TAIL = f"""
+{PROGRAM} COMMAND --help says what a command takes.
+
+exit status: 0 done, 1 refused or failed, 2 wrong command line, 3 node or database does not answer, 4 conflict.
+Data goes to standard output, talk to standard error; --json gives data for programs.
+"""
+
+
+def overview() -> str:
+    """Return what ``--help`` says. Made by hand: the parser of all commands would take longer than Python itself."""
+    return _HEAD + "".join(f"  {command.name:<11}{command.help}\n" for command in COMMANDS) + _TAIL

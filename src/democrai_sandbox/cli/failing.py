@@ -1,0 +1,65 @@
+"""What a command says when it fails, and with which status it ends."""
+
+from __future__ import annotations
+
+import sys
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from democrai_sandbox.errors import (
+    AccountConflict,
+    CommandMisused,
+    DecisionConflict,
+    ExternalAccessCheckFailed,
+    NodeRefused,
+    NodeUnreachable,
+    SandboxError,
+)
+
+from .exits import Exit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_STATUSES: Mapping[type[SandboxError], Exit] = MappingProxyType(
+    {
+        CommandMisused: Exit.USAGE,
+        NodeUnreachable: Exit.UNREACHABLE,
+        ExternalAccessCheckFailed: Exit.UNREACHABLE,
+        DecisionConflict: Exit.CONFLICT,
+        AccountConflict: Exit.CONFLICT,
+    }
+)
+_OF_NODES = MappingProxyType({409: Exit.CONFLICT, 502: Exit.UNREACHABLE, 503: Exit.UNREACHABLE, 504: Exit.UNREACHABLE})
+
+
+def ending(error: Exception) -> int:
+    """Say what went wrong, and return the exit status. What is no error of ours is raised again."""
+    text = told(error)
+    if text is None or isinstance(error, BrokenPipeError):
+        raise error
+    print(text, file=sys.stderr)  # noqa: T201 - a command's answer
+    return status_of(error)
+
+
+def status_of(error: Exception) -> Exit:
+    """Return the exit status for an error."""
+    if isinstance(error, NodeRefused):
+        return _OF_NODES.get(error.status, Exit.FAILED)
+    return next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), Exit.FAILED)
+
+
+def told(error: Exception) -> str | None:
+    """Return what is wrong, with its code once; None for what is no error of ours, and needs its traceback."""
+    if isinstance(error, ExternalAccessCheckFailed):
+        return f"{error.code}: {_one_line(error.__cause__)}" if error.__cause__ else error.code
+    if isinstance(error, SandboxError):
+        text = str(error)
+        return text if text.startswith(f"{error.code}: ") else error.diagnostics()
+    if isinstance(error, OSError):  # a file that a command was pointed at, a full disk
+        return _one_line(error)
+    return None
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(getattr(error, "orig", None) or error).split())

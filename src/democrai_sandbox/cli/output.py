@@ -1,0 +1,146 @@
+"""What a command says: data on standard output, talk on standard error, and nothing that a terminal would obey."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Self, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+_ESCAPES = {"ok": "32", "warning": "33", "bad": "31", "faint": "2", "strong": "1"}
+_GAP = "  "
+_NARROWEST = 12
+_USUAL = 80
+
+
+class Mood(StrEnum):
+    """What a colour means. Nothing is said by colour alone."""
+
+    OK = "ok"
+    WARNING = "warning"
+    BAD = "bad"
+    FAINT = "faint"
+    STRONG = "strong"
+
+
+class Output:
+    """The two streams of a command. One of: ``data`` once, or ``line`` and ``table`` as often as it takes."""
+
+    def __init__(self, *, is_json: bool = False, out: TextIO | None = None, err: TextIO | None = None) -> None:
+        """``is_json`` is what ``--json`` says."""
+        self.is_json = is_json
+        self._out = out or sys.stdout
+        self._err = err or sys.stderr
+        self._progress = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress("")
+        self._out.flush()  # what cannot be written is to be known before the exit status is
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether standard output is a terminal."""
+        return self._out.isatty()
+
+    # ---- data --------------------------------------------------------------------------------------------------------
+
+    def data(self, schema: str, content: Mapping[str, Any]) -> None:
+        """Write one JSON document. ``schema`` is ``noun.verb/version``: fields are only added within a version."""
+        self._out.write(_json({"schema": f"democrai-sandbox/{schema}", **content}, indent=2) + "\n")
+
+    def record(self, content: Mapping[str, Any]) -> None:
+        """Write one JSON document on a line of its own: what follows something gives one after the other."""
+        self._out.write(_json(content) + "\n")
+        self._out.flush()
+
+    def line(self, text: str = "", mood: Mood | None = None) -> None:
+        """Write a line for a person; whatever somebody else wrote in it has to be ``visible``."""
+        self._out.write(self._coloured(text, mood, self._out) + "\n")
+
+    def table(
+        self, heads: Sequence[str], rows: Iterable[Sequence[object]], moods: Mapping[str, Mood] | None = None
+    ) -> None:
+        """Write rows below each other. On a terminal the widest column is cut in the middle to fit, elsewhere none.
+
+        Cells are made visible here. ``moods`` are the colours of cells with such a text.
+        """
+        cells = [[visible(str(cell)) for cell in row] for row in rows]
+        widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+        if self.is_watched:
+            _narrow(widths, columns(self._out))
+        self._row(heads, widths, dict.fromkeys(heads, Mood.FAINT))
+        for row in cells:
+            self._row(row, widths, moods or {})
+
+    def _row(self, cells: Sequence[str], widths: Sequence[int], moods: Mapping[str, Mood]) -> None:
+        shown = [
+            self._coloured(_cut(cell, width).ljust(width if place < len(widths) - 1 else 0), moods.get(cell), self._out)
+            for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        ]
+        self._out.write(_GAP.join(shown).rstrip() + "\n")
+
+    # ---- talk --------------------------------------------------------------------------------------------------------
+
+    def say(self, text: str, mood: Mood | None = None) -> None:
+        """Tell a person something that is no data."""
+        self.progress("")
+        self._err.write(self._coloured(text, mood, self._err) + "\n")
+        self._err.flush()
+
+    def progress(self, text: str) -> None:
+        """Show how far long work is, in a line that the next one replaces. Only a terminal gets it."""
+        if (text or self._progress) and self._err.isatty():
+            self._err.write("\r" + text.ljust(self._progress) + ("" if text else "\r"))
+            self._err.flush()
+            self._progress = len(text)
+
+    @staticmethod
+    def _coloured(text: str, mood: Mood | None, stream: TextIO) -> str:
+        if mood is None or not text or not has_colour(stream):
+            return text
+        return f"\x1b[{_ESCAPES[mood]}m{text}\x1b[0m"
+
+
+def columns(stream: TextIO) -> int:
+    """Return how wide a terminal is; 80 for one that does not say, without ``shutil``, which is slow to import."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or _USUAL
+    except (OSError, ValueError):
+        return _USUAL
+
+
+def _json(content: Mapping[str, Any], **options: Any) -> str:
+    import json  # noqa: PLC0415 - not needed for --help
+
+    return json.dumps(content, **options)
+
+
+def has_colour(stream: TextIO) -> bool:
+    """Whether a stream is a terminal that shows colours, and nobody asked for none."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def visible(text: str) -> str:
+    """Return a text as one line in which nothing is hidden and nothing moves the cursor."""
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+
+
+def _narrow(widths: list[int], room: int) -> None:
+    """Take from the widest column what is too much for the terminal."""
+    widest = widths.index(max(widths))
+    over = sum(widths) + len(_GAP) * (len(widths) - 1) - room
+    widths[widest] = max(min(widths[widest], _NARROWEST), widths[widest] - max(over, 0))
+
+
+def _cut(text: str, width: int) -> str:
+    """Cut out of the middle what does not fit: the host of an address and the end of a path tell most."""
+    if len(text) <= width:
+        return text
+    left = (width - 1 + 1) // 2
+    return text[:left] + "…" + text[len(text) - (width - 1 - left) :]
