@@ -184,3 +184,13 @@ def test_values_and_interfaces_load_no_database(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+def test_somebody_elses_file_is_left_as_it_is(tmp_path):
+    """A text that a typing error makes the database keeps its mode and its content."""
+    text = tmp_path / "passwd"
+    text.write_text("root:x:0:0")
+    text.chmod(0o644)
+    with pytest.raises(StoreUnavailable):
+        open_store(f"sqlite:///{text}")
+    assert (stat.S_IMODE(text.stat().st_mode), text.read_text()) == (0o644, "root:x:0:0")

@@ -30,6 +30,7 @@ CONNECTIONS = 16
 
 _WRITE = "access_write"
 _FILE_MODE = 0o600
+_MAGIC = b"SQLite format 3\0"
 
 
 def make_engine(url: URL) -> Engine:
@@ -108,7 +109,20 @@ def _keep_private(path: str) -> None:
         os.mknod(path, stat.S_IFREG | _FILE_MODE)
     if not Path(path).is_file():
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
-    Path(path).chmod(_FILE_MODE)
+    if stat.S_IMODE(Path(path).stat().st_mode) != _FILE_MODE:
+        _check_database(path)
+        Path(path).chmod(_FILE_MODE)
+
+
+def _check_database(path: str) -> None:
+    """Refuse somebody else's file: a typing error in the configuration of root would take it from everybody.
+
+    Nobody in this process has it open: it would have been made private before.
+    """
+    with Path(path).open("rb") as file:
+        head = file.read(len(_MAGIC))
+    if head not in (b"", _MAGIC):
+        raise OSError(errno.EINVAL, "it is no SQLite database", path)
 
 
 def _prepare_sqlite(connection: Any, _record: ConnectionPoolEntry) -> None:
