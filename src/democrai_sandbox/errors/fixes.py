@@ -1,0 +1,52 @@
+"""What to do about a denial, in sentences that the denials themselves and the catalogue share."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FULL_PATHS = "Use a full path instead of {target}: descriptor-relative names are for install phases."
+BY_PATH = "Open the file by its path inside the guard; numbers of descriptors that belong to others are refused."
+BY_SOCKET = "Send on the socket itself: a file object over it is not available inside a guard."
+BY_REQUESTS = "This connection was opened for HTTP requests, and they are read as they are sent: use its send()."
+HIGH_TRUST = "It can do whatever the process can; prefer a dependency that does without."
+SDK_SUBPROCESS = (
+    "Start the child with await sdk.tasks.run_subprocess([...]): the runtime gives it a guarded environment."
+)
+RUNTIME_NAME = "DEMOCRAI_* belongs to the runtime, which sets it for children by itself; use another name."
+OTHER_CODE = "{target} would make programs, or the process itself, use other code or names than their own."
+NEVER = "{target} is not available inside a guard; no declaration allows it."
+WAITING = "Request {request} is waiting for an administrator to approve or deny it."
+ASK_FOR_PATH = "If the path is chosen while the application runs, ask for approval instead: "
+ASK_FOR_TARGET = "If the target is chosen while the application runs, ask for approval instead: "
+OTHER_SOCKETS = "Only TCP, UDP and unix sockets are available inside a guard."
+SOCKETS: Mapping[str, str] = MappingProxyType(
+    {
+        "socket:foreign": "The socket belongs to the host or to another subject: open a connection of your own.",
+        "socket:option": "Options that lead packets by way of other hosts are not available inside a guard.",
+    }
+)
+
+
+def asking(resource_type: str, operation: str, target: str) -> str:
+    """Return the call that asks for approval."""
+    return (
+        f'sdk.access.check_external_access(resource_type="{resource_type}", operation="{operation}", target={target!r})'
+    )
+
+
+def place_of(kind: str, name: str, key: str, *, installing: bool = False) -> str:
+    """Name the file and the section in which a declaration of a subject belongs."""
+    if kind in {"engine", "extractor"}:
+        section = "install" if installing else "runtime"
+        return f'"{key}" in the "{section}" section of manifest.json of {kind} {name}'
+    if kind in {"tool", "agent", "pipeline", "skill"}:
+        return f'"{key}" of the declaration of {kind} {name} (or of manifest.json of the module around it)'
+    if kind == "mcp":
+        return f"the endpoint_url in the registry entry of MCP server {name}"
+    if kind == "task":
+        return f'"{key}" in manifest.json of module {name.rpartition(".")[0] or name}'
+    return f'"{key}" in manifest.json of module {name}'

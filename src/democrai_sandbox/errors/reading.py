@@ -1,0 +1,240 @@
+"""Error lines that somebody pastes: which of our errors it is, and what it tells about itself.
+
+A line is taken for ours by its code, by the full name of its class or by a documented sentence, never by a likeness.
+What the kernel layer causes has no code: such a line is a symptom, and is said to be no more than that.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.policy import EXTERNAL_URL_LOCKED, VALID_OPERATIONS, ResourceType
+
+from .catalogue import ENTRIES
+from .catalogue.reasons import HELPER_REASONS
+from .commands import ErrorUnknown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .catalogue import Entry, Word
+
+LONGEST = 64 * 1024
+_MOST_LINES = 2000
+_OWN = ("sandbox_", "external_access_", "os_sandbox_", "network_target_missing")
+_UNMISTAKABLE = sorted((one for one in ENTRIES if one.startswith(_OWN)), key=len, reverse=True)
+"""Codes that mean nothing elsewhere; the others may stand in any line, and count where a line begins with them."""
+_CODE = re.compile(rf"(?<![\w./-])(?P<code>{'|'.join(_UNMISTAKABLE)})(?![\w/-])(?P<rest>.*)", re.DOTALL)
+_WORD_FIRST = re.compile(r"(?P<code>[a-z0-9_]{3,60})(?:: (?P<rest>.*))?", re.DOTALL)
+_LOGGED = re.compile(r"^(?:\d\d:\d\d:\d\d [a-z]+ +)?")
+_CLASS = re.compile(r"(?<![\w.])democrai_sandbox(?:\.\w+)*\.(?P<name>[A-Z]\w+)(?:: (?P<rest>.*))?", re.DOTALL)
+_ASKED = re.compile(r"^\s*(?P<chain>[a-z]+:.+?) asked for: (?P<operation>[a-z]+) (?P<target>.+)$")
+_CLASSES: Mapping[str, str] = MappingProxyType({name: code for code, one in ENTRIES.items() for name in one.classes})
+_REASONS: Mapping[str, Word] = MappingProxyType({one.word: one for one in HELPER_REASONS if "_" in one.word})
+_HELPER = "os_sandbox_helper_failed"
+_FILES, _DESCRIPTORS, _NETWORK = "sandbox_filesystem_denied", "sandbox_filesystem_fd_denied", "sandbox_network_denied"
+
+_CLOSING = MappingProxyType({"(": ")", "'": "'", '"': '"', "`": "`", "[": "]"})
+_SYMPTOMS = (
+    ("symptom_bad_system_call", re.compile(r"SIGSYS|[Bb]ad system call|exit (?:code|status):? (?:-31|159)\b")),
+    (
+        "symptom_connection_refused",
+        re.compile(r"\[Errno (?:111|104)\]|ECONNREFUSED|ECONNRESET|[Cc]onnection (?:refused|reset by peer)"),
+    ),
+    ("symptom_operation_not_permitted", re.compile(r"\[Errno 1\]|\bEPERM\b|[Oo]peration not permitted")),
+    ("symptom_permission_denied", re.compile(r"\[Errno 13\]|\bEACCES\b|[Pp]ermission denied")),
+)
+_QUOTED_PATH = re.compile(r"""['"](/[^'"]*)['"]""")
+_FACTS = MappingProxyType(
+    {"subject": "subject", "operation": "operation", "target": "target", "pending_request_id": "request_id"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a line is, and what it says about itself; parts that it does not tell are empty."""
+
+    entry: Entry
+    text: str
+    """The part that was recognised."""
+    subject: str = ""
+    """``kind:name``, or the name alone where the line has no more."""
+    operation: str = ""
+    target: str = ""
+    chain: tuple[str, ...] = ()
+    request_id: str = ""
+    detail: str = ""
+    """What follows the code, where that is a text for people."""
+    word: Word | None = None
+
+    @property
+    def resource_type(self) -> str:
+        """What kind of resource a denial was about; empty for all else."""
+        return {_FILES: "filesystem", _NETWORK: "network"}.get(self.entry.code, "")
+
+
+def entry_for(reading: Reading) -> str:
+    """Return the declaration that would allow what a line is about, as JSON; empty where none does."""
+    if not reading.resource_type or not reading.target or reading.word is not None:
+        return ""
+    valid = VALID_OPERATIONS[ResourceType(reading.resource_type)]
+    operation = reading.operation or f"<{', '.join(sorted(valid))}>"
+    return json.dumps(
+        {"resource_type": reading.resource_type, "operation": operation, "target": reading.target}, ensure_ascii=False
+    )
+
+
+def read_line(text: str) -> Reading:
+    """Return what an error line, a traceback, a log line or a problem document is; refuse what is none of ours."""
+    text = text[-LONGEST:]
+    lines = [line for line in text.splitlines() if line.strip()][-_MOST_LINES:]
+    found = _of_document(text) or _of_lines(lines) or _symptom(lines)
+    if found is None:
+        what = "there is nothing to explain" if not lines else "this is none of our errors"
+        raise ErrorUnknown(f"{what}: give the whole line, with its code")
+    return found
+
+
+# ---- documents -------------------------------------------------------------------------------------------------------
+
+
+def _of_document(text: str) -> Reading | None:
+    """Read a problem document, or a line of the log that is JSON."""
+    for part in (text, *reversed(text.splitlines()[-_MOST_LINES:])):
+        if part.lstrip()[:1] == "{":
+            found = _parsed(part)
+            if found is not None:
+                return _of_members(found)
+    return None
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _of_members(found: dict[str, Any]) -> Reading | None:
+    code = found.get("code")
+    texts = [value for value in found.values() if isinstance(value, str)]
+    lines = [line for value in texts for line in value.splitlines() if line.strip()]
+    if not isinstance(code, str) or code not in ENTRIES:
+        return _of_lines(lines) or _symptom(lines)
+    reading = next((one for line in lines if (one := _of_line(line)) and one.entry.code == code), None)
+    reading = reading or Reading(ENTRIES[code], code)
+    told = {ours: found[name] for name, ours in _FACTS.items() if isinstance(found.get(name), str) and found[name]}
+    chain = found.get("subject_chain")
+    if isinstance(chain, list) and all(isinstance(one, str) for one in chain):
+        told["chain"] = tuple(chain)
+    detail = found.get("detail")
+    return replace(reading, detail=detail if isinstance(detail, str) else reading.detail, **told)
+
+
+# ---- lines -----------------------------------------------------------------------------------------------------------
+
+
+def _of_lines(lines: list[str]) -> Reading | None:
+    """Read the last line that is ours: a traceback ends with what matters."""
+    for line in reversed(lines):
+        found = _of_line(line)
+        if found is not None:
+            return _with_asker(found, lines)
+    return None
+
+
+def _of_line(line: str) -> Reading | None:
+    text = line.strip()
+    return _by_code(text) or _by_class(text) or _by_sentence(text) or _by_word(text)
+
+
+def _by_code(text: str) -> Reading | None:
+    match = _CODE.search(text)
+    if match is None:
+        return None
+    code, rest = match["code"], match["rest"]
+    closing = _CLOSING.get(text[match.start() - 1 : match.start()], "")
+    if closing and closing in rest:
+        rest = rest[: rest.rindex(closing)]
+    if rest[:1] not in ("", ":", ";", ",", ".", " ", ")", "'", '"', "`", "]"):
+        return None
+    return _parts(code, rest)
+
+
+def _parts(code: str, rest: str) -> Reading:
+    """Take apart what follows a code."""
+    entry, whole = ENTRIES[code], f"{code}{rest}"
+    if not rest.startswith(":"):
+        return Reading(entry, code)
+    if rest.startswith(": "):
+        return Reading(entry, whole, detail=rest[2:].strip())
+    given = rest[1:]
+    if code in (_FILES, _DESCRIPTORS, _NETWORK):
+        subject, target = _split(code, given)
+        return Reading(entry, whole, subject=subject, target=target, word=_word(entry, target))
+    return Reading(entry, whole, target=given)
+
+
+def _split(code: str, given: str) -> tuple[str, str]:
+    """Tell subject and target apart; the name of a subject may hold colons."""
+    if code == _DESCRIPTORS:
+        subject, _, target = given.rpartition(":")
+        return subject, target
+    if code == _FILES and ":/" in given:
+        subject, _, path = given.partition(":/")
+        return subject, f"/{path}"
+    subject, _, target = given.partition(":")
+    return subject, target
+
+
+def _by_class(text: str) -> Reading | None:
+    match = _CLASS.search(text)
+    code = _CLASSES.get(match["name"]) if match else None
+    if match is None or code is None:
+        return None
+    return Reading(ENTRIES[code], match[0], detail=(match["rest"] or "").strip())
+
+
+def _by_sentence(text: str) -> Reading | None:
+    return Reading(ENTRIES[_NETWORK], EXTERNAL_URL_LOCKED) if EXTERNAL_URL_LOCKED in text else None
+
+
+def _by_word(text: str) -> Reading | None:
+    """Read a line that begins with a code, or with the helper's word for a reason."""
+    match = _WORD_FIRST.fullmatch(_LOGGED.sub("", text))
+    if match is None:
+        return None
+    code, rest = match["code"], (match["rest"] or "").strip()
+    if code in ENTRIES:
+        return Reading(ENTRIES[code], text, detail=rest)
+    if code in _REASONS:
+        return Reading(ENTRIES[_HELPER], text, detail=rest, word=_REASONS[code])
+    return None
+
+
+def _word(entry: Entry, target: str) -> Word | None:
+    return next((one for one in entry.words if one.word == target), None)
+
+
+def _with_asker(found: Reading, lines: list[str]) -> Reading:
+    """Add who asked for what, which stands in the line after the shape when a denial tells all it knows."""
+    for line in lines:
+        match = _ASKED.match(line)
+        if match is not None and found.target in ("", match["target"]):
+            chain = tuple(match["chain"].split(" -> "))
+            return replace(found, chain=chain, subject=chain[-1], operation=match["operation"], target=match["target"])
+    return found
+
+
+def _symptom(lines: list[str]) -> Reading | None:
+    for line in reversed(lines):
+        for code, pattern in _SYMPTOMS:
+            if pattern.search(line):
+                path = _QUOTED_PATH.search(line)
+                return Reading(ENTRIES[code], line.strip(), target=path[1] if path else "")
+    return None

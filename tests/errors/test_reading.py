@@ -1,0 +1,136 @@
+"""Error lines, as people paste them: recognised by what is ours in them, and never by a likeness."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from democrai_sandbox import errors
+from democrai_sandbox.errors.catalogue import ENTRIES, entry_of
+from democrai_sandbox.errors.reading import LONGEST, entry_for, read_line
+
+PROBLEM = {
+    "type": "about:blank",
+    "status": 403,
+    "code": "sandbox_network_denied",
+    "detail": "External URL is locked. (sandbox_network_denied:weather:https://a.example/v1)",
+    "subject": "module:weather",
+    "operation": "receive",
+    "target": "https://a.example/v1",
+    "pending_request_id": "01J",
+}
+TRACEBACK = """Traceback (most recent call last):
+  File "/srv/modules/reports/module.py", line 3, in show
+democrai_sandbox.errors.FilesystemDenied: sandbox_filesystem_denied:reports.x:/etc/passwd
+  module:reports -> tool:reports.x asked for: read /etc/passwd
+Add to "access" of the declaration of tool reports.x"""
+LOGGED = {
+    "level": "error",
+    "message": "it failed",
+    "traceback": "T\ndemocrai_sandbox.errors.ModuleDenied: sandbox_module_denied:ctypes",
+}
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "subject", "target"),
+    [
+        ("sandbox_filesystem_denied:reports:/etc/passwd", "sandbox_filesystem_denied", "reports", "/etc/passwd"),
+        ("  'sandbox_filesystem_denied:a:b:/x y' was", "sandbox_filesystem_denied", "a:b", "/x y"),
+        ("sandbox_filesystem_fd_denied:reports:dir_fd", "sandbox_filesystem_fd_denied", "reports", "dir_fd"),
+        ("PermissionError: sandbox_module_denied:ctypes", "sandbox_module_denied", "", "ctypes"),
+        ("sandbox_subprocess_denied:subprocess.Popen", "sandbox_subprocess_denied", "", "subprocess.Popen"),
+        ("sandbox_env_denied:DEMOCRAI_X", "sandbox_env_denied", "", "DEMOCRAI_X"),
+        (
+            "External URL is locked. (sandbox_network_denied:weather:https://a.example/v1(2))",
+            *("sandbox_network_denied", "weather", "https://a.example/v1(2)"),
+        ),
+        ("External URL is locked.", "sandbox_network_denied", "", ""),
+        ("network_target_missing", "network_target_missing", "", ""),
+        ("external_access_admin_required", "external_access_admin_required", "", ""),
+        ("sandbox_external_access_check_failed", "sandbox_external_access_check_failed", "", ""),
+        ("os_sandbox_helper_failed: nobody answers; to fix it: start it", "os_sandbox_helper_failed", "", ""),
+        ("12:03:04 error   worker_crashed: it was ended by signal 9", "worker_crashed", "", ""),
+        ("democrai_sandbox.policy.problems.InvalidInputError: /access/0: no", "invalid_input", "", ""),
+        ("no_iptables: iptables-restore is missing", "os_sandbox_helper_failed", "", ""),
+        ("pending", "pending", "", ""),
+        ("origin_refused: This was not sent by a page of this site.", "origin_refused", "", ""),
+        (json.dumps(PROBLEM, indent=2), "sandbox_network_denied", "module:weather", "https://a.example/v1"),
+        (f"old\n{json.dumps(LOGGED)}\n", "sandbox_module_denied", "", "ctypes"),
+        (TRACEBACK, "sandbox_filesystem_denied", "tool:reports.x", "/etc/passwd"),
+        ("x" * LONGEST + "\nnetwork_target_missing", "network_target_missing", "", ""),
+    ],
+)
+def test_lines_of_ours(line, code, subject, target):
+    """Its code, and who and what it is about, as far as it says."""
+    found = read_line(line)
+    assert (found.entry.code, found.subject, found.target) == (code, subject, target)
+    assert found.entry.is_ours
+
+
+def test_what_a_line_tells_beside_that():
+    """The chain and the operation of a denial in full, the request of a document, the word of a helper, a detail."""
+    found = read_line(TRACEBACK)
+    assert (found.chain, found.operation) == (("module:reports", "tool:reports.x"), "read")
+    assert read_line(json.dumps(PROBLEM)).request_id == "01J"
+    assert read_line("no_iptables: x").word.fix == "install iptables"
+    assert read_line("sandbox_network_denied:x:socket:foreign").word.word == "socket:foreign"
+    assert read_line("os_sandbox_required: landlock is off").detail == "landlock is off"
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("ConnectionRefusedError: [Errno 111] Connection refused", "symptom_connection_refused"),
+        ("curl: (56) Recv failure: Connection reset by peer", "symptom_connection_refused"),
+        ("PermissionError: [Errno 1] Operation not permitted", "symptom_operation_not_permitted"),
+        ("PermissionError: [Errno 13] Permission denied: '/srv/x'", "symptom_permission_denied"),
+        ("died with <Signals.SIGSYS: 31>.", "symptom_bad_system_call"),
+        ("Bad system call (core dumped)", "symptom_bad_system_call"),
+    ],
+)
+def test_symptoms_are_no_more_than_that(line, code):
+    """What others cause as well is said to be no error of ours."""
+    found = read_line(line)
+    assert (found.entry.code, found.entry.is_ours) == (code, False)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("", " \n ", "hello", "KeyError: 'x'", "{}", "[1]", '{"code": "zzz"}', '{"code": 7}', "{" * 5000),
+        *("my_sandbox_filesystem_denied:a:/b", "sandbox_filesystem_denied_total 3", "/var/sandbox_error.log"),
+        *("payment pending", "the worker_failed counter", "busy", "request denied by policy", "\x1b[31m\x00"),
+    ],
+)
+def test_what_is_not_ours_is_refused(line):
+    """A word that looks like one of ours is no error of ours."""
+    with pytest.raises(errors.ErrorUnknown):
+        read_line(line)
+
+
+def test_every_error_with_a_shape_is_read_from_its_own_text():
+    """What an exception says about itself leads back to its entry."""
+    denial = errors.NetworkDenied("https://a.example", subject="w", subject_kind="module", operations=("send",))
+    for error in (denial, errors.EnvironmentDenied("DEMOCRAI_X"), errors.KernelRefused("it is off", fix="turn it on")):
+        for text in (str(error), error.diagnostics()):
+            assert read_line(text).entry is ENTRIES[error.code]
+    assert read_line(denial.diagnostics()).operation == "send"
+
+
+def test_the_entry_that_would_allow_it():
+    """With the operation where the line tells it, with all that it can be where it does not."""
+    assert json.loads(entry_for(read_line(TRACEBACK))) == {
+        "resource_type": "filesystem",
+        "operation": "read",
+        "target": "/etc/passwd",
+    }
+    assert "<connect, receive, send>" in entry_for(read_line("sandbox_network_denied:w:a.example:443"))
+    assert entry_for(read_line("sandbox_network_denied:x:socket:foreign")) == ""
+    assert entry_for(read_line("network_target_missing")) == ""
+
+
+def test_a_code_that_there_is_not_is_refused_with_the_nearest():
+    """So that a typing error is not taken for an error without a page."""
+    with pytest.raises(errors.ErrorUnknown, match="did you mean sandbox_network_denied"):
+        entry_of("sandbox_netwrk_denied")
