@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from democrai_sandbox.access.keyring import KEY_BYTES, Key, KeyFile, KeyRing, retire, rotate
+from democrai_sandbox.access.keyring import KEY_BYTES, Key, KeyFile, KeyRing, introduce, promote, retire, rotate
 from democrai_sandbox.errors import InvalidInputError
 
 SECRET = bytes(range(KEY_BYTES))
@@ -223,6 +223,20 @@ def test_rotations_at_once_lose_no_key(place):
     ring = KeyRing.open(place)
     assert len(ring.keys) == 21
     assert set(made) < set(ring.keys)
+
+
+def test_a_key_can_be_known_everywhere_before_it_encrypts(place):
+    """Introduced it comes last; promoted it comes first, and comments stay where they are."""
+    old = KeyRing.open(place).first
+    write(place, f"# ours\n{old.line.strip()}")
+    introduced = introduce(place)
+    assert introduced.first == old and len(introduced.keys) == 2
+    promoted = promote(place, introduced.keys[1].id)
+    assert promoted.keys == (introduced.keys[1], old) == KeyRing.open(place).keys
+    assert "# ours" in place.read_text().splitlines()
+    assert promote(place, promoted.first.id) == promoted
+    with pytest.raises(InvalidInputError, match="no key has the id"):
+        promote(place, "other")
 
 
 def test_retiring_takes_one_key_out(place):

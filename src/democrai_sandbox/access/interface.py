@@ -42,8 +42,8 @@ class Store(Lookups, Protocol):
     Times are aware and in UTC.
     """
 
-    def check_schema(self) -> None:
-        """Return when the schema is the one this code needs; raise ``SchemaOutdated`` with the command otherwise."""
+    def check_schema(self) -> str:
+        """Return the schema's version if this code can work with it; else raise ``SchemaOutdated`` with what to do."""
         ...
 
     def close(self) -> None:

@@ -88,6 +88,11 @@ class KeyRing:
             _make(place)
         return _read(place)
 
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> KeyRing:
+        """Read the ring from a file that is there."""
+        return _read(Path(path))
+
     @property
     def first(self) -> Key:
         """The key that encrypts."""
@@ -136,18 +141,44 @@ def rotate(path: str | os.PathLike[str]) -> KeyRing:
         return _write(place, Key.random().line + text)
 
 
+def introduce(path: str | os.PathLike[str]) -> KeyRing:
+    """Put a new random key last: it encrypts nothing yet, so that every node can have it before one uses it."""
+    place = Path(path)
+    with _locked(place) as text:
+        _parse(text, place)
+        return _write(place, (text if text.endswith("\n") else f"{text}\n") + Key.random().line)
+
+
+def promote(path: str | os.PathLike[str], key_id: str) -> KeyRing:
+    """Put a key of the ring first: it encrypts from now on, and the others go on decrypting."""
+    place = Path(path)
+    with _locked(place) as text:
+        key = _known(_parse(text, place), key_id)
+        return _write(place, key.line + _without(text, key_id))
+
+
 def retire(path: str | os.PathLike[str], key_id: str) -> KeyRing:
     """Take a key out, for good: what only it decrypts is lost. The key that encrypts cannot be retired."""
     place = Path(path)
     with _locked(place) as text:
         ring = _parse(text, place)
-        if ring.find(key_id) is None:
-            known = nearest(key_id, (key.id for key in ring.keys))
-            raise InvalidInputError.of(f"no key has the id {shown(key_id)}", pointer="/key_id", suggestion=known)
-        if ring.first.id == key_id:
+        if _known(ring, key_id) == ring.first:
             raise InvalidInputError.of(f"{key_id} is the key that encrypts: rotate first", pointer="/key_id")
-        lines = text.splitlines(keepends=True)
-        return _write(place, "".join(line for line in lines if line.strip().partition(":")[0] != key_id))
+        return _write(place, _without(text, key_id))
+
+
+def _known(ring: KeyRing, key_id: str) -> Key:
+    found = ring.find(key_id)
+    if found is None:
+        known = nearest(key_id, (key.id for key in ring.keys))
+        raise InvalidInputError.of(f"no key has the id {shown(key_id)}", pointer="/key_id", suggestion=known)
+    return found
+
+
+def _without(text: str, key_id: str) -> str:
+    """Return the text without the line of a key; comments stay."""
+    lines = text.splitlines(keepends=True)
+    return "".join(line for line in lines if line.strip().partition(":")[0] != key_id)
 
 
 # ---- the text of a key file

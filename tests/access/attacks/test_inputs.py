@@ -209,9 +209,9 @@ def test_deciding_about_long_targets_takes_no_time(make_desk):
     for number in range(60):
         desk.check(f"https://api.test/{number}/" + "%C3%A9" * 1_300)
     asked = desk.check(URL).request_id
-    began = time.perf_counter()
+    began = time.process_time()  # what it works, however long others keep it from working
     desk.decide("approve_permanently", asked)
-    assert time.perf_counter() - began < 2.0
+    assert time.process_time() - began < 2.0
 
 
 def test_more_denials_than_a_page_still_stand_against_an_approval(desk, monkeypatch):

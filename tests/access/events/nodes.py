@@ -10,7 +10,7 @@ import threading
 import time
 from pathlib import Path
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 """Seconds after which something does not happen any more; what is measured is measured by itself."""
 
 

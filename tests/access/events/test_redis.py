@@ -14,7 +14,8 @@ from democrai_sandbox.access.events import open_bus
 from democrai_sandbox.access.events.message import Event
 from democrai_sandbox.errors import InvalidInputError
 from tests.access.events.forged import forged_events
-from tests.access.events.nodes import Heard, eventually
+from tests.access.events.nodes import PATIENCE, Heard, eventually
+from tests.services.pace import Paced
 from tests.services.redis import RedisServer
 
 pytestmark = pytest.mark.once
@@ -108,7 +109,7 @@ def test_a_bus_starts_without_a_server(opened, tmp_path):
     bus.start(heard)
     other.start(other_heard)
     bus.publish(1)
-    assert time.monotonic() - before < 0.5
+    assert time.monotonic() - before < PATIENCE
     time.sleep(0.3)
     assert heard.told == other_heard.told == []
     assert not bus.connected
@@ -131,7 +132,7 @@ def test_a_bus_without_a_server_stops_at_once(opened, tmp_path):
     time.sleep(0.2)
     before = time.monotonic()
     bus.stop()
-    assert time.monotonic() - before < 1.5
+    assert time.monotonic() - before < PATIENCE
 
 
 def test_a_server_that_hangs_is_noticed(redis, own_redis):
@@ -139,12 +140,11 @@ def test_a_server_that_hangs_is_noticed(redis, own_redis):
     (bus, _), (_, heard) = node_in_here(redis), node_in_here(redis)
     own_redis.signal(signal.SIGSTOP)
     try:
-        before = time.monotonic()
-        for generation in range(1, 1000):
-            bus.publish(generation)
-        assert time.monotonic() - before < 0.2
+        with Paced() as telling:
+            for generation in range(1, 1000):
+                bus.publish(generation)
+        assert telling.seconds < 1  # to wait for one answer alone would take two
         assert eventually(lambda: not bus.connected)
-        assert time.monotonic() - before < 5
     finally:
         own_redis.signal(signal.SIGCONT)
     assert heard.learns(999, gaps=1)
@@ -296,7 +296,7 @@ def test_a_user_with_few_rights_is_enough(opened, own_redis):
     assert heard.reaches(1)
     before = time.monotonic()
     bus.stop()
-    assert time.monotonic() - before < 2.5
+    assert time.monotonic() - before < PATIENCE
 
 
 def test_the_query_of_a_url_does_not_change_how_answers_are_read(opened, redis_server):

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from tests.access.nodes.processes import SCALE, Failed, eventually, percentile
+from tests.services.pace import slowness
 
 SAME_HOST = 1.0
 ACROSS = 2.0
@@ -116,7 +117,7 @@ class TestTime:
         for index, node in enumerate(pair):
             (tmp_path / str(index)).mkdir()
             node.do("load", folder=str(tmp_path / str(index)), seed=index)
-        took = []
+        took, busy = [], slowness()
         for number in range(int(60 * SCALE)):
             one, other = pair if number % 2 else pair[::-1]
             file = tmp_path / f"file-{number}"
@@ -126,8 +127,9 @@ class TestTime:
             begun = time.monotonic()
             one.do("approve", request=waiting)
             took.append(watch.result()["since"] - begun)
+        busy = max(busy, slowness())
         for node in pair:
             node.do("rest")
         assert min(len(node.told_of("acknowledged")) for node in pair) > 20, "there was no load"
         print(f"approval to effect: median {percentile(took, 0.5):.3f} s, p95 {percentile(took, 0.95):.3f} s")
-        assert percentile(took, 0.95) < limit
+        assert percentile(took, 0.95) < limit * busy

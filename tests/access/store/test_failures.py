@@ -14,6 +14,7 @@ from democrai_sandbox.access.store import open_store, patience, transactions
 from democrai_sandbox.access.values import DecisionFilter, RequestFilter
 from democrai_sandbox.errors import ExternalAccessCheckFailed, StoreUnavailable
 from tests.access.store.samples import ALL, NOW, approval, live, request, sql
+from tests.services.pace import slowness
 from tests.services.postgres import postgres_server
 
 
@@ -119,7 +120,7 @@ def test_a_server_that_hangs_is_given_up(server, monkeypatch):
             store.generation()
     finally:
         server.signal(signal.SIGCONT)
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 8 * slowness()
     assert store.generation() == 0
     store.close()
 
@@ -155,7 +156,7 @@ def test_a_statement_has_its_time(url, store, monkeypatch):
         began = time.monotonic()
         with pytest.raises(StoreUnavailable):
             store.decide(approval(), now=NOW)
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 4 * slowness()
     finally:
         release()
     store.decide(approval(), now=NOW)

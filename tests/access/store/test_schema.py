@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ import pytest
 import sqlalchemy
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 
 from democrai_sandbox.access.audit import verify_store
 from democrai_sandbox.access.store import migrating, open_store, schema, tables
@@ -22,16 +24,18 @@ from tests.access.store.samples import NOW, approval, live, request, sql
 
 
 def described(url):
-    """All that makes up the schema, as the database tells it."""
+    """All that makes up the schema, as the database tells it, but for the tables that keep its version."""
     if url.startswith("sqlite"):
-        rows = sql(url, "SELECT type, name, sql FROM sqlite_master WHERE tbl_name <> 'access_schema' ORDER BY 1, 2")
+        rows = sql(
+            url, "SELECT type, name, sql FROM sqlite_master WHERE tbl_name NOT LIKE 'access_schema%%' ORDER BY 1, 2"
+        )
     else:
         rows = sql(
             url,
             "SELECT table_name, column_name, data_type || is_nullable FROM information_schema.columns "
-            "WHERE table_name ~ '^(access|runtime|host)_' AND table_name <> 'access_schema' "
+            "WHERE table_name ~ '^(access|runtime|host)_' AND table_name NOT LIKE 'access_schema%%' "
             "UNION SELECT 'index', indexname, indexdef FROM pg_indexes WHERE "
-            "tablename ~ '^(access|runtime|host)_' AND tablename <> 'access_schema' "
+            "tablename ~ '^(access|runtime|host)_' AND tablename NOT LIKE 'access_schema%%' "
             "UNION SELECT 'check', conrelid::regclass::text || conname, pg_get_constraintdef(oid) FROM pg_constraint "
             "WHERE conname LIKE 'ck_%%' UNION SELECT 'trigger', tgname, '' FROM pg_trigger WHERE NOT tgisinternal "
             "UNION SELECT 'function', proname, '' FROM pg_proc WHERE proname LIKE 'access%%' ORDER BY 1, 2",
@@ -72,7 +76,8 @@ def test_the_migrations_make_the_tables_that_the_code_uses(url):
             all_metadata = [tables.metadata, runtime_tables.metadata, host_tables.metadata]
             made = {name: table for metadata in all_metadata for name, table in metadata.tables.items()}
             found = list(compare_metadata(context, all_metadata))
-            found = [difference for difference in found if getattr(difference[1], "name", None) != "access_schema"]
+            kept = {schema.VERSION_TABLE, schema.NODES_TABLE}
+            found = [difference for difference in found if getattr(difference[1], "name", None) not in kept]
             checks = {name: sqlalchemy.inspect(connection).get_check_constraints(name) for name in made}
     finally:
         engine.dispose()
@@ -149,7 +154,7 @@ def test_a_schema_that_is_behind_is_refused_with_the_command(url, monkeypatch):
         open_store(url)
     assert f"has the schema {present}, and 9998 is needed" in str(caught.value)
     command = str(caught.value).partition("upgrade it with: ")[2]
-    assert command.startswith("python -m democrai_sandbox.access upgrade ")
+    assert command.startswith("democrai-sandbox db upgrade --database ")
     assert url.partition("?")[0] in command
 
 
@@ -160,11 +165,12 @@ def test_the_command_in_the_text_works(empty_url):
     with pytest.raises(SchemaOutdated) as caught:
         store.check_schema()
     store.close()
-    words = str(caught.value).partition("upgrade it with: ")[2].replace("'", "").split()
-    done = subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout.strip()) == (0, f"upgraded from nothing to {schema.HEAD}"), done.stderr
-    again = subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True, timeout=60, check=False)
-    assert (again.returncode, again.stdout.strip()) == (0, "nothing to do")
+    words = shlex.split(str(caught.value).partition("upgrade it with: ")[2])
+    command = [sys.executable, "-m", "democrai_sandbox.cli", *words[1:], "--yes"]
+    for _ in range(2):  # the second time there is nothing to do
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        open_store(empty_url, create=False).close()
 
 
 @pytest.mark.parametrize(
@@ -183,6 +189,50 @@ def test_a_schema_that_nobody_here_made_is_refused(own_url, statements):
     with pytest.raises(SchemaOutdated, match="does not know it"):
         open_store(own_url)
     assert described(own_url) == before
+
+
+def test_a_newer_schema_that_only_added_is_worked_with(own_url):
+    """Nodes of the version before go on, old and new ones, and are told that the database is ahead."""
+    sql(
+        own_url,
+        "UPDATE access_schema SET version_num = '9999'",
+        "INSERT INTO access_schema_nodes VALUES ('9999')",
+        "CREATE TABLE access_more (id INTEGER)",
+    )
+    store = open_store(own_url)
+    assert store.check_schema() == "9999"
+    store.decide(approval(), now=NOW)
+    assert live(store) == [("/srv/data", "approval", "")]
+    sql(own_url, "DELETE FROM access_schema_nodes WHERE version_num <> '9999'")
+    with pytest.raises(SchemaOutdated, match="does not know it"):
+        store.check_schema()
+    store.close()
+
+
+def test_each_migration_says_whether_nodes_of_the_version_before_may_go_on(empty_url):
+    """The database lists those that may: back to the last migration that did more than add, up and down."""
+    scripts = {script.revision: script for script in ScriptDirectory.from_config(migrating._config()).walk_revisions()}
+    assert [name for name, script in scripts.items() if not hasattr(script.module, "additive")] == ["0001"]
+    open_store(empty_url).close()
+    for version in scripts:  # the newest first
+        migrate(empty_url, lambda connection, version=version: migrating.downgrade(connection, version))
+        wanted, current = {version}, version
+        while getattr(scripts[current].module, "additive", False):
+            current = scripts[current].down_revision
+            wanted.add(current)
+        assert {row[0] for row in sql(empty_url, "SELECT version_num FROM access_schema_nodes")} == wanted
+    assert schema.upgrade_schema(empty_url) == "0001"
+    migrate(empty_url, lambda connection: migrating.downgrade(connection, "0004"))
+    assert sql(empty_url, "SELECT version_num FROM access_schema_nodes ORDER BY 1") == [("0003",), ("0004",)]
+
+
+def test_a_database_from_before_the_list_is_its_own_version_s(own_url):
+    """Without the list nothing but the version itself is known to work."""
+    sql(own_url, "DROP TABLE access_schema_nodes")
+    open_store(own_url).close()
+    sql(own_url, "UPDATE access_schema SET version_num = '9999'")
+    with pytest.raises(SchemaOutdated):
+        open_store(own_url)
 
 
 def test_an_upgrade_that_fails_leaves_everything_as_it_was(own_url, monkeypatch):

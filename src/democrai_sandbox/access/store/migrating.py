@@ -20,6 +20,15 @@ def known_versions() -> list[str]:
     return [script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()]
 
 
+def nodes_of(scripts: ScriptDirectory, version: str) -> list[str]:
+    """Return the versions whose nodes may use a database of this one: back to the last that did more than add."""
+    script = scripts.get_revision(version)
+    before = script.down_revision
+    if not isinstance(before, str) or not getattr(script.module, "additive", False):
+        return [version]
+    return [version, *nodes_of(scripts, before)]
+
+
 def upgrade(connection: Connection, version: str) -> None:
     """Bring a database up to a version."""
     command.upgrade(_config(connection), version)

@@ -1,9 +1,13 @@
-"""Which schema a database has, and how it gets the present one."""
+"""Which schema a database has, whether this version of the code can work with it, and how it gets the present one.
+
+A database names the versions whose nodes may use it. A migration that only adds leaves those of the version before on
+that list: they go on while nodes are exchanged one by one. After any other migration only the new version is on it.
+"""
 
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import inspect, text
 
@@ -16,30 +20,47 @@ from .urls import POSTGRESQL, parse_url, shown_url
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-HEAD = "0004"
+HEAD = "0005"
 """The migration that this version of the code needs. Said here, so that opening a store does not load Alembic."""
 
 VERSION_TABLE = "access_schema"
+NODES_TABLE = "access_schema_nodes"
+"""The versions whose nodes may use the database, in the column ``version_num``; made with the table above."""
+_BOOKKEEPING = frozenset({VERSION_TABLE, NODES_TABLE})
 _NOTHING = ""
 _UNKNOWN = "unknown"
 
 
+class Schema(NamedTuple):
+    """What a database says about itself."""
+
+    version: str
+    """Empty for a database in which there is nothing of ours."""
+    nodes: frozenset[str]
+    """The versions whose nodes may use it: its own, and those before it that it only added to."""
+
+
+def find_schema(database: Database) -> Schema:
+    """Return the schema of a database."""
+    return database.ask(_found)
+
+
 def prepare_schema(database: Database) -> None:
-    """Bring an empty database to the present schema; refuse one that another version made."""
-    if database.ask(_version) == _NOTHING:
+    """Bring an empty database to the present schema; refuse one that this version cannot work with."""
+    if find_schema(database).version == _NOTHING:
         database.act(_fill)
     check_schema(database)
 
 
-def check_schema(database: Database) -> None:
-    """Return when the schema is the present one; say what to do otherwise."""
-    version = database.ask(_version)
-    if version == HEAD:
-        return
+def check_schema(database: Database) -> Schema:
+    """Return the schema when this version can work with it; say what to do otherwise."""
+    found = find_schema(database)
+    if HEAD in found.nodes:
+        return found
     shown = shown_url(database.url)
-    message = f"the database {shown} has the schema {version or 'of nothing'}, and {HEAD} is needed: "
-    if version in _older():
-        message += f"upgrade it with: python -m democrai_sandbox.access upgrade {shlex.quote(shown)}"
+    message = f"the database {shown} has the schema {found.version or 'of nothing'}, and {HEAD} is needed: "
+    if found.version in _older():
+        message += f"upgrade it with: democrai-sandbox db upgrade --database {shlex.quote(shown)}"
     else:
         message += "this version of democrai-sandbox does not know it, install a newer one"
     raise SchemaOutdated(message)
@@ -79,14 +100,25 @@ def _lock(connection: Connection) -> None:
         connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('democrai-sandbox access schema'))"))
 
 
-def _version(connection: Connection) -> str:
-    """Return the schema's name; nothing for a database in which there is nothing of ours."""
+def _found(connection: Connection) -> Schema:
     names = {name for name in inspect(connection).get_table_names() if name.startswith("access_")}
-    if VERSION_TABLE in names:
-        found = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalars().all()  # noqa: S608 - a constant
-        if found:
-            return ", ".join(sorted(found))
-    return _UNKNOWN if names - {VERSION_TABLE} else _NOTHING
+    versions = _listed(connection, VERSION_TABLE) if VERSION_TABLE in names else ()
+    if not versions:
+        return Schema(_UNKNOWN if names - _BOOKKEEPING else _NOTHING, frozenset())
+    nodes = _listed(connection, NODES_TABLE) if NODES_TABLE in names else ()
+    # Two versions at once are nobody's; and a list that does not begin with the version itself is not its list.
+    if len(versions) > 1 or (nodes and versions[0] not in nodes):
+        return Schema(", ".join(versions), frozenset())
+    return Schema(versions[0], frozenset(nodes or versions))
+
+
+def _listed(connection: Connection, table: str) -> tuple[str, ...]:
+    found = connection.execute(text(f"SELECT version_num FROM {table}")).scalars()  # noqa: S608 - a constant
+    return tuple(sorted(found))
+
+
+def _version(connection: Connection) -> str:
+    return _found(connection).version
 
 
 def _older() -> frozenset[str]:

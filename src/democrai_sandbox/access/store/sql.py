@@ -74,9 +74,9 @@ class SqlStore:
         """The connections, for those who keep other records in the same database."""
         return self._database
 
-    def check_schema(self) -> None:
-        """Return when the schema is the one this code needs."""
-        check_schema(self._database)
+    def check_schema(self) -> str:
+        """Return the version of the schema when this code can work with it."""
+        return check_schema(self._database).version
 
     def close(self) -> None:
         """Let all connections go."""

@@ -3,8 +3,23 @@
 from __future__ import annotations
 
 from alembic import context
+from sqlalchemy import text
 
-from democrai_sandbox.access.store.schema import VERSION_TABLE
+from democrai_sandbox.access.store.migrating import nodes_of
+from democrai_sandbox.access.store.schema import NODES_TABLE, VERSION_TABLE
+
+
+def _list_nodes() -> None:
+    """Write down whose nodes may use the database as it is now: those of older versions cannot know it themselves."""
+    connection, scripts = context.get_context().connection, context.script
+    if connection is None:
+        return
+    connection.execute(text(f"CREATE TABLE IF NOT EXISTS {NODES_TABLE} (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"))
+    connection.execute(text(f"DELETE FROM {NODES_TABLE}"))  # noqa: S608 - a constant
+    for version in context.get_context().get_current_heads():
+        for node in nodes_of(scripts, version):
+            connection.execute(text(f"INSERT INTO {NODES_TABLE} VALUES (:version)"), {"version": node})  # noqa: S608
+
 
 context.configure(
     connection=context.config.attributes["connection"],
@@ -14,3 +29,4 @@ context.configure(
 )
 with context.begin_transaction():
     context.run_migrations()
+    _list_nodes()

@@ -11,6 +11,7 @@ revision = "0003"
 down_revision = "0002"
 branch_labels = None
 depends_on = None
+additive = False  # The audit gets acts that nodes of the version before do not know.
 
 _KINDS = ("module", "task", "engine", "extractor", "mcp", "tool", "agent", "pipeline", "skill", "core")
 _RESOURCES = ("network", "filesystem", "system_dependency")

@@ -9,6 +9,7 @@ revision = "0004"
 down_revision = "0003"
 branch_labels = None
 depends_on = None
+additive = True  # New indexes only.
 
 _PENDING = "state = 'pending'"
 # The state is one and the same in an index over pending requests. It is there for SQLite, which knows nothing of how

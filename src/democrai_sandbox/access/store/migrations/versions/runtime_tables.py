@@ -11,6 +11,7 @@ revision = "0002"
 down_revision = "0001"
 branch_labels = None
 depends_on = None
+additive = True  # New tables only.
 
 _STATES = ("queued", "running", "done", "failed", "cancelled", "lost")
 _TRANSPORTS = ("streamable_http", "sse")
