@@ -60,13 +60,16 @@ class Case:
             "args": args,
             "guard": guard,
         }
+        status, out, err = self.play(spec, self.environment(**extra), timeout)
+        if status != 0:
+            raise ChildError(f"exit {status}\n{out[-2000:]}\n{err[-6000:]}")
+        return json.loads(out.rstrip("\n").rpartition("\n")[2])
+
+    def play(self, spec: dict[str, Any], environment: dict[str, str], timeout: float) -> tuple[int, str, str]:
+        """Run the body in a fresh process; return its exit status and what it wrote."""
         command = [sys.executable, "-P", "-W", "ignore::DeprecationWarning", str(CHILD), json.dumps(spec)]
-        done = subprocess.run(
-            command, cwd=self.base, env=self.environment(**extra), capture_output=True, text=True, timeout=timeout
-        )
-        if done.returncode != 0:
-            raise ChildError(f"exit {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}")
-        return json.loads(done.stdout.rstrip("\n").rpartition("\n")[2])
+        done = subprocess.run(command, cwd=self.base, env=environment, capture_output=True, text=True, timeout=timeout)
+        return done.returncode, done.stdout, done.stderr
 
     def guarded(self, body: Any, *args: Any, roots: Any = ("root",), timeout: float = 120, **guard: Any) -> Any:
         """Run the body in a child, inside one guard whose allowed paths are the named places of this world."""

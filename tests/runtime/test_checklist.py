@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.guard.harness import Case
+from tests.services.forks import RuntimeCase as Case
 
 HERE = Path(__file__).parent
 HOUSE = str(HERE / "house.py")

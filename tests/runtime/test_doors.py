@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.guard.harness import Case
+from tests.services.forks import RuntimeCase as Case
 
 
 @pytest.fixture

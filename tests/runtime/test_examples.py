@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.guard.harness import Case
+from tests.services.forks import RuntimeCase as Case
 
 HOUSE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "house.py")
 EXAMPLES = os.path.abspath(os.path.join(os.path.dirname(HOUSE), "../../examples/extensions"))

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.guard.harness import Case
+from tests.services.forks import RuntimeCase as Case
 
 STAGE = os.path.join(os.path.dirname(__file__), "stage.py")
 

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.guard.harness import Case
-from tests.test_readme import REPOSITORY, blocks, files, programs, run
+from tests.docs.examples import blocks, files, programs, run
+from tests.docs.pages import REPOSITORY
+from tests.services.forks import RuntimeCase as Case
 
 pytestmark = pytest.mark.once
 HOUSE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "house.py")

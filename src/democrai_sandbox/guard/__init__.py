@@ -22,6 +22,7 @@ from .external import ask_external_access, location_of
 from .interface import (
     AccessQuestion,
     AllowLink,
+    CandidateWatcher,
     Decider,
     DenialRecorder,
     EndpointObserver,
@@ -36,6 +37,7 @@ from .views import current_guard, is_guarded
 __all__ = [
     "AccessQuestion",
     "AllowLink",
+    "CandidateWatcher",
     "Decider",
     "DenialRecord",
     "DenialRecorder",

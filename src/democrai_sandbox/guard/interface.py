@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AccessQuestion",
     "AllowLink",
+    "CandidateWatcher",
     "Decider",
     "DenialRecorder",
     "EndpointObserver",
@@ -46,6 +47,19 @@ class EndpointObserver(Protocol):
 
     def observe(self, endpoint: ObservedEndpoint) -> None:
         """Take note of where a subject is about to connect."""
+        ...
+
+
+@runtime_checkable
+class CandidateWatcher(Protocol):
+    """Is told of every check of a subject with a candidate where the candidate's rules say something else.
+
+    Called outside the guard, after nothing and before everything: the check goes on as if there were no candidate, and
+    what is raised here is ignored. The resource type ``import`` with the operation ``use`` is a sensitive import.
+    """
+
+    def saw(self, question: AccessQuestion, allowed: bool) -> None:  # noqa: FBT001 - as the core calls it
+        """Take note of what the rules in force say (``allowed``), and the candidate's do not."""
         ...
 
 

@@ -21,7 +21,7 @@ from . import _core
 from .clients import ADAPTERS, DIVERTED
 from .denials import make_denial
 from .handles import handle_code
-from .interface import Decider, DenialRecorder, EndpointObserver
+from .interface import CandidateWatcher, Decider, DenialRecorder, EndpointObserver
 from .runtime_paths import Entry, code_entries, library_entries, protected_entries, runtime_entries
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def configure_guard(
     decider: Decider | None = None,
     recorder: DenialRecorder | None = None,
     observer: EndpointObserver | None = None,
+    watcher: CandidateWatcher | None = None,
     protected_paths: Iterable[str | os.PathLike[str]] = (),
     code_paths: Iterable[str | os.PathLike[str]] = (),
     sensitive_imports: Iterable[str] = (),
@@ -55,6 +56,8 @@ def configure_guard(
         raise InvalidInputError.of(f"not a DenialRecorder: {type(recorder).__name__}", pointer="/recorder")
     if observer is not None and not isinstance(observer, EndpointObserver):
         raise InvalidInputError.of(f"not an EndpointObserver: {type(observer).__name__}", pointer="/observer")
+    if watcher is not None and not isinstance(watcher, CandidateWatcher):
+        raise InvalidInputError.of(f"not a CandidateWatcher: {type(watcher).__name__}", pointer="/watcher")
     shut = protected_entries(_checked_path(path) for path in protected_paths)
     libraries = library_entries(_checked_path(path, "/code_paths") for path in code_paths)
     roots = _checked_roots(sensitive_imports)
@@ -65,6 +68,8 @@ def configure_guard(
         _core.setup(recorder=recorder.record)
     if observer is not None:
         _core.setup(observer=observer.observe)
+    if watcher is not None:
+        _core.setup(watcher=watcher.saw)
     _core.setup(runtime_code=codes, sensitive_roots=_core.sensitive_roots() | roots)
     _core.setup(protected=(*_core.protected_entries(), *shut))
     _core.setup(libraries=(*_core.library_entries(), *libraries))

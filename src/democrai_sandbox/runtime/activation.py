@@ -9,6 +9,7 @@ from democrai_sandbox.guard import _core, policy_of
 if TYPE_CHECKING:
     from democrai_sandbox.access.identity import Caller
     from democrai_sandbox.guard import Guard
+    from democrai_sandbox.guard._core import Policy
     from democrai_sandbox.manifests import Section
     from democrai_sandbox.policy import Subject, SubjectChain
 
@@ -39,18 +40,28 @@ class Activation:
             "allow_subprocess": allow_subprocess,
         }
         self._exact = exact
-        self._policy = policy_of(
-            subject=subject.name,
-            subject_kind=subject.kind.value,
+        self._policy = self._compiled(section, ancestors)
+
+    def held_against(self, section: Section | None) -> None:
+        """Have every check of this subject compared with a candidate's declarations, in all its activations.
+
+        What is in force stays as it is; the guard's watcher is told where the two differ. None ends it.
+        """
+        _core.candidate(str(self.subject), None if section is None else self._compiled(section, ()))
+
+    def below(self, ancestors: SubjectChain) -> Activation:
+        """Return the same subject as it continues a chain."""
+        return Activation(self.subject, self._section, exact=self._exact, ancestors=ancestors, **self._given)
+
+    def _compiled(self, section: Section, ancestors: SubjectChain) -> Policy:
+        return policy_of(
+            subject=self.subject.name,
+            subject_kind=self.subject.kind.value,
             access=section.access,
             allowed_imports=section.allowed_imports,
             ancestors=ancestors,
             **self._given,
         )
-
-    def below(self, ancestors: SubjectChain) -> Activation:
-        """Return the same subject as it continues a chain."""
-        return Activation(self.subject, self._section, exact=self._exact, ancestors=ancestors, **self._given)
 
     def guard(self, caller: Caller) -> Guard:
         """Return a guard for one call on behalf of somebody."""

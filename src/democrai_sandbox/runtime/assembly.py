@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.access.identity import Caller
 from democrai_sandbox.guard import access_changed, configure_guard, served
-from democrai_sandbox.manifests import ManifestKind, ModuleManifest, ToolDeclaration
+from democrai_sandbox.manifests import ManifestKind, ModuleManifest, ToolDeclaration, parse_manifest
 from democrai_sandbox.policy import InvalidInputError, Operation, rules_for_paths
 
 from . import doors
@@ -30,6 +30,7 @@ from .modules import ModuleRuntime
 from .output import Output, divert_output
 from .reports import watch_reports
 from .settings import Isolation
+from .shadows import Shadows
 from .store import RuntimeStore
 from .tasks import TaskRuntime, TaskService
 
@@ -89,10 +90,17 @@ class Runtime:
         own = (*protected_paths, *self.confinement.protected)
         shut = (*settings.protected, *own)
         watching = self.confinement.observer(observer)
-        configure_guard(decider=access.service, recorder=recorder, observer=watching, protected_paths=shut)
+        self.shadows = Shadows(self.store, access.node, self._hold_against)
+        configure_guard(
+            decider=access.service,
+            recorder=recorder,
+            observer=watching,
+            watcher=self.shadows,
+            protected_paths=shut,
+        )
         self.output = Output()
         self._declarations = Declarations()
-        self._workers = WorkerHost(access.service, self.output, recorder, self.confinement.observe)
+        self._workers = WorkerHost(access.service, self.output, recorder, self.confinement.observe, self.shadows)
         self.children = Children(
             Rights(access.service, owned=self._own_places),
             launcher=self.confinement.launcher,
@@ -134,8 +142,10 @@ class Runtime:
         for name, problems in self.ai.link().items():
             if name:
                 self.modules.break_module(name, problems)
+        await asyncio.to_thread(self.shadows.refresh)
         await self.tasks.start()
         self.access.node.on_change(self._changed)
+        self.access.node.add_chore(self.shadows.chore)
 
     async def stop(self) -> None:
         """End what runs, and wait for it."""
@@ -147,6 +157,7 @@ class Runtime:
         await asyncio.to_thread(self.children.close)
         self.media.close()
         self.modules.stop()
+        await asyncio.to_thread(self.shadows.flush)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -237,6 +248,21 @@ class Runtime:
         self.engines.access_changed()
         self.extractors.access_changed()
         self._isolated.access_changed()
+        self.shadows.refresh()
+
+    def _hold_against(self, subject: Subject, candidate: str | None) -> None:
+        """Have a subject run beside a candidate, wherever it runs; None ends that. It is decided as before."""
+        extension = self._found(str(subject))
+        if extension is None:
+            return
+        folder, kind = extension.folder, extension.kind
+        if kind is ManifestKind.MODULE:
+            module = None if candidate is None else parse_manifest(candidate, ModuleManifest, folder=folder)
+            self.modules.hold_against(extension.name, module)
+            self._isolated.hold_against(extension.name, module)
+        else:
+            manifest = None if candidate is None else parse_manifest(candidate, kind, folder=folder)
+            (self.engines if kind is ManifestKind.ENGINE else self.extractors).hold_against(extension.name, manifest)
 
     def _found(self, label: str) -> Extension | None:
         kind, _, name = label.partition(":")

@@ -16,7 +16,7 @@ from democrai_sandbox.policy import SandboxError
 
 from .installs.installer import Installer
 from .installs.plan import Use
-from .installs.serving import worker_spec
+from .installs.serving import runtime_rules, worker_spec
 from .promises import Promises
 from .worker.interface import Identity
 from .worker.pool import Worker
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.access.identity import Caller
     from democrai_sandbox.guard import Decider
-    from democrai_sandbox.manifests import ManifestKind
+    from democrai_sandbox.manifests import Manifest, ManifestKind
 
     from .confinement.assembly import Confinement
     from .extensions import Extension, Registry
@@ -94,6 +94,7 @@ class InstalledRuntime:
         self._installing: dict[str, asyncio.Task[Installed]] = {}
         self._running: dict[str, _Running] = {}
         self._looked: dict[str, float] = {}
+        self._candidates: dict[str, Manifest] = {}
         self._turns: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._retiring: set[asyncio.Task[None]] = set()
         self.promises = Promises(f"{kind.value}s", patience=_PATIENCE)
@@ -203,6 +204,16 @@ class InstalledRuntime:
         """The process of each extension whose worker is kept; None for one that has ended. From any thread."""
         return {name: running.worker.pid for name, running in tuple(self._running.items())}
 
+    def hold_against(self, name: str, candidate: Manifest | None) -> None:
+        """Have an extension held against a candidate in its runtime phase; None ends that. From any thread."""
+        if candidate is None:
+            self._candidates.pop(name, None)
+        else:
+            self._candidates[name] = candidate
+        running = self._running.get(name)
+        if running is not None:
+            running.worker.hold_against(*self._candidate(name, running.configuration))
+
     def access_changed(self) -> None:
         """Have the guards in all workers ask again. From any thread."""
         for running in tuple(self._running.values()):
@@ -260,6 +271,8 @@ class InstalledRuntime:
         except BaseException:
             use.end()
             raise
+        access, imports = self._candidate(name, configuration)
+        spec = spec._replace(candidate_access=access, candidate_imports=imports)
         spec = spec._replace(protected=self._protected, sensitive_imports=self._sensitive)
         worker = self._made(installer.extension, spec)
         running = self._running[name] = _Running(worker, use, installed.folder, configuration)
@@ -268,6 +281,11 @@ class InstalledRuntime:
             self._retiring.add(task)
             task.add_done_callback(self._retiring.discard)
         return running
+
+    def _candidate(self, name: str, configuration: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+        """Return the rules of the candidate, as JSON, and its imports; the empty text when there is none."""
+        candidate = self._candidates.get(name)
+        return ("", ()) if candidate is None else runtime_rules(candidate, configuration)
 
     def _made(self, extension: Extension, spec: WorkerSpec) -> Worker:
         if self._confinement is None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from .confinement.observing import Told
     from .output import Output
+    from .shadows import Shadows
 
 _log = logging.getLogger(__name__)
 
@@ -30,11 +31,14 @@ class WorkerHost:
         output: Output,
         recorder: DenialRecorder | None = None,
         observe: Callable[[Told], None] | None = None,
+        shadows: Shadows | None = None,
     ) -> None:
         """Decide as for this process, and keep what workers print where that of others is kept.
 
-        ``observe`` opens the way for a connection of a worker, where something below Python has to.
+        ``observe`` opens the way for a connection of a worker, where something below Python has to. ``shadows`` are
+        told where candidates would say something else.
         """
+        self._shadows = shadows
         self._observe = observe
         self._decider = decider
         self._output = output
@@ -70,6 +74,11 @@ class WorkerHost:
         """Have the way opened for a connection of a worker."""
         if self._observe is not None:
             self._observe(told)
+
+    def saw(self, label: str, question: AccessQuestion, *, allowed: bool, times: int) -> None:
+        """Take note of what a candidate would change for the subject of a worker."""
+        if self._shadows is not None:
+            self._shadows.saw_in(label, question, allowed=allowed, times=times)
 
     def denied(self, label: str, denial: SandboxDenied) -> None:
         """Take note of a denial inside a worker."""

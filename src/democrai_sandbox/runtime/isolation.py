@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,8 @@ class Workers:
         self._confinement = confinement
         self._on_end = on_end
         self._workers: dict[str, Worker] = {}
+        self._of_modules: dict[str, list[Worker]] = defaultdict(list)
+        """Those that run under the declarations of a module, by its name: its own, and its tools that have none."""
 
     def of_module(self, extension: Extension, manifest: ModuleManifest) -> Worker:
         """Return the worker of a module, which is started by its first use."""
@@ -86,7 +89,16 @@ class Workers:
             call_timeout=self._settings.call_timeout,
         )
         worker = self._workers[spec.label] = self._made(extension, spec)
+        if declared is manifest:
+            self._of_modules[manifest.name].append(worker)
         return worker
+
+    def hold_against(self, module: str, candidate: ModuleManifest | None) -> None:
+        """Have what runs under the declarations of a module held against a candidate. From any thread."""
+        access = "" if candidate is None else rules_to_json(candidate.access)
+        imports = () if candidate is None else candidate.allowed_imports
+        for worker in tuple(self._of_modules[module]):
+            worker.hold_against(access, imports)
 
     def _made(self, extension: Extension, spec: WorkerSpec) -> Worker:
         if self._confinement is None:

@@ -109,6 +109,12 @@ class ModuleRuntime:
         """Return the modules that can be called."""
         return tuple(self._loaded.values())
 
+    def hold_against(self, name: str, candidate: ModuleManifest | None) -> None:
+        """Have a module in this process held against a candidate; those in workers are not held from here."""
+        found = self._loaded.get(name)
+        if found is not None and found.worker is None:
+            found.activation.held_against(None if candidate is None else _section(candidate))
+
     def break_module(self, name: str, problems: Iterable[Problem]) -> None:
         """Take a module out of service, because of what was found after it was imported."""
         self._loaded.pop(name, None)
@@ -215,5 +221,8 @@ def module_activation(extension: Extension, settings: RuntimeSettings) -> Activa
         raise TypeError("expected a module")
     data = settings.data_of(extension.subject)
     Path(data).mkdir(mode=0o700, parents=True, exist_ok=True)
-    section = Section(access=manifest.access, allowed_imports=manifest.allowed_imports)
-    return Activation(extension.subject, section, own_read=(extension.folder,), own_write=(data,))
+    return Activation(extension.subject, _section(manifest), own_read=(extension.folder,), own_write=(data,))
+
+
+def _section(manifest: ModuleManifest) -> Section:
+    return Section(access=manifest.access, allowed_imports=manifest.allowed_imports)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.test_readme import examples, run
+from tests.docs.examples import examples, run
 
 
 def test_the_example_prints_what_the_page_says(tmp_path):

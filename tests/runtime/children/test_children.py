@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.guard.harness import Case
+from tests.services.forks import RuntimeCase as Case
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.guard.harness import Case
+from tests.services.forks import RuntimeCase as Case
 
 HELPERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "helpers.py")
 

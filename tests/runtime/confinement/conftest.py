@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.guard.harness import Case
+from tests.services.forks import RuntimeCase as Case
 
 _HERE = Path(__file__).parent
 

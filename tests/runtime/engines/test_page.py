@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.test_readme import examples, run
+from tests.docs.examples import examples, run
 
 
 @pytest.mark.once

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.guard.harness import Case
 from tests.runtime.installs import packages
+from tests.services.forks import RuntimeCase as Case
 
 HOSTING = str(Path(__file__).with_name("hosting.py"))
 _NETWORK = ("PIP_CERT", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "http_proxy", "https_proxy", "no_proxy")

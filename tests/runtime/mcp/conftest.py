@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.guard.harness import Case
+from tests.services.forks import RuntimeCase as Case
 
 HERE = Path(__file__).parent
 EXAMPLE = HERE.parents[2] / "examples" / "extensions" / "mcp" / "server.py"

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.test_readme import examples, run
+from tests.docs.examples import examples, run
 
 
 @pytest.mark.once

@@ -9,7 +9,7 @@ import pytest
 
 from democrai_sandbox.runtime.media.cache import FOLDER, Entry, MediaCache
 from democrai_sandbox.runtime.media.freshness import LONGEST_LIFETIME, lifetime
-from tests.guard.harness import Case
+from tests.services.forks import RuntimeCase as Case
 
 STAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "stage.py")
 KEY = b"k" * 32

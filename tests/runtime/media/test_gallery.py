@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from tests.guard.harness import Case
+from tests.services.forks import RuntimeCase as Case
 
 STAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "stage.py")
 EXAMPLES = os.path.abspath(os.path.join(os.path.dirname(STAGE), "../../../examples/extensions/modules"))

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from tests.guard.harness import Case
+from tests.services.forks import RuntimeCase as Case
 
 STAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "stage.py")
 FILM = bytes(range(256)) * 4

@@ -10,7 +10,10 @@ from democrai_sandbox.runtime.store import open_runtime_store
 from tests.access.store.samples import sql
 from tests.services.postgres import postgres_server
 
-TABLES = "runtime_tasks, runtime_schedules, runtime_mcp_servers, runtime_engine_settings"
+TABLES = (
+    "runtime_tasks, runtime_schedules, runtime_mcp_servers, runtime_engine_settings, "
+    "runtime_shadow_findings, runtime_shadow_runs"
+)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

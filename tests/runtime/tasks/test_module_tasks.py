@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from tests.guard.harness import Case
+from tests.services.forks import RuntimeCase as Case
 
 MODULE = """
 import asyncio

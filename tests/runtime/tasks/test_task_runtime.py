@@ -225,7 +225,7 @@ def test_cancelling(store):
     assert waiting.started_at is None
     assert deaf.state == "cancelled"
     assert "did not give in" in deaf.failure.message
-    assert (seconds < 3, after) == (True, "done")
+    assert (seconds < 20, after) == (True, "done")  # what runs would sleep for half a minute
 
 
 def test_bad_input_is_refused_before_anything_is_recorded(store):
@@ -272,7 +272,7 @@ def test_stopping_ends_what_runs_and_marks_what_waits(store):
         return time.monotonic() - begun, running, waiting, deaf_too
 
     seconds, *ids = run(store, story, per_module=1)
-    assert seconds < 3
+    assert seconds < 20  # what runs would sleep for half a minute
     for task_id in ids:
         found = store.task(task_id)
         assert (found.state, found.failure.message) == ("cancelled", "the runtime was stopped")

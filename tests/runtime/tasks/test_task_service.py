@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.guard.harness import Case
+from tests.services.forks import RuntimeCase as Case
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from tests.guard.harness import Case
+from tests.services.forks import RuntimeCase as Case
 
 sys.path.insert(0, os.path.dirname(__file__))
 from worker_kit import Host, is_alive, make_spec, make_worker, run, until, verdict
@@ -473,7 +473,7 @@ def nonsense_story(world):
         told = {}
         for name, says in nonsense.items():
             host = Host(echo=lambda *args: list(args))
-            worker = Worker(make_spec(world, call_timeout=5.0), host, starter=Pretender(says))
+            worker = Worker(make_spec(world, call_timeout=30.0), host, starter=Pretender(says))
             began = time.monotonic()
             said = await verdict(worker.call("method", "add", {"a": 1}))
             told[name] = [said, time.monotonic() - began, len(host.questions)]
@@ -489,5 +489,5 @@ def test_nonsense_from_a_worker_ends_it_with_one_error(case):
     told = case.run(nonsense_story)
     for name, (said, took, asked) in told.items():
         assert said.startswith("WorkerFailed: worker_failed:engine:demo: it sent "), (name, said)
-        assert took < 4, name
+        assert took < 20, name
         assert asked == 0, name

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.guard.harness import Case
+from tests.services.forks import RuntimeCase as Case
 
 sys.path.insert(0, os.path.dirname(__file__))
 from worker_kit import Host, make_worker, run, who

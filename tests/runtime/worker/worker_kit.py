@@ -53,6 +53,9 @@ class Host:
     def denied(self, label, denial):
         self.denials.append(str(denial))
 
+    def saw(self, label, question, *, allowed, times):
+        self.seen.append((label, question, allowed, times))
+
     def text(self, stream="stdout"):
         return "".join(text for found, text in self.written if found == stream)
 

@@ -91,6 +91,9 @@ static int require_listening(State *state, const Address *address, int port)
     host_of_address(address, &host);
     SocketTarget what = {&host, port};
     PyObject *target = host_target(host.text, port);
+    if (UNLIKELY(candidates_held) && target != NULL) {
+        shadow_net(state, NET_RECEIVE, match_socket, &what, target, WHEN_DONE);
+    }
     int result = target ? net_require(state, NET_RECEIVE, match_socket, &what, target) : -1;
     Py_XDECREF(target);
     return result;

@@ -16,7 +16,7 @@
  *   hooklist.c  the hook is in only while needed       module.c    the module, settings, trying the patches
  *   decisions.c what the decider said                  late.c      modules that are loaded later
  *   diverted.c  methods of native types, exchanged for guarded code
- *   residents.c whose code it is, wherever it runs
+ *   residents.c whose code it is, wherever it runs  shadow.c    a candidate beside what is in force
  * The network half is listed in network.h.
  */
 #ifndef DEMOCRAI_CORE_H
@@ -99,7 +99,7 @@ typedef struct {
 int net_index_build(NetIndex *index, PyObject *entries);
 void net_index_clear(NetIndex *index);
 
-typedef struct {
+typedef struct Policy {
     PyObject_HEAD Entry *table;
     size_t slots; /* a power of two; 0 when there is no entry at all */
     char *arena;
@@ -112,6 +112,8 @@ typedef struct {
     bool allow_subprocess;
     bool include_runtime;
     bool network_only; /* says nothing about files, imports and processes */
+    const struct Policy *candidate; /* what its subject is held against; not owned, valid for its generation alone */
+    uint64_t candidate_generation;
     struct State *resident; /* as which code runs that is marked as this subject's; not owned, NULL without any */
 } Policy;
 
@@ -185,6 +187,23 @@ int ownviews_ready(void);
 int ownviews_settle(void);
 unsigned state_declared_mask(const State *state, const PathKey *key);
 bool state_guards_network_only(const State *state);
+
+/* ---- shadow.c ------------------------------------------------------------------------------ */
+extern PyObject *watcher;
+extern Py_ssize_t candidates_held; /* nothing of this costs anything while there are none */
+extern bool by_candidate;
+const Policy *candidate_of(const State *state);
+PyObject *core_candidate(PyObject *module, PyObject *args);
+void shadow_path(State *state, const char *path, unsigned wanted);
+void shadow_open(State *state, const char *path, unsigned must, unsigned either);
+void shadow_import(State *state, PyObject *root, bool (*allows)(const State *, PyObject *));
+bool shadow_concerns(const State *state);
+
+/* What a state has: its policy or, for a moment, the candidate in its place. */
+static inline const Policy *policy_of(const State *state)
+{
+    return UNLIKELY(by_candidate) ? candidate_of(state) : state->policy;
+}
 
 /* ---- residents.c --------------------------------------------------------------------------- */
 extern Py_ssize_t residents; /* policies that have marked code */
@@ -273,6 +292,8 @@ extern size_t denials_made;
 
 void operation_text(unsigned bits, char *out);
 PyObject *call_outside(State *state, PyObject *function, PyObject *args);
+bool path_is_memory(const char *path);
+int grant_quietly(State *state, const char *path, unsigned wanted, unsigned *granted); /* the host is told elsewhere */
 int grant(State *state, const char *path, unsigned wanted, unsigned *granted);
 int require(State *state, const char *path, unsigned wanted);
 int resolve(State *state, PathText *text, unsigned wanted, int how, Resolved *out);

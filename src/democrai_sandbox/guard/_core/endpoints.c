@@ -84,6 +84,34 @@ static int try_name(const Host *name, void *context)
     return result;
 }
 
+static bool covers_host(const Endpoint *endpoint, const Host *host)
+{
+    return rule_connects(endpoint->state, host, endpoint->port) ||
+           (endpoint->ticket != NULL && ticket_covers(endpoint->ticket, host, endpoint->port));
+}
+
+static int covers_name(const Host *name, void *context)
+{
+    const Endpoint *endpoint = context;
+    return may_lead_to(endpoint->state, name, endpoint->address) && covers_host(endpoint, name);
+}
+
+/* A connection for requests is told with them. */
+static void shadow_endpoint(Endpoint *endpoint, const Host *host, bool allowed)
+{
+    Host literal;
+    host_of_address(endpoint->address, &literal);
+    if (endpoint->wire != NULL || !shadow_concerns(endpoint->state)) {
+        return;
+    }
+    by_candidate = true;
+    bool other = covers_host(endpoint, &literal) || each_name(endpoint->address, covers_name, endpoint) == 1;
+    by_candidate = false;
+    if (allowed != other) {
+        shadow_socket(endpoint->state, host, endpoint->port, allowed, WHEN_DONE);
+    }
+}
+
 /* 0 when it may be dialled; *wire is set when only for requests. `name`: what the caller gave, and resolved just now.
  */
 int permit_endpoint(State *state, const Address *address, int port, const Host *name, bool tickets, Wire **wire,
@@ -99,6 +127,11 @@ int permit_endpoint(State *state, const Address *address, int port, const Host *
     *asked = result == 0;
     if (result == 0) {
         endpoint.found = name ? *name : endpoint.found;
+    }
+    if (UNLIKELY(candidates_held) && result >= 0) {
+        shadow_endpoint(&endpoint, &endpoint.found, result == 1);
+    }
+    if (result == 0) {
         result = ask_for(state, &endpoint.found, port) == 0 ? 1 : -1;
     }
     if (result == 1 && observe(state, endpoint.found.is_address ? NULL : &endpoint.found, address, port) < 0) {

@@ -36,6 +36,9 @@ static PyObject *put(State *state, const Asked *asked, PyObject *target)
 static PyObject *put_network(State *state, const Asked *asked, Matcher match, const void *what, PyObject *target)
 {
     unsigned bit = net_bit(asked->operation);
+    if (UNLIKELY(candidates_held) && target != NULL) {
+        shadow_net(state, bit, match, what, target, WHEN_DONE);
+    }
     if (target != NULL && (state_net(state, match, what) & bit)) {
         Py_DECREF(target);
         Py_RETURN_TRUE;
@@ -86,6 +89,9 @@ static PyObject *ask_path(State *state, const Asked *asked)
     find_location(text, true, place);
     PyMem_Free(text);
     unsigned bit = file_bit(asked->operation), mask = location_mask(state, place);
+    if (UNLIKELY(candidates_held)) {
+        shadow_path(state, place, bit);
+    }
     if (mask & bit) {
         Py_RETURN_TRUE;
     }

@@ -100,7 +100,11 @@ int import_check(State *state, PyObject *name, bool ask_frame)
         return -1;
     }
     int result = 0;
-    if (PySet_Contains(sensitive_roots, root) == 1 && !allows(state, root) && !(ask_frame && asker_is_library())) {
+    bool sensitive = PySet_Contains(sensitive_roots, root) == 1;
+    if (UNLIKELY(candidates_held) && sensitive && !(ask_frame && asker_is_library())) {
+        shadow_import(state, root, allows);
+    }
+    if (sensitive && !allows(state, root) && !(ask_frame && asker_is_library())) {
         result = refuse(state, root);
     }
     Py_DECREF(root);

@@ -35,18 +35,19 @@ static PyObject *setup(PyObject *module, PyObject *args, PyObject *kwargs)
                             "parse_url",         "normalise_host",
                             "observer",          "adapters",
                             "diverted",          "libraries",
-                            NULL};
+                            "watcher",           NULL};
     PyObject *factory = NULL, *usage = NULL, *environment = NULL, *ask = NULL, *record = NULL, *facade = NULL,
              *roots = NULL;
     PyObject *shut = NULL, *runtime = NULL, *code = NULL, *codes = NULL, *failed = NULL, *handle = NULL;
     PyObject *invalid = NULL, *decision = NULL, *ports = NULL, *parse = NULL, *normalise = NULL, *watch = NULL,
-             *clients = NULL, *exchanged = NULL, *further = NULL;
+             *clients = NULL, *exchanged = NULL, *further = NULL, *shadow = NULL;
     if (refuse_when_sealed() < 0 ||
-        !PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOOOO!O!O!O!O!OOO!OOO!OOOO!O!O!", names, &factory, &usage,
+        !PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOOOO!O!O!O!O!OOO!OOO!OOOO!O!O!O", names, &factory, &usage,
                                      &environment, &ask, &record, &PyFrozenSet_Type, &facade, &PyFrozenSet_Type, &roots,
                                      &PyTuple_Type, &shut, &Policy_Type, &runtime, &Policy_Type, &code, &codes, &failed,
                                      &PyCode_Type, &handle, &invalid, &decision, &PyDict_Type, &ports, &parse,
-                                     &normalise, &watch, &PyDict_Type, &clients, &PyTuple_Type, &exchanged, &PyTuple_Type, &further)) {
+                                     &normalise, &watch, &PyDict_Type, &clients, &PyTuple_Type, &exchanged, &PyTuple_Type, &further,
+                                     &shadow)) {
         return NULL;
     }
     struct {
@@ -67,6 +68,7 @@ static PyObject *setup(PyObject *module, PyObject *args, PyObject *kwargs)
                  {&parse_url, parse},
                  {&normalise_host, normalise},
                  {&observer, watch},
+                 {&watcher, shadow},
                  {(PyObject **)&runtime_policy, runtime},
                  {(PyObject **)&code_policy, code}};
     for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
@@ -239,6 +241,7 @@ static PyMethodDef methods[] = {
     {"mask", mask, METH_VARARGS, NULL},
     {"access_changed", access_changed, METH_NOARGS,
      "Say that approvals have changed: running activations ask the decider again. Refused inside a guard."},
+    {"candidate", core_candidate, METH_VARARGS, NULL},
     {"request", (PyCFunction)(void (*)(void))core_request, METH_FASTCALL, NULL},
     {"origin", core_origin, METH_VARARGS, NULL},
     {"websocket", core_websocket, METH_O, NULL},

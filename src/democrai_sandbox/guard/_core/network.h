@@ -83,6 +83,14 @@ unsigned state_net(const State *state, Matcher match, const void *what);
 bool net_narrowed_away(const State *state, unsigned operation, Matcher match, const void *what);
 bool declared_literally(const State *state, const Address *address);
 
+/* ---- shadow.c ------------------------------------------------------------------------------------ */
+enum { WHEN_ASKED = 1, WHEN_DONE = 2 }; /* of one act: where it is asked for, and where it is done */
+unsigned candidate_net(const State *state, Matcher match, const void *what);
+void shadow_net(State *state, unsigned operation, Matcher match, const void *what, PyObject *target, int height);
+void shadow_url(State *state, unsigned operations, Matcher match, const Url *url, int height);
+void shadow_told(State *state, unsigned operation, PyObject *target);
+void shadow_socket(State *state, const Host *host, int port, bool allowed, int height);
+
 /* ---- asking.c ------------------------------------------------------------------------------------ */
 extern PyObject *observer;
 const char *net_operation(unsigned operation);

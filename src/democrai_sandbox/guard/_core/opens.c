@@ -83,7 +83,7 @@ static int open_once(Opening *opening, int *fd)
 {
     unsigned granted;
     Wanted wanted = opening->wanted;
-    if (grant(opening->state, opening->path, wanted.must | wanted.either, &granted) < 0) {
+    if (grant_quietly(opening->state, opening->path, wanted.must | wanted.either, &granted) < 0) {
         return -1;
     }
     if (!enough(wanted, granted) && (location_mask(opening->state, opening->path) & FLAG_STREAM)) {
@@ -139,6 +139,10 @@ int guarded_open(State *state, PathText *text, int flags, int mode)
     opening.broken = 0;
     if (check_dots(state, text) < 0) {
         return -1;
+    }
+    if (UNLIKELY(shadow_concerns(state))) {
+        locate(&opening); /* once, and before the open has made a file of it */
+        shadow_open(state, opening.path, opening.wanted.must, opening.wanted.either);
     }
     if (opening.inside && !text->dotted) {
         strcpy(opening.path, text->text);

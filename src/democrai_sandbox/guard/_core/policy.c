@@ -212,6 +212,8 @@ PyObject *policy_new(PyObject *module, PyObject *args, PyObject *kwargs)
     policy->arena = NULL;
     policy->slots = 0;
     policy->resident = NULL;
+    policy->candidate = NULL;
+    policy->candidate_generation = 0;
     policy->id = next_policy_id++;
     policy->subject = Py_NewRef(subject);
     policy->kind = Py_NewRef(kind);

@@ -221,6 +221,9 @@ static int require_url(State *state, unsigned operations, Url *url, bool websock
     if (url_with_scheme(url, scheme) < 0) {
         return -1;
     }
+    if (UNLIKELY(candidates_held) && state != NULL) {
+        shadow_url(state, operations, match_url, url, WHEN_DONE);
+    }
     unsigned granted = state && !websocket ? state_net(state, match_url, url) : 0;
     if (!websocket && (state == NULL || (granted & operations) == operations)) {
         return 0; /* the usual case needs no text */

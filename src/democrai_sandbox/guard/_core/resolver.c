@@ -106,8 +106,27 @@ bool may_lead_to(const State *state, const Host *name, const Address *address)
     return !address_is_forbidden(address) || host_is_own(name) || declared_literally(state, address);
 }
 
+/* What is looked up for a request is told with it. */
+static void shadow_name(State *state, const Host *host, int port)
+{
+    const Ticket *ticket = ticket_current(state);
+    SocketTarget what = {host, port};
+    if (!shadow_concerns(state) || name_noted(state, host) || (ticket && strcmp(ticket->host.key, host->key) == 0)) {
+        return;
+    }
+    bool allowed = state_net(state, match_name, host);
+    bool other = allowed ? candidate_net(state, match_name, host)
+                         : candidate_net(state, match_socket, &what) & NET_CONNECT;
+    if (allowed != other) {
+        shadow_socket(state, host, port, allowed, WHEN_ASKED);
+    }
+}
+
 int check_name(State *state, const Host *host, int port)
 {
+    if (UNLIKELY(candidates_held) && !host->is_address && !host_is_own(host)) {
+        shadow_name(state, host, port);
+    }
     if (host->is_address || host_is_own(host) || state_net(state, match_name, host) || name_noted(state, host)) {
         return 0;
     }

@@ -329,14 +329,14 @@ unsigned state_declared_mask(const State *state, const PathKey *key)
         return OP_ALL;
     }
     const State *outer = enclosing(state);
-    unsigned own = policy_mask(state->policy, key), other = outer ? state_declared_mask(outer, key) : own;
+    unsigned own = policy_mask(policy_of(state), key), other = outer ? state_declared_mask(outer, key) : own;
     return state->mode == MODE_NARROW ? own & other : own | other;
 }
 
 static unsigned own_mask(const State *state, const PathKey *key)
 {
-    const Policy *shared = state->policy->include_runtime ? runtime_policy : code_policy;
-    unsigned mask = policy_mask(state->policy, key);
+    const Policy *policy = policy_of(state), *shared = policy->include_runtime ? runtime_policy : code_policy;
+    unsigned mask = policy_mask(policy, key);
     return shared ? mask | policy_mask(shared, key) : mask;
 }
 
@@ -358,7 +358,7 @@ bool state_allows_import(const State *state, PyObject *root)
         return true;
     }
     const State *outer = enclosing(state);
-    bool own = PySet_Contains(state->policy->imports, root) == 1;
+    bool own = PySet_Contains(policy_of(state)->imports, root) == 1;
     bool other = outer ? state_allows_import(outer, root) : own;
     return state->mode == MODE_NARROW ? own && other : own || other;
 }

@@ -286,7 +286,7 @@ unsigned state_net(const State *state, Matcher match, const void *what)
     if (state->mode == MODE_BYPASS) {
         return NET_ALL;
     }
-    unsigned own = match(&state->policy->network, what);
+    unsigned own = match(&policy_of(state)->network, what);
     if (state->parent == NULL || state->mode == MODE_EXACT || state->parent->mode == MODE_BYPASS) {
         return own;
     }

@@ -196,6 +196,9 @@ static unsigned operation_of_method(PyObject *method)
 static PyObject *permit(State *state, Url *url, unsigned operation, Matcher match)
 {
     PyObject *ticket = NULL, *target = NULL;
+    if (UNLIKELY(candidates_held)) {
+        shadow_url(state, operation, match, url, WHEN_ASKED);
+    }
     bool declared = state_net(state, match, url) & operation;
     if (!declared) {
         target = url_text(url);

@@ -36,6 +36,9 @@ static int require_socket(State *state, unsigned operation, const char *address)
     char text[PATH_MAX + 8];
     snprintf(text, sizeof text, "unix:%s", address);
     PyObject *target = PyUnicode_DecodeFSDefault(text);
+    if (UNLIKELY(candidates_held) && target != NULL) {
+        shadow_net(state, operation, match_unix, address, target, WHEN_DONE);
+    }
     int result = target ? net_require(state, operation, match_unix, address, target) : -1;
     Py_XDECREF(target);
     return result;
@@ -54,6 +57,22 @@ static int check_abstract(State *state, unsigned operation, PyObject *bytes)
     return require_socket(state, operation, text);
 }
 
+/* Below a root where it may create and modify, a subject may connect to any socket. */
+static bool owns(State *state, const PathKey *key)
+{
+    enum { OWN = OP_CREATE | OP_MODIFY };
+    bool present = (state_declared_mask(state, key) & OWN) == OWN;
+    if (UNLIKELY(present && shadow_concerns(state))) {
+        by_candidate = true;
+        bool other = (state_declared_mask(state, key) & OWN) == OWN || state_net(state, match_unix, key->path);
+        by_candidate = false;
+        PyObject *target = other ? NULL : PyUnicode_FromFormat("unix:%s", key->path);
+        shadow_told(state, NET_CONNECT, target);
+        Py_XDECREF(target);
+    }
+    return present;
+}
+
 /* Connects through a handle of the socket that was decided on: a link put in its place meanwhile is not followed. */
 static int connect_path(State *state, PyObject *bytes, PyObject **replacement, int *handle)
 {
@@ -67,14 +86,13 @@ static int connect_path(State *state, PyObject *bytes, PyObject **replacement, i
     }
     find_location(text, FOLLOW, path);
     path_key(&key, path);
-    unsigned own = state_declared_mask(state, &key), wanted = OP_CREATE | OP_MODIFY;
     bool shut = state_mask(state, &key) & FLAG_PROTECTED;
     if (shut) {
         char target[PATH_MAX + 8];
         snprintf(target, sizeof target, "unix:%s", path);
         net_deny_text(state, NET_CONNECT, target); /* what the host protects is not for anybody to approve */
     }
-    else if ((own & wanted) == wanted || require_socket(state, NET_CONNECT, path) == 0) {
+    else if (owns(state, &key) || require_socket(state, NET_CONNECT, path) == 0) {
         *handle = open_beneath(path, O_PATH, 0);
         if (*handle < 0) {
             errno_error(text->object);

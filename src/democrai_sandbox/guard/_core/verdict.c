@@ -22,7 +22,8 @@ static bool narrowed_away(const State *state, const PathKey *key, unsigned opera
     return false;
 }
 
-static bool is_memory(const char *path)
+/* The process's own memory, or another's: no file, whatever root it lies under. */
+bool path_is_memory(const char *path)
 {
     size_t length = strlen(path);
     return strncmp(path, "/proc/", 6) == 0 && length > 10 && strcmp(path + length - 4, "/mem") == 0;
@@ -55,13 +56,13 @@ bool path_narrowed_away(const State *state, const char *path, unsigned bit)
 }
 
 /* *granted = which of the wanted operations the chain or an approval allows at this exact location. */
-int grant(State *state, const char *path, unsigned wanted, unsigned *granted)
+int grant_quietly(State *state, const char *path, unsigned wanted, unsigned *granted)
 {
     PathKey key;
     path_key(&key, path);
     unsigned mask = state_mask(state, &key);
     *granted = mask & wanted;
-    if (UNLIKELY(is_memory(path))) {
+    if (UNLIKELY(path_is_memory(path))) {
         *granted = 0; /* the process's own memory is no file, whatever root it lies under */
         return 0;
     }
@@ -75,6 +76,14 @@ int grant(State *state, const char *path, unsigned wanted, unsigned *granted)
         return 0; /* what the host protects is not for anybody to approve */
     }
     return add_approvals(state, &key, wanted, granted);
+}
+
+int grant(State *state, const char *path, unsigned wanted, unsigned *granted)
+{
+    if (UNLIKELY(candidates_held)) {
+        shadow_path(state, path, wanted);
+    }
+    return grant_quietly(state, path, wanted, granted);
 }
 
 int require(State *state, const char *path, unsigned wanted)
@@ -175,14 +184,18 @@ int resolve(State *state, PathText *text, unsigned wanted, int how, Resolved *ou
     bool directory = text->directory && !(how & PARENT);
     how |= directory ? FOLLOW : 0;
     out->granted = location_mask(state, text->text) & wanted;
-    bool inside = sufficient(out->granted, wanted, how), decided = inside && !text->dotted && !is_memory(text->text);
+    bool inside = sufficient(out->granted, wanted, how), decided = inside && !text->dotted && !path_is_memory(text->text);
     if (text->dotted && check_dots(state, text) < 0) {
         return -1;
+    }
+    if (UNLIKELY(shadow_concerns(state))) {
+        find_location(text, how & FOLLOW, out->path);
+        shadow_open(state, out->path, how & ANY ? 0 : wanted, how & ANY ? wanted : 0);
     }
     strcpy(out->path, text->text);
     int failed = decided ? 0 : find_location(text, how & FOLLOW, out->path);
     for (int attempt = 0; attempt < 8; attempt++) {
-        if (!decided && grant(state, out->path, wanted, &out->granted) < 0) {
+        if (!decided && grant_quietly(state, out->path, wanted, &out->granted) < 0) {
             return -1;
         }
         if (!sufficient(out->granted, wanted, how)) {

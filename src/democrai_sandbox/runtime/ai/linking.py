@@ -189,11 +189,11 @@ def _entrance(asset: Asset, body: Body) -> Entrance:
         subject_kind=asset.kind.value,
         access=asset.declaration.access or (),
         allowed_imports=asset.declaration.allowed_imports,
-        own_read=_own(asset),
+        own_read=own_places(asset),
     )
 
 
-def _own(asset: Asset) -> tuple[str, ...]:
+def own_places(asset: Asset) -> tuple[str, ...]:
     """Return what an asset reads, by its declaration, of what the runtime gave to its module.
 
     These places are shut to whoever they do not belong to, so they have to be named as its own.

@@ -104,18 +104,32 @@ class Confiner:
                 pair = pipe2(O_CLOEXEC) if wanted else (-1, -1)
                 theirs.append(pair[not reading])
                 ours.append(pair[reading])
-            streams = dict(zip(("stdin", "stdout", "stderr"), theirs, strict=True))
-            child = self._spawner.spawn(_order(prepared, what, streams))
         except BaseException:
             _close(ours)
+            _close(theirs)
             self.release(prepared)
+            raise
+        try:
+            child = self.start(prepared, what, (theirs[0], theirs[1], theirs[2]))
+        except BaseException:
+            _close(ours)
             raise
         finally:
             _close(theirs)
+        return child, (ours[0], ours[1], ours[2])
+
+    def start(self, prepared: Prepared, what: Program, streams: tuple[int, int, int]) -> SpawnedChild:
+        """Start it with these descriptors as its standard streams. When that fails, what was prepared is given back."""
+        try:
+            named = dict(zip(("stdin", "stdout", "stderr"), streams, strict=True))
+            child = self._spawner.spawn(_order(prepared, what, named))
+        except BaseException:
+            self.release(prepared)
+            raise
         if prepared.cgroup is not None:
             prepared.cgroup.close()
         self._kernel.flow("child_started", subject=prepared.label, pid=child.pid, program=what.path)
-        return child, (ours[0], ours[1], ours[2])
+        return child
 
     def release(self, prepared: Prepared) -> None:
         """Let the cgroup go, with whatever is left in it. Never raises: the process has ended, however this does."""

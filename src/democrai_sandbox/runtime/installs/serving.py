@@ -21,6 +21,7 @@ from democrai_sandbox.runtime.worker.interface import WorkerSpec
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from democrai_sandbox.manifests import Manifest
     from democrai_sandbox.policy import AccessRule
     from democrai_sandbox.runtime.extensions import Extension
     from democrai_sandbox.runtime.settings import RuntimeSettings
@@ -35,7 +36,7 @@ def worker_spec(
     manifest = extension.manifest
     if not isinstance(manifest, EngineManifest | ExtractorManifest):
         raise TypeError(f"expected an engine or an extractor, got {extension.kind}")
-    keys = manifest.runtime.allowed_config_urls if isinstance(manifest, EngineManifest) else ()
+    access, imports = runtime_rules(manifest, configuration)
     data = settings.data_of(extension.subject)
     Path(data).mkdir(mode=0o700, parents=True, exist_ok=True)
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
@@ -48,8 +49,8 @@ def worker_spec(
         environment=installed.folder,
         entry=manifest.entry,
         data_dir=data,
-        access=rules_to_json((*manifest.runtime.access, *config_rules(keys, configuration))),
-        allowed_imports=tuple(manifest.runtime.allowed_imports),
+        access=access,
+        allowed_imports=imports,
         own_read=(extension.folder, installed.folder),
         own_write=(data,),
         code_paths=(str(Path(installed.folder, "lib", version, "site-packages")),),
@@ -57,6 +58,15 @@ def worker_spec(
         start_timeout=settings.load_timeout,
         call_timeout=settings.call_timeout,
     )
+
+
+def runtime_rules(manifest: Manifest, configuration: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+    """Return what a manifest gives in the runtime phase under a configuration: its rules, as JSON, and its imports."""
+    if not isinstance(manifest, EngineManifest | ExtractorManifest):
+        raise TypeError(f"expected an engine or an extractor, got {manifest.kind}")
+    keys = manifest.runtime.allowed_config_urls if isinstance(manifest, EngineManifest) else ()
+    rules = rules_to_json((*manifest.runtime.access, *config_rules(keys, configuration)))
+    return rules, tuple(manifest.runtime.allowed_imports)
 
 
 def config_rules(keys: tuple[str, ...], configuration: Mapping[str, Any]) -> tuple[AccessRule, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .errors import EntryExists, EntryUnknown, TaskUnknown
+from .shadowing import Finding, ShadowEffect, ShadowRun
 from .sql import RuntimeStore, open_runtime_store
 from .values import Failure, NewTask, Progress, Task, TaskFilter, TaskOrigin, TaskState
 
@@ -10,9 +11,12 @@ __all__ = [
     "EntryExists",
     "EntryUnknown",
     "Failure",
+    "Finding",
     "NewTask",
     "Progress",
     "RuntimeStore",
+    "ShadowEffect",
+    "ShadowRun",
     "Task",
     "TaskFilter",
     "TaskOrigin",

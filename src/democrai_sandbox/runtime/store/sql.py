@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.access.store.sql import open_database
 
-from . import registry, scheduling, tasking
+from . import registry, scheduling, shadowing, tasking
 from .values import Failure, NewTask, Progress, Task, TaskFilter, TaskState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from datetime import datetime, timedelta
 
     from democrai_sandbox.access.store.transactions import Database
     from democrai_sandbox.manifests import McpServer
+
+    from .shadowing import Finding, ShadowRun
 
 _ALL = TaskFilter()
 
@@ -158,3 +160,33 @@ class RuntimeStore:
     def remove_settings(self, kind: str, name: str) -> bool:
         """Forget a configuration."""
         return self._database.act(partial(registry.remove_settings, kind=kind, name=name))
+
+    # ---- shadow runs
+
+    def start_shadow(self, run: ShadowRun) -> None:
+        """Put a run down, with a note in the audit; raises ``EntryExists`` while another one of its subject goes on."""
+        self._database.act(partial(shadowing.start, run=run))
+
+    def end_shadow(self, run_id: str, *, actor: str, now: datetime) -> bool:
+        """End a run, with a note in the audit; False when it has ended. Raises ``EntryUnknown``."""
+        return self._database.act(partial(shadowing.end, run_id=run_id, actor=actor, now=now))
+
+    def add_findings(self, run_id: str, findings: Iterable[Finding]) -> None:
+        """Add to what is known of a run; what there is no room for is only counted."""
+        self._database.act(partial(shadowing.add, run_id=run_id, findings=tuple(findings)))
+
+    def shadow(self, run_id: str) -> ShadowRun:
+        """Return one run; raises ``EntryUnknown``."""
+        return self._database.ask(partial(shadowing.find, run_id=run_id))
+
+    def shadows(self, *, running: bool = False) -> tuple[ShadowRun, ...]:
+        """Return the runs, the newest first; of those that have ended, the last ones."""
+        return self._database.ask(partial(shadowing.listed, running=running))
+
+    def findings(self, run_id: str) -> tuple[Finding, ...]:
+        """Return what a run has found, the most frequent first."""
+        return self._database.ask(partial(shadowing.findings, run_id=run_id))
+
+    def finding_counts(self) -> dict[str, tuple[int, int]]:
+        """Return by run how many things its candidate would newly deny, and newly allow."""
+        return self._database.ask(shadowing.counts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import CheckConstraint, Column, Index, Integer, MetaData, Table, Text, text
+from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, Integer, MetaData, Table, Text, text
 
 from democrai_sandbox.access.store.columns import AnyText, Moment, big_integer
 from democrai_sandbox.manifests import McpTransport
@@ -91,6 +91,53 @@ engine_settings = Table(
     Column("settings", Text, nullable=False),
     Column("updated_at", Moment, nullable=False),
     _one_of("kind", ("engine", "extractor")),
+    sqlite_strict=True,
+)
+
+shadow_runs = Table(
+    "runtime_shadow_runs",
+    metadata,
+    Column("id", AnyText, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("name", AnyText, nullable=False),
+    # The text of a manifest, as it was given.
+    Column("candidate", AnyText, nullable=False),
+    Column("started_by", AnyText, nullable=False),
+    Column("ended_by", AnyText, nullable=False),
+    Column("started_at", Moment, nullable=False),
+    Column("ended_at", Moment),
+    # What came after the last finding that is kept by itself.
+    Column("other_denied", big_integer(), nullable=False),
+    Column("other_allowed", big_integer(), nullable=False),
+    _one_of("kind", ("module", "engine", "extractor")),
+    Index(
+        "uq_runtime_shadow_runs_running",
+        "kind",
+        "name",
+        unique=True,
+        sqlite_where=text("ended_at IS NULL"),
+        postgresql_where=text("ended_at IS NULL"),
+    ),
+    sqlite_strict=True,
+)
+
+shadow_findings = Table(
+    "runtime_shadow_findings",
+    metadata,
+    Column("run_id", AnyText, ForeignKey("runtime_shadow_runs.id"), primary_key=True),
+    # Of what the finding is about: targets are too long for an index.
+    Column("digest", Text, primary_key=True),
+    Column("effect", Text, nullable=False),
+    Column("resource_type", AnyText, nullable=False),
+    Column("operation", AnyText, nullable=False),
+    Column("target", AnyText, nullable=False),
+    Column("user_id", AnyText, nullable=False),
+    # JSON that is plain ASCII: the subjects, outermost first.
+    Column("chain", Text, nullable=False),
+    Column("count", big_integer(), nullable=False),
+    Column("first_seen", Moment, nullable=False),
+    Column("last_seen", Moment, nullable=False),
+    _one_of("effect", ("denied", "allowed")),
     sqlite_strict=True,
 )
 

@@ -47,7 +47,12 @@ def main() -> None:
     packages, environment, lane, control = sys.argv[1:]
     del sys.argv[1:]
     prepare(packages, environment)
-    from democrai_sandbox.runtime.worker.main import settle  # noqa: PLC0415 - only now it can be found
+    if int(lane) < 0:  # nothing is called in a script, it is run
+        from democrai_sandbox.runtime.scripts.main import settle_script  # noqa: PLC0415 - only now it can be found
+
+        run, doors = settle_script(int(control), environment)
+        sys.exit(run(*doors))
+    from democrai_sandbox.runtime.worker.main import settle  # noqa: PLC0415 - likewise
 
     serve, doors = settle(int(lane), int(control), environment)
     serve(*doors)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _MOST_AT_ONCE = 256
+_MOST_TIMES = 1_000_000_000
 _PROGRESS = "tasks.progress"
 _OVER = AccessDecision(
     allowed=False,
@@ -63,6 +64,19 @@ class Clerk:
         self._begin()
         asked = asyncio.get_running_loop().run_in_executor(None, self._host.decide, question)
         asked.add_done_callback(lambda done: self._decided(number, done))
+
+    def saw(self, seen: Any) -> int:
+        """Pass on where the candidate of the worker's subject says something else; return how many places that were."""
+        if type(seen) is not list:
+            raise FrameError("what was seen is no list")
+        for entry in seen[:_MOST_AT_ONCE]:
+            fields, allowed, times = entry
+            if type(allowed) is not bool or type(times) is not int or not 0 < times < _MOST_TIMES:
+                raise FrameError("something seen with other fields")
+            question = self._witness.question(fields, self._standing())
+            if question is not None:
+                self._host.saw(self._label, question, allowed=allowed, times=times)
+        return len(seen)
 
     def _decided(self, number: int, done: asyncio.Future[bool | AccessDecision]) -> None:
         """Tell the decision. That there is none is told as such, and becomes a failed check over there."""

@@ -41,6 +41,9 @@ class WorkerSpec(NamedTuple):
     sensitive_imports: tuple[str, ...] = ()
     code_paths: tuple[str, ...] = ()
     """Further folders of libraries, which only others than the subject can write to."""
+    candidate_access: str = ""
+    """The rules of a candidate that the subject is held against, as JSON; empty without one."""
+    candidate_imports: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     """Variables to add to the few that a worker gets."""
     threads: int = 8
@@ -58,6 +61,8 @@ class WorkerSpec(NamedTuple):
     """Whether the process gives up starting programs, for good, before it imports the subject's code."""
     tells_endpoints: bool = False
     """Whether the guard in it has the host open the way before each connection."""
+    tells_accesses: bool = False
+    """Whether it is recorded: the host, which then has a ``noticed``, is told what is reached for, and from where."""
 
     @property
     def label(self) -> str:
@@ -118,6 +123,10 @@ class Host(Protocol):
 
     def denied(self, label: str, denial: SandboxDenied) -> None:
         """Take note of a denial inside the worker."""
+        ...
+
+    def saw(self, label: str, question: AccessQuestion, *, allowed: bool, times: int) -> None:
+        """Take note of checks in the worker about which the candidate of its subject says something else."""
         ...
 
     def observe(self, told: Told) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .views import Standing
 
 _MOST_DENIALS = 500
+_MOST_SEEN = 5000
 _WINDOW = 10.0
 
 
@@ -47,6 +48,8 @@ class Link:
         self._waits = False
         self._denials = 0
         self._listen_again = 0.0
+        self._seen = 0
+        self._look_again = 0.0
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._settled = asyncio.Event()
         self._settled.set()
@@ -59,10 +62,13 @@ class Link:
             "ask": self._clerk.decide,
             "door": self._wanted,
             "denied": self._denied,
+            "saw": self._saw,
             "observe": Watch(spec, host, self._channel.tell).observe,
             "ready": self._is_ready,
             "broken": self._is_broken,
         }
+        if spec.tells_accesses:
+            self._handlers["noticed"] = host.noticed  # type: ignore[attr-defined] # whoever records has it
 
     # ---- life --------------------------------------------------------------------------------------------------------
 
@@ -178,6 +184,10 @@ class Link:
     def changed(self) -> None:
         """Have the guard in the worker ask again about what it was told before."""
         self._channel.tell(["changed"])
+
+    def hold_against(self, access: str, imports: tuple[str, ...]) -> None:
+        """Have the guard in the worker compare with a candidate's rules, as JSON; the empty text ends it."""
+        self._channel.tell(["candidate", access, imports])
 
     def _surface(self, surface: tuple[str, str]) -> SurfaceInfo:
         found = self.surfaces.get(surface)
@@ -303,3 +313,11 @@ class Link:
             self._host.denied(self._spec.label, denial)
         except SandboxError:
             return
+
+    def _saw(self, seen: Any) -> None:
+        """Take note of what a candidate would change, as long as it is not too much."""
+        now = self._loop.time()
+        if now > self._look_again:
+            self._seen, self._look_again = 0, now + _WINDOW
+        if self._seen < _MOST_SEEN:
+            self._seen += self._clerk.saw(seen)

@@ -10,6 +10,7 @@ import os
 import site
 import sys
 import threading
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,19 +19,20 @@ from democrai_sandbox.policy import AccessRule, InvalidInputError, Subject, Subj
 from democrai_sandbox.runtime import doors, loading
 from democrai_sandbox.runtime.activation import Activation
 from democrai_sandbox.runtime.confinement.observing import RemoteObserver
+from democrai_sandbox.runtime.noticing import recorded
 from democrai_sandbox.runtime.outcomes import VALUE, capture, describe
 
 from .calls import Calls
 from .interface import Identity, WorkerSpec
 from .lines import Line
-from .remote import Desk, RemoteDecider, RemoteRecorder, RemoteServices
+from .remote import Desk, RemoteDecider, RemoteRecorder, RemoteServices, RemoteWatcher
 from .running import Runner
 from .serving import Control, Hands, loop_work, plain_work, serve_on_a_loop, serve_plainly
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from democrai_sandbox.guard import Guard
+    from democrai_sandbox.guard import Decider, Guard
     from democrai_sandbox.runtime.loading import Surface
 
 _ASSETS = frozenset({"tool", "agent", "pipeline"})
@@ -58,11 +60,11 @@ def settle(lane: int, control: int, environment: str) -> tuple[Callable[..., Non
     told: dict[str, Any] = {name: tuple(value) if type(value) is list else value for name, value in fields.items()}
     spec = WorkerSpec(**told)
     if spec.no_exec:
-        _give_up_programs()
+        give_up_programs()
     return _Worker(spec, Line(lane, spec.largest_frame), first).settle(list(names), environment)
 
 
-def _give_up_programs() -> None:
+def give_up_programs() -> None:
     """Have the kernel end this process should it ever start a program. It has one thread, and none of the subject's."""
     from democrai_sandbox.kernel.seccomp import NO_EXEC, apply  # noqa: PLC0415 - only where there is a kernel layer
     from democrai_sandbox.kernel.states import ControlState  # noqa: PLC0415 - likewise
@@ -80,10 +82,13 @@ class _Worker:
         self._line = control
         self._calls = Calls()
         self._desk = Desk(control)
+        self._watcher = RemoteWatcher(control)
         self._control = Control(control, self._desk, self._calls)
 
     def settle(self, names: list[str], environment: str) -> tuple[Callable[..., None], tuple[Any, ...]]:
         activation, declarations = self._settle(names)
+        self._control.compare = partial(_compare, activation)
+        _compare(activation, self._spec.candidate_access, self._spec.candidate_imports)
         self._control.start()
         outcome, surfaces = self._load(activation, declarations, environment)
         if outcome[0] == VALUE:
@@ -92,7 +97,7 @@ class _Worker:
             self._line.send(["broken", outcome])
             os._exit(1)
         table = {(surface.kind, surface.name): surface for surface in surfaces}
-        runner = Runner(activation, table, self._calls, self._line)
+        runner = Runner(activation, table, self._calls, self._line, self._watcher.flush)
         self._control.take = Hands(runner, self._line, self._spec.threads).take
         waits = any(_awaits(surface) for surface in surfaces)
         self._line.send(["ready", [_info(surface) for surface in surfaces], waits])
@@ -122,11 +127,15 @@ class _Worker:
         spec = self._spec
         declarations = loading.Declarations()
         loading.preload()
+        decider: Decider = RemoteDecider(self._desk)
+        if spec.tells_accesses:
+            decider = recorded(decider, self._line.send, spec.sensitive_imports)
         services = RemoteServices(self._desk, self._calls, (spec.data_dir, spec.folder)).table(names)
         configure_guard(
-            decider=RemoteDecider(self._desk),
+            decider=decider,
             recorder=RemoteRecorder(self._line),
             observer=RemoteObserver(self._desk) if spec.tells_endpoints else None,
+            watcher=self._watcher,
             protected_paths=spec.protected,
             sensitive_imports=spec.sensitive_imports,
             code_paths=spec.code_paths,
@@ -150,6 +159,12 @@ class _Worker:
         declarations.begin(spec.label)
         outcome = _imported(guard, package, spec.entry, environment)
         return outcome, declarations.end(spec.label)
+
+
+def _compare(activation: Activation, access: str, imports: Iterable[str]) -> None:
+    """Hold the subject against a candidate; the empty text is none."""
+    section = _Section(rules_from_json(access), tuple(imports)) if access else None
+    activation.held_against(section)  # type: ignore[arg-type] # it fits
 
 
 def _imported(guard: Guard, package: str, entry: str, environment: str) -> Any:

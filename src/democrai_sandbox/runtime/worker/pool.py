@@ -94,6 +94,15 @@ class Worker:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._tell_change)
 
+    def hold_against(self, access: str, imports: tuple[str, ...]) -> None:
+        """Have the subject held against a candidate's rules, as JSON, now and after a new start. From any thread.
+
+        The empty text ends it. What the subject may do stays as it is, in the guard and below it.
+        """
+        self.spec = self.spec._replace(candidate_access=access, candidate_imports=imports)
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._tell_candidate)
+
     @property
     def pid(self) -> int | None:
         """The number of the process, while there is one."""
@@ -214,6 +223,7 @@ class Worker:
             self._starting = None
         self._failures = 0
         self._link = link
+        self._tell_candidate()  # it may have come while the process was started
         return link
 
     def _note_failure(self, error: BaseException, now: float) -> None:
@@ -235,6 +245,10 @@ class Worker:
         if self._link is not None:
             self._link.changed()
         self._compare()
+
+    def _tell_candidate(self) -> None:
+        if self._link is not None:
+            self._link.hold_against(self.spec.candidate_access, self.spec.candidate_imports)
 
     def _compare(self) -> None:
         """See whether the process has the rights of now. The kernel neither widens nor narrows what it has confined."""

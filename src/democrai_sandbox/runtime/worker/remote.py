@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _PATIENCE = 60.0
 _MOST_RECORDED = 200
 _WINDOW = 10.0
+_MOST_SEEN = 200
+_SOON = 1.0
 
 
 class _Waiting:
@@ -159,6 +161,41 @@ class RemoteRecorder:
         self._told += 1
         if self._told <= _MOST_RECORDED:
             self._line.send(["denied", describe(denial)])
+
+
+class RemoteWatcher:
+    """Tells the host where a candidate says something else, many at a time: a subject decides how often it asks."""
+
+    def __init__(self, line: Line) -> None:
+        """Tell over this line."""
+        self._line = line
+        self._counting = threading.Lock()
+        self._seen: dict[tuple[Any, bool], int] = {}
+        self._since = 0.0
+
+    def saw(self, question: AccessQuestion, allowed: bool) -> None:  # noqa: FBT001 - as the guard calls it
+        """Count a check."""
+        about = (tuple(question), allowed)
+        # Not for ever: a finaliser of the subject's may run on the very thread that has the lock.
+        if not self._counting.acquire(timeout=_SOON):
+            return
+        self._seen[about] = self._seen.get(about, 0) + 1
+        due = len(self._seen) >= _MOST_SEEN or monotonic() - self._since > _SOON
+        self._counting.release()
+        if due:
+            self.flush()
+
+    def flush(self) -> None:
+        """Tell what was counted; also when a call ends, as long as the host knows for whom it was."""
+        if not self._seen:
+            return
+        fresh: dict[tuple[Any, bool], int] = {}
+        with self._counting:
+            seen, self._seen = self._seen, fresh
+            self._since = monotonic()
+        told = [[list(question), allowed, times] for (question, allowed), times in seen.items()]
+        if told:
+            self._line.send(["saw", told])
 
 
 class RemoteServices:

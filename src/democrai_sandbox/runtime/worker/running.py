@@ -32,9 +32,18 @@ class Runner:
     """Makes calls ready, of the surfaces that the subject declared, and lets them go."""
 
     def __init__(
-        self, activation: Activation, surfaces: Mapping[tuple[str, str], Surface], calls: Calls, control: Line
+        self,
+        activation: Activation,
+        surfaces: Mapping[tuple[str, str], Surface],
+        calls: Calls,
+        control: Line,
+        ending: Callable[[], None],
     ) -> None:
-        """Run these surfaces as this subject; items of streams go over the control line."""
+        """Run these surfaces as this subject; items of streams go over the control line.
+
+        ``ending`` is called before a call ends, to tell what belongs to it.
+        """
+        self._ending = ending
         self._below = lru_cache(maxsize=256)(lambda chain: activation.below(tuple(map(Subject.parse, chain))))
         self._activation = activation
         self._surfaces = {key: (surface.function, surface.is_stream) for key, surface in surfaces.items()}
@@ -72,6 +81,7 @@ class Runner:
 
     def end(self, number: int, outcome: Any) -> Any:
         """End a call, and return what it came to."""
+        self._ending()
         call = self._calls.end(number)
         stopped = call is not None and call.cancelled and call.wanted is not None
         return CLOSED if stopped or outcome is None else outcome

@@ -159,6 +159,8 @@ class Control:
         self._calls = calls
         self.take: Callable[[Call], None] | None = None
         """What is done with calls; none come before the worker has said that it is ready."""
+        self.compare: Callable[[str, list[str]], None] | None = None
+        """What is done with a candidate."""
 
     def start(self) -> None:
         """Begin to listen, on a thread that shows nothing of this to who lists the threads."""
@@ -187,6 +189,8 @@ class Control:
             self._credit(*facts)
         elif kind == "changed":
             access_changed()
+        elif kind == "candidate" and self.compare is not None:
+            self.compare(*facts)
         elif kind == "stop":
             os._exit(0)
 

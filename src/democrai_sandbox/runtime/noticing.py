@@ -1,0 +1,151 @@
+"""What a subject reaches for while it is recorded: told by the guard in its process, with the line that led there.
+
+Everything is asked of the decider there, because nothing is declared. Imports are not asked about, the guard knows by
+itself: there, the functions that import are wrapped, and every root is allowed.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from democrai_sandbox.guard.probes import facade_files
+from democrai_sandbox.guard.runtime_paths import CODE, code_entries
+from democrai_sandbox.guard.settings import SENSITIVE_ROOTS
+from democrai_sandbox.policy import Operation, ResourceType
+
+from . import doors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import FrameType
+
+    from democrai_sandbox.guard import AccessQuestion, Decider
+    from democrai_sandbox.policy import AccessDecision
+
+__all__ = ["IMPORT", "Noticed", "NoticingDecider", "Whence", "needed", "recorded"]
+
+IMPORT = "import"
+"""In the place of a resource type: the root of a sensitive import."""
+
+OWN, LIBRARY, IMPORTING = "own", "library", "import"
+_MACHINERY = "<frozen importlib"
+_DOOR = "noticed.import"
+
+
+class Noticed(NamedTuple):
+    """Something that was reached for."""
+
+    resource_type: str
+    operation: str
+    target: str
+    by: str = OWN
+    """Whose code asked: the subject's ``own``, a ``library``, or the ``import`` of a module."""
+    place: str = ""
+    """File and line of the subject's own code that led there."""
+    exists: bool = True
+    """Whether there was such a file or folder."""
+
+
+def needed(noticed: Iterable[Noticed]) -> Iterator[Noticed]:
+    """Yield what has to be declared. A library that looks for a file is told that there is none, and goes on.
+
+    So does an import that looks into a folder; of those, the ones are needed from which something was read.
+    """
+    every = list(noticed)
+    made = {one.target for one in every if one.operation == Operation.CREATE}
+    found = [
+        one for one in every if one.exists or one.by == OWN or one.operation != Operation.READ or one.target in made
+    ]
+    changed = {one.target for one in found if one.operation == Operation.MODIFY}
+    # Whoever opens a file to write is asked for both. One that was there is not made by it.
+    found = [one for one in found if not (one.operation == Operation.CREATE and one.exists and one.target in changed)]
+    read = {one.target for one in found if _is_looked_at(one) and os.path.isfile(one.target)}  # noqa: PTH113 - a text
+    for one in found:
+        if not _is_looked_at(one) or any(file.startswith(f"{one.target}/") or file == one.target for file in read):
+            yield one
+
+
+def _is_looked_at(one: Noticed) -> bool:
+    return one.by == IMPORTING and one.resource_type == ResourceType.FILESYSTEM
+
+
+class Whence:
+    """Finds out who asks. Made before the first guard."""
+
+    def __init__(self) -> None:
+        """Know which code is a library's."""
+        self._facade = facade_files()
+        self._roots = tuple(f"{os.fsdecode(path)}/" for path, mask in code_entries() if mask & CODE)
+
+    def of(self, frame: FrameType | None) -> tuple[str, str]:
+        """Return whose code asked, and the place of the subject's own code on the way there."""
+        by = ""
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if file.startswith(_MACHINERY):
+                by = by or IMPORTING
+            elif self._is_library(file):
+                by = by or ("" if file in self._facade else LIBRARY)
+            else:
+                return by or OWN, f"{file}:{frame.f_lineno}"
+            frame = frame.f_back
+        return by or LIBRARY, ""
+
+    def _is_library(self, file: str) -> bool:
+        return file.startswith(("<frozen ", *self._roots))
+
+
+class NoticingDecider:
+    """Tells what is asked, then has it decided."""
+
+    def __init__(self, decider: Decider | None, tell: Callable[[list[Any]], None], whence: Whence) -> None:
+        """Without a decider everything is allowed; what the guard keeps shut never comes here."""
+        self._decider = decider
+        self._tell = tell
+        self._whence = whence
+
+    def decide(self, question: AccessQuestion) -> bool | AccessDecision:
+        """Answer one question."""
+        by, place = self._whence.of(sys._getframe(1))  # noqa: SLF001 - whoever asks is on the stack
+        is_file = question.resource_type == ResourceType.FILESYSTEM
+        exists = not is_file or os.path.lexists(question.target)
+        self._tell([question.resource_type, question.operation, question.target, by, place, exists])
+        return True if self._decider is None else self._decider.decide(question)
+
+
+def recorded(decider: Decider | None, send: Callable[[list[Any]], None], sensitive: Iterable[str] = ()) -> Decider:
+    """Return a decider that tells what is asked, and have imports told too. Before the first guard."""
+    whence = Whence()
+    doors.install({_DOOR: lambda _view, *facts: send(["noticed", [IMPORT, "use", *facts]])})
+    _watch_imports(SENSITIVE_ROOTS | frozenset(sensitive), whence)
+    return NoticingDecider(decider, lambda facts: send(["noticed", facts]), whence)
+
+
+def _watch_imports(roots: frozenset[str], whence: Whence) -> None:
+    """Have the imports of sensitive roots told that the subject's own code makes.
+
+    They then come from a frame of ours, and so from a library: the guard lets them pass.
+    """
+    through, by_name = builtins.__import__, importlib.import_module
+
+    def notice(name: object, frame: FrameType) -> None:
+        root = name.partition(".")[0] if type(name) is str else ""
+        if root in roots:
+            by, place = whence.of(frame)
+            if by == OWN:
+                doors.call(_DOOR, root, OWN, place)
+
+    def noticing(name: str, *rest: Any, **named: Any) -> Any:
+        notice(name, sys._getframe(1))  # noqa: SLF001 - likewise
+        return through(name, *rest, **named)
+
+    def import_module(name: str, package: str | None = None) -> Any:
+        notice(name, sys._getframe(1))  # noqa: SLF001 - likewise
+        return by_name(name, package)
+
+    builtins.__import__ = noticing
+    importlib.import_module = import_module

@@ -1,0 +1,144 @@
+"""The process of a script from its first frame on: settle the guard, then run the file inside it as Python would."""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+import traceback
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from democrai_sandbox.errors import SandboxDenied
+from democrai_sandbox.guard import configure_guard, own_code
+from democrai_sandbox.policy import (
+    AccessRule,
+    Operation,
+    ResourceType,
+    Subject,
+    SubjectKind,
+    is_at_or_below,
+    rules_from_json,
+)
+from democrai_sandbox.runtime import loading
+from democrai_sandbox.runtime.activation import Activation
+from democrai_sandbox.runtime.noticing import recorded
+from democrai_sandbox.runtime.worker.calls import Calls
+from democrai_sandbox.runtime.worker.interface import Identity, WorkerSpec
+from democrai_sandbox.runtime.worker.lines import Line
+from democrai_sandbox.runtime.worker.main import give_up_programs
+from democrai_sandbox.runtime.worker.remote import Desk, RemoteRecorder
+from democrai_sandbox.runtime.worker.serving import Control
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType
+
+    from democrai_sandbox.guard import Guard
+
+_LARGEST = 64 * 1024 * 1024
+_FAILED, _INTERRUPTED = 1, 130
+
+
+class _Section(NamedTuple):
+    access: tuple[AccessRule, ...]
+    allowed_imports: tuple[str, ...]
+
+
+def settle_script(control: int, environment: str) -> tuple[Callable[..., int], tuple[Any, ...]]:
+    """Set the process up for whoever holds the other end of a descriptor; return what runs the script."""
+    line = Line(control, _LARGEST)
+    message = line.receive()
+    if message is None:
+        os._exit(0)
+    _, fields, arguments = message
+    told: dict[str, Any] = {name: tuple(value) if type(value) is list else value for name, value in fields.items()}
+    spec = WorkerSpec(**told)
+    if spec.no_exec:
+        give_up_programs()
+    guard = _settled(spec, line)
+    Control(line, Desk(line), Calls()).start()  # ends the process when nobody is left at the other end
+    code = _compiled(spec.entry)
+    sys.argv = [spec.entry, *arguments]
+    # Only where imports would not look there in vain, and not before the guard is settled: for that one, whatever is
+    # on the path is a library's.
+    beside = spec.folder if spec.tells_accesses or _may_read(spec.folder, spec.access) else ""
+    return _run, (guard, code, (spec.entry, beside), environment)
+
+
+def _may_read(folder: str, access: str) -> bool:
+    wanted = (ResourceType.FILESYSTEM, Operation.READ)
+    rules = (rule for rule in rules_from_json(access) if (rule.resource_type, rule.operation) == wanted)
+    return any(is_at_or_below(folder, rule.normalized_target) for rule in rules)
+
+
+def _settled(spec: WorkerSpec, line: Line) -> Guard:
+    loading.preload()
+    decider = recorded(None, line.send, spec.sensitive_imports) if spec.tells_accesses else None
+    configure_guard(
+        decider=decider,
+        recorder=RemoteRecorder(line),
+        protected_paths=spec.protected,
+        sensitive_imports=spec.sensitive_imports,
+        code_paths=spec.code_paths,
+    )
+    activation = Activation(
+        Subject(SubjectKind(spec.kind), spec.name),
+        _Section(rules_from_json(spec.access), spec.allowed_imports),  # type: ignore[arg-type] # it fits
+        own_read=spec.own_read,
+        own_write=spec.own_write,
+    )
+    return activation.guard(Identity())  # type: ignore[arg-type] # it fits
+
+
+def _compiled(file: str) -> CodeType:
+    """Compile the file, marked as the subject's own; what is wrong with it is said as Python says it."""
+    try:
+        with open(file, "rb") as source:  # noqa: PTH123 - a text
+            code = compile(source.read(), file, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, OSError) as error:
+        sys.stderr.write("".join(traceback.format_exception_only(error)))
+        sys.stderr.flush()
+        os._exit(_FAILED)
+    own_code(code)
+    return code
+
+
+def _run(guard: Guard, code: CodeType, places: tuple[str, str], environment: str) -> int:
+    return guard.run(_carried_out, code, places, environment)
+
+
+def _carried_out(code: CodeType, places: tuple[str, str], environment: str) -> int:
+    """Run the script and return its exit status. All of it inside the guard."""
+    try:
+        if environment:
+            for folder in [place for place in sys.path if place.startswith(f"{environment}/")]:
+                site.addsitedir(folder)
+        module = sys.modules["__main__"] = ModuleType("__main__")
+        module.__file__, beside = places
+        sys.path[:0] = filter(None, [beside])
+        exec(code, vars(module))  # noqa: S102 - that is what a script is for
+    except SystemExit as ending:
+        return _status(ending.code)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the script has failed
+        _tell(error)
+        return _FAILED
+    return 0
+
+
+def _status(code: object) -> int:
+    if code is None or type(code) is int:
+        return (code or 0) & 0xFF
+    sys.stderr.write(f"{code}\n")
+    return _FAILED
+
+
+def _tell(error: BaseException) -> None:
+    """Print what ended the script, without our own frame; below a denial, what would allow it."""
+    trace = error.__traceback__
+    error.__traceback__ = None if trace is None else trace.tb_next
+    traceback.print_exception(error)
+    if isinstance(error, SandboxDenied):
+        sys.stderr.write("\n" + error.diagnostics() + "\n")

@@ -1,0 +1,206 @@
+"""Running a script or a program once: with the streams of whoever asks, until it ends or its time is over."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from democrai_sandbox.errors import CallTimeout, SandboxDenied
+from democrai_sandbox.policy import SandboxError
+from democrai_sandbox.runtime.outcomes import release
+from democrai_sandbox.runtime.worker.codec import Inbox, encode
+from democrai_sandbox.runtime.worker.errors import FrameError
+from democrai_sandbox.runtime.worker.process import command_of, environment_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from democrai_sandbox.runtime.worker.interface import WorkerSpec
+
+__all__ = ["Command", "Listener", "PlainStart", "Start", "Started", "run_program", "run_script"]
+
+_LARGEST = 64 * 1024 * 1024
+_NO_LANE = -1
+_GRACE = 2.0
+_INTERRUPTED, _BY_SIGNAL = 130, 128
+"""As shells tell it."""
+
+
+class Command(NamedTuple):
+    """What is started, with the standard streams of this process."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    folder: str
+    pass_fds: tuple[int, ...] = ()
+    program: str = ""
+    """The file that is executed, if that is not the first word."""
+    stdout: int = 1
+    """The descriptor that is its standard output."""
+
+
+class Started(Protocol):
+    """A process that runs."""
+
+    ended: int
+    """A descriptor that is readable once it has ended."""
+
+    def signal(self, number: int) -> None:
+        """Send it a signal, as long as it has not been collected."""
+        ...
+
+    def collect(self) -> int:
+        """Return its exit status, negative for a signal."""
+        ...
+
+
+class Start(Protocol):
+    """How it is started: directly, or held by the kernel."""
+
+    def __call__(self, command: Command) -> Started:
+        """Start it; ``OSError`` when it cannot be."""
+        ...
+
+
+class Listener(Protocol):
+    """Is told what the guard of a script has to say."""
+
+    def notice(self, facts: list[Any]) -> None:
+        """Take down what it reaches for, if that is recorded."""
+        ...
+
+    def deny(self, denial: SandboxDenied) -> None:
+        """Take down a denial."""
+        ...
+
+
+class PlainStart:
+    """Starts a child of this process; nothing of the kernel's holds it."""
+
+    def __init__(self, command: Command) -> None:
+        """Start it in this process's group: what a terminal sends reaches it."""
+        self._child = subprocess.Popen(  # noqa: S603 - a command of the person at the keyboard, and no shell
+            command.argv,
+            executable=command.program or None,
+            env=dict(command.environment),
+            cwd=command.folder,
+            pass_fds=command.pass_fds,
+            stdout=command.stdout,
+        )
+        self.ended = os.pidfd_open(self._child.pid)
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        self._child.send_signal(number)
+
+    def collect(self) -> int:
+        """Return its exit status."""
+        os.close(self.ended)
+        return self._child.wait()
+
+
+def run_script(
+    spec: WorkerSpec,
+    arguments: Sequence[str],
+    listener: Listener,
+    *,
+    start: Start = PlainStart,
+    timeout: float | None = None,
+    stdout: int = 1,
+) -> int:
+    """Run the script that ``spec`` has as its entry; return its exit status, or raise ``CallTimeout``."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            number = theirs.fileno()
+            argv = tuple(command_of(spec, _NO_LANE, number))
+            started = start(Command(argv, environment_of(spec), str(Path.cwd()), (number,), stdout=stdout))
+        ours.sendall(encode(["init", spec._asdict(), list(arguments)]))
+        return _waited(started, timeout, _Hearing(ours, listener))
+
+
+def run_program(command: Command, *, start: Start, timeout: float | None = None) -> int:
+    """Run a program, and return its exit status; ``CallTimeout`` when its time is over."""
+    return _waited(start(command), timeout, None)
+
+
+class _Hearing:
+    """Reads what a script's process says, until it has nothing more to say."""
+
+    def __init__(self, link: socket.socket, listener: Listener) -> None:
+        self._link = link
+        self._listener = listener
+        self._inbox = Inbox(largest=_LARGEST)
+        self.is_open = True
+
+    def fileno(self) -> int:
+        return self._link.fileno()
+
+    def hear(self) -> None:
+        """Take what is there."""
+        size = self._link.recv_into(self._inbox.room)
+        self.is_open = bool(size)
+        for message in self._inbox.feed(size) if size else ():
+            self._take(message)
+
+    def _take(self, message: Any) -> None:
+        """Pass a message on. The process is the script's, and may say anything."""
+        if type(message) is not list or len(message) != 2:  # noqa: PLR2004 - a kind and its facts
+            raise FrameError("a message that is none")
+        kind, facts = message
+        try:
+            if kind == "noticed":
+                self._listener.notice(facts)
+            elif kind == "denied":
+                release(facts)
+        except SandboxDenied as denial:
+            self._listener.deny(denial)
+        except (SandboxError, TypeError, ValueError) as error:
+            raise FrameError("a message that is none") from error
+
+
+def _waited(started: Started, timeout: float | None, hearing: _Hearing | None) -> int:
+    """Wait for the end; an interrupt is passed on, and the end waited for all the same."""
+    until = None if timeout is None else monotonic() + timeout
+    interrupted, late, harder = False, False, iter((signal.SIGTERM,))
+    try:
+        while True:
+            try:
+                if _is_over(started.ended, hearing, until):
+                    break
+                late = not interrupted
+                started.signal(next(harder, signal.SIGKILL))
+            except KeyboardInterrupt:
+                interrupted = True
+                started.signal(signal.SIGINT)
+            until = monotonic() + _GRACE
+    except BaseException:
+        with suppress(OSError):
+            started.signal(signal.SIGKILL)
+        started.collect()
+        raise
+    status = started.collect()
+    if late:
+        raise CallTimeout(f"it took longer than {timeout:g} s, and was ended")
+    return _INTERRUPTED if interrupted else status if status >= 0 else _BY_SIGNAL - status
+
+
+def _is_over(ended: int, hearing: _Hearing | None, until: float | None) -> bool:
+    """Wait until the process has ended, which is True, or its time is over."""
+    while True:
+        heard: list[Any] = [hearing] if hearing is not None and hearing.is_open else []
+        left = None if until is None else max(0.0, until - monotonic())
+        ready, _, _ = select.select([ended, *heard], [], [], left)
+        if not ready:
+            return False
+        if hearing in ready and hearing is not None:
+            hearing.hear()
+        elif ended in ready:  # and nothing more was said
+            return True

@@ -1,0 +1,221 @@
+"""Candidates beside what is in force: which subjects of this process have one, and where the two would have parted.
+
+The guard decides by the present manifest, and tells here where the candidate's rules say something else. What an
+administrator has approved counts for both: only what would come out differently is a finding. Findings go to the store
+in batches, bounded, because a subject chooses how much it asks for.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from threading import Lock
+from time import time_ns
+from typing import TYPE_CHECKING, NamedTuple
+
+from democrai_sandbox.access.answers import ANSWERS
+from democrai_sandbox.access.targets import Reader
+from democrai_sandbox.policy import InvalidInputError, SandboxError
+
+from .store.shadowing import MOST_FINDINGS, Finding, ShadowEffect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from democrai_sandbox.access.node import AccessNode
+    from democrai_sandbox.guard import AccessQuestion
+    from democrai_sandbox.policy import Subject
+
+    from .store import RuntimeStore, ShadowRun
+
+    Apply = Callable[[Subject, str | None], None]
+
+_log = logging.getLogger(__name__)
+_LONGEST_TARGET = 2000
+_LONGEST_CHAIN = 24
+_MOST_SEEN = 2 * MOST_FINDINGS
+_IMPORT = "import"
+_PATIENCE = 1.0
+_ASSETS = ("tool", "agent", "pipeline", "skill", "task")
+
+
+class _About(NamedTuple):
+    """What was seen, of whom and for whom: approvals are asked for with it."""
+
+    run_id: str
+    allowed: bool
+    resource_type: str
+    operation: str
+    target: str
+    subject: tuple[str, str]
+    user_id: str
+    session_key: str
+
+
+@dataclass(slots=True)
+class _Seen:
+    count: int
+    first: datetime
+    last: datetime
+    chain: tuple[str, ...]
+
+
+class Shadows:
+    """The shadow runs of this process. ``saw`` is called by guards, from any thread; the rest by the host."""
+
+    def __init__(self, store: RuntimeStore, node: AccessNode, apply: Apply) -> None:
+        """``apply`` has a subject held against the text of a candidate, or against nothing any more."""
+        self._store = store
+        self._node = node
+        self._apply = apply
+        self._reader = Reader()
+        self._runs: dict[str, ShadowRun] = {}
+        """By the label of the subject."""
+        self._seen: dict[_About, _Seen] = {}
+        self._refreshing = Lock()
+        self._writing = Lock()
+        self._counting = Lock()
+        self._behind = False
+
+    # ---- what is told ------------------------------------------------------------------------------------------------
+
+    def saw(self, question: AccessQuestion, allowed: bool) -> None:  # noqa: FBT001 - as the guard calls it
+        """Take note of a check in this process about which the candidate says something else."""
+        for label in reversed(question.subject_chain):
+            run = self._run_of(label)
+            if run is not None:
+                self._count(run, question, allowed=allowed, times=1)
+                return
+
+    def saw_in(self, label: str, question: AccessQuestion, *, allowed: bool, times: int) -> None:
+        """Take note of checks in the worker of a subject, which speaks for that subject alone."""
+        run = self._run_of(label)
+        if run is not None:
+            self._count(run, question, allowed=allowed, times=times)
+
+    def _run_of(self, label: str) -> ShadowRun | None:
+        kind, _, name = label.partition(":")
+        return self._runs.get(f"module:{name.rpartition('.')[0]}" if kind in _ASSETS and "." in name else label)
+
+    def _count(self, run: ShadowRun, question: AccessQuestion, *, allowed: bool, times: int) -> None:
+        about = _About(
+            run.id,
+            allowed,
+            question.resource_type,
+            question.operation,
+            question.target[:_LONGEST_TARGET],
+            (question.subject_kind, question.subject),
+            question.user_id or "",
+            question.session_key or "",
+        )
+        # Not for ever: a finaliser of a subject's may run on the very thread that has the lock.
+        if not self._counting.acquire(timeout=_PATIENCE):
+            return
+        try:
+            self._note(about, question.subject_chain[-_LONGEST_CHAIN:], times)
+        finally:
+            self._counting.release()
+
+    def _note(self, about: _About, chain: tuple[str, ...], times: int) -> None:
+        now = self._node.clock()
+        seen = self._seen.get(about)
+        if seen is None and len(self._seen) >= _MOST_SEEN:
+            # Nothing in particular: it is only counted, as is what there is no room for in the store.
+            about = about._replace(resource_type="", operation="", target="", subject=("", ""), user_id="")
+            about = about._replace(session_key="")
+            seen = self._seen.get(about)
+        if seen is None:
+            seen = self._seen[about] = _Seen(0, now, now, chain)
+        seen.count += times
+        seen.last = now
+
+    # ---- what goes on ------------------------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """See which runs go on now. A store that is away is asked again with the next chore."""
+        with self._refreshing:
+            try:
+                running = {str(run.subject): run for run in self._store.shadows(running=True)}
+            except SandboxError as error:
+                self._behind = True
+                _log.warning("which candidates are tried could not be read: %s", error)
+                return
+            self._behind = False
+            self._follow(running)
+
+    def _follow(self, running: dict[str, ShadowRun]) -> None:
+        before, self._runs = self._runs, running
+        for label in before.keys() | running.keys():
+            old, new = before.get(label), running.get(label)
+            run = new or old
+            if run is not None and (old is None or new is None or old.id != new.id):
+                self._hold(run.subject, new.candidate if new else None)
+
+    def _hold(self, subject: Subject, candidate: str | None) -> None:
+        try:
+            self._apply(subject, candidate)
+        except SandboxError as error:
+            _log.warning("%s is not held against its candidate: %s", subject, error.diagnostics())
+
+    def chore(self) -> None:
+        """Write down what was seen; done about once per poll."""
+        if self._behind:
+            self.refresh()
+        self.flush()
+
+    def flush(self) -> None:
+        """Write down what was seen since the last time. What cannot be written now is written later."""
+        with self._writing:
+            fresh: dict[_About, _Seen] = {}
+            with self._counting:
+                seen, self._seen = self._seen, fresh
+            found: dict[str, dict[str, Finding]] = {}
+            for about, times in seen.items():
+                if not self._is_approved(about):
+                    _add(found.setdefault(about.run_id, {}), _finding(about, times))
+            written: set[str] = set()
+            try:
+                for run_id, findings in found.items():
+                    self._store.add_findings(run_id, findings.values())
+                    written.add(run_id)
+            except SandboxError as error:
+                _log.warning("what candidates would change could not be written: %s", error)
+                self._put_back({about: one for about, one in seen.items() if about.run_id not in written})
+
+    def _put_back(self, seen: dict[_About, _Seen]) -> None:
+        with self._counting:
+            for about, times in seen.items():
+                known = self._seen.get(about)
+                if known is not None:
+                    known.count += times.count
+                    known.first = times.first
+                elif len(self._seen) < _MOST_SEEN:
+                    self._seen[about] = times
+
+    def _is_approved(self, about: _About) -> bool:
+        """Return whether an approval allows it whatever the manifest says, so that nothing would change."""
+        if about.resource_type == _IMPORT or not about.target:
+            return False
+        try:
+            wanted = self._reader.read(about.resource_type, about.operation, about.target)
+            found = self._node.snapshot.find(about.subject, wanted, about.session_key, time_ns() // 1000)
+        except InvalidInputError:
+            return False  # what no rule could name nobody can have approved
+        return found is not None and ANSWERS[found.code].allowed
+
+
+def _finding(about: _About, seen: _Seen) -> Finding:
+    effect = ShadowEffect.DENIED if about.allowed else ShadowEffect.ALLOWED
+    what = (effect, about.resource_type, about.operation, about.target)
+    return Finding(*what, seen.count, seen.first, seen.last, about.user_id, seen.chain)
+
+
+def _add(found: dict[str, Finding], finding: Finding) -> None:
+    """Put together what differs only in for whom it was."""
+    known = found.get(finding.digest)
+    if known is not None:
+        first, last = min(known.first_seen, finding.first_seen), max(known.last_seen, finding.last_seen)
+        latest = finding if finding.last_seen >= known.last_seen else known
+        finding = replace(latest, count=known.count + finding.count, first_seen=first, last_seen=last)
+    found[finding.digest] = finding

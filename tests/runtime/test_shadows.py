@@ -1,0 +1,225 @@
+"""A candidate manifest beside the present one, for everything that has a manifest: in this process, in workers, and for
+programs that the host starts for a module."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from tests.services.forks import RuntimeCase as Case
+
+HOUSE = os.path.join(os.path.dirname(__file__), "house.py")
+
+CODE = """
+import os, urllib.request
+from democrai_sandbox import sdk
+
+def tried(act):
+    try:
+        return act()
+    except Exception as error:
+        return type(error).__name__
+
+def everything(paths, urls):
+    read = [tried(lambda: open(path).read()) for path in paths]
+    return read + [tried(lambda: urllib.request.urlopen(url, timeout=10).read().decode()) for url in urls]
+"""
+MODULE = f"""{CODE}
+@sdk.action("all")
+def act(paths, urls): return everything(paths, urls)
+
+@sdk.tool("look")
+def look(path: str) -> str: return open(path).read()
+
+@sdk.action("tool")
+async def tool(path): return await sdk.ai.run_tool("look", {{"path": path}})
+
+@sdk.action("flood")
+def flood(folder, number): return len([tried(lambda: os.stat(f"{{folder}}/{{n}}")) for n in range(number)])
+
+@sdk.action("tamper")
+def tamper():
+    from democrai_sandbox.access import Caller
+    from democrai_sandbox.guard import _core
+    from democrai_sandbox.host import shadowing
+    ada = Caller(user_id="ada", role="super")
+    return [tried(lambda: _core.candidate("module:near", None)), tried(lambda: shadowing.list_shadows(None, ada))]
+"""
+ENGINE = f"""{CODE}
+@sdk.method("all")
+def act(paths, urls): return everything(paths, urls)
+"""
+
+
+@pytest.fixture
+def case(tmp_path):
+    """A private world in which a body runs in a process of its own."""
+    return Case(tmp_path)
+
+
+def rules(house, *names):
+    read = [{"resource_type": "filesystem", "operation": "read", "target": f"{house.base}/outside/{n}"} for n in names]
+    web = [{"resource_type": "network", "operation": "receive", "target": f"{house.web.url}/{n}"} for n in names]
+    return [*read, *web]
+
+
+def furnished(world):
+    house = world.load(HOUSE)["House"](world)
+    for name in ("kept", "dropped", "added", "approved"):
+        house.file(f"{name}/f", name)
+    present = rules(house, "kept", "dropped", "approved")
+    house.extension("near", MODULE, access=present)
+    house.extension("far", MODULE, access=present)
+    house.extension("apart", ENGINE, kind="engine", runtime={"access": present})
+    return house
+
+
+def candidate(house, subject):
+    kind, _, name = subject.partition(":")
+    access = {"access": rules(house, "kept", "added")}
+    return json.dumps({"name": name, **(access if kind == "module" else {"runtime": access})})
+
+
+def times(shown):
+    return {(effect, *about): count for effect, listed in shown.items() for *about, count in listed}
+
+
+def complete(shown):
+    return len(shown["denied"]) == len(shown["allowed"]) == 2
+
+
+async def until(happened):
+    async with asyncio.timeout(60):
+        while not (found := happened()):
+            await asyncio.sleep(0.05)
+        return found
+
+
+def beside(world):
+    """Run each subject before, beside and after a candidate; return outcomes and findings by subject."""
+    house = furnished(world)
+    names = ("kept", "dropped", "added", "approved")
+    given = {
+        "paths": [f"{house.base}/outside/{name}/f" for name in names],
+        "urls": [f"{house.web.url}/{n}" for n in names],
+    }
+
+    async def story():
+        from democrai_sandbox.access import Caller
+        from democrai_sandbox.host import shadowing
+        from democrai_sandbox.policy import Subject
+
+        runtime, access = house.runtime, house.access
+        sandbox = SimpleNamespace(runtime=runtime, access=access)
+        ada, uma = Caller(user_id="ada", role="super"), Caller(user_id="uma", session_key="s1")
+        await runtime.engines.install("apart")
+        found = {}
+
+        def call(subject):
+            kind, _, name = subject.partition(":")
+            if kind == "module":
+                return runtime.modules.action(name, "all", given, uma)
+            return runtime.engines.call(name, "all", given, uma)
+
+        def seen(run):
+            shown = shadowing.show_shadow(sandbox, run.id, ada)
+            listed = lambda findings: sorted([f.resource_type, f.operation, f.target, f.count] for f in findings)  # noqa: E731
+            return {"denied": listed(shown.denied), "allowed": listed(shown.allowed)}
+
+        for subject in ("module:near", "module:far", "engine:apart"):
+            for kind, operation, target in (
+                ("filesystem", "read", f"{house.base}/outside/approved"),
+                ("network", "receive", f"{house.web.url}/approved"),
+            ):
+                house.decide("approval", subject, kind, operation, target)
+            before = await call(subject)
+            run = shadowing.start_shadow(sandbox, Subject.parse(subject), candidate(house, subject), ada)
+            outcomes = []
+            while not complete(seen(run)):  # a worker hears of it while it has a call already
+                outcomes.append(await call(subject))
+                runtime.shadows.flush()
+            await asyncio.to_thread(runtime.shadows.flush)
+            first = times(seen(run))
+            outcomes += [await call(subject), await call(subject)]
+            wanted = {about: count + 2 for about, count in first.items()}
+            await until(lambda run=run, wanted=wanted: times(seen(run)) == wanted)
+            shown = seen(run)
+            shadowing.end_shadow(sandbox, run.id, ada)
+            after = await call(subject)
+            runtime.shadows.flush()
+            found[subject] = [all(one == before for one in [*outcomes, after]), before, shown, seen(run) == shown]
+        return found
+
+    return house.serve(story, isolation={"module:far": "process"})
+
+
+def test_subjects_run_as_before_and_differences_are_found(case):
+    """Files and URLs, in process, in a worker, in an engine: outcomes stay; dropped, added, approved for both."""
+    found = case.run(beside, timeout=280)
+    out = str(case.outside)
+    for subject, (same, before, shown, kept) in found.items():
+        assert same, subject
+        assert before[:4] == ["kept", "dropped", "FilesystemDenied", "approved"]
+        assert before[4:] == ["GET /kept", "GET /dropped", "NetworkDenied", "GET /approved"]
+        file, url = shown["denied"]
+        assert file[:3] == ["filesystem", "read", f"{out}/dropped/f"]
+        assert (url[:2], url[2].endswith("/dropped")) == (["network", "receive"], True)
+        file, url = shown["allowed"]
+        assert file[:3] == ["filesystem", "read", f"{out}/added/f"]
+        assert (url[:2], url[2].endswith("/added")) == (["network", "receive"], True)
+        assert kept, subject
+
+
+def hostile(world):
+    house = furnished(world)
+    folder = f"{house.base}/outside/dropped"
+
+    async def story():
+        from democrai_sandbox.access import Caller
+        from democrai_sandbox.host import shadowing
+        from democrai_sandbox.policy import Subject
+
+        runtime = house.runtime
+        sandbox = SimpleNamespace(runtime=runtime, access=house.access)
+        ada, uma = Caller(user_id="ada", role="super"), Caller(user_id="uma", session_key="s1")
+        run = {
+            name: shadowing.start_shadow(
+                sandbox, Subject.parse(f"module:{name}"), candidate(house, f"module:{name}"), ada
+            )
+            for name in ("near", "far")
+        }
+        found = {"tamper": await runtime.modules.action("near", "tamper", {}, uma)}
+        found["chain"] = [await runtime.modules.action("near", "tool", {"path": f"{folder}/f"}, uma)]
+        runtime.shadows.flush()
+        found["chain"] += [list(one.chain) for one in shadowing.show_shadow(sandbox, run["near"].id, ada).denied]
+        os.kill(runtime.modules.loaded("far").worker.pid, 9)
+        for name, number in (("near", 2500), ("far", 300)):
+            await runtime.modules.action(name, "flood", {"folder": folder, "number": number}, uma)
+
+        def counted(name):
+            shown = shadowing.show_shadow(sandbox, run[name].id, ada)
+            return len(shown.denied), sum(one.count for one in shown.denied) + shown.run.other_denied
+
+        await until(lambda: counted("near")[1] == 2501 and counted("far")[1] == 300)
+        found["near"], found["far"] = counted("near"), counted("far")
+        try:
+            shadowing.start_shadow(sandbox, Subject.parse("module:far"), "{}", uma)
+        except PermissionError as error:
+            found["uma"] = type(error).__name__
+        return found
+
+    return house.serve(story, isolation={"module:far": "process"})
+
+
+def test_a_subject_cannot_see_end_or_flood_it(case):
+    """What it asks for is counted, not all of it is kept, and a process that is started anew goes on."""
+    found = case.run(hostile, timeout=280)
+    assert found["tamper"] == ["TamperDenied", "TamperDenied"]
+    assert found["chain"] == ["dropped", ["module:near", "tool:near.look"]]
+    assert found["near"] == [1000, 2501]
+    assert found["far"] == [300, 300]
+    assert found["uma"] == "ExternalAccessAdminRequired"
