@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from importlib import resources
 
 import pytest
@@ -40,17 +37,6 @@ def test_nothing_else_is_published():
     """There is one file for each kind and no other."""
     files = {path.name for path in schema_path(ManifestKind.MODULE).parent.iterdir()}
     assert files == {f"{kind}.schema.json" for kind in ManifestKind}
-
-
-def test_the_command_writes_the_same_files(tmp_path):
-    """Whoever has the package can have the schemas written into a folder of theirs."""
-    subprocess.run([sys.executable, "-m", "democrai_sandbox.manifests", str(tmp_path)], check=True, timeout=60)
-    for kind in ManifestKind:
-        assert json.loads((tmp_path / f"{kind}.schema.json").read_text()) == SCHEMAS[kind]
-    command = [sys.executable, "-m", "democrai_sandbox.manifests", str(tmp_path / "none")]
-    refused = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert "not a folder" in refused.stderr
 
 
 @pytest.mark.parametrize(("kind", "value"), RIGHT)

@@ -3,7 +3,7 @@
 A schema accepts every manifest that the parser accepts, so that an editor never complains about a good one. It cannot
 say everything: whether a host is canonical, a pattern too wide or a key given twice is for the parser to find out.
 
-``python -m democrai_sandbox.manifests FOLDER`` writes the files.
+``democrai-sandbox manifest schema --output FOLDER`` writes the files.
 """
 
 from __future__ import annotations
@@ -43,9 +43,3 @@ def schema_text(kind: ManifestKind) -> str:
 def schema_path(kind: ManifestKind, folder: Path = FOLDER) -> Path:
     """Return where the schema of a kind of manifest is published."""
     return folder / f"{kind}.schema.json"
-
-
-def write_schemas(folder: Path) -> None:
-    """Write the schemas of all kinds."""
-    for kind in ManifestKind:
-        schema_path(kind, folder).write_text(schema_text(kind), encoding="utf-8")

@@ -7,7 +7,8 @@ The extension runs in a process of its own, so any number of them can be tested 
         module.assert_accesses([("network", "receive", "https://api.example.com/v1/reports")])
 
 Nothing outside that process is armed or sealed. What the manifest declares is allowed, what ``approve`` names as well,
-and all of it is written down; the rest is denied, as it would be in a host where nobody has decided yet.
+and all of it is written down; the rest is denied, as it would be in a host where nobody has decided yet. With
+``observe=True`` all is allowed and written down, and ``proposal()`` is the smallest manifest that would do.
 """
 
 from __future__ import annotations
@@ -19,8 +20,12 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from democrai_sandbox.errors import ExtensionBroken
-from democrai_sandbox.manifests import FILE_NAME, ManifestKind, Section, load_manifest
+from democrai_sandbox.access.answers import NEEDS_APPROVAL
+from democrai_sandbox.errors import ExtensionBroken, GuardUsageError
+from democrai_sandbox.manifests import FILE_NAME, ManifestKind, load_manifest
+from democrai_sandbox.manifests.lint import SENSITIVE_IMPORTS
+from democrai_sandbox.manifests.proposing import Observed
+from democrai_sandbox.manifests.suggesting import section_of
 from democrai_sandbox.policy import (
     EXTERNAL_URL_LOCKED,
     AccessDecision,
@@ -30,12 +35,16 @@ from democrai_sandbox.policy import (
     ResourceType,
     compile_policy,
     file_access,
+    is_at_or_below,
     parse_access,
     parse_request,
     rules_to_json,
 )
 from democrai_sandbox.runtime.worker.interface import Identity, WorkerSpec
 from democrai_sandbox.runtime.worker.pool import Worker
+
+from .programs import Programs
+from .recording import Recording
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -44,14 +53,20 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.errors import SandboxDenied
     from democrai_sandbox.guard import AccessQuestion
+    from democrai_sandbox.manifests import Manifest
+    from democrai_sandbox.manifests.suggesting import Suggestion
+    from democrai_sandbox.policy import Subject
+    from democrai_sandbox.runtime.children.interface import Launcher
     from democrai_sandbox.runtime.confinement.observing import Told
+    from democrai_sandbox.runtime.worker.interface import Starter
 
 T = TypeVar("T")
 
 __all__ = ["Access", "Extension", "engine", "extractor", "module"]
 
 _ALLOWED = AccessDecision(True, DecisionCode.SANDBOX_ALLOWLIST, False, "Allowed in this test.")  # noqa: FBT003
-_DENIED = AccessDecision(False, DecisionCode.NOT_ENABLED, False, EXTERNAL_URL_LOCKED)  # noqa: FBT003
+_LOCKED = AccessDecision(False, DecisionCode.NOT_ENABLED, False, EXTERNAL_URL_LOCKED)  # noqa: FBT003
+_DENIED = AccessDecision(False, DecisionCode.NOT_ENABLED, False, NEEDS_APPROVAL)  # noqa: FBT003
 
 
 class Access(NamedTuple):
@@ -90,18 +105,39 @@ class Extension:
         user_id: str = "tester",
         session_key: str = "test",
         timeout: float = 30.0,
+        observe: bool = False,
+        manifest: Manifest | None = None,
+        environment: str = "",
+        env: Iterable[tuple[str, str]] = (),
+        protected: Iterable[str] = (),
     ) -> None:
         """``approve`` are entries as in a manifest, allowed as if an administrator had approved them.
 
         ``services`` stand in for what the SDK would ask of a host, such as ``{"engines.call": fake}``; each is called
         with a view of who asks, and the arguments.
+
+        ``observe`` allows everything but what is ``protected``, for ``proposal``; programs that it starts too, by
+        ``sdk.tasks.run_subprocess``. ``manifest`` stands in for the one in the folder, ``environment`` for the virtual
+        environment of this interpreter; ``env`` are variables that it gets.
         """
         self._folder = Path(folder).resolve()
-        self._manifest = load_manifest(self._folder / FILE_NAME, kind)
-        self._section = _section(self._manifest)
-        approved = parse_access(list(approve), base=str(self._folder))
-        self._book = _Book(compile_policy(subject=self._manifest.subject, rules=(*self._section.access, *approved)))
-        self._host = _Host(self._book, dict(services or {}))
+        self.manifest = load_manifest(self._folder / FILE_NAME, kind) if manifest is None else manifest
+        self._pointer = "/runtime" if "/runtime" in self.manifest.sections else ""
+        self._section = section_of(self.manifest, self._pointer)
+        self._observe = observe
+        self._starter: Starter | None = None
+        self._environment = environment or sys.prefix
+        self._env = tuple(env)
+        self._protected = tuple(protected)
+        self._approved = parse_access(list(approve), base=str(self._folder))
+        policy = compile_policy(subject=self.manifest.subject, rules=(*self._section.access, *self._approved))
+        self.recording = Recording()
+        """All of it with the lines that led there, and denials: what ``record`` shows, with ``observe``."""
+        self._book = _Book(policy, self.recording, kept=str(self._folder) if observe else None)
+        self._host = _Host(self._book, dict(services or {}), self.recording)
+        self._programs: Programs | None = None
+        if observe:
+            self.start_by(None, None)
         self._identity = Identity(user_id=user_id, session_key=session_key)
         self._timeout = timeout
         self._loop = asyncio.new_event_loop()
@@ -109,10 +145,18 @@ class Extension:
         self._worker: Worker | None = None
         self._scratch = tempfile.TemporaryDirectory(prefix="extension-test-")
 
+    def start_by(self, starter: Starter | None, launcher: Launcher | None) -> None:
+        """Have its process, and the programs that it starts, started by these; None for directly. Before ``with``."""
+        self._starter = starter
+        self._programs = Programs(self._book, self.recording, self._data_of, launcher)
+        self._host.offer(self._programs.services())
+
     def __enter__(self) -> Self:
         self._thread.start()
-        self._worker = Worker(self._spec(), self._host)
+        self._worker = Worker(self._spec(), self._host, starter=self._starter)
         try:
+            if self._programs is not None:
+                self._wait(self._programs.open())
             self._wait(self._worker.start())
         except BaseException:
             self.__exit__()
@@ -122,6 +166,8 @@ class Extension:
     def __exit__(self, *_: object) -> None:
         if self._worker is not None:
             self._wait(self._worker.stop())
+        if self._programs is not None:
+            self._programs.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(self._timeout)
         self._loop.close()
@@ -172,6 +218,17 @@ class Extension:
         """What of that was denied."""
         return frozenset(access for access, allowed in self._book.asked.items() if not allowed)
 
+    def proposal(self, *, most: int | None = None) -> Suggestion:
+        """Return the smallest manifest under which it does what it did so far; see ``manifests.proposing.propose``."""
+        if not self._observe:
+            raise GuardUsageError("a proposal needs all that the extension would do: use observe=True")
+        return self.recording.suggestion(self.manifest, pointer=self._pointer, most=most, granted=self._approved)
+
+    @property
+    def surfaces(self) -> tuple[tuple[str, str], ...]:
+        """What it declares to be called: kinds and names."""
+        return tuple(sorted(self._running().surfaces))
+
     @property
     def printed(self) -> str:
         """What it wrote to its standard output and error."""
@@ -189,30 +246,36 @@ class Extension:
         lines = [f"  asked for, but not expected: {' '.join(access)}" for access in more]
         lines += [f"  expected, but not asked for: {' '.join(access)}" for access in less]
         if lines:
-            raise AssertionError("\n".join([f"{self._manifest.subject} asked for other things:", *lines]))
+            raise AssertionError("\n".join([f"{self.manifest.subject} asked for other things:", *lines]))
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _spec(self) -> WorkerSpec:
         self.data_dir.mkdir()
         return WorkerSpec(
-            kind=self._manifest.kind.value,
-            name=self._manifest.name,
+            kind=self.manifest.kind.value,
+            name=self.manifest.name,
             folder=str(self._folder),
             interpreter=str(getattr(sys, "_base_executable", sys.executable)),
-            environment=sys.prefix,
-            entry=getattr(self._manifest, "entry", ""),
+            environment=self._environment,
+            entry=getattr(self.manifest, "entry", ""),
             data_dir=str(self.data_dir),
             # Nothing is declared inside, so that everything is asked for here, and written down.
             access=rules_to_json(()),
-            allowed_imports=self._section.allowed_imports,
+            allowed_imports=tuple(sorted(SENSITIVE_IMPORTS)) if self._observe else self._section.allowed_imports,
             own_read=(str(self._folder),),
             own_write=(str(self.data_dir),),
             # The temp directory, which everybody may use, is where tests keep what an extension must ask for.
-            protected=(str(self._scratch.name),),
+            protected=(str(self._scratch.name), *self._protected),
+            tells_accesses=self._observe,
+            no_exec=self._starter is not None,
+            env=self._env,
             call_timeout=self._timeout,
             start_timeout=self._timeout,
         )
+
+    def _data_of(self, _subject: Subject) -> str:
+        return str(self.data_dir)
 
     def _running(self) -> _Running:
         if self._worker is None:
@@ -239,14 +302,23 @@ class _Running(NamedTuple):
 class _Book:
     """What was asked for, and whether it was allowed."""
 
-    def __init__(self, policy: CompiledPolicy) -> None:
+    def __init__(self, policy: CompiledPolicy, recording: Recording, kept: str | None = None) -> None:
         self._policy = policy
+        self._recording = recording
+        self._kept = kept
+        """Where everything is allowed, the folder that is written to only if the manifest says so: it holds sources."""
         self.asked: dict[Access, bool] = {}
 
     def decide(self, question: AccessQuestion) -> AccessDecision:
-        allowed = _allows(self._policy, question)
+        allowed = _allows(self._policy, question) or (self._kept is not None and not self._is_kept(question))
         self.asked[Access(question.resource_type, question.operation, question.target)] = allowed
-        return _ALLOWED if allowed else _DENIED
+        if not allowed:
+            self._recording.refused.add(Observed(question.resource_type, question.operation, question.target))
+        return _ALLOWED if allowed else _LOCKED if question.resource_type == ResourceType.NETWORK else _DENIED
+
+    def _is_kept(self, question: AccessQuestion) -> bool:
+        is_file = question.resource_type == ResourceType.FILESYSTEM and question.operation != Operation.READ
+        return is_file and question.operation != Operation.EXECUTE and is_at_or_below(question.target, self._kept or "")
 
 
 def _allows(policy: CompiledPolicy, question: AccessQuestion) -> bool:
@@ -263,14 +335,18 @@ def _allows(policy: CompiledPolicy, question: AccessQuestion) -> bool:
 class _Host:
     """The host of one worker under test."""
 
-    def __init__(self, book: _Book, services: dict[str, Callable[..., Any]]) -> None:
+    def __init__(self, book: _Book, services: dict[str, Callable[..., Any]], recording: Recording) -> None:
         self._book = book
         self._services = services
+        self.recording = recording
         self.printed: list[str] = []
 
     @property
     def services(self) -> tuple[str, ...]:
         return tuple(self._services)
+
+    def offer(self, services: Mapping[str, Callable[..., Any]]) -> None:
+        self._services = {**services, **self._services}
 
     def decide(self, question: AccessQuestion) -> AccessDecision:
         return self._book.decide(question)
@@ -283,12 +359,14 @@ class _Host:
         self.printed.append(text)
 
     def denied(self, label: str, denial: SandboxDenied) -> None:
-        """Denials are in the book already, and what code was told is raised in it."""
+        del label
+        self.recording.deny(denial)
+
+    def noticed(self, facts: list[Any]) -> None:
+        self.recording.notice(facts)
+
+    def saw(self, label: str, question: AccessQuestion, *, allowed: bool, times: int) -> None:
+        """There are no candidates beside what is tested."""
 
     def observe(self, told: Told) -> None:
         """Nothing below Python has to be opened for a connection."""
-
-
-def _section(manifest: Any) -> Section:
-    found = manifest.sections.get("/runtime") or manifest.sections.get("")
-    return found if isinstance(found, Section) else Section()

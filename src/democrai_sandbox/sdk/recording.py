@@ -1,0 +1,127 @@
+"""What a run in observe mode came to: everything that was reached for, and the manifest that it amounts to."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.manifests.proposing import Observed
+from democrai_sandbox.manifests.suggesting import Suggestion, suggest
+from democrai_sandbox.policy import InvalidInputError, ResourceType
+from democrai_sandbox.runtime.noticing import IMPORT, Noticed, needed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from democrai_sandbox.errors import SandboxDenied
+    from democrai_sandbox.guard import AccessQuestion
+    from democrai_sandbox.manifests import Manifest
+    from democrai_sandbox.policy import AccessRule
+
+__all__ = ["Installation", "Recording"]
+
+_TYPES = (str, str, str, str, str, bool)
+
+
+class Recording:
+    """Everything that was reached for in one or more runs, in the order in which it was first seen."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.seen: Counter[Noticed] = Counter()
+        """How often each was asked about: once at most by each call of an extension, whatever it does in a loop."""
+        self.denied: dict[str, SandboxDenied] = {}
+        """What was denied all the same, by its text: the host's own limits."""
+        self.refused: set[Observed] = set()
+        """What was asked about, and not allowed."""
+
+    def notice(self, facts: Iterable[Any]) -> None:
+        """Take down what a process tells. It is the subject's, and may tell anything."""
+        told = tuple(facts)
+        given = (*told, *(("", "", "", "own", "", True)[len(told) :]))
+        if len(given) != len(_TYPES) or any(type(one) is not kind for one, kind in zip(given, _TYPES, strict=True)):
+            raise ValueError("no such observation")
+        self.seen[Noticed(*given)] += 1
+
+    def deny(self, denial: SandboxDenied) -> None:
+        """Take down a denial."""
+        self.denied.setdefault(str(denial), denial)
+
+    # ---- what it amounts to ------------------------------------------------------------------------------------------
+
+    @property
+    def accesses(self) -> tuple[Observed, ...]:
+        """What has to be declared: without what libraries merely look for."""
+        kept = (Observed(*one[:3]) for one in needed(self.seen) if one.resource_type != IMPORT)
+        return tuple(dict.fromkeys(one for one in kept if one not in self.refused))
+
+    @property
+    def idle(self) -> tuple[Observed, ...]:
+        """What was asked about without need: a library is told that a file is not there, and goes on."""
+        kept = self.refused.union(self.accesses)
+        all_seen = (Observed(*one[:3]) for one in self.seen if one.resource_type != IMPORT)
+        return tuple(dict.fromkeys(one for one in all_seen if one not in kept))
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """The sensitive roots that the subject's own code imported."""
+        return tuple(dict.fromkeys(one.target for one in self.seen if one.resource_type == IMPORT))
+
+    def places(self, observed: Observed) -> tuple[str, ...]:
+        """Return the lines of the subject's own code that led there."""
+        return tuple(dict.fromkeys(one.place for one in self.seen if one[:3] == observed and one.place))
+
+    def import_places(self, root: str) -> tuple[str, ...]:
+        """Return the lines of the subject's own code that import a root."""
+        return self.places(Observed(IMPORT, "use", root))
+
+    def times(self, observed: Observed) -> int:
+        """Return how often it was asked about."""
+        return sum(times for one, times in self.seen.items() if one[:3] == observed)
+
+    def suggestion(
+        self,
+        manifest: Manifest,
+        *,
+        pointer: str = "",
+        most: int | None = None,
+        granted: tuple[AccessRule, ...] = (),
+    ) -> Suggestion:
+        """Return the smallest manifest under which it does the same, beside what it is ``granted`` anyway."""
+        return suggest(manifest, self.accesses, self.imports, pointer=pointer, most=most, granted=granted)
+
+    # ---- traces ------------------------------------------------------------------------------------------------------
+
+    def lines(self) -> Iterator[str]:
+        """Yield everything as JSON, one observation on a line."""
+        for one, times in self.seen.items():
+            yield json.dumps({**one._asdict(), "times": times}, ensure_ascii=True)
+
+    def read(self, lines: Iterable[str]) -> None:
+        """Add what ``lines`` has written."""
+        for number, line in enumerate(lines, 1):
+            try:
+                value = json.loads(line)
+                times = value.pop("times")
+                self.notice(value[name] for name in Noticed._fields)
+                self.seen[Noticed(**value)] += times - 1
+            except (ValueError, TypeError, KeyError, AttributeError):
+                raise InvalidInputError.of(
+                    "expected an observation as record --trace writes it", pointer=f"/{number}"
+                ) from None
+
+
+class Installation:
+    """Decides about an installation that is recorded: its requests are allowed, all else is as the manifest says."""
+
+    def __init__(self, recording: Recording) -> None:
+        """Write down what is requested."""
+        self._recording = recording
+
+    def decide(self, question: AccessQuestion) -> bool:
+        """Answer one question."""
+        is_request = question.resource_type == ResourceType.NETWORK
+        if is_request:
+            self._recording.notice((question.resource_type, question.operation, question.target))
+        return is_request

@@ -1,0 +1,163 @@
+"""The smallest declarations for what was seen: nothing is missing, and nothing is too much."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from democrai_sandbox.manifests.proposing import Observed, Proposal, propose
+from democrai_sandbox.policy import (
+    VALID_OPERATIONS,
+    Operation,
+    ResourceType,
+    Subject,
+    TargetKind,
+    compile_policy,
+    file_access,
+    parse_request,
+)
+
+NAMES = st.sampled_from(["a", "b", "c", "d"])
+PATHS = st.lists(NAMES, min_size=1, max_size=4).map(lambda parts: "/srv/" + "/".join(parts))
+HOSTS = st.sampled_from(["a.example.com", "b.example.com", "127.0.0.1", "localhost", "10.1.2.3", "[::1]"])
+PORTS = st.sampled_from(["", ":80", ":8443"])
+URLS = st.builds(
+    lambda scheme, host, port, path: f"{scheme}://{host}{port}" + "".join(f"/{part}" for part in path),
+    st.sampled_from(["http", "https", "wss"]),
+    HOSTS,
+    PORTS,
+    st.lists(NAMES | st.sampled_from(["..", "%2f"]), max_size=3),
+)
+TARGETS = {
+    ResourceType.FILESYSTEM: PATHS,
+    ResourceType.NETWORK: URLS | st.builds("{}{}".format, HOSTS, PORTS) | st.just("unix:/run/x.sock"),
+    ResourceType.SYSTEM_DEPENDENCY: st.sampled_from(["ffmpeg", "git"]),
+}
+OBSERVED = st.sampled_from(list(ResourceType)).flatmap(
+    lambda kind: st.builds(Observed, st.just(kind), st.sampled_from(VALID_OPERATIONS[kind]), TARGETS[kind])
+)
+SEEN = st.lists(OBSERVED, max_size=12)
+MOST = st.none() | st.integers(0, 4)
+
+
+def allows(rules, one):
+    """Whether rules allow something, by the matching of every check."""
+    policy = compile_policy(subject=Subject("module", "x"), rules=rules)
+    if one.resource_type == ResourceType.FILESYSTEM:
+        return policy.paths.allows(one.target, file_access(Operation(one.operation)))
+    if one.resource_type == ResourceType.NETWORK:
+        target = parse_request(one.target)
+        is_lookup = target.kind is TargetKind.HOST and target.port is None
+        named = is_lookup and policy.network.find_name(target.host) is not None
+        return named or policy.network.allows(Operation(one.operation), target)
+    return any((rule.operation, rule.normalized_target) == (one.operation, one.target) for rule in rules)
+
+
+@given(SEEN, MOST)
+def test_everything_that_was_seen_is_allowed(seen, most):
+    """Whatever was seen, and however it was put together."""
+    proposal = propose(seen, most=most)
+    assert proposal.unread == ()
+    for one in seen:
+        assert allows(proposal.rules, one), one
+        assert proposal.allows(one)
+
+
+@given(SEEN, MOST)
+def test_every_entry_is_needed(seen, most):
+    """Without any one of them, something that was seen would be denied."""
+    proposal = propose(seen, most=most)
+    for entry in proposal.entries:
+        others = [rule for other in proposal.entries if other is not entry for rule in other.rules]
+        assert not all(allows(others, one) for one in seen), entry
+        assert len(set(entry.operations)) == len(entry.operations)
+
+
+@given(SEEN, MOST)
+def test_a_proposal_from_a_proposal_is_the_same(seen, most):
+    """So a run under the proposal, recorded, proposes nothing new."""
+    first = propose(seen, most=most)
+    again = propose(
+        [Observed(rule.resource_type, rule.operation, rule.normalized_target) for rule in first.rules], most=most
+    )
+    assert [(entry.operations, entry.target) for entry in again.entries] == [
+        (entry.operations, entry.target) for entry in first.entries
+    ]
+
+
+@given(SEEN)
+def test_only_what_was_seen_is_allowed_where_no_note_says_otherwise(seen):
+    """A target without a note is one that was seen."""
+    targets = {entry.target for one in seen for entry in propose([one]).entries}
+    assert {entry.target for entry in propose(seen).entries} <= targets
+
+
+def entries(*seen, **options):
+    return [
+        (list(map(str, entry.operations)), entry.target, bool(entry.notes))
+        for entry in propose([Observed(*one) for one in seen], **options).entries
+    ]
+
+
+def test_operations_on_one_target_are_one_entry():
+    """In the order in which manifests name them."""
+    seen = [("filesystem", act, "/srv/a") for act in ("modify", "read", "create")]
+    assert entries(*seen) == [(["read", "create", "modify"], "/srv/a", False)]
+
+
+def test_queries_are_no_part_of_a_target():
+    """Rules bind scheme, host, port and path."""
+    seen = [("network", "receive", f"https://api.example.com/v1/x?page={page}") for page in range(3)]
+    assert entries(*seen) == [(["receive"], "https://api.example.com/v1/x", False)]
+
+
+def test_a_name_that_is_looked_up_needs_nothing_beside_a_rule_for_its_host():
+    """Alone, it needs one of its own."""
+    lookup = ("network", "connect", "api.example.com")
+    assert entries(lookup) == [(["connect"], "api.example.com", False)]
+    request = ("network", "receive", "https://api.example.com/v1")
+    assert entries(lookup, request) == [(["receive"], "https://api.example.com/v1", False)]
+
+
+def test_names_that_change_with_each_run_become_their_folder():
+    """As the tempfile module makes them, and UUIDs; a note says so."""
+    seen = [("filesystem", "create", f"/srv/out/{name}") for name in ("tmpab12cd3_", ".x.json.tmpzzzzzzzz")]
+    assert entries(*seen) == [(["create"], "/srv/out", True)]
+    assert entries(("filesystem", "read", "/srv/jobs/1b4e28ba-2fa1-11d2-883f-0016d3cca427/in")) == [
+        (["read"], "/srv/jobs", True)
+    ]
+    assert entries(("filesystem", "read", "/srv/out/template")) == [(["read"], "/srv/out/template", False)]
+
+
+def test_many_files_of_a_folder_become_the_folder_only_if_that_is_asked_for():
+    """More than so many, and never a folder at the top of the disk."""
+    seen = [("filesystem", "read", f"/srv/data/{number}.csv") for number in range(4)]
+    assert len(entries(*seen)) == 4
+    assert entries(*seen, most=4) == entries(*seen)
+    assert entries(*seen, most=3) == [(["read"], "/srv/data", True)]
+    top = [("filesystem", "read", f"/etc/{number}") for number in range(4)]
+    assert len(entries(*top, most=0)) == 4
+
+
+def test_a_path_that_servers_read_in_different_ways_needs_the_site():
+    """Nothing less covers it, and a note says so."""
+    assert entries(("network", "receive", "https://a.example.com/x/../y")) == [
+        (["receive"], "https://a.example.com", True)
+    ]
+
+
+def test_roots_of_imports_stand_for_their_native_halves():
+    """ctypes allows _ctypes with it."""
+    assert propose([], ["_ctypes", "ctypes", "_cffi_backend"]).allowed_imports == ("_cffi_backend", "ctypes")
+
+
+def test_what_no_rule_can_say_is_kept_apart():
+    """A recording may hold anything: it came out of a subject's process."""
+    odd = [
+        Observed("filesystem", "fly", "/x"),
+        Observed("network", "receive", "no host"),
+        Observed("what", "read", "/"),
+    ]
+    proposal = propose(odd)
+    assert (proposal.entries, set(proposal.unread)) == ((), set(odd))
+    assert not Proposal((), ()).allows(odd[0])

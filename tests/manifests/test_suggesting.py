@@ -1,0 +1,69 @@
+"""A proposal in its manifest: the rest stays as it was written."""
+
+from __future__ import annotations
+
+import json
+
+from democrai_sandbox.manifests import ManifestKind, make_manifest, parse_manifest
+from democrai_sandbox.manifests.proposing import Observed
+from democrai_sandbox.manifests.suggesting import section_of, suggest
+
+READ = Observed("filesystem", "read", "/srv/a")
+
+
+def entry(operation, target):
+    kind = "network" if operation in {"connect", "receive", "send"} else "filesystem"
+    return {"resource_type": kind, "operation": operation, "target": target}
+
+
+def test_only_the_declarations_change():
+    """Name, version, limits and their order stay; the text is read back as the manifest that is proposed."""
+    written = {
+        "name": "demo",
+        "access": [entry("read", "/srv")],
+        "version": "3",
+        "limits": {"open_files": 100},
+    }
+    manifest = parse_manifest(json.dumps(written), ManifestKind.MODULE)
+    found = suggest(manifest, [READ], ["ctypes"])
+    assert found.value == {**written, "access": [entry("read", "/srv/a")], "allowed_imports": ["ctypes"]}
+    assert list(found.value)[:4] == list(written)
+    assert parse_manifest(found.text, ManifestKind.MODULE) == found.manifest
+    assert manifest.source.value == written
+
+
+def test_each_phase_has_a_section_of_its_own():
+    """The other one is let be; one that is not there is made where it is needed, and nowhere else."""
+    manifest = make_manifest({"name": "e", "install": {"requirements": ["x"]}}, ManifestKind.ENGINE)
+    assert suggest(manifest, [], pointer="/runtime").value == {"name": "e", "install": {"requirements": ["x"]}}
+    found = suggest(manifest, [READ], pointer="/runtime")
+    assert found.value["runtime"] == {"access": [entry("read", "/srv/a")]}
+    assert found.value["install"] == {"requirements": ["x"]}
+    assert section_of(found.manifest, "/runtime").access == found.proposal.rules
+
+
+def test_what_is_declared_and_what_was_not_used():
+    """A broad entry counts as used by all that it covers; one that covers nothing is named."""
+    written = {"name": "demo", "access": [entry("read", "/srv"), entry("receive", "https://a.example.com")]}
+    found = suggest(make_manifest(written, ManifestKind.MODULE), [READ])
+    assert found.is_declared(READ)
+    assert not found.is_declared(Observed("filesystem", "modify", "/srv/a"))
+    assert [rule.normalized_target for rule in found.unused] == ["https://a.example.com"]
+    assert suggest(make_manifest({"name": "demo", "access": written["access"]}, "module"), []).value["access"] == []
+
+
+def test_paths_below_the_manifest_are_relative_to_it():
+    """So that the folder can be moved."""
+    manifest = make_manifest({"name": "demo"}, ManifestKind.MODULE, folder="/opt/demo")
+    seen = [Observed("filesystem", "modify", path) for path in ("/opt/demo/state/x", "/opt/demolition")]
+    targets = {item["target"] for item in suggest(manifest, seen).value["access"]}
+    assert targets == {"state/x", "/opt/demolition"}
+    assert [
+        item["target"] for item in suggest(manifest, [Observed("filesystem", "read", "/opt/demo")]).value["access"]
+    ] == ["."]
+
+
+def test_it_is_linted():
+    """Advice is about the proposal, with its lines."""
+    found = suggest(make_manifest({"name": "demo"}, ManifestKind.MODULE), [Observed("filesystem", "read", "/etc")])
+    assert [(finding.code, finding.line) for finding in found.findings] == [("broad_root", 4)]

@@ -1,0 +1,204 @@
+"""``testing.module(..., observe=True)``: everything is allowed and written down, and a manifest proposed."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import threading
+
+import pytest
+
+from democrai_sandbox.errors import FilesystemDenied, GuardUsageError, InvalidInputError
+from democrai_sandbox.sdk import testing
+from democrai_sandbox.sdk.recording import Recording
+
+CODE = """
+import ctypes
+import importlib
+import os
+import socket
+import subprocess
+import tempfile
+import urllib.request
+from pathlib import Path
+
+from democrai_sandbox import sdk
+
+
+@sdk.action("work")
+def work(place, url):
+    found = {"native": ctypes.CDLL(None).getpid() == os.getpid()}
+    importlib.import_module("_ctypes")
+    found["files"] = sorted(item.name for item in Path(place, "in").iterdir())
+    Path(place, "log.txt").write_text("done")
+    with tempfile.NamedTemporaryFile("w", dir=Path(place, "out")) as file:
+        file.write("x")
+    found["missing"] = os.path.exists(Path(place, "missing"))
+    with urllib.request.urlopen(url + "?page=1", timeout=30) as answer:
+        found["page"] = answer.read().decode()
+    return found
+
+
+@sdk.action("never")
+def never(protected):
+    attempts = {
+        "the host": lambda: Path(protected, "secret").read_text(),
+        "its own code": lambda: Path(__file__).write_text(""),
+        "a program": lambda: subprocess.run(["true"], check=True),
+        "its rules": lambda: os.environ.update(DEMOCRAI_ACCESS="[]"),
+    }
+    return {name: tried(attempt) for name, attempt in attempts.items()}
+
+
+@sdk.action("programs")
+async def programs(program):
+    return (await sdk.tasks.run_subprocess([program])).text
+
+
+def tried(attempt):
+    try:
+        attempt()
+    except PermissionError as error:
+        return type(error).__name__
+    return "it worked"
+"""
+
+
+class Page(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"a page")
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="module")
+def url():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/v1/page"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def world(tmp_path_factory, monkeypatch):
+    """A module and what it works on. The temp directory of the module is another one, for that is everybody's."""
+    place = tmp_path_factory.mktemp("world")
+    for name in ("in", "out", "shut", "temp", "module"):
+        (place / name).mkdir()
+    (place / "in" / "a.csv").write_text("1")
+    (place / "shut" / "secret").write_text("x")
+    (place / "module" / "module.py").write_text(CODE)
+    declared = [{"resource_type": "filesystem", "operation": "read", "target": "/opt/old"}]
+    (place / "module" / "manifest.json").write_text(json.dumps({"name": "demo", "version": "7", "access": declared}))
+    (place / "tool").write_text("#!/bin/sh\necho tooled\n")
+    (place / "tool").chmod(0o755)
+    monkeypatch.setenv("TMPDIR", str(place / "temp"))
+    return place
+
+
+def accesses(value):
+    return {(item["target"], str(item["operation"])) for item in value["access"]}
+
+
+def test_a_run_proposes_the_manifest_that_it_needs(world, url):
+    """Files, requests and imports; under the proposal the same run goes well, and nothing is denied."""
+    with testing.module(world / "module", observe=True) as module:
+        first = module.action("work", place=str(world), url=url)
+        module.action("programs", program=str(world / "tool"))
+        found = module.proposal()
+    assert first == {"native": True, "files": ["a.csv"], "missing": False, "page": "a page"}
+    assert found.value["version"] == "7"
+    assert found.value["allowed_imports"] == ["ctypes"]
+    assert accesses(found.value) == {
+        (url, "receive"),
+        (f"{world}/in", "read"),
+        (f"{world}/log.txt", "['create', 'modify']"),
+        (f"{world}/out", "['read', 'create', 'delete']"),
+        (f"{world}/missing", "read"),
+        (f"{world}/tool", "execute"),
+    }
+    assert [rule.normalized_target for rule in found.unused] == ["/opt/old"]
+    notes = {entry.target: entry.notes for entry in found.proposal.entries}
+    assert bool(notes[f"{world}/out"]) and not notes[f"{world}/in"]
+    with testing.module(world / "module", manifest=found.manifest) as module:
+        assert module.action("work", place=str(world), url=url) == first
+        assert not module.denied
+
+
+def test_the_lines_that_led_there_are_told(world, url):
+    """Of the extension's own code, also where a library asks."""
+    with testing.module(world / "module", observe=True) as module:
+        module.action("work", place=str(world), url=url)
+        lines = (world / "module" / "module.py").read_text().splitlines()
+        seen = {one.target: one for one in module.recording.seen}
+    for target, text in {url: "urlopen", f"{world}/in": "iterdir", "ctypes": "import ctypes"}.items():
+        file, _, number = seen[target].place.rpartition(":")
+        assert file == str(world / "module" / "module.py")
+        assert text in lines[int(number) - 1]
+    assert (seen[url].by, seen[f"{world}/in"].by) == ("library", "own")
+
+
+def test_the_limits_of_the_host_stay(world):
+    """Protected paths, its own sources, programs that it starts by itself, DEMOCRAI_*: shut, and not proposed."""
+    with testing.module(world / "module", observe=True, protected=[str(world / "shut")]) as module:
+        assert module.action("never", protected=str(world / "shut")) == {
+            "the host": "FilesystemDenied",
+            "its own code": "FilesystemDenied",
+            "a program": "SubprocessDenied",
+            "its rules": "EnvironmentDenied",
+        }
+        assert (world / "module" / "module.py").read_text() == CODE
+        assert module.proposal().value["access"] == []
+        assert {type(denial).__name__ for denial in module.recording.denied.values()} == {
+            "FilesystemDenied",
+            "SubprocessDenied",
+            "EnvironmentDenied",
+        }
+
+
+def test_without_observe_nothing_is_proposed(world):
+    """What was denied would be missing; and a sensitive import is refused as ever."""
+    (world / "module" / "module.py").write_text("from democrai_sandbox import sdk\n")
+    with testing.module(world / "module") as module, pytest.raises(GuardUsageError):
+        module.proposal()
+    (world / "module" / "module.py").write_text("open('/etc/group').read()\n")
+    with pytest.raises(FilesystemDenied), testing.module(world / "module"):
+        pass
+
+
+def test_a_trace_is_read_back_and_odd_ones_are_refused():
+    """With everything that counts; a line that is none is named."""
+    first = Recording()
+    for _ in range(3):
+        first.notice(("filesystem", "read", "/srv/\x1b[31m", "own", "/x.py:1", True))
+    first.notice(("import", "use", "ctypes"))
+    again = Recording()
+    again.read(first.lines())
+    assert again.seen == first.seen
+    for line in ("", "[]", "{}", '{"times": 1}', "null", "{", next(first.lines()).replace('"own"', "7")):
+        with pytest.raises(InvalidInputError, match="/2"):
+            Recording().read([next(first.lines()), line])
+    with pytest.raises(ValueError, match="no such observation"):
+        first.notice([1, 2])
+
+
+def test_what_libraries_look_for_in_vain_is_not_needed():
+    """They are told that it is not there; what they read, and what the subject's own code asks, is needed."""
+    recording = Recording()
+    seen = {
+        ("/opt/none", "library", False): False,
+        ("/opt/none", "own", False): True,
+        ("/opt", "library", True): True,
+        ("/opt/lib", "import", True): False,
+        (os.path.dirname(__file__), "import", True): True,
+        (__file__, "import", True): True,
+    }
+    for target, by, exists in seen:
+        recording.notice(("filesystem", "read", target, by, "", exists))
+    assert {one.target for one in recording.accesses} == {target for (target, *_), kept in seen.items() if kept}
+    assert {one.target for one in recording.idle} == {"/opt/lib"}
