@@ -5,7 +5,7 @@ VENV := .venv
 export VENV
 
 .DEFAULT_GOAL := help
-.PHONY: help servers setup run tour test fuzz bench lint format build lock clean
+.PHONY: help servers setup run tour test fuzz bench lint format docs build lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/make \1\t\2/' | expand -t 14
@@ -27,7 +27,7 @@ tour: setup ## run a small example subject under the guard, the story of one app
 	@$(VENV)/bin/python examples/runtime_story.py
 	@echo
 	@echo "Under the guard, what the kernel of this machine stops when it is turned on (docs/os-enforcement.md):"
-	@$(VENV)/bin/python -m democrai_sandbox.kernel || echo "Not all of it is possible here: each line above says what is missing and how to get it."
+	@$(VENV)/bin/democrai-sandbox doctor || echo "Not all of it is possible here: each line above says what is missing and how to get it."
 
 test: servers lint ## lint, all tests, and the guard's tests on every other supported Python found
 	@scripts/test
@@ -44,6 +44,9 @@ lint: setup ## ruff, mypy and the import contract
 format: setup ## let ruff rewrite what it can
 	@$(VENV)/bin/ruff format .
 	@$(VENV)/bin/ruff check --fix .
+
+docs: setup ## make pages of docs/, in build/docs/site
+	@scripts/docs
 
 build: setup ## put a wheel for this interpreter into dist/
 	@$(VENV)/bin/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .

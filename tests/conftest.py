@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from pathlib import Path
 from zlib import crc32
 
 from hypothesis import HealthCheck, settings
@@ -27,6 +29,11 @@ def pytest_addoption(parser):
         default="0/1",
         help="on a further interpreter, run the K-th of N parts: N of them run all between them",
     )
+    parser.addoption(
+        "--untested",
+        metavar="FILE",
+        help="add to this file what was left out on this machine, and why",
+    )
 
 
 def pytest_collection_modifyitems(config, items):
@@ -40,6 +47,17 @@ def pytest_collection_modifyitems(config, items):
         others = crc32(item.nodeid.encode()) % parts != part
         return item.get_closest_marker("once") or (others and not item.get_closest_marker("every"))
 
-    left_out = [item for item in items if is_left_out(item)]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in set(left_out)]
+    left_out = {item for item in items if is_left_out(item)}
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Say what was not tested here: with `make test` once for all interpreters, at the very end."""
+    skipped = terminalreporter.stats.get("skipped", ())
+    reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in skipped)
+    lines = [f"{number} of the tests: {reason}" for reason, number in reasons.most_common()]
+    if lines and (file := config.getoption("--untested")):
+        version = "{}.{}".format(*sys.version_info)
+        with Path(file).open("a") as told:
+            told.writelines(f"on CPython {version}, {line}\n" for line in lines)

@@ -51,6 +51,9 @@ class _Host:
     def denied(self, label: str, denial: object) -> None:
         del label, denial
 
+    def saw(self, label: str, question: object, *, allowed: bool, times: int) -> None:
+        del label, question, allowed, times
+
 
 def _worker(bed: Bed, source: str, name: str) -> Any:
     from democrai_sandbox.runtime.worker.interface import WorkerSpec

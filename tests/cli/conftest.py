@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.asking import asked  # a fixture, found by its name
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):

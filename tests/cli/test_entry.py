@@ -64,7 +64,7 @@ def test_a_wrong_command_line_is_a_usage_error(arguments, said):
     done = command(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
-    assert "usage:" in done.stderr or "--help lists the commands" in done.stderr
+    assert "--help says what it takes" in done.stderr or "--help lists the commands" in done.stderr
 
 
 def test_what_is_wrong_with_a_configuration_is_said_all_at_once(tmp_path):

@@ -3,90 +3,42 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from democrai_sandbox.kernel.helper.printing import polkit_rule
+from tests.docs.examples import blocks as examples_of
+from tests.docs.examples import examples, files, run, write
 from tests.services.postgres import postgres_server
 from tests.services.redis import RedisServer
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 
-
-def blocks(page, language):
-    """The fenced blocks of one language, in order."""
-    text = (REPOSITORY / page).read_text()
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-
-
-def examples(page):
-    """Each Python block of a page with the output that is shown below it."""
-    return list(zip(blocks(page, "python"), blocks(page, "text"), strict=True))
-
-
-def programs(page):
-    """Each Python block of a page that is followed by its output, with that: other blocks may stand before it."""
-    text, inside = (REPOSITORY / page).read_text(), r"((?:(?!^```).)*)"
-    form = rf"^```python\n{inside}^```\n(?:(?!^```).)*^```text\n{inside}^```$"
-    return re.findall(form, text, re.DOTALL | re.MULTILINE)
-
-
-def files(page):
-    """The blocks of a page that are files: the line before each begins with its path."""
-    text = (REPOSITORY / page).read_text()
-    return dict(re.findall(r"^`([\w./-]+)`[^\n]*:\n\n```\w+\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
-
-
-def run(example, folder, given=None):
-    """Run an example in a folder of its own, with the given files in it, and return what it prints."""
-    home, temporary = folder / "home", folder / "tmp"
-    home.mkdir()
-    temporary.mkdir()
-    for path, text in (given or {}).items():
-        (home / path).parent.mkdir(parents=True, exist_ok=True)
-        (home / path).write_text(text)
-    (home / "first.py").write_text(example)
-    finished = subprocess.run(
-        [sys.executable, "first.py"],
-        cwd=home,
-        env={**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(REPOSITORY / "examples")},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert finished.stderr == ""
-    assert finished.returncode == 0
-    return finished.stdout
-
-
-@pytest.mark.once
-def test_first_module_prints_what_the_readme_says(tmp_path):
-    """The three files work as they stand, and with the entry that is printed the third call is allowed too."""
-    (example, expected), _ = programs("README.md")
-    given = files("README.md")
-    assert sorted(given) == ["host.py", "modules/hello/manifest.json", "modules/hello/module.py"]
-    (tmp_path / "1").mkdir()
-    assert run(example, tmp_path / "1", given) == expected
-    entry = expected.splitlines()[4].strip()
-    given["modules/hello/manifest.json"] = given["modules/hello/manifest.json"].replace("\n  ]", f",\n    {entry}\n  ]")
-    (tmp_path / "2").mkdir()
-    assert run(example, tmp_path / "2", given).splitlines()[1:] == ["True", "True"]
-
-
-def test_first_example_prints_what_the_readme_says(tmp_path):
+def test_the_guard_alone_does_what_the_concepts_say(tmp_path):
     """The example runs as it stands, prints the lines shown below it, and then a hint with the missing entry."""
-    _, (example, expected) = programs("README.md")
+    ((example, expected),) = examples("docs/concepts.md")
     printed = run(example, tmp_path)
     assert printed.startswith(expected)
     hint = printed.removeprefix(expected)
-    assert "/etc/passwd" in hint
-    assert "read" in hint
+    assert '"operation": "read", "target": "/etc/passwd"' in hint
     assert (tmp_path / "home" / "notes" / "today.txt").read_text() == "water the plants"
+
+
+def test_the_rule_for_polkit_is_what_the_helper_prints():
+    """docs/os-enforcement.md: with the user and the paths that it names."""
+    shown = examples_of("docs/os-enforcement.md", "js")[0]
+    front = re.search(r"indexOf\(\"(.*) \"\)", shown).group(1)
+    assert shown in polkit_rule("democrai", front.split(" "))
+
+
+def test_the_extractor_of_its_page_passes_its_test(tmp_path):
+    """docs/extractors.md: the files, put where it says, pass."""
+    write(files("docs/extractors.md"), tmp_path)
+    command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", "--timeout", "50"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert "1 passed" in done.stdout, done.stdout[-3000:]
 
 
 @pytest.mark.parametrize(("example", "expected"), examples("docs/network.md"), ids=itertools.count(1))
@@ -96,7 +48,6 @@ def test_network_examples_print_what_the_page_says(example, expected, tmp_path):
     assert re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:8731", printed) == expected
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(("example", "expected"), examples("docs/approvals.md"), ids=itertools.count(1))
 def test_examples_of_approvals_print_what_the_page_says(example, expected, tmp_path):
     """Each example runs as it stands and prints what is shown below it."""
@@ -115,7 +66,6 @@ def servers(tmp_path):
         redis.stop()
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(("example", "expected"), examples("docs/access-service.md"), ids=itertools.count(1))
 def test_examples_of_the_access_service_print_what_the_page_says(example, expected, tmp_path, request):
     """Each example runs as it stands and prints what is shown below it, with servers of this machine."""

@@ -29,7 +29,44 @@ def modify(path):
 @sdk.command("receive")
 def receive(path):
     urllib.request.urlopen(path, timeout=1).read()
+
+@sdk.tool("own", access=[{"resource_type": "filesystem", "operation": "read", "target": "/etc/passwd"}])
+def own(path: str) -> str:
+    "Read under declarations of its own."
+    os.close(os.open(path, os.O_RDONLY))
+    return "read"
+
+@sdk.tool("bare")
+def bare(path: str) -> str:
+    "Read under what is around it."
+    os.close(os.open(path, os.O_RDONLY))
+    return "read"
+
+@sdk.pipeline("both", steps=["own"])
+def both(path: str):
+    "Read in a tool in a pipeline."
+
+@sdk.task("later")
+def later(path):
+    os.close(os.open(path, os.O_RDONLY))
+
+@sdk.command("tool:probe.own")
+async def by_own(path):
+    await sdk.ai.run_tool("own", {"path": path})
+
+@sdk.command("tool:probe.bare")
+async def by_bare(path):
+    await sdk.ai.run_tool("bare", {"path": path})
+
+@sdk.command("pipeline:probe.both")
+async def by_both(path):
+    await sdk.ai.run_pipeline("both", {"path": path})
 """
+CHAINS = (
+    ("tool:probe.own", ("module:probe", "tool:probe.own")),
+    ("tool:probe.bare", ("module:probe", "tool:probe.bare")),
+    ("pipeline:probe.both", ("module:probe", "pipeline:probe.both", "tool:probe.own")),
+)
 PROBE = Subject.parse("module:probe")
 ANN = Caller(user_id="ann", session_key="s-1")
 ADA = Caller(user_id="ada", role="super")
@@ -80,7 +117,25 @@ async def main(base):
             except Exception:  # noqa: BLE001 - the server is not there, the file may be read-only: the guard let it pass
                 done = True
             found.append([operation, target, said.verdict, done])
+        found += await in_chains(sandbox, [target for operation, target in questions if operation == "read"])
     print(json.dumps(found))  # noqa: T201 - what the test reads
+
+
+async def in_chains(sandbox, paths):
+    """Ask and do the same inside of tools and pipelines: with declarations of their own, and without."""
+    found = []
+    for command, labels in CHAINS:
+        chain = tuple(map(Subject.parse, labels))
+        for path in paths:
+            question = Question(chain[-1], "filesystem", "read", path, session_key="s-1", ancestors=chain[:-1])
+            said = await asyncio.to_thread(explain, sandbox, question)
+            try:
+                await sandbox.runtime.modules.command("probe", command, {"path": path}, ANN)
+                done = True
+            except SandboxDenied:
+                done = False
+            found.append([command, path, said.verdict, done])
+    return found
 
 
 def approve(sandbox):

@@ -10,13 +10,16 @@ from types import SimpleNamespace
 import pytest
 
 from democrai_sandbox.access.identity import Caller
+from democrai_sandbox.errors import ErrorUnknown
 from democrai_sandbox.host.explaining import Answer, Question, Verdict, explain
+from democrai_sandbox.host.line_answers import explain_line
 from democrai_sandbox.host.settings import HostSettings
 from democrai_sandbox.kernel.application import ApplicationPlaces, Kernel
 from democrai_sandbox.kernel.egress.allowlist import AllowlistBuilder
 from democrai_sandbox.kernel.egress.interface import SourceEntry
 from democrai_sandbox.kernel.landlock.application import ApplicationPaths
 from democrai_sandbox.kernel.settings import OsSettings
+from democrai_sandbox.kernel.states import ControlState, ControlStatus
 from democrai_sandbox.policy import Subject
 from democrai_sandbox.runtime.ai.running import AiRuntime
 from democrai_sandbox.runtime.extensions import discover
@@ -376,11 +379,17 @@ class TestKernel:
         denied = house.read("/elsewhere/x")
         assert (layer(denied, "kernel").answer, denied.kernel) == (Answer.DENIES, "")
 
-    def test_the_packet_filter_and_who_wants_it_open(self, house):
-        """Open for others only is told; what is permitted and not open yet is opened by its first connection."""
+    def filtered(self, house, state=ControlState.ACTIVE, **details):
+        """Have a packet filter that lets one host through, for another module."""
         wanted = [SourceEntry("https://open.example.com/x", "module:other")]
         source = SimpleNamespace(name="test", endpoints=lambda: wanted)
-        house.kernel = SimpleNamespace(egress=SimpleNamespace(builder=AllowlistBuilder([source])), baseline=None)
+        status = ControlStatus("egress", state, "the helper is gone", "start it", details)
+        egress = SimpleNamespace(builder=AllowlistBuilder([source]), status=lambda: status)
+        house.kernel = SimpleNamespace(egress=egress, baseline=None)
+
+    def test_the_packet_filter_and_who_wants_it_open(self, house):
+        """Open for others only is told; what is permitted and not open yet is opened by its first connection."""
+        self.filtered(house)
         other = house.explain("https://open.example.com/y")
         assert layer(other, "kernel").answer is Answer.ALLOWS
         assert "module:other" in layer(other, "kernel").text
@@ -390,6 +399,138 @@ class TestKernel:
         assert allowed.kernel == ""
         assert layer(house.explain("https://shut.example.com/"), "kernel").answer is Answer.DENIES
         assert "no matter of packets" in layer(house.explain("unix:/run/x", "connect"), "kernel").text
+
+    @pytest.mark.parametrize(
+        ("details", "why"),
+        [
+            ({"unresolved": ["api.example.com"]}, "the host did not resolve api.example.com"),
+            ({"withheld": ["api.example.com"]}, "leads to this machine itself"),
+            ({"failed_sources": [{"name": "approvals"}]}, "could not be read"),
+        ],
+    )
+    def test_the_guard_allows_and_the_packet_filter_does_not(self, house, details, why):
+        """The layers disagree, and it is said what keeps the packets."""
+        self.filtered(house, **details)
+        found = house.explain(URL)
+        assert (found.verdict, layer(found, "kernel").answer) == (Verdict.ALLOWED, Answer.DENIES)
+        assert "the guard allows it, the packet filter does not" in found.kernel
+        assert why in found.kernel
+
+    def test_a_packet_filter_that_is_less_than_active(self, house):
+        """It is told with its reason and its fix; so is one that was asked for and could not be had."""
+        self.filtered(house, ControlState.PARTIAL)
+        assert "partial" in house.explain(URL).kernel
+        assert "to fix it: start it" in house.explain(URL).kernel
+        settings = OsSettings(enabled=True)
+        house.kernel = Kernel(settings, ApplicationPlaces(f"{house.base}/data", f"{house.base}/state"))
+        assert "It was asked for" in layer(house.explain(URL), "kernel").text
+
+
+class TestChains:
+    """A subject inside others: what the runtime enters is merged, and what declares its own takes nothing."""
+
+    @pytest.fixture(autouse=True)
+    def tools(self, house):
+        def look(what: str) -> str:
+            return what
+
+        rules = [{"resource_type": "network", "operation": "receive", "target": "https://tool.example.com"}]
+        house.ai.register("tool", look, name="look", description="x", access=rules)
+        house.ai.register("tool", look, name="bare", description="x")
+
+    def inside(self, house, target, subject, *around, **more):
+        return house.explain(target, subject=subject, ancestors=tuple(map(Subject.parse, around)), **more)
+
+    def test_what_declares_nothing_has_what_is_around_it(self, house):
+        """The member whose rule it is is named; decisions are about the innermost alone."""
+        found = self.inside(house, f"{URL}/7", "tool:bare", "module:reports")
+        assert (found.verdict, deciding(found)) == (Verdict.ALLOWED, ["declared"])
+        assert "manifest.json of module reports says" in layer(found, "declared").text
+        assert [(str(link.subject), link.counts) for link in found.links] == [
+            ("tool:bare", True),
+            ("module:reports", True),
+        ]
+        assert house.explain(f"{URL}/7", subject="tool:bare").verdict is Verdict.NEEDS_APPROVAL
+        decide(house, "approve_permanently", "https://p.example.com/x")
+        assert self.inside(house, "https://p.example.com/x", "tool:bare", "module:reports").verdict is not (
+            Verdict.ALLOWED
+        )
+
+    def test_what_declares_its_own_takes_nothing(self, house):
+        """Nor does an engine or an MCP server; the members that do not count are told, with the reason."""
+        found = self.inside(house, f"{URL}/7", "tool:look", "module:reports")
+        assert found.verdict is Verdict.NEEDS_APPROVAL
+        assert [link.counts for link in found.links] == [True, False]
+        assert "tool:look takes nothing from what is around it" in layer(found, "chain").text
+        for subject in ("engine:voice", "mcp:files"):
+            assert self.inside(house, f"{URL}/7", subject, "module:reports").verdict is Verdict.NEEDS_APPROVAL
+        deep = self.inside(house, "https://tool.example.com/x", "tool:bare", "module:reports", "tool:look")
+        assert deep.verdict is Verdict.ALLOWED
+        assert [link.counts for link in deep.links] == [True, True, False]
+
+    def test_a_task_is_a_place_in_the_chain(self, house):
+        """It declares nothing itself, and its module is asked as ever."""
+        assert self.inside(house, URL, "module:reports", "task:reports.nightly").verdict is Verdict.ALLOWED
+
+    def test_the_installation_has_its_own_section(self, house):
+        """What is declared for it holds there and nowhere else, and the hint names the section."""
+        found = house.explain("https://install.example.com/x", subject="engine:voice", installing=True)
+        assert found.verdict is Verdict.ALLOWED
+        found = house.explain("https://models.example.com/x", subject="engine:voice", installing=True)
+        assert found.verdict is Verdict.NEEDS_APPROVAL
+        assert "not for the installation" in layer(found, "declared").text
+        assert '"install" section' in found.hint
+        assert any('"install" section' in step for step in found.advice)
+
+
+class TestAdvice:
+    """What can be done, step by step, and who can."""
+
+    def test_each_verdict_has_its_steps(self, house):
+        """What is allowed has none; a denial has to be revoked; a request waits; all else is declared or asked for."""
+        assert house.explain(URL).advice == ()
+        plain = " ".join(house.explain("https://new.example.com/x").advice)
+        for part in ("manifest.json of module reports", "check_external_access", "super role"):
+            assert part in plain
+        assert "puts no request down" in " ".join(house.read("/elsewhere/x").advice)
+        assert "another place" in " ".join(house.read(f"{house.base}/keys").advice)
+        made = decide(house, "deny_external_access", "https://d.example.com/x")
+        found = house.explain("https://d.example.com/x")
+        assert made.id in found.advice[0]
+        assert "ada denied it" in found.advice[0]
+        asked = house.desk.check("https://w.example.com/x", subject=Subject.parse("module:reports")).request_id
+        assert asked in house.explain("https://w.example.com/x").advice[0]
+        assert "Send the path" in house.explain("https://new.example.com/a/..%2fb").advice[0]
+
+
+class TestLines:
+    """An error line, explained where it happened."""
+
+    def test_a_denial_that_tells_everything(self, house):
+        """Chain, subject and operation come from the line."""
+        line = "sandbox_filesystem_denied:reports:/etc/x\n  module:reports asked for: delete /etc/x"
+        found = explain_line(house, line)
+        assert [one.question.operation for one in found.explanations] == ["delete"]
+        assert found.explanations[0].verdict is Verdict.NEEDS_APPROVAL
+
+    def test_what_changed_since(self, house):
+        """What would be allowed now is said to be so."""
+        document = {
+            "code": "sandbox_network_denied",
+            "subject": "module:reports",
+            "operation": "receive",
+            "target": URL,
+        }
+        found = explain_line(house, json.dumps(document))
+        assert "allowed now" in found.note
+        assert found.explanations[0].verdict is Verdict.ALLOWED
+
+    def test_what_is_about_no_access(self, house):
+        """It is explained by its entry alone; what is none of ours is refused."""
+        assert explain_line(house, "network_target_missing").explanations == ()
+        assert explain_line(house, "sandbox_network_denied:reports:socket:foreign").explanations == ()
+        with pytest.raises(ErrorUnknown):
+            explain_line(house, "hello")
 
 
 def test_hostile_subjects_and_targets_are_explained_like_others(house):

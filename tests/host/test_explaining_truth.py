@@ -11,7 +11,7 @@ PROGRAM = Path(__file__).with_name("explaining_program.py")
 
 
 def test_an_explanation_is_what_happens(tmp_path):
-    """For files and URLs, declared, approved, its own, the runtime's and the host's: allowed is allowed."""
+    """For files and URLs, declared, approved, its own, the runtime's and the host's, also in chains."""
     done = subprocess.run(
         [sys.executable, PROGRAM, tmp_path], capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path
     )
@@ -22,3 +22,7 @@ def test_an_explanation_is_what_happens(tmp_path):
     allowed = {(operation, Path(target).name) for operation, target, _, happened in found if happened}
     assert {("read", "passwd"), ("read", "group"), ("receive", "yes"), ("modify", "x")} <= allowed
     assert sum(1 for row in found if not row[3]) >= 6
+    inside = {(command, Path(target).name): happened for command, target, _, happened in found if ":" in command}
+    assert inside["tool:probe.own", "passwd"] is inside["tool:probe.bare", "passwd"] is True
+    assert inside["tool:probe.own", "x"] is False
+    assert inside["tool:probe.bare", "module.py"] is True

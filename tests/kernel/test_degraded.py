@@ -199,7 +199,7 @@ def test_a_user_without_a_way_up_is_told_what_an_administrator_installs():
         told = look(here, EVERYTHING, user=NOBODY)
         assert told["states"]["egress"] == told["states"]["helper"] == "unsupported"
         assert told["reason"] == "no_way_up"
-        assert "printing sudoers --user nobody" in told["fixes"]["helper"]
+        assert "helper sudoers --user nobody" in told["fixes"]["helper"]
         assert {told["states"][name] for name in ("landlock", "seccomp", "spawn_server")} == {"active"}
         assert "sudoers" in refused(here, EVERYTHING, user=NOBODY)
 
@@ -302,7 +302,7 @@ def test_a_user_without_privileges_has_everything_with_the_rule_that_is_printed(
         rules.mkdir(mode=0o755)
         here.chmod(0o755)
         printed = lab.inside.run(
-            [interpreter_for_all(), "-B", "-m", "democrai_sandbox.kernel", "sudoers", "--user", "nobody"],
+            [interpreter_for_all(), "-B", "-m", "democrai_sandbox.cli", "helper", "sudoers", "--user", "nobody"],
             env={"PYTHONPATH": str(SOURCE), "PATH": os.environ["PATH"]},
             check=False,
         )

@@ -44,16 +44,21 @@ def find_programs() -> Path | None:
 
 
 class PostgresServer:
-    """One server, reached by a unix socket, so that servers of other tests cannot be in its way."""
+    """One server, reached by a unix socket, so that servers of other tests cannot be in its way.
 
-    def __init__(self, programs: Path, *, durable: bool = False) -> None:
+    With ``address`` it listens there too, for whoever comes; it belongs to the network namespace that it is started in.
+    """
+
+    def __init__(self, programs: Path, *, durable: bool = False, address: str = "") -> None:
         self._programs = programs
         self._folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp" if durable else _quick_folder()))
         self._data = self._folder / "data"
         self._log = self._folder / "log"
         # The operating system survives what tests do to the server: without fsync nothing is lost, and all is quicker.
-        self._settings = {"listen_addresses": "", "unix_socket_directories": str(self._folder)}
+        self._settings = {"listen_addresses": address, "unix_socket_directories": str(self._folder)}
         self._settings |= {"max_connections": "120", "fsync": "on" if durable else "off"}
+        # In its folder: what a killed server leaves in the system's shared memory stays there for good.
+        self._settings |= {"dynamic_shared_memory_type": "mmap"}
         self._databases = itertools.count(1)
         self._process: subprocess.Popen | None = None
         self._user = self._choose_user()
@@ -73,6 +78,9 @@ class PostgresServer:
             "-N",
         ]
         subprocess.run(made, check=True, capture_output=True, cwd="/", timeout=_PATIENCE, **self._as_user())
+        if address:
+            with (self._data / "pg_hba.conf").open("a") as file:
+                file.write("host all all all trust\n")
 
     def _choose_user(self):
         """PostgreSQL refuses to run as root."""
@@ -167,6 +175,19 @@ class PostgresServer:
             time.sleep(0.01)
         self.stop()
 
+    def _abort(self) -> None:
+        """Have it give back its memory and end; one that does not is killed."""
+        deadline = time.monotonic() + _PATIENCE / 3
+        for child in _children(self._pid()):
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGCONT)
+        self.signal(signal.SIGCONT)
+        self.signal(signal.SIGQUIT)
+        while self._pid() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if self._pid():
+            self.kill()
+
     def stop(self) -> None:
         """End it in good order."""
         if self._process is None:
@@ -179,9 +200,9 @@ class PostgresServer:
             process.wait()
 
     def remove(self) -> None:
-        """End it and remove all that it wrote; in good order it would first tidy up what goes away anyway."""
-        if self._process is not None:
-            self.kill()
+        """End it and remove all that it wrote, at once: in good order it would first tidy up what goes away anyway."""
+        self._abort()
+        self.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 

@@ -12,17 +12,18 @@ import time
 class RedisServer:
     """Keeps nothing on disk: a server that is killed forgets everything, unless it is told to keep a log."""
 
-    def __init__(self, folder, *, keeps=False, password=""):
+    def __init__(self, folder, *, keeps=False, password="", address="127.0.0.1"):
         self.folder = folder
         self.keeps = keeps
         self.password = password
+        self.address = address
         self.port = _free_port()
         self.process = None
 
     @property
     def url(self):
         secret = f":{self.password}@" if self.password else ""
-        return f"redis://{secret}127.0.0.1:{self.port}/0"
+        return f"redis://{secret}{self.address}:{self.port}/0"
 
     def start(self):
         """Start it, on the same port each time; return when it answers."""
@@ -31,7 +32,7 @@ class RedisServer:
             raise RuntimeError("redis-server is not installed: scripts/setup installs it")
         settings = {
             "port": self.port,
-            "bind": "127.0.0.1",
+            "bind": self.address,
             "dir": self.folder,
             "save": "",
             "appendonly": "yes" if self.keeps else "no",
@@ -49,7 +50,7 @@ class RedisServer:
 
     def command(self, *words):
         """Send one command of plain words; return the raw answer."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as link:
+        with socket.create_connection((self.address, self.port), timeout=5) as link:
             parts = [str(word).encode() if not isinstance(word, bytes) else word for word in words]
             if self.password:
                 link.sendall(_packed([b"AUTH", self.password.encode()]))

@@ -5,6 +5,7 @@ Only what the command needs is imported, and next to nothing for ``--help``.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _USAGE, _CLOSED_PIPE, _INTERRUPTED = 2, 141, 130
 """As in ``Exit``, which is slow to import."""
+_LONGEST = 300
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,6 +54,10 @@ def _carried_out(given: list[str]) -> int:
     command = next((one for one in COMMANDS if one.name == given[0]), None)
     if command is None:
         return _unknown(given[0])
+    for stream in (sys.stdout, sys.stderr):
+        # What the terminal's own character set lacks is written out: a name in other letters is no reason to fail.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         options = parser_of(command).parse_args(given[1:])
         with Output(is_json=getattr(options, "json", False)) as output:
@@ -63,11 +69,12 @@ def _carried_out(given: list[str]) -> int:
 def _unknown(name: str) -> int:
     from difflib import get_close_matches  # noqa: PLC0415 - see above
 
-    near = get_close_matches(name, [command.name for command in COMMANDS], 1)
+    near = get_close_matches(name[:_LONGEST], [command.name for command in COMMANDS], 1)
     return _misused(f"there is no command {name!r}" + (f": did you mean {near[0]!r}?" if near else ""))
 
 
 def _misused(what: str) -> int:
+    what = what if len(what) <= _LONGEST else f"{what[:_LONGEST]}…"
     sys.stderr.write(f"{PROGRAM}: {what}\n{PROGRAM} --help lists the commands\n")
     return _USAGE
 

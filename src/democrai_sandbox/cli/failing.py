@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import (
     AccountConflict,
@@ -17,6 +17,7 @@ from democrai_sandbox.errors import (
 )
 
 from .exits import Exit
+from .output import visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,6 +31,10 @@ _STATUSES: Mapping[type[SandboxError], Exit] = MappingProxyType(
         AccountConflict: Exit.CONFLICT,
     }
 )
+_NEW_TOKEN = "make another token with democrai-sandbox admin token create"  # noqa: S105 - what to do
+_FIXES = MappingProxyType({401: f"the token is not known, or is over; {_NEW_TOKEN}"})
+_FIXES_BY_CODE = MappingProxyType({"scope_missing": f"{_NEW_TOKEN}, with that scope"})
+"""What helps against refusals that have to do with the token, not with what was asked for."""
 _OF_NODES = MappingProxyType({409: Exit.CONFLICT, 502: Exit.UNREACHABLE, 503: Exit.UNREACHABLE, 504: Exit.UNREACHABLE})
 
 
@@ -38,7 +43,8 @@ def ending(error: Exception) -> int:
     text = told(error)
     if text is None or isinstance(error, BrokenPipeError):
         raise error
-    print(text, file=sys.stderr)  # noqa: T201 - a command's answer
+    # Names, targets and files in it may be somebody else's: none of them writes to the terminal by itself.
+    print("\n".join(map(visible, text.split("\n"))), file=sys.stderr)  # noqa: T201 - a command's answer
     return status_of(error)
 
 
@@ -53,12 +59,29 @@ def told(error: Exception) -> str | None:
     """Return what is wrong, with its code once; None for what is no error of ours, and needs its traceback."""
     if isinstance(error, ExternalAccessCheckFailed):
         return f"{error.code}: {_one_line(error.__cause__)}" if error.__cause__ else error.code
+    if isinstance(error, NodeRefused):
+        return _refusal(error)
     if isinstance(error, SandboxError):
         text = str(error)
         return text if text.startswith(f"{error.code}: ") else error.diagnostics()
     if isinstance(error, OSError):  # a file that a command was pointed at, a full disk
         return _one_line(error)
     return None
+
+
+def _refusal(error: NodeRefused) -> str:
+    """Return what the node said, in which no text of somebody else's makes lines of its own."""
+    said = NodeRefused(error.status, _visible(error.answer)).diagnostics()
+    fix = _FIXES.get(error.status) or _FIXES_BY_CODE.get(str(error.answer.get("code")))
+    return f"{said}: {fix}" if fix else said
+
+
+def _visible(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(name): _visible(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_visible(one) for one in value]
+    return visible(value) if isinstance(value, str) else value
 
 
 def _one_line(error: BaseException) -> str:

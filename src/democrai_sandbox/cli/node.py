@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _BASE = "/api/v1"
-_SECONDS = 30.0
+_LARGEST = 64 * 1024 * 1024
+_AT_ONCE = 64 * 1024
+_LINES = frozenset({"application/x-ndjson", "text/csv"})
+_MARK = "X-Request-Id"
+"""Every answer of a node has it; pages of proxies and of other programs seldom do."""
 _PAGE = 200
 _REFUSED = 400
 
@@ -23,11 +27,15 @@ _REFUSED = 400
 class Node:
     """Asks one node, as the owner of a token. A refusal is a ``NodeRefused``, no answer a ``NodeUnreachable``."""
 
-    def __init__(self, url: str, token: str) -> None:
-        """Take the address of the console and a token; nothing is asked yet."""
+    patience = 30.0
+    """Seconds without a word from the node before it counts as gone."""
+
+    def __init__(self, url: str, source: str = "--url", *, token: str) -> None:
+        """Take the address of the console, what it was found by, and a token; nothing is asked yet."""
         self.url = url.rstrip("/")
+        self._source = source
         self._token = token
-        self._place = _place(self.url)
+        self._place = _place(self.url, source)
 
     def get(self, path: str, **query: Any) -> dict[str, Any]:
         """Return what the API has there. Values that are None or empty are left out, lists are repeated."""
@@ -48,15 +56,16 @@ class Node:
             if not after or (most and left <= 0):
                 return
 
-    def lines(self, path: str, **query: Any) -> Iterator[str]:
-        """Go through an answer that is text, line by line, as it comes."""
-        with self._answer("GET", path + _query(query)) as answer, _reaching(self.url):
-            for line in answer:
-                yield line.decode().rstrip("\r\n")
+    def lines(self, path: str, **query: Any) -> Iterator[bytes]:
+        """Go through an answer that is text, line by line with their ends, as it comes."""
+        with self._answer("GET", path + _query(query)) as answer, self._reaching():
+            if answer.headers.get_content_type() not in _LINES:
+                raise self._no_node()
+            yield from _lines(answer)
 
     def _asked(self, method: str, path: str, content: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        with self._answer(method, path, content) as answer, _reaching(self.url):
-            return _object(answer.read(), self.url)
+        with self._answer(method, path, content) as answer, self._reaching():
+            return self._object(answer)
 
     @contextmanager
     def _answer(
@@ -68,18 +77,51 @@ class Node:
             headers["Content-Type"] = "application/json"
         connection = self._connection()
         try:
-            with _reaching(self.url):
+            with self._reaching():
                 connection.request(method, f"{self._place.path}{_BASE}{path}", body, headers)
                 answer = connection.getresponse()
+                if _MARK not in answer.headers:
+                    raise self._no_node()
                 if answer.status >= _REFUSED:
-                    raise NodeRefused(answer.status, _object(answer.read(), self.url))
+                    raise NodeRefused(answer.status, self._object(answer))
             yield answer
         finally:
             connection.close()
 
     def _connection(self) -> http.client.HTTPConnection:
         kind = http.client.HTTPSConnection if self._place.scheme == "https" else http.client.HTTPConnection
-        return kind(self._place.hostname or "", self._place.port, timeout=_SECONDS)
+        return kind(self._place.hostname or "", self._place.port, timeout=self.patience)
+
+    def _object(self, answer: http.client.HTTPResponse) -> dict[str, Any]:
+        body = answer.read(_LARGEST + 1)
+        if len(body) <= _LARGEST:
+            _must_be_whole(answer)
+        try:
+            found = json.loads(body) if len(body) <= _LARGEST else None
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise self._no_node()
+        return found
+
+    def _no_node(self) -> NodeUnreachable:
+        return NodeUnreachable(
+            f"what answers at {self.url} is no node (that address is from {self._source})",
+            fix="name another one with --url",
+        )
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """Say of everything that can happen to a connection that the node cannot be reached, and why."""
+        try:
+            yield
+        except NodeRefused:
+            raise
+        except (OSError, http.client.HTTPException, UnicodeError) as error:
+            raise NodeUnreachable(
+                f"{self.url} does not answer as a node: {_reason(error)} (that address is from {self._source})",
+                fix="see that it runs, or name another one with --url",
+            ) from None
 
 
 def below(*parts: str) -> str:
@@ -87,28 +129,31 @@ def below(*parts: str) -> str:
     return "".join(f"/{quote(part, safe='')}" for part in parts)
 
 
-@contextmanager
-def _reaching(url: str) -> Iterator[None]:
-    """Say of everything that can happen to a connection that the node cannot be reached, and why."""
-    try:
-        yield
-    except (OSError, http.client.HTTPException) as error:
-        if isinstance(error, NodeRefused):
-            raise
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise NodeUnreachable(
-            f"{url} does not answer as a node: {reason}", fix="see that it runs, or name another one with --url"
-        ) from None
+def _lines(answer: http.client.HTTPResponse) -> Iterator[bytes]:
+    """Take an answer apart. ``readline`` would take one that breaks off for one that is complete."""
+    left = b""
+    while part := answer.read1(_AT_ONCE):
+        *whole, left = (left + part).split(b"\n")
+        yield from (line + b"\n" for line in whole)
+    _must_be_whole(answer)
+    if left:
+        yield left
 
 
-def _object(body: bytes, url: str) -> dict[str, Any]:
-    try:
-        found = json.loads(body) if body else {}
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise NodeUnreachable(f"what answers at {url} is no node", fix="name another one with --url")
-    return found
+def _must_be_whole(answer: http.client.HTTPResponse) -> None:
+    if answer.length:  # still to come, and it does not
+        raise http.client.IncompleteRead(b"", answer.length)
+
+
+def _reason(error: Exception) -> str:
+    """Say in a few words what happened to a connection; what the other side sent is not repeated."""
+    if isinstance(error, TimeoutError):
+        return "it takes too long"
+    if isinstance(error, http.client.IncompleteRead | http.client.RemoteDisconnected):
+        return "it ended in the middle of an answer"
+    if isinstance(error, http.client.HTTPException | UnicodeError):
+        return "that is not HTTP as a node speaks it"
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def _query(query: Mapping[str, Any]) -> str:
@@ -116,18 +161,21 @@ def _query(query: Mapping[str, Any]) -> str:
     return f"?{urlencode(given, doseq=True)}" if given else ""
 
 
-def _place(url: str) -> Any:
+def _place(url: str, source: str) -> Any:
     """Take an address apart; one over which others could read the token is refused."""
     try:
         place = urlsplit(url)
         _ = place.port
     except ValueError as error:
-        raise CommandMisused(f"{url!r} is no address of a node: {error}", fix="write http://host:port") from None
-    if place.scheme not in {"http", "https"} or not place.hostname or place.query or place.fragment or place.username:
-        raise CommandMisused(f"{url!r} is no address of a node", fix="write http://host:port or https://host")
-    if place.scheme == "http" and not _is_here(place.hostname):
+        raise CommandMisused(f"{source}: {url!r} is no address: {error}", fix="write http://host:port") from None
+    host = place.hostname or ""
+    is_more = place.query or place.fragment or place.username
+    if place.scheme not in {"http", "https"} or not host or is_more:
+        raise CommandMisused(f"{source}: {url!r} is no address of a node", fix="write http://host:port or https://host")
+    if place.scheme == "http" and not _is_here(host):
         raise CommandMisused(
-            f"{url} is not encrypted, and a token sent there can be read on the way", fix="use https, or a tunnel"
+            f"{source}: {url!r} is not encrypted, and a token sent there can be read on the way",
+            fix="use https, or a tunnel",
         )
     return place
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from enum import StrEnum
@@ -14,6 +15,7 @@ _ESCAPES = {"ok": "32", "warning": "33", "bad": "31", "faint": "2", "strong": "1
 _GAP = "  "
 _NARROWEST = 12
 _USUAL = 80
+_LONGEST = 300
 
 
 class Mood(StrEnum):
@@ -59,9 +61,24 @@ class Output:
         self._out.write(_json(content) + "\n")
         self._out.flush()
 
+    def exactly(self, data: bytes) -> None:
+        """Write a line of data that is made elsewhere: as it is, or to a terminal so that all of it is seen."""
+        if self.is_watched or not isinstance(self._out, io.TextIOWrapper):
+            self._out.write(visible(data.decode("utf-8", "replace").rstrip("\r\n")) + "\n")
+        else:
+            self._out.buffer.write(data)
+
     def line(self, text: str = "", mood: Mood | None = None) -> None:
         """Write a line for a person; whatever somebody else wrote in it has to be ``visible``."""
         self._out.write(self._coloured(text, mood, self._out) + "\n")
+
+    def coloured(self, text: str, mood: Mood | None) -> str:
+        """Return a part of a line in its colour, where standard output has colours."""
+        return self._coloured(text, mood, self._out)
+
+    def flush(self) -> None:
+        """Have what was written be seen now, whatever reads it."""
+        self._out.flush()
 
     def table(
         self, heads: Sequence[str], rows: Iterable[Sequence[object]], moods: Mapping[str, Mood] | None = None
@@ -131,11 +148,18 @@ def visible(text: str) -> str:
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
+def shortened(text: str, most: int = _LONGEST) -> str:
+    """Return a text for a message: what is endless is cut in the middle."""
+    return _cut(text, most)
+
+
 def _narrow(widths: list[int], room: int) -> None:
-    """Take from the widest column what is too much for the terminal."""
-    widest = widths.index(max(widths))
+    """Take from the widest column what is too much for the terminal, and from the next where that is not enough."""
     over = sum(widths) + len(_GAP) * (len(widths) - 1) - room
-    widths[widest] = max(min(widths[widest], _NARROWEST), widths[widest] - max(over, 0))
+    for place in sorted(range(len(widths)), key=widths.__getitem__, reverse=True):
+        taken = max(min(over, widths[place] - _NARROWEST), 0)
+        widths[place] -= taken
+        over -= taken
 
 
 def _cut(text: str, width: int) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from .commands import PROGRAM
 from .exits import Exit
-from .output import columns
+from .output import columns, shortened, visible
 
 if TYPE_CHECKING:
     from .commands import Command
@@ -34,9 +34,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
 
     def error(self, message: str) -> NoReturn:
-        """End with the documented status, after the usage and what is wrong with the command line."""
-        self.print_usage(sys.stderr)
-        self.exit(Exit.USAGE, f"{self.prog}: {message}\n")
+        """End with the documented status, after what is wrong with the command line and where to read on."""
+        self.exit(Exit.USAGE, f"{self.prog}: {shortened(visible(message))}\n{self.prog} --help says what it takes\n")
 
 
 def parser_of(command: Command) -> Parser:

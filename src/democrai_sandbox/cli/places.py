@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from typing import TYPE_CHECKING
 
-from democrai_sandbox.errors import CommandMisused, CommandRefused
+from democrai_sandbox.errors import CommandMisused, CommandRefused, NodeUnreachable
 
 from .node import Node
 
@@ -19,8 +20,11 @@ URL_VARIABLE = "DEMOCRAI_URL"
 TOKEN_VARIABLE = "DEMOCRAI_TOKEN"  # noqa: S105 - the name of it
 TOKEN_FILE = "cli.token"  # noqa: S105 - the name of it
 """Below the state folder; ``admin token create --save`` writes it."""
-ADDRESS_FILE = "node.url"
-"""Below the state folder, while a node runs on it."""
+
+
+_LONGEST = 4096
+_TOKEN = re.compile(r"[!-~]{1,1000}")
+"""What a header can carry."""
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
@@ -55,54 +59,84 @@ def configuration(options: argparse.Namespace) -> Loaded:
 
 def node(options: argparse.Namespace) -> Node:
     """Return the node that is asked. Needs no configuration if address and token are given otherwise."""
-    return Node(_address(options), _token(options))
+    return Node(*_address(options), token=_token(options))
 
 
-def _address(options: argparse.Namespace) -> str:
-    given = options.url or os.environ.get(URL_VARIABLE)
-    if given:
-        return str(given)
-    settings = configuration(options).settings
-    running = _first_line(f"{settings.state_dir}/{ADDRESS_FILE}")
+def _address(options: argparse.Namespace) -> tuple[str, str]:
+    """Return the address of the node, and what it was found by."""
+    if options.url:
+        return str(options.url), "--url"
+    if given := os.environ.get(URL_VARIABLE):
+        return given, URL_VARIABLE
+    loaded = configuration(options)
+    server = loaded.settings.server
+    running = _running(loaded.settings.state_dir)
     if running:
-        return running
-    if settings.server.public_url:
-        return settings.server.public_url
-    host, port = settings.server.host, settings.server.port
-    if not port:
-        raise CommandRefused("no node runs here, and its port would not be known before", fix="start one, or add --url")
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return running, f"the file of the node that runs on {loaded.settings.state_dir}"
+    if server.public_url:
+        return server.public_url, "server.public_url"
+    if not server.port:
+        raise NodeUnreachable(
+            f"no node runs on {loaded.settings.state_dir}, and its port is not known before",
+            fix="start one with democrai-sandbox serve, or name one with --url",
+        )
+    host = f"[{server.host}]" if ":" in server.host else server.host
+    return f"http://{host}:{server.port}", "server.host and server.port"
+
+
+def _running(state_dir: str) -> str:
+    """Return the address of the node that runs on a state folder; empty if none has said where it is."""
+    from democrai_sandbox.host.whereabouts import ADDRESS_FILE, whereabouts  # noqa: PLC0415 - as above
+
+    try:
+        found = whereabouts(state_dir)
+    except OSError as error:
+        raise _unreadable(f"{state_dir}/{ADDRESS_FILE}", error) from None
+    if found is None:
+        return ""
+    if not found.is_held:
+        raise NodeUnreachable(
+            f"the node that wrote {state_dir}/{ADDRESS_FILE} has gone without removing it",
+            fix="start it again with democrai-sandbox serve, or name another one with --url",
+        )
+    return found.url
 
 
 def _token(options: argparse.Namespace) -> str:
     if options.token_file:
-        token = _kept(options.token_file)
+        token, source = _kept(options.token_file), options.token_file
         if not token:
-            raise CommandRefused(f"there is no token in {options.token_file}", fix="write one into its first line")
-        return token
-    given = os.environ.get(TOKEN_VARIABLE) or _kept(f"{configuration(options).settings.state_dir}/{TOKEN_FILE}")
-    if not given:
+            raise CommandRefused(f"there is no token in {source}", fix="write one into its first line")
+    elif token := os.environ.get(TOKEN_VARIABLE, ""):
+        source = TOKEN_VARIABLE
+    else:
+        source = f"{configuration(options).settings.state_dir}/{TOKEN_FILE}"
+        token = _kept(source)
+    if not token:
         raise CommandMisused(
             "there is no token to ask the node with",
             fix=f"run democrai-sandbox admin token create --save, or set {TOKEN_VARIABLE}",
         )
-    return given
+    if not _TOKEN.fullmatch(token):
+        raise CommandRefused(f"what is in {source} is no token", fix="copy the whole token, and nothing else")
+    return token
 
 
 def _kept(file: str) -> str:
     """Return the token in a file that nobody else reads; empty if there is none."""
     try:
-        mode = os.stat(file).st_mode  # noqa: PTH116 - a text
+        with open(file, "rb") as text:  # noqa: PTH123 - a text
+            if stat.S_IMODE(os.fstat(text.fileno()).st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
+                raise CommandRefused(f"others may read {file}", fix=f"chmod 600 {file}, and make another token")
+            return text.readline(_LONGEST).decode("utf-8", "replace").strip()
     except FileNotFoundError:
         return ""
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise CommandRefused(f"others may read {file}", fix=f"chmod 600 {file}, and make another token")
-    return _first_line(file)
+    except OSError as error:
+        raise _unreadable(file, error) from None
 
 
-def _first_line(file: str) -> str:
-    try:
-        with open(file, encoding="utf-8") as text:  # noqa: PTH123 - a text
-            return text.readline().strip()
-    except FileNotFoundError:
-        return ""
+def _unreadable(file: str, error: OSError) -> CommandRefused:
+    return CommandRefused(
+        f"{file} cannot be read: {error.strerror}",
+        fix=f"run this as the user who owns it, or use --url and {TOKEN_VARIABLE}",
+    )

@@ -35,6 +35,8 @@ MESSAGES: Mapping[str, str] = MappingProxyType(
         "task_retried": "The task is queued again.",
         "task_cancelled": "The task is cancelled.",
         "install_started": "The installation is running.",
+        "shadow_started": "It runs beside the candidate now. What it may do has not changed.",
+        "shadow_ended": "The run has ended; what was found is kept.",
         "verified": "The chain was checked.",
         "self_test_done": "The self-test has run.",
         "decided": "Decided.",

@@ -42,6 +42,7 @@ STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (errors.AccountUnknown, HTTPStatus.NOT_FOUND),
     (errors.AccountConflict, HTTPStatus.CONFLICT),
     (InvalidInputError, HTTPStatus.UNPROCESSABLE_ENTITY),
+    (errors.ErrorUnknown, HTTPStatus.UNPROCESSABLE_ENTITY),
     (errors.ExternalAccessAdminRequired, HTTPStatus.FORBIDDEN),
     (errors.SandboxDenied, HTTPStatus.FORBIDDEN),
     (errors.RequestUnknown, HTTPStatus.NOT_FOUND),

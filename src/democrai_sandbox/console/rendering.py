@@ -51,6 +51,7 @@ _PLACES = (
     ("Denials", "/denials", True),
     ("Subjects", "/subjects", True),
     ("Extensions", "/extensions", False),
+    ("Shadows", "/shadows", True),
     ("Tasks", "/tasks", False),
     ("Audit", "/audit", True),
     ("Status", "/status", True),

@@ -7,13 +7,14 @@ import logging
 import os
 import signal
 import socket
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import ExitStack, contextmanager, suppress
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 import uvicorn
 
 from democrai_sandbox.errors import AddressTaken, HostRefused
+from democrai_sandbox.host.whereabouts import ADDRESS_FILE, announced
 
 from .application import create_app
 from .patience import PatientProtocol
@@ -63,7 +64,19 @@ def address_of(settings: ServerSettings, listener: socket.socket) -> str:
     """Return what to type into a browser."""
     if settings.public_url:
         return settings.public_url
+    return _plain_address(*listener.getsockname()[:2])
+
+
+def nearby_address_of(settings: ServerSettings, listener: socket.socket) -> str:
+    """Return the address for commands on this machine: past any proxy, where that is possible."""
     host, port = listener.getsockname()[:2]
+    found = ip_address(host)
+    if found.is_unspecified:
+        return _plain_address("::1" if found.version == 6 else "127.0.0.1", port)  # noqa: PLR2004 - of the protocol
+    return _plain_address(host, port) if found.is_loopback else address_of(settings, listener)
+
+
+def _plain_address(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
@@ -88,15 +101,22 @@ async def serve(sandbox: Sandbox, listener: socket.socket, tell: Callable[[str],
             timeout_graceful_shutdown=PATIENCE,
         )
     )
-    with server.until_signalled(sandbox):
+    with server.until_signalled(sandbox), ExitStack() as until_the_end:
         try:
             await sandbox.start()
             await _first_login(sandbox, tell)
             address = address_of(sandbox.settings.server, listener)
-            server.ready = partial(_say_ready, tell, f"democrai-sandbox is ready at {address}")
+            nearby = nearby_address_of(sandbox.settings.server, listener)
+
+            def ready() -> None:
+                _announce(until_the_end, sandbox.settings.state_dir, nearby)
+                _say_ready(tell, f"democrai-sandbox is ready at {address}")
+
+            server.ready = ready
             if not server.should_exit:
                 await server.serve(sockets=[listener])
         finally:
+            until_the_end.close()
             notify("STOPPING=1")
             await sandbox.stop()
 
@@ -131,6 +151,14 @@ async def _first_login(sandbox: Sandbox, tell: Callable[[str], None]) -> None:
 
     if sandbox.accounts is not None:
         await asyncio.to_thread(sandbox.accounts.first_administrator, say)
+
+
+def _announce(until_the_end: ExitStack, folder: str, url: str) -> None:
+    """Have commands on this machine find this node; without that they need ``--url``."""
+    try:
+        until_the_end.enter_context(announced(folder, url))
+    except OSError as error:
+        _log.warning("%s cannot be written in %s: %s", ADDRESS_FILE, folder, error.strerror)
 
 
 def _say_ready(tell: Callable[[str], None], line: str) -> None:

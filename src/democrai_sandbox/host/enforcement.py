@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from democrai_sandbox.kernel.places import readable, writable
+from democrai_sandbox.kernel.states import ControlState
+from democrai_sandbox.kernel.status import EGRESS, LANDLOCK, SECCOMP
 from democrai_sandbox.policy import Operation, ResourceType, TargetKind, is_at_or_below
 from democrai_sandbox.policy.hosts import host_key
 
@@ -14,10 +16,8 @@ if TYPE_CHECKING:
     from democrai_sandbox.access.targets import Wanted
     from democrai_sandbox.kernel.application import Kernel
     from democrai_sandbox.kernel.egress.allowlist import Allowlist
+    from democrai_sandbox.kernel.states import ControlStatus
     from democrai_sandbox.policy import NetworkTarget
-
-LANDLOCK = "landlock"
-EGRESS = "egress"
 
 
 class KernelView(NamedTuple):
@@ -38,14 +38,16 @@ def kernel_view(kernel: Kernel, wanted: Wanted, *, allowed: bool) -> KernelView:
     if wanted.parsed is not None:
         return _egress(kernel, wanted.parsed, allowed=allowed)
     text = "programs are started by the spawn server, held to the rules of the subject that starts them"
-    return KernelView(LANDLOCK, lets_through=None, text=text if kernel.spawn else "programs are started directly")
+    if kernel.spawn is None:
+        return KernelView(LANDLOCK, lets_through=None, text="programs are started directly")
+    ended = "; one that the application starts by itself is ended by SIGSYS" if SECCOMP in kernel.wanted else ""
+    return KernelView(LANDLOCK, lets_through=None, text=f"{text}{ended}")
 
 
 def _landlock(kernel: Kernel, wanted: Wanted, *, allowed: bool) -> KernelView:
     if kernel.baseline is None:
-        return KernelView(
-            LANDLOCK, lets_through=None, text="Landlock holds this process to nothing: the guard alone decides"
-        )
+        text = _absent(kernel, LANDLOCK, "Landlock holds this process to nothing")
+        return KernelView(LANDLOCK, lets_through=None, text=text)
     reading = wanted.operation in (Operation.READ, Operation.EXECUTE)
     listed = readable(kernel.baseline) if reading else writable(kernel.baseline)
     root = next((path for path in listed if is_at_or_below(wanted.target, path)), None)
@@ -66,17 +68,67 @@ def _egress(kernel: Kernel, target: NetworkTarget, *, allowed: bool) -> KernelVi
     if target.kind is TargetKind.UNIX:
         return KernelView(EGRESS, lets_through=None, text="a unix socket is no matter of packets")
     if kernel.egress is None:
-        return KernelView(EGRESS, lets_through=None, text="no packet filter is in force: the guard alone decides")
+        return KernelView(EGRESS, lets_through=None, text=_absent(kernel, EGRESS, "no packet filter is in force"))
     sources = _wanting(kernel.egress.builder.build(), target)
     where = f"{target.host} port {target.port}" if target.port else target.host
+    if not allowed:
+        return _closed(where, sources)
+    status = kernel.egress.status()
+    if flaw := _flaw(status, target, wanted=bool(sources)):
+        disagreement = f"the guard allows it, the packet filter does not: {flaw}"
+        return KernelView(EGRESS, lets_through=False, text=f"packets to {where} do not pass", disagreement=disagreement)
+    doubt = _doubt(status)
     if sources:
         text = f"packets to {where} pass; wanted by {', '.join(sources)}"
-        other = "" if allowed else "the kernel lets the application reach it for others: the guard alone keeps this one"
-        return KernelView(EGRESS, lets_through=True, text=text, disagreement=other)
-    if allowed:
-        text = f"packets to {where} do not pass yet: it is added when the guard permits the first connection"
-        return KernelView(EGRESS, lets_through=None, text=text)
-    return KernelView(EGRESS, lets_through=False, text=f"packets to {where} do not pass")
+        return KernelView(EGRESS, lets_through=True, text=text, disagreement=doubt)
+    text = f"packets to {where} do not pass yet: it is added when the guard permits the first connection"
+    return KernelView(EGRESS, lets_through=None, text=text, disagreement=doubt)
+
+
+def _closed(where: str, sources: list[str]) -> KernelView:
+    """Return what is said about a target that the guard keeps a subject from."""
+    if not sources:
+        return KernelView(EGRESS, lets_through=False, text=f"packets to {where} do not pass")
+    text = f"packets to {where} pass; wanted by {', '.join(sources)}"
+    other = "the kernel lets the application reach it for others: the guard alone keeps this one"
+    return KernelView(EGRESS, lets_through=True, text=text, disagreement=other)
+
+
+def _flaw(status: ControlStatus, target: NetworkTarget, *, wanted: bool) -> str:
+    """Return why packets to a target do not pass although they are to; empty when nothing is known to keep them."""
+    if target.host in _listed(status, "withheld"):
+        return (
+            f"{target.host} leads to this machine itself or its link, which a name server cannot open: "
+            "declare the address instead of the name"
+        )
+    if target.host in _listed(status, "unresolved"):
+        return f"the host did not resolve {target.host} to an address: correct the name, or the name service"
+    failed = _listed(status, "failed_sources")
+    if failed and not wanted:
+        return f"sources of the allowlist could not be read: {'; '.join(map(str, failed))}"
+    return ""
+
+
+def _doubt(status: ControlStatus) -> str:
+    """Return what keeps the packet filter from following; empty when it does."""
+    if status.state is ControlState.ACTIVE:
+        return ""
+    fix = f"; to fix it: {status.fix}" if status.fix else ""
+    return f"the packet filter is {status.state}, and may not do what is said here: {status.reason}{fix}"
+
+
+def _listed(status: ControlStatus, name: str) -> list[object]:
+    found = status.details.get(name)
+    return found if isinstance(found, list) else []
+
+
+def _absent(kernel: Kernel, name: str, text: str) -> str:
+    """Say that a control is not in force, and why if it was asked for."""
+    told = f"{text}: the guard alone decides"
+    if name not in kernel.wanted:
+        return told
+    status = kernel.status()[name]
+    return f"{told}. It was asked for: {status.reason}{f'; to fix it: {status.fix}' if status.fix else ''}"
 
 
 def _wanting(allowlist: Allowlist, target: NetworkTarget) -> list[str]:

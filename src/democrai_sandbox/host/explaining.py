@@ -14,29 +14,30 @@ from democrai_sandbox.access.targets import Reader
 from democrai_sandbox.access.values import AccessTuple, DecisionFilter, Effect, Page, Scope
 from democrai_sandbox.policy import (
     InvalidInputError,
-    NetworkIndex,
     Operation,
     ResourceType,
     SubjectKind,
     file_access,
-    is_at_or_below,
 )
 
+from .advising import advice_for
+from .chains import links_of, rule_owner
 from .enforcement import kernel_view
 from .explanations import Answer, Explanation, LayerAnswer, Question, Verdict
-from .grants import grants_of, is_around_protected, is_protected, runtime_path
+from .grants import is_around_protected, is_protected, runtime_path
 from .hints import hint_for
-from .nearness import Nearest, nearest_rule
+from .nearness import Nearest, covering_rule, nearest_rule
 from .wording import rule_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from democrai_sandbox.access.targets import Wanted
-    from democrai_sandbox.access.values import Decision
+    from democrai_sandbox.access.values import Decision, Request
     from democrai_sandbox.policy import AccessRule
 
     from .enforcement import KernelView
+    from .grants import Grants
     from .sandbox import Sandbox
 
 __all__ = ["Answer", "Explanation", "LayerAnswer", "Question", "Verdict", "explain"]
@@ -75,17 +76,21 @@ class _Explaining:
         self._wanted = wanted
         self._subject = question.subject
         self._access = AccessTuple(question.subject, wanted.resource_type, wanted.operation, wanted.target)
-        self._grants = grants_of(sandbox, question.subject)
+        self._links = links_of(sandbox, question.chain, installing=question.installing)
+        self._counting = tuple(link.grants for link in self._links if link.counts)
+        self._grants = self._links[0].grants
 
     def explanation(self) -> Explanation:
         declared = self._declared()
-        layers = [self._target_layer(), LayerAnswer("declared", declared.answer, declared.text), *self._recorded()]
+        layers = [self._target_layer(), *self._chain_layer()]
+        layers += [LayerAnswer("declared", declared.answer, declared.text), *self._recorded()]
         verdict, decisive = self._verdict(declared, {layer.layer: layer for layer in layers})
         kernel = kernel_view(self._sandbox.kernel, self._wanted, allowed=verdict is Verdict.ALLOWED)
         layers.append(_kernel_layer(kernel))
         pending = next((layer.request for layer in layers if layer.request is not None), None)
         told = verdict is not Verdict.ALLOWED and not declared.is_final
-        return Explanation(
+        hint = self._hint(pending if verdict is Verdict.PENDING else None) if told else ""
+        found = Explanation(
             self._question,
             verdict,
             self._words(verdict),
@@ -93,11 +98,16 @@ class _Explaining:
             access=self._access,
             rule=declared.rule,
             nearest=declared.nearest,
-            hint=hint_for(self._access, pending if verdict is Verdict.PENDING else None) if told else "",
+            hint=hint,
             entry=_entry(self._access) if told else None,
             file=self._grants.file,
             kernel=kernel.disagreement,
+            links=self._links,
         )
+        return replace(found, advice=advice_for(found, is_final=declared.is_final))
+
+    def _hint(self, pending: Request | None) -> str:
+        return hint_for(self._access, pending, installing=self._question.installing)
 
     # ---- layers ------------------------------------------------------------------------------------------------------
 
@@ -108,36 +118,47 @@ class _Explaining:
             text += "; servers read its path in different ways, so only a rule without a path covers it"
         return LayerAnswer("target", Answer.SILENT, text)
 
+    def _chain_layer(self) -> Iterable[LayerAnswer]:
+        """Say who takes part, where more than one does."""
+        if len(self._links) > 1:
+            members = "; ".join(f"{link.subject}: {link.text}" for link in reversed(self._links))
+            yield LayerAnswer("chain", Answer.SILENT, f"from the outermost: {members}")
+
     def _declared(self) -> _Declared:
-        grants = self._grants
-        note = f" ({grants.note})" if grants.note else ""
         if self._wanted.resource_type is ResourceType.FILESYSTEM and (found := self._place()) is not None:
             return found
-        rule = _covering(grants.rules, self._wanted)
+        rules = [rule for grants in self._counting for rule in grants.rules]
+        rule = next(filter(None, (covering_rule(grants.rules, self._wanted) for grants in self._counting)), None)
         if rule is not None:
-            words = rule_words(self._subject, rule.resource_type, rule.operation, rule.normalized_target)
-            return _Declared(Answer.ALLOWS, f"{grants.source} says that {words}{note}", rule)
-        near = nearest_rule(grants.rules, self._wanted)
-        if _covering(grants.install_rules, self._wanted) is not None:
-            text = f"{grants.source} declares it for the installation only, not while it serves{note}"
+            grants = rule_owner(self._links, rule)
+            words = rule_words(grants.subject, rule.resource_type, rule.operation, rule.normalized_target)
+            return _Declared(Answer.ALLOWS, f"{grants.source} says that {words}{_noted(grants)}", rule)
+        near, grants = nearest_rule(rules, self._wanted), self._grants
+        if covering_rule(grants.install_rules, self._wanted) is not None:
+            text = f"{grants.source} declares it for the installation only, not while it serves"
+        elif covering_rule(grants.other_rules, self._wanted) is not None:
+            text = f"{grants.source} declares it for while it serves, not for the installation"
         elif near is not None:
-            text = f"{grants.source} does not declare it; nearest is {near.rule.normalized_target}: {near.why}{note}"
+            grants = rule_owner(self._links, near.rule)
+            text = f"{grants.source} does not declare it; nearest is {near.rule.normalized_target}: {near.why}"
         else:
-            text = f"{grants.source} declares nothing like it{note}"
-        return _Declared(Answer.SILENT, text, nearest=near)
+            text = f"{grants.source} declares nothing like it"
+        return _Declared(Answer.SILENT, f"{text}{_noted(grants)}", nearest=near)
 
     def _place(self) -> _Declared | None:
         """Return what follows from where a path lies, whatever the rules say."""
         path, operation = self._wanted.target, self._wanted.operation
-        if own := self._grants.own_place(path, file_access(operation)):
-            return _Declared(Answer.ALLOWS, f"{own} is its own: the runtime gives it to {self._subject}")
+        for grants in self._counting:
+            if own := grants.own_place(path, file_access(operation)):
+                return _Declared(Answer.ALLOWS, f"{own} is its own: the runtime gives it to {grants.subject}")
         if is_protected(self._sandbox, path):
             text = "the host keeps this path from every subject; no rule opens it, and nobody can approve it"
             return _Declared(Answer.DENIES, text, is_final=True)
         if operation in _MOVING and is_around_protected(self._sandbox, path):
             text = f"the host protects something below it, so that no rule lets a subject {operation} it"
             return _Declared(Answer.SILENT, text)
-        if self._grants.has_runtime_paths and (root := runtime_path(path, operation)):
+        has_runtime_paths = any(grants.has_runtime_paths for grants in self._counting)
+        if has_runtime_paths and (root := runtime_path(path, operation)):
             return _Declared(Answer.ALLOWS, f"{root} belongs to the runtime, which every subject may {operation}")
         return None
 
@@ -174,7 +195,8 @@ class _Explaining:
         allows = found.effect is Effect.APPROVAL
         access = found.access
         words = rule_words(access.subject, access.resource_type, access.operation, access.target, may=allows)
-        text = f"{found.created_by} decided that {words}"
+        why = f", because: {found.reason}" if found.reason else ""
+        text = f"{found.created_by} decided that {words}{why}"
         return LayerAnswer(layer, Answer.ALLOWS if allows else Answer.DENIES, text, decision=found)
 
     def _no_session(self, sessions: list[Decision]) -> str:
@@ -219,16 +241,8 @@ class _Explaining:
         return f"{words[0].upper()}{words[1:]}{why.get(verdict, '')}."
 
 
-def _covering(rules: Iterable[AccessRule], wanted: Wanted) -> AccessRule | None:
-    """Return the rule that covers what is wanted, by the matching of every check."""
-    if wanted.parsed is not None:
-        return NetworkIndex(rules).find(wanted.operation, wanted.parsed)
-    same = [rule for rule in rules if (rule.resource_type, rule.operation) == (wanted.resource_type, wanted.operation)]
-    if wanted.resource_type is ResourceType.FILESYSTEM:
-        covering = [rule for rule in same if is_at_or_below(wanted.target, os.path.realpath(rule.normalized_target))]
-    else:
-        covering = [rule for rule in same if rule.normalized_target == wanted.target]
-    return max(covering, key=lambda rule: len(rule.normalized_target), default=None)
+def _noted(grants: Grants) -> str:
+    return f" ({grants.note})" if grants.note else ""
 
 
 def _kernel_layer(view: KernelView) -> LayerAnswer:

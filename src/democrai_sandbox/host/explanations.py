@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from democrai_sandbox.policy import append_subject
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from democrai_sandbox.access.values import AccessTuple, Decision, Request
-    from democrai_sandbox.policy import AccessRule, Subject
+    from democrai_sandbox.policy import AccessRule, Subject, SubjectChain
 
+    from .chains import Link
     from .nearness import Nearest
 
 
@@ -47,6 +50,15 @@ class Question:
     target: str
     user_id: str = ""
     session_key: str = ""
+    ancestors: SubjectChain = ()
+    """The subjects around it, outermost first."""
+    installing: bool = False
+    """Whether it is an engine or extractor that is being installed."""
+
+    @property
+    def chain(self) -> SubjectChain:
+        """Everybody who takes part, the subject itself last."""
+        return append_subject(self.ancestors, self.subject)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +66,8 @@ class LayerAnswer:
     """What one layer says, in words, and what stands behind it."""
 
     layer: str
-    """``target``, ``declared``, ``denial``, ``session_approval``, ``permanent_approval``, ``request``, ``kernel``."""
+    """``target``, ``chain``, ``declared``, ``denial``, ``session_approval``, ``permanent_approval``, ``request`` or
+    ``kernel``, in this order."""
     answer: Answer
     text: str
     decides: bool = False
@@ -86,3 +99,7 @@ class Explanation:
     """Where that entry belongs."""
     kernel: str = ""
     """How the kernel layer and the guard disagree; empty when they do not."""
+    links: tuple[Link, ...] = ()
+    """The subjects of the chain, innermost first, and whether their declarations count."""
+    advice: tuple[str, ...] = ()
+    """What to do about it, step by step, and who can."""

@@ -19,6 +19,7 @@ from democrai_sandbox.policy import (
     file_access,
     is_at_or_below,
 )
+from democrai_sandbox.runtime.ai.linking import own_places
 from democrai_sandbox.runtime.installs.plan import Place
 from democrai_sandbox.runtime.installs.serving import config_rules
 
@@ -46,6 +47,8 @@ class Grants:
     rules: tuple[AccessRule, ...] = ()
     install_rules: tuple[AccessRule, ...] = ()
     """What holds only while it is installed."""
+    other_rules: tuple[AccessRule, ...] = ()
+    """What holds only while it serves, when these are the grants of its installation."""
     own_read: tuple[str, ...] = ()
     own_write: tuple[str, ...] = ()
     has_runtime_paths: bool = True
@@ -141,8 +144,8 @@ def _of_part(sandbox: Sandbox, subject: Subject) -> Grants:
     module = None if asset.module is None else grants_of(sandbox, Subject(SubjectKind.MODULE, asset.module))
     source = f"the declaration of {subject.kind} {subject.name}"
     if asset.declaration.access is not None:
-        own = () if module is None else module.own_read
-        return Grants(subject, source, "" if module is None else module.file, asset.declaration.access, own_read=own)
+        file, rules = "" if module is None else module.file, asset.declaration.access
+        return Grants(subject, source, file, rules, own_read=own_places(asset))
     if module is None:
         return Grants(subject, source, note="it declares nothing: it runs under whatever calls it")
     return _under(subject, module, f"it declares nothing, and runs under {module.subject}")

@@ -6,7 +6,7 @@ import json
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from democrai_sandbox.errors import FilesystemDenied, NetworkDenied, SandboxDenied
+from democrai_sandbox.errors import FilesystemDenied, NetworkDenied, SandboxDenied, fixes
 from democrai_sandbox.policy import EXTERNAL_URL_LOCKED, AccessDecision, DecisionCode, ResourceType
 
 if TYPE_CHECKING:
@@ -24,8 +24,7 @@ class _ProgramDenied(SandboxDenied):
         wanted = {"resource_type": "system_dependency", "operation": self.operation, "target": self.target}
         return (
             f"Add to {self._place('access')}:\n  {json.dumps(wanted)}\n"
-            "Or ask for approval: sdk.access.check_external_access("
-            f'resource_type="system_dependency", operation="{self.operation}", target={self.target!r})'
+            f"Or ask for approval: {fixes.asking('system_dependency', self.operation, self.target)}"
         )
 
 
@@ -38,7 +37,7 @@ _DENIALS: Mapping[ResourceType, type[SandboxDenied]] = MappingProxyType(
 )
 
 
-def hint_for(access: AccessTuple, pending: Request | None = None) -> str:
+def hint_for(access: AccessTuple, pending: Request | None = None, *, installing: bool = False) -> str:
     """Return what would let a subject do this, as its denial would say it; with a request, that it waits."""
     subject = access.subject
     denial = _DENIALS[access.resource_type](
@@ -47,6 +46,7 @@ def hint_for(access: AccessTuple, pending: Request | None = None) -> str:
         subject_kind=subject.kind.value,
         chain=(str(subject),),
         operations=(access.operation.value,),
+        installing=installing,
     )
     if pending is None:
         return denial.hint
@@ -59,4 +59,4 @@ def hint_for(access: AccessTuple, pending: Request | None = None) -> str:
             request_id=pending.id,
         )
         return denial.hint
-    return f"Request {pending.id} is waiting for an administrator to approve or deny it.\n{denial.hint}"
+    return f"{fixes.WAITING.format(request=pending.id)}\n{denial.hint}"

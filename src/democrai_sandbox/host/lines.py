@@ -29,6 +29,8 @@ class LineState(StrEnum):
 class Area(StrEnum):
     """What a line belongs to."""
 
+    HOST = "host"
+    """The interpreter, folders and addresses: looked at before anything is started."""
     GUARD = "guard"
     DECISIONS = "decisions"
     KERNEL = "kernel"

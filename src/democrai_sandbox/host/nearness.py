@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,18 @@ class Nearest:
 
     rule: AccessRule
     why: str
+
+
+def covering_rule(rules: Iterable[AccessRule], wanted: Wanted) -> AccessRule | None:
+    """Return the rule that covers what is wanted, by the matching of every check."""
+    if wanted.parsed is not None:
+        return NetworkIndex(rules).find(wanted.operation, wanted.parsed)
+    same = [rule for rule in rules if (rule.resource_type, rule.operation) == (wanted.resource_type, wanted.operation)]
+    if wanted.resource_type is ResourceType.FILESYSTEM:
+        covering = [rule for rule in same if is_at_or_below(wanted.target, os.path.realpath(rule.normalized_target))]
+    else:
+        covering = [rule for rule in same if rule.normalized_target == wanted.target]
+    return max(covering, key=lambda rule: len(rule.normalized_target), default=None)
 
 
 def nearest_rule(rules: Iterable[AccessRule], wanted: Wanted) -> Nearest | None:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from time import perf_counter
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from democrai_sandbox import __version__
@@ -19,16 +18,14 @@ from democrai_sandbox.access.store.urls import parse_url, shown_url
 from democrai_sandbox.access.values import Page
 from democrai_sandbox.errors import SandboxDenied, SchemaOutdated, StoreUnavailable
 from democrai_sandbox.guard import _core, exact_guard_context, live_states, patched_entries
-from democrai_sandbox.kernel.states import ControlState
 from democrai_sandbox.runtime.store import TaskFilter
 from democrai_sandbox.runtime.store.values import UNFINISHED
 
+from .controls import control_line
 from .lines import Area, Line, LineState, Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from democrai_sandbox.kernel.states import ControlStatus
 
     from .sandbox import Sandbox
 
@@ -39,25 +36,6 @@ _LATE_AFTER_POLLS = 5
 _SLOW_STORE = 1.0
 _NOWHERE = "/democrai-sandbox-canary/nothing/here"
 _AWAY = "see that the database runs and can be reached from here; nothing new is allowed until then"
-_TITLES = MappingProxyType(
-    {
-        "landlock": "Landlock",
-        "seccomp": "seccomp",
-        "spawn_server": "Spawn server",
-        "egress": "Egress allowlist",
-        "helper": "Privileged helper",
-    }
-)
-
-
-_STATES = MappingProxyType(
-    {
-        ControlState.ACTIVE: LineState.OK,
-        ControlState.PARTIAL: LineState.DEGRADED,
-        ControlState.OFF: LineState.OFF,
-        ControlState.UNSUPPORTED: LineState.UNSUPPORTED,
-    }
-)
 
 
 def report(sandbox: Sandbox) -> Report:
@@ -65,7 +43,7 @@ def report(sandbox: Sandbox) -> Report:
     kernel = sandbox.kernel.status()
     wanted = frozenset(sandbox.kernel.wanted)
     lines = [_guard_line(), _store_line(sandbox), _snapshot_line(sandbox), _events_line(sandbox)]
-    lines += [_control_line(control, wanted=control.name in wanted) for control in kernel.controls]
+    lines += [control_line(control, wanted=control.name in wanted) for control in kernel.controls]
     lines += [_extensions_line(sandbox), _workers_line(sandbox), *_work_lines(sandbox)]
     node = sandbox.access.bus.node
     return Report(datetime.now(UTC), __version__, node, os.getpid(), tuple(lines), kernel.attempts)
@@ -122,7 +100,7 @@ def _store_line(sandbox: Sandbox) -> Line:
     line = Line("store", "Store", Area.DECISIONS, LineState.OK, "", details=details)
     begun = perf_counter()
     try:
-        sandbox.access.store.check_schema()
+        details["schema"] = version = sandbox.access.store.check_schema()
         sandbox.access.store.generation()
     except SchemaOutdated as error:
         return replace(line, state=LineState.DEGRADED, summary="it has another schema than is needed", fix=str(error))
@@ -131,10 +109,15 @@ def _store_line(sandbox: Sandbox) -> Line:
         return replace(line, state=LineState.OFF, summary=summary, fix=_AWAY)
     seconds = perf_counter() - begun
     details["milliseconds"] = round(seconds * 1000, 1)
-    answered = f"{url.get_backend_name()}, schema {HEAD}, answered in {seconds * 1000:.1f} ms"
+    answered = f"{url.get_backend_name()}, schema {_told(version)}, answered in {seconds * 1000:.1f} ms"
     if seconds > _SLOW_STORE:
         return replace(line, state=LineState.DEGRADED, summary=answered, fix="look for what keeps the database busy")
     return replace(line, summary=answered)
+
+
+def _told(version: str) -> str:
+    """Say it when the database is ahead: an upgrade has begun, and this node is to be exchanged."""
+    return version if version == HEAD else f"{version} (this node's is {HEAD}, and may go on)"
 
 
 def _snapshot_line(sandbox: Sandbox) -> Line:
@@ -163,22 +146,6 @@ def _events_line(sandbox: Sandbox) -> Line:
         return replace(line, state=LineState.DEGRADED, summary=summary, fix="check network.stream in the configuration")
     reach = "within this process" if kind == "memory" else "connected, other nodes hear at once"
     return replace(line, summary=f"{kind}: {reach}")
-
-
-# ---- kernel ----------------------------------------------------------------------------------------------------------
-
-
-def _control_line(control: ControlStatus, *, wanted: bool) -> Line:
-    return Line(
-        control.name,
-        _TITLES.get(control.name, control.name),
-        Area.KERNEL,
-        _STATES[control.state],
-        control.reason or ("in force" if control.state is ControlState.ACTIVE else control.state.value),
-        control.fix,
-        control.details,
-        wanted,
-    )
 
 
 # ---- runtime ---------------------------------------------------------------------------------------------------------

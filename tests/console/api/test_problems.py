@@ -94,7 +94,7 @@ def test_every_error_of_a_visitor_has_a_status():
     """Whatever of the tree can come of what a visitor sends is in the table; the rest is the host's own affair."""
     own = {"ConfigInvalid", "SchemaOutdated", "ResumeContextUnreadable", "Problem", "Subject"}
     own |= {name for name in errors.__all__ if issubclass(_kind(name), errors.HostRefused)}
-    own |= {"GuardSealedError", "GuardUsageError", "NoRuntime", "SandboxError"}
+    own |= {"GuardSealedError", "GuardUsageError", "NoRuntime", "NodeRefused", "SandboxError"}
     missing = [
         name
         for name in errors.__all__

@@ -32,7 +32,7 @@ RULES, BUS = Path("/etc/polkit-1/rules.d"), Path("/run/dbus")
 POLKIT = next(
     (path for path in map(Path, ("/usr/lib/polkit-1/polkitd", "/usr/libexec/polkitd")) if path.exists()), None
 )
-KERNEL = [interpreter_for_all() or "", "-B", "-m", "democrai_sandbox.kernel"]
+HELPER = [interpreter_for_all() or "", "-B", "-m", "democrai_sandbox.cli", "helper"]
 ENVIRONMENT = {"PYTHONPATH": str(SOURCE), "PATH": os.environ["PATH"]}
 
 
@@ -102,7 +102,7 @@ def here():
 @pytest.fixture
 def rule():
     """The rule as an administrator has it printed."""
-    argv = [*KERNEL, "polkit", "--user", "nobody"]
+    argv = [*HELPER, "polkit", "--user", "nobody"]
     printed = subprocess.run(argv, env=ENVIRONMENT, cwd="/", capture_output=True, text=True, timeout=30, check=False)
     if printed.returncode:
         pytest.skip("the package lies where others than root can write, so the rule is not to be installed")
@@ -183,7 +183,7 @@ def test_without_the_rule_and_with_nobody_to_ask_the_rule_is_the_fix(lab, here):
         told = application(here, _WAITING, user=NOBODY, within=inside, space=lab.inside)["helper"]
     assert (told["state"], told["details"]["reason"]) == ("unsupported", "no_way_up")
     assert "authentication agent" in told["reason"]
-    assert "printing polkit --user nobody" in told["fix"]
+    assert "helper polkit --user nobody" in told["fix"]
 
 
 def test_the_rule_is_for_the_helper_and_for_nothing_else(here, rule):

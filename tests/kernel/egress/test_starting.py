@@ -237,7 +237,7 @@ def test_without_either_the_command_that_prints_the_rule_is_the_fix(programs):
     with pytest.raises(HelperFailed) as failed:
         elevation(programs=programs.folder)
     assert failed.value.reason == "no_way_up"
-    assert "democrai_sandbox.kernel.helper.printing sudoers --user" in failed.value.fix
+    assert " helper sudoers --user" in failed.value.fix
 
 
 def test_sudo_that_wants_a_password_is_no_way_up(programs, path, tmp_path):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from democrai_sandbox.kernel.helper.arguments import helper_command
-from democrai_sandbox.kernel.helper.printing import main, polkit_rule, sudoers_rule, systemd_unit
+from democrai_sandbox.kernel.helper.printing import polkit_rule, sudoers_file, sudoers_rule, systemd_file, systemd_unit
 from democrai_sandbox.kernel.helper.trust import weaknesses
 from tests.kernel.helper.stage import needs_root
 
@@ -71,20 +71,18 @@ def test_sudo_takes_the_rule_for_what_is_meant(tmp_path):
 
 @needs_visudo
 @needs_root
-def test_the_printed_rule_is_valid_as_it_is(tmp_path, capsys):
-    """What the command prints can be installed; the command is the one by which the application starts the helper."""
-    status = main(["sudoers", "--user", "nobody"])
-    text = capsys.readouterr().out
+def test_the_printed_rule_is_valid_as_it_is(tmp_path):
+    """What is printed can be installed; the command is the one by which the application starts the helper."""
+    text, warnings = sudoers_file("nobody")
     assert _visudo(tmp_path / "sudoers", text).returncode == 0
     assert " ".join(helper_command()) in text
-    assert (status == 0) is not ("WARNING" in text)
+    assert bool(warnings) is ("WARNING" in text)
 
 
 @needs_analyze
-def test_systemd_understands_the_unit(tmp_path, capsys):
+def test_systemd_understands_the_unit(tmp_path):
     """The unit is verified as an instance for one process."""
-    main(["systemd", "--refresh-seconds", "30"])
-    text = capsys.readouterr().out
+    text, _ = systemd_file("/run/democrai", "/var/lib/democrai", 30)
     plain = systemd_unit(helper_command(), state="/run/democrai", data="/var/lib/democrai", seconds=30)
     assert "--refresh-seconds 30" in text and "--parent-pid %i" in text
     unit = tmp_path / "democrai-os-helper@.service"
@@ -110,7 +108,7 @@ def test_paths_that_systemd_would_change_are_escaped():
 
 
 @needs_root
-def test_what_others_can_change_is_told_and_turns_the_rule_off(tmp_path, monkeypatch, capsys):
+def test_what_others_can_change_is_told_and_turns_the_rule_off(tmp_path, monkeypatch):
     """An interpreter, a library or a helper that is not root's alone makes the rule a way to root."""
     place = Path("/opt") if os.access("/opt", os.W_OK) else Path("/usr/local")
     folder = place / f"democrai-test-{os.getpid()}"
@@ -134,37 +132,14 @@ def test_what_others_can_change_is_told_and_turns_the_rule_off(tmp_path, monkeyp
             found = {each.path: str(each) for each in weaknesses(command, standard_library=str(library))}
             assert str(path) in found and "to fix it: install" in found[str(path)]
         monkeypatch.setattr("democrai_sandbox.kernel.helper.printing.helper_command", lambda: command)
-        assert main(["sudoers", "--user", "nobody"]) == 1
-        printed = capsys.readouterr()
-        assert all(line.startswith("#") for line in printed.out.splitlines()) and "WARNING" in printed.err
+        text, warnings = sudoers_file("nobody")
+        assert all(line.startswith("#") for line in text.splitlines()) and warnings
     finally:
         shutil.rmtree(folder)
 
 
-def test_bad_arguments_are_told():
-    """A user that does not exist, a relative folder and an unknown kind are refused."""
-    for words in (
-        ["sudoers", "--user", "no-such-user"],
-        ["systemd", "--state-dir", "relative"],
-        ["systemd", "--refresh-seconds", "-1"],
-        ["polkit", "--user", "no-such-user"],
-        ["launchd"],
-        [],
-    ):
-        with pytest.raises(SystemExit) as caught:
-            main(words)
-        assert caught.value.code == 2
-
-
-def test_it_is_a_command_and_the_helper_imports_nothing_of_the_package():
-    """The module runs by name; the script has its folder's modules and the standard library, and no more."""
-    done = subprocess.run(
-        [sys.executable, "-m", "democrai_sandbox.kernel.helper.printing", "systemd"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode in {0, 1} and "ExecStart=" in done.stdout
+def test_the_helper_imports_nothing_of_the_package():
+    """The script has its folder's modules and the standard library, and no more."""
     code = (
         "import runpy, sys\n"
         f"found = runpy.run_path({helper_command()[-1]!r}, run_name='looked_at')\n"

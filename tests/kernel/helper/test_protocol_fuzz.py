@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from democrai_sandbox.kernel.helper.answers import LONGEST_LINE, Refused, encode_answer, parse_request
 from tests.kernel.helper.stage import Stage, needs_root, until
+from tests.services.pace import slowness
 
 
 @pytest.fixture
@@ -149,7 +150,7 @@ def test_a_slow_writer_is_cut_off_at_the_deadline_and_others_are_served(stage):
             time.sleep(0.05)
         result = [*outcome, pings]
     """)
-    assert 1.5 < took < 8 and answer["reason"] == "bad_request" and pings > 3
+    assert 1.5 < took < 8 * slowness() and answer["reason"] == "bad_request" and pings > 3
 
 
 FLOOD = """

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 
 import pytest
 
 from democrai_sandbox.kernel.helper.policy import Endpoint
 from tests.kernel.helper.field import end, field, policy
 from tests.kernel.netlab import needs_netlab, wait_until
+from tests.services.pace import Paced
 
 pytestmark = needs_netlab
 SWAPS = 40
@@ -112,11 +112,11 @@ def test_a_thousand_endpoints_are_swapped_in_time(place):
     many = [Endpoint(f"198.18.{number // 250}.{number % 250}", 443) for number in range(1000)]
     (t4, t6) = place.serve("tcp")
     place.apply(*many, end(t4))
-    start = time.monotonic()
-    answer = place.apply(*many, end(t6))
+    with Paced() as swapping:
+        answer = place.apply(*many, end(t6))
     assert answer["addresses"] == 1001
     # The limit itself is measured by the benchmarks; here, that nothing is done one by one.
-    assert time.monotonic() - start < 5
+    assert swapping.seconds < 5
     assert place.app.tcp(t4.address, t4.port) == "ECONNREFUSED"
     assert place.app.tcp(t6.address, t6.port) == "ok"
     assert place.enforcer.apply(policy(*many, end(t6)), place.app.pid)["changed"] is False

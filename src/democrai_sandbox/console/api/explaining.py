@@ -9,16 +9,19 @@ from pydantic import Field
 
 from democrai_sandbox.console.admitting import require_administrator
 from democrai_sandbox.console.visitors import Visitor, holder, sandbox_of
+from democrai_sandbox.errors.reading import LONGEST
 from democrai_sandbox.host.explaining import Answer as LayerState
 from democrai_sandbox.host.explaining import Question, Verdict, explain
+from democrai_sandbox.host.line_answers import explain_line
 from democrai_sandbox.host.scopes import Scope
+from democrai_sandbox.policy import chain_from_list
 
 from . import schemas
 from .documenting import router, told
 from .schemas import Answer, Members, Order, SubjectText, Text
 
 if TYPE_CHECKING:
-    from democrai_sandbox.host.explaining import LayerAnswer
+    from democrai_sandbox.host.explaining import Explanation, LayerAnswer
 
 explaining = router("explain")
 
@@ -30,6 +33,16 @@ class ExplainQuestion(Order):
     resource_type: str = Field(max_length=100)
     operation: str = Field(max_length=100)
     target: str = Field(max_length=8192)
+    user_id: str = Field(default="", max_length=500)
+    session_key: str = Field(default="", max_length=500)
+    chain: list[SubjectText] = Field(default=[], max_length=50, description="Who is around it, outermost first.")
+    installing: bool = Field(default=False, description="Whether an engine or extractor is being installed.")
+
+
+class ExplainLine(Order):
+    """A line that somebody met, and for whom."""
+
+    line: str = Field(max_length=LONGEST, description="An error, a traceback, a line of the log or a problem document.")
     user_id: str = Field(default="", max_length=500)
     session_key: str = Field(default="", max_length=500)
 
@@ -53,9 +66,19 @@ class NearestRule(Answer):
     why: Text
 
 
+class ChainLink(Answer):
+    """One subject of the chain."""
+
+    subject: schemas.Named
+    counts: bool
+    """Whether its declarations count."""
+    text: Text
+
+
 class Explained(Answer):
     """What would happen now."""
 
+    subject: schemas.Named
     verdict: Verdict
     words: Text
     layers: list[Layer]
@@ -69,6 +92,41 @@ class Explained(Answer):
     """The manifest that it belongs in; empty where there is none."""
     kernel: Text
     """Where the kernel layer disagrees; empty when it does not."""
+    chain: list[ChainLink]
+    """Who takes part, outermost first."""
+    advice: list[Text]
+    """What to do about it, step by step, and who can."""
+
+
+class ExplainedWord(Answer):
+    """A word in a line that stands for a cause of its own."""
+
+    word: Text
+    meaning: Text
+    fix: Text
+
+
+class ExplainedLine(Answer):
+    """What a line is, what it tells, and how things stand now."""
+
+    code: str
+    title: Text
+    layer: str
+    is_ours: bool
+    """False for a symptom of the system that the kernel layer may have caused, and others as well."""
+    meaning: Text
+    cause: Text
+    fix: Text
+    word: ExplainedWord | None
+    text: Text
+    """The part of the line that was recognised."""
+    detail: Text
+    subject: Text
+    operation: Text
+    target: Text
+    request_id: Text
+    note: Text
+    explanations: list[Explained]
 
 
 @explaining.post("/explain", **told(Scope.SUBJECTS_READ, body=True))
@@ -84,10 +142,37 @@ def explain_access(
         question.target,
         question.user_id,
         question.session_key,
+        chain_from_list(question.chain, pointer="/chain"),
+        question.installing,
     )
-    found = explain(sandbox_of(request), asked)
+    return _explained(explain(sandbox_of(request), asked))
+
+
+@explaining.post("/explain/line", **told(Scope.SUBJECTS_READ, body=True))
+def explain_error_line(
+    request: Request, given: ExplainLine, visitor: Annotated[Visitor, Depends(holder(Scope.SUBJECTS_READ))]
+) -> ExplainedLine:
+    """Say what an error line means, and what would happen now to whoever it is about; others than ours are refused."""
+    require_administrator(visitor)
+    found = explain_line(sandbox_of(request), given.line, user_id=given.user_id, session_key=given.session_key)
+    entry, reading = found.reading.entry, found.reading
+    return ExplainedLine.model_validate(
+        {
+            **{name: getattr(entry, name) for name in ("code", "title", "is_ours", "meaning", "cause", "fix")},
+            **{name: getattr(reading, name) for name in ("text", "detail", "subject", "operation", "target")},
+            "layer": entry.layer.value,
+            "word": reading.word,
+            "request_id": reading.request_id,
+            "note": found.note,
+            "explanations": [_explained(one) for one in found.explanations],
+        }
+    )
+
+
+def _explained(found: Explanation) -> Explained:
     return Explained.model_validate(
         {
+            "subject": found.question.subject,
             "verdict": found.verdict,
             "words": found.words,
             "layers": [_layer(one) for one in found.layers],
@@ -98,6 +183,8 @@ def explain_access(
             "entry": None if found.entry is None else dict(found.entry),
             "file": found.file,
             "kernel": found.kernel,
+            "chain": list(reversed(found.links)),
+            "advice": list(found.advice),
         }
     )
 

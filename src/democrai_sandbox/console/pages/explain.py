@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+import re
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Form
 from fastapi.responses import Response  # noqa: TC002 - FastAPI reads the annotations
@@ -12,7 +13,10 @@ from starlette.requests import Request  # noqa: TC002 - the same
 from democrai_sandbox.access.values import Effect
 from democrai_sandbox.console.rendering import redirect, render
 from democrai_sandbox.console.visitors import require_fresh, sandbox_of
+from democrai_sandbox.errors import ErrorUnknown
+from democrai_sandbox.errors.catalogue.pages import plain
 from democrai_sandbox.host.explaining import Question, explain
+from democrai_sandbox.host.line_answers import explain_line
 from democrai_sandbox.host.surveying import survey
 from democrai_sandbox.host.wording import rule_words
 from democrai_sandbox.policy import (
@@ -21,6 +25,7 @@ from democrai_sandbox.policy import (
     Operation,
     ResourceType,
     Subject,
+    chain_from_list,
     normalise_target,
 )
 from democrai_sandbox.runtime.surroundings import serving
@@ -30,12 +35,14 @@ from .sources import code
 
 if TYPE_CHECKING:
     from democrai_sandbox.host.explaining import Explanation
+    from democrai_sandbox.policy import SubjectChain
 
 router = APIRouter()
 
 _MOST_SUGGESTED = 300
 _LONGEST_TARGET = 8000
 _LONGEST_REASON = 2000
+_BETWEEN = re.compile(r"\s*(?:->|→|,)\s*|\s+")
 
 
 class Asked(NamedTuple):
@@ -47,6 +54,8 @@ class Asked(NamedTuple):
     target: str = ""
     user: str = ""
     session: str = ""
+    chain: str = ""
+    """The subjects around it, outermost first, with arrows or commas between."""
 
     @property
     def is_empty(self) -> bool:
@@ -69,10 +78,13 @@ def show(request: Request, visitor: Administrator) -> Response:
     asked = _asked(request)
     wrong: dict[str, str] = {}
     answer: Explanation | None = None
+    line = request.query_params.get("line", "").strip()[:_LONGEST_TARGET]
+    if line:
+        return _line_page(request, visitor, asked, line)
     if not asked.is_empty:
         try:
             rule = read_rule(asked.subject, asked.access, asked.target, normal=False)
-            question = Question(*rule, user_id=asked.user, session_key=asked.session)
+            question = Question(*rule, user_id=asked.user, session_key=asked.session, ancestors=_ancestors(asked.chain))
             with serving(visitor.caller):
                 answer = explain(sandbox_of(request), question)
         except InvalidInputError as error:
@@ -160,7 +172,7 @@ def by_field(error: InvalidInputError) -> dict[str, str]:
     wrong: dict[str, str] = {}
     for problem in error.problems:
         name = problem.pointer.strip("/").partition("/")[0]
-        field = name if name in {"subject", "access", "reason"} else "target"
+        field = name if name in {"subject", "access", "reason", "chain"} else "target"
         hint = f" Did you mean {problem.suggestion}?" if problem.suggestion else ""
         wrong[field] = f"{wrong[field]}; {problem.message}{hint}" if field in wrong else f"{problem.message}{hint}"
     return wrong
@@ -171,6 +183,10 @@ def _normal(resource_type: ResourceType, target: str) -> str:
         return normalise_target(resource_type, target)
     except InvalidInputError as error:
         raise InvalidInputError(problem.moved("/target") for problem in error.problems) from None
+
+
+def _ancestors(text: str) -> SubjectChain:
+    return chain_from_list([part for part in _BETWEEN.split(text) if part], pointer="/chain")
 
 
 def _effect(text: str) -> Effect:
@@ -190,12 +206,31 @@ def _asked(request: Request) -> Asked:
         target,
         text_of(request, "user"),
         text_of(request, "session"),
+        text_of(request, "chain"),
     )
 
 
 def _address(request: Request, asked: Asked) -> str:
     location = redirect(request, "/explain", **asked._asdict()).headers["location"]
     return str(location)
+
+
+def _line_page(request: Request, visitor: Administrator, asked: Asked, line: str) -> Response:
+    """Show what an error line means, and the questions to go on with."""
+    try:
+        with serving(visitor.caller):
+            found = explain_line(sandbox_of(request), line, user_id=asked.user, session_key=asked.session)
+    except ErrorUnknown as error:
+        return _page(request, visitor, asked, wrong={"line": str(error)}, line=line)
+    questions = [(one, _address(request, _asked_for(one, asked))) for one in found.explanations]
+    return _page(request, visitor, asked, wrong={}, line=line, told=found, questions=questions)
+
+
+def _asked_for(found: Explanation, asked: Asked) -> Asked:
+    question = found.question
+    access = f"{question.resource_type}:{question.operation}"
+    around = " -> ".join(map(str, question.ancestors))
+    return Asked(str(question.subject), access, question.target, asked.user, asked.session, around)
 
 
 def _page(
@@ -206,6 +241,7 @@ def _page(
     answer: Explanation | None = None,
     wrong: dict[str, str],
     status: int = 200,
+    **more: Any,
 ) -> Response:
     subjects = [str(one.subject) for one in survey(sandbox_of(request))[:_MOST_SUGGESTED]]
     accesses = [
@@ -220,5 +256,11 @@ def _page(
         "wrong": wrong,
         "subjects": subjects,
         "accesses": accesses,
+        "longest": _LONGEST_TARGET,
+        "line": "",
+        "told": None,
+        "questions": (),
+        "plain": plain,
+        **more,
     }
     return render(request, "explain/show.html", visitor=visitor, status=422 if wrong else status, **context)

@@ -44,10 +44,12 @@ class Machines(Desk):
         lifetime: timedelta | None = None,
         *,
         within: Iterable[str] | None = None,
+        actor: str = "",
     ) -> tuple[Token, str]:
         """Make a token; the secret beside it is not kept, and shown once.
 
-        ``within`` are the scopes of the token that makes this one: none gives more than it has.
+        ``within`` are the scopes of the token that makes this one: none gives more than it has. ``actor`` is who makes
+        it, if that is not its owner.
         """
         if lifetime is not None and not timedelta(0) < lifetime <= _LONGEST_LIFETIME:
             raise InvalidInputError.of("expected a time of at most ten years", pointer="/lifetime")
@@ -56,7 +58,7 @@ class Machines(Desk):
         allowed = tokens.check_scopes(scopes, within)
         token = Token(new_id(), owner_id, tokens.check_label(label), allowed, now, expires, None, None)
         secret = new_token_secret()
-        self._database.act(partial(tokens.add, token=token, secret_hash=hashed(secret), actor=owner_id))
+        self._database.act(partial(tokens.add, token=token, secret_hash=hashed(secret), actor=actor or owner_id))
         return token, secret
 
     def tokens_of(self, user_id: str) -> tuple[Token, ...]:

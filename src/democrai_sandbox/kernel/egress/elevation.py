@@ -60,14 +60,20 @@ def is_privileged() -> bool:
 
 def no_way_up(why: str, way: Way = Way.SUDO) -> HelperFailed:
     """Return the error, with the command that prints what an administrator has to install."""
-    interpreter = shlex.quote(sys.executable or "python3")
     rule = "polkit" if way is Way.PKEXEC else "sudoers"
     return HelperFailed(
         f"the helper cannot be started with the privileges it needs: {why}",
-        fix=f"let an administrator install what this prints: {interpreter} -m democrai_sandbox.kernel.helper.printing "
-        f"{rule} --user {shlex.quote(_user())} (or systemd in the place of {rule})",
+        fix=f"let an administrator install what this prints: {_program()} helper {rule} "
+        f"--user {shlex.quote(_user())} (or systemd in the place of {rule})",
         reason=NO_WAY_UP,
     )
+
+
+def _program() -> str:
+    """Return how the command line of this installation is typed, also where it is in nobody's PATH."""
+    interpreter = Path(sys.executable or "python3")
+    beside = interpreter.with_name("democrai-sandbox")
+    return shlex.quote(str(beside)) if beside.exists() else f"{shlex.quote(str(interpreter))} -m democrai_sandbox.cli"
 
 
 def _user() -> str:

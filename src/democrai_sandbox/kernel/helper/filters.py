@@ -11,7 +11,8 @@ from .tables import Change, application_of, chain_rules, jump
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .tables import Allow, Listing, Owner, Table
+    from .interface import PacketFilter
+    from .tables import Allow, Listing, Owner
 
 APPLICATION = "application"
 
@@ -36,7 +37,7 @@ class _Held:
 class Filter:
     """Our rules for one application in one filter. Parts are ``application``, and ``S<n>`` for each set of children."""
 
-    def __init__(self, table: Table, owner: Owner) -> None:
+    def __init__(self, table: PacketFilter, owner: Owner) -> None:
         """Begin with nothing believed to be there."""
         self.family = table.family
         self._table = table

@@ -8,6 +8,21 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .policy import Endpoint, Policy
+    from .tables import Change, Family, Listing
+
+
+class PacketFilter(Protocol):
+    """The filter of one version of IP."""
+
+    @property
+    def family(self) -> Family:
+        """Which one."""
+
+    def read(self) -> Listing:
+        """Return what of ours is there."""
+
+    def commit(self, change: Change) -> None:
+        """Bring a change into force, whole or not at all."""
 
 
 class Enforcement(Protocol):

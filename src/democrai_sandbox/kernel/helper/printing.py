@@ -1,22 +1,13 @@
-"""Prints what an operator installs so that the helper may be started: a rule for sudo or polkit, or a systemd unit.
+"""What an operator installs so that the helper may be started: a rule for sudo or polkit, or a systemd unit.
 
-``python -m democrai_sandbox.kernel.helper.printing sudoers --user democrai``
-``python -m democrai_sandbox.kernel.helper.printing polkit --user democrai``
-``python -m democrai_sandbox.kernel.helper.printing systemd``
-
-Without a rule for polkit ``pkexec`` asks the person at the machine.
+Without a rule for polkit ``pkexec`` asks the person at the machine. ``democrai-sandbox helper`` prints them.
 """
 
 from __future__ import annotations
 
-import argparse
-import getpass
 import json
-import os
-import pwd
 import re
-import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from .arguments import helper_command
 from .trust import weaknesses
@@ -119,77 +110,42 @@ def systemd_unit(command: Sequence[str], *, state: str, data: str, seconds: int)
     )
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Print what was asked for; where it would be dangerous, that is told, and it is printed as a comment only."""
-    parser = _parser()
-    arguments = parser.parse_args(words)
+class Installable(NamedTuple):
+    """A file for an administrator. Where it would be dangerous to install it, all of it is a comment."""
+
+    text: str
+    warnings: tuple[str, ...] = ()
+
+
+def sudoers_file(user: str) -> Installable:
+    """Return the file with the rule for ``sudo``; raises ``ValueError`` where none could be written."""
     command = helper_command()
-    try:
-        text = _text(arguments, command)
-    except ValueError as error:
-        parser.error(str(error))
+    return _safe(_SUDOERS.format(user=user, rule=sudoers_rule(user, command)), command, "#")
+
+
+def polkit_file(user: str) -> Installable:
+    """Return the file with the rule for polkit; raises ``ValueError`` where none could be written."""
+    command = helper_command()
+    return _safe(polkit_rule(user, command), command, "//")
+
+
+def systemd_file(state: str, data: str, seconds: int) -> Installable:
+    """Return the unit for an application with these folders."""
+    command = helper_command()
+    return _safe(systemd_unit(command, state=state, data=data, seconds=seconds), command, "#")
+
+
+def _safe(text: str, command: Sequence[str], mark: str) -> Installable:
+    """Turn a file off that would be a way to become root: whoever can change what is started could use it."""
     found = weaknesses(command)
-    if found:
-        warnings = [f"WARNING: {weakness}" for weakness in found]
-        warnings.append("WARNING: with this installed, that would be a way to become root; what follows is turned off")
-        mark = "//" if arguments.what == "polkit" else "#"
-        text = "".join(f"{mark} {line}\n" for line in [*warnings, *text.splitlines()])
-        print("\n".join(warnings), file=sys.stderr)  # noqa: T201 - a command that prints
-    print(text, end="")  # noqa: T201 - a command that prints
-    return 1 if found else 0
-
-
-def _text(arguments: argparse.Namespace, command: Sequence[str]) -> str:
-    if arguments.what == "sudoers":
-        return _SUDOERS.format(user=arguments.user, rule=sudoers_rule(arguments.user, command))
-    if arguments.what == "polkit":
-        return polkit_rule(arguments.user, command)
-    folders = {"state": arguments.state_dir.rstrip("/"), "data": arguments.data_dir.rstrip("/")}
-    return systemd_unit(command, **folders, seconds=arguments.refresh_seconds)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="democrai-os-helper-printing", description=(__doc__ or "").partition("\n")[0])
-    kinds = parser.add_subparsers(dest="what", required=True)
-    for name, program in (("sudoers", "sudo"), ("polkit", "pkexec")):
-        kinds.add_parser(name, help=f"the rule that lets a user start the helper through {program}").add_argument(
-            "--user",
-            type=_user,
-            default=None if os.geteuid() == 0 else getpass.getuser(),
-            required=os.geteuid() == 0,
-            help="to whom the application belongs",
-        )
-    systemd = kinds.add_parser("systemd", help="a unit that runs the helper for a service")
-    systemd.add_argument("--state-dir", type=_folder, default="/run/democrai", help="the application's state_dir")
-    systemd.add_argument("--data-dir", type=_folder, default="/var/lib/democrai", help="the application's data_dir")
-    systemd.add_argument("--refresh-seconds", type=_seconds, default=60, help="how often names are resolved again")
-    return parser
-
-
-def _user(text: str) -> str:
-    try:
-        return pwd.getpwnam(text).pw_name
-    except KeyError:
-        raise argparse.ArgumentTypeError(f"there is no user {text!a} on this machine") from None
-
-
-def _folder(text: str) -> str:
-    if not text.startswith("/") or not text.isprintable():
-        raise argparse.ArgumentTypeError(f"not an absolute path: {text!a}")
-    return text
-
-
-def _seconds(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"not a number of seconds: {text!a}")
-    return int(text)
+    if not found:
+        return Installable(text)
+    warnings = [f"WARNING: {weakness}" for weakness in found]
+    warnings.append("WARNING: with this installed, that would be a way to become root; what follows is turned off")
+    return Installable("".join(f"{mark} {line}\n" for line in [*warnings, *text.splitlines()]), tuple(warnings))
 
 
 def _for_systemd(text: str, end: str = "") -> str:
     """Return a word for ExecStart: with what systemd would replace doubled, and quoted where it would be split."""
     word = text.replace("\\", "\\\\").replace("%", "%%").replace("$", "$$").replace('"', '\\"') + end
     return f'"{word}"' if re.search(r"[\s\"'\\;]", word) else word
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,206 @@
+"""``democrai-sandbox admin``: people who sign in, and tokens for programs, straight in the database.
+
+For whoever has the machine: it works without a node, and beside one. An application that has its own users does not
+look at these.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from democrai_sandbox.errors import CommandMisused, CommandRefused
+
+from .asking import add_yes, confirm, is_answerable, secret
+from .databases import opened
+from .exits import Exit
+from .output import Mood, visible
+from .parsing import add_verbs
+from .places import add_config, add_json, configuration
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from democrai_sandbox.host.accounts import Accounts, Person
+    from democrai_sandbox.host.settings import HostSettings
+
+    from .output import Output
+
+_STATES = {"shut out": Mood.WARNING}
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add the verbs."""
+    from .tokens import add_tokens  # noqa: PLC0415 - it needs this module
+
+    verbs = add_verbs(parser)
+    create = verbs.add_parser(
+        "create",
+        help="add somebody who can sign in",
+        description="Add somebody who can sign in, with a password that is asked for or read from standard input.",
+    )
+    create.add_argument("--role", choices=("super",), help="super may approve and deny; without it one may look")
+    create.add_argument("--organization", metavar="ID", default="", help="whose people decide nothing")
+    passwd = verbs.add_parser(
+        "passwd",
+        help="give somebody another password",
+        description="Give somebody another password, and end all their sessions. Tokens stay.",
+    )
+    disable = verbs.add_parser(
+        "disable",
+        help="shut somebody out",
+        description="Shut somebody out: their sessions end, and their tokens are of no use meanwhile.",
+    )
+    enable = verbs.add_parser("enable", help="let somebody in again", description="Let somebody in again.")
+    listing = verbs.add_parser("list", help="list the people", description="List everybody who can sign in.")
+    for verb, run in ((create, _create), (passwd, _passwd), (disable, _disable), (enable, _enable), (listing, _list)):
+        if verb is not listing:
+            verb.add_argument("name", metavar="NAME", help="small letters, digits, and . _ @ - between them")
+        add_common(verb)
+        verb.set_defaults(run=run)
+    for verb in (create, passwd):
+        verb.add_argument("--generate", action="store_true", help="make up a password, and print it once")
+    add_yes(disable)
+    add_tokens(verbs.add_parser("token", help="tokens for programs", description="Tokens, by which programs come in."))
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """Add what all of these verbs take."""
+    add_config(parser)
+    add_json(parser)
+
+
+class Office(NamedTuple):
+    """The accounts of a configuration."""
+
+    accounts: Accounts
+    settings: HostSettings
+
+
+@contextmanager
+def office(options: argparse.Namespace, *, create: bool = False) -> Iterator[Office]:
+    """Give the accounts; ``create`` makes a database where there is none."""
+    settings = configuration(options).settings
+    with opened(settings.database, settings, create=create) as store:
+        from democrai_sandbox.access.node import utc_now  # noqa: PLC0415 - takes its time
+        from democrai_sandbox.host.accounts import Accounts  # noqa: PLC0415
+
+        # As a node does it, only that other nodes hear of it when they look: a second later at most, by default.
+        accounts = Accounts(
+            store.database,
+            settings,
+            on_session_end=lambda session: store.end_session(session, actor=actor(), now=utc_now()),
+        )
+        yield Office(accounts, settings)
+
+
+def actor() -> str:
+    """Return whom the audit names."""
+    import pwd  # noqa: PLC0415 - seldom needed
+
+    try:
+        return f"cli:{pwd.getpwuid(os.getuid()).pw_name}"
+    except KeyError:
+        return f"cli:#{os.getuid()}"
+
+
+def _create(options: argparse.Namespace, output: Output) -> int:
+    from democrai_sandbox.host.accounts.people import check_name  # noqa: PLC0415 - takes its time
+
+    name = check_name(options.name)  # before anybody types a password for it
+    password = _password(options, name)
+    with office(options, create=True) as (accounts, settings):
+        person = accounts.create_person(
+            name, password, role=options.role or "", organization_id=options.organization, actor=actor()
+        )
+        decides = any(one.may_decide for one in accounts.people())
+    _tell(output, "admin.create/1", person, f"added {person.id}", password if options.generate else "")
+    if not decides:
+        output.say("there is nobody yet who may decide: add one with --role super", Mood.WARNING)
+    if not settings.console.enabled:
+        output.say("console.enabled is off: nobody signs in with a password there; programs come in with tokens")
+    return Exit.OK
+
+
+def _passwd(options: argparse.Namespace, output: Output) -> int:
+    with office(options) as (accounts, _):
+        person = accounts.person(options.name)
+        password = _password(options, person.id)
+        accounts.reset_password(person.id, password, actor=actor())
+    told = f"{person.id} has another password, and is signed out everywhere"
+    _tell(output, "admin.passwd/1", person, told, password if options.generate else "")
+    return Exit.OK
+
+
+def _disable(options: argparse.Namespace, output: Output) -> int:
+    with office(options) as (accounts, _):
+        person = accounts.person(options.name)
+        confirm(f"shut out {person.id}, and end all of their sessions?", yes=options.yes)
+        person = accounts.disable(person.id, actor=actor())
+    _tell(output, "admin.disable/1", person, f"{person.id} is shut out")
+    return Exit.OK
+
+
+def _enable(options: argparse.Namespace, output: Output) -> int:
+    with office(options) as (accounts, _):
+        person = accounts.enable(options.name, actor=actor())
+    _tell(output, "admin.enable/1", person, f"{person.id} can sign in again")
+    return Exit.OK
+
+
+def _list(options: argparse.Namespace, output: Output) -> int:
+    with office(options) as (accounts, _):
+        people = accounts.people()
+    if output.is_json:
+        output.data("admin.list/1", {"people": [_as_dict(person) for person in people]})
+        return Exit.OK
+    rows = (
+        (each.id, each.role or each.access_level or "-", _state(each), f"{each.created_at:%Y-%m-%d}") for each in people
+    )
+    output.table(("NAME", "ROLE", "STATE", "SINCE"), rows, _STATES)
+    return Exit.OK
+
+
+def _state(person: Person) -> str:
+    if person.disabled_at is not None:
+        return "shut out"
+    return "may decide" if person.may_decide else "may look"
+
+
+def _tell(output: Output, schema: str, person: Person, text: str, password: str = "") -> None:
+    if output.is_json:
+        output.data(schema, {"person": _as_dict(person), **({"password": password} if password else {})})
+    elif password:
+        output.say(text)
+        output.line(password)
+    else:
+        output.line(visible(text))
+
+
+def _as_dict(person: Person) -> dict[str, object]:
+    return {
+        "name": person.id,
+        "role": person.role,
+        "access_level": person.access_level,
+        "organization_id": person.organization_id,
+        "may_decide": person.may_decide,
+        "disabled": person.disabled_at is not None,
+        "created_at": person.created_at.isoformat(),
+    }
+
+
+def _password(options: argparse.Namespace, name: str) -> str:
+    """Return a password that is good enough: made up, typed twice, or the first line of standard input."""
+    from democrai_sandbox.host.accounts.passwords import check_password, random_password  # noqa: PLC0415 - takes long
+
+    if options.generate:
+        return random_password()
+    password = secret(f"password for {name}: ")
+    if not password:
+        raise CommandMisused("no password was given", fix="type one, write it to standard input, or add --generate")
+    check_password(password, name)
+    if is_answerable() and secret("the same again: ") != password:
+        raise CommandRefused("the two are not the same, and nothing was changed")
+    return password

@@ -1,0 +1,103 @@
+"""``democrai-sandbox audit``: what happened, written out, and whether the chain of hashes is whole."""
+
+from __future__ import annotations
+
+import time
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+from . import asking, exporting, places, verifying
+from .exits import Exit
+from .narrowing import a_number, add_filters, given_filters
+from .output import visible
+from .parsing import add_verbs
+from .times import when
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Mapping
+
+    from .node import Node
+    from .output import Output
+
+_FILTERS = ("action", "actor", "subject", "request", "since", "until")
+_SECONDS = 1.0
+"""Between two looks for what is new."""
+_USUAL = 20
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add the verbs."""
+    verbs = add_verbs(parser)
+    tail = verbs.add_parser("tail", help="what happened last", description="Show the last records, the newest last.")
+    tail.add_argument("-n", metavar="N", type=a_number, default=_USUAL, help=f"so many; {_USUAL} if not given")
+    tail.add_argument("-f", "--follow", action="store_true", help="go on with what happens, until it is interrupted")
+    add_filters(tail, *_FILTERS)
+    _finish(tail, run_tail)
+    export = verbs.add_parser(
+        "export",
+        help="write the records out",
+        description="Write records out, the oldest first: as lines of JSON that can be verified, or as CSV.",
+    )
+    export.add_argument("--format", choices=("jsonl", "csv"), default="jsonl", help="jsonl if not given")
+    export.add_argument("--output", metavar="FILE", help="write here, all or nothing, instead of to standard output")
+    asking.add_yes(export)
+    add_filters(export, *_FILTERS)
+    _finish(export, exporting.run_export)
+    verify = verbs.add_parser(
+        "verify",
+        help="check the chain of hashes",
+        description="Check the chain of hashes from the first record to the last, and change nothing.",
+    )
+    verifying.add_sources(verify)
+    _finish(verify, verifying.run_verify)
+
+
+def _finish(parser: argparse.ArgumentParser, run: Any) -> None:
+    places.add_node(parser)
+    places.add_json(parser)
+    parser.set_defaults(run=run)
+
+
+# ---- tail ------------------------------------------------------------------------------------------------------------
+
+
+def run_tail(options: argparse.Namespace, output: Output) -> int:
+    """Show what happened last, and go on with what happens."""
+    node = places.node(options)
+    query = given_filters(options)
+    found = list(node.items("/audit", most=options.n, **query))
+    last = _shown(output, found)
+    if not found and not options.follow:
+        output.say("no record was found")
+    while options.follow:
+        time.sleep(_SECONDS)
+        last = _shown(output, list(_since(node, last, query))) or last
+    return Exit.OK
+
+
+def _since(node: Node, last: int, query: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    return takewhile(lambda record: record["sequence"] > last, node.items("/audit", **query))
+
+
+def _shown(output: Output, newest_first: list[dict[str, Any]]) -> int:
+    """Show records in the order in which they were made; return the number of the last."""
+    for record in reversed(newest_first):
+        if output.is_json:
+            output.record({"schema": "democrai-sandbox/audit.tail/1", **record})
+        else:
+            output.line(_line(record))
+    output.flush()
+    return int(newest_first[0]["sequence"]) if newest_first else 0
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    access, reason = record["access"], record["after"].get("reason")
+    parts = [
+        f"{record['sequence']:>6}  {when(record['at'])}  {record['action']:<20}",
+        f"by {record['actor']}" if record["actor"] else "",
+        f"{access['subject']} {access['operation']} {access['target']}" if access else "",
+        f"request {record['request_id']}" if record["request_id"] else "",
+        f"because: {reason}" if reason else "",
+    ]
+    return visible("  ".join(filter(None, parts)))

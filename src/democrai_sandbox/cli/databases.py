@@ -1,0 +1,135 @@
+"""Which database a command works on, without a node: that of the configuration, or one that is named."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from democrai_sandbox.errors import CommandMisused, CommandRefused
+
+from .places import add_config, configuration
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from sqlalchemy import URL
+
+    from democrai_sandbox.access.store import SqlStore
+    from democrai_sandbox.host.settings import HostSettings
+
+_FRONT = b"SQLite format 3\0"
+_HIDDEN = "***"
+
+
+def add_database(parser: argparse.ArgumentParser) -> None:
+    """Add what tells which database is meant."""
+    add_config(parser)
+    parser.add_argument(
+        "--database",
+        metavar="URL",
+        help="this database instead: sqlite:////path/to/file or postgresql://user@host/name, without a password",
+    )
+
+
+def database_url(options: argparse.Namespace) -> str:
+    """Return the URL of the database that is meant, after a look at whose it is. May hold a password."""
+    if options.database is None:
+        url = configuration(options).settings.database
+    else:
+        url = options.database
+        if _parsed(url).password == _HIDDEN:  # pasted from an error, in which passwords are hidden
+            url = _parsed(url)._replace(password=None).render_as_string()
+        if _parsed(url).password is not None:
+            raise CommandMisused(
+                "a password in a command line can be read by everybody on this machine",
+                fix="leave it out and set PGPASSWORD or write ~/.pgpass, or name a configuration with --config",
+            )
+    check_own(url)
+    return str(url)
+
+
+def shown(url: str) -> str:
+    """Return a URL that can be printed."""
+    from democrai_sandbox.access.store.urls import shown_url  # noqa: PLC0415 - takes its time
+
+    return shown_url(_parsed(url))
+
+
+def database_file(url: str) -> str:
+    """Return the file of a SQLite database; empty for a server's."""
+    parsed = _parsed(url)
+    return str(parsed.database) if parsed.get_backend_name() == "sqlite" else ""
+
+
+def check_own(url: str) -> None:
+    """Refuse a file of another user: what is made beside it would be in the way of the node that serves it.
+
+    Also one that is no database. Opening it as one would take it from all but its owner.
+    """
+    file = database_file(url)
+    if not file:
+        return
+    try:
+        with open(file, "rb", opener=_at_once) as stream:
+            owner = os.fstat(stream.fileno()).st_uid
+            front = stream.read(len(_FRONT))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise CommandRefused(
+            f"the database {file} cannot be read: {error.strerror}", fix="run this as the user to whom it belongs"
+        ) from None
+    if owner != os.geteuid():
+        name = _name(owner)
+        raise CommandRefused(f"the database {file} belongs to {name}", fix=f"run this as that user: sudo -u {name} ...")
+    if front not in (_FRONT, b""):
+        raise CommandRefused(f"{file} is no SQLite database", fix="name another file")
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open a file without waiting for whoever would write into a pipe of this name."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+@contextmanager
+def opened(url: str, settings: HostSettings | None = None, *, create: bool = False) -> Iterator[SqlStore]:
+    """Give the store; a node may be serving it meanwhile. ``create`` makes one that is not there, with its folders."""
+    from democrai_sandbox.access.store import open_store  # noqa: PLC0415 - takes its time
+
+    check_own(url)
+    file = database_file(url)
+    if create and settings is not None:
+        from democrai_sandbox.host.places import prepare_places  # noqa: PLC0415 - takes its time
+
+        prepare_places(settings)
+    elif file and not os.path.exists(file):  # noqa: PTH110 - a text
+        raise CommandRefused(
+            f"there is no database {file} yet",
+            fix="start democrai-sandbox serve once, or make the first administrator: democrai-sandbox admin create",
+        )
+    store = open_store(url, create=create)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _parsed(url: str) -> URL:
+    from democrai_sandbox.access.store.urls import parse_url  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.errors import InvalidInputError  # noqa: PLC0415
+
+    try:
+        return parse_url(url, needs_folder=False)
+    except InvalidInputError as error:
+        raise CommandMisused("; ".join(each.message for each in error.problems), fix="see --help") from None
+
+
+def _name(uid: int) -> str:
+    import pwd  # noqa: PLC0415 - seldom needed
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"#{uid}"

@@ -1,0 +1,187 @@
+"""``democrai-sandbox explain``: what an error line means, or what would happen to an access now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.errors import (
+    CommandMisused,
+    CommandRefused,
+    ConfigInvalid,
+    NodeRefused,
+    NodeUnreachable,
+    StateUnusable,
+)
+from democrai_sandbox.policy import Operation, ResourceType, Subject, chain_from_list
+
+from . import places
+from .exits import Exit
+from .explained import show_access, show_entry, show_line
+
+if TYPE_CHECKING:
+    import argparse
+
+    from democrai_sandbox.errors.reading import Reading
+    from democrai_sandbox.host.explanations import Explanation
+
+    from .output import Output
+
+_DESCRIPTION = """\
+Say what an error line means and how things stand now, or what would happen if a subject did something: which layer
+decides, by which rule, and what to declare or whom to ask. Changes nothing.
+
+  explain 'sandbox_filesystem_denied:reports:/etc/passwd'      a line; - reads it from standard input
+  explain --code sandbox_network_denied                        a code
+  explain --subject module:reports --operation receive --target https://api.example.com/v1
+
+Without a node, a line is explained from the catalogue of errors, and it is said that no node was asked."""
+_STDIN = "-"
+_MOST_READ = 1 << 20
+_UNASKED = (CommandRefused, NodeUnreachable, NodeRefused, ConfigInvalid, StateUnusable)
+"""What keeps a node from being asked, and is no reason not to explain a line."""
+_NETWORK = frozenset({Operation.CONNECT, Operation.RECEIVE, Operation.SEND})
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add what the command takes."""
+    parser.description = _DESCRIPTION
+    parser.add_argument("line", metavar="LINE", nargs="?", help="an error, a log line or a traceback; - reads it")
+    parser.add_argument("--code", metavar="CODE", help="explain a code; no node is asked")
+    parser.add_argument("--subject", metavar="KIND:NAME", help="who would do it, such as module:reports")
+    parser.add_argument("--operation", choices=tuple(one.value for one in Operation), help="what it would do")
+    parser.add_argument("--target", metavar="TARGET", help="a URL, a host, a path or a program")
+    parser.add_argument(
+        "--resource-type", choices=tuple(one.value for one in ResourceType), help="else told by the operation"
+    )
+    parser.add_argument("--chain", metavar="A,B", default="", help="the subjects around it, outermost first")
+    parser.add_argument("--install", action="store_true", help="while an engine or extractor is being installed")
+    parser.add_argument("--session", metavar="KEY", default="", help="in this session")
+    parser.add_argument("--user", metavar="ID", default="", help="for this user")
+    parser.add_argument("--manifest", metavar="FILE", help="by this manifest alone; no node is asked")
+    parser.add_argument("--offline", action="store_true", help="explain a line without asking a node")
+    places.add_node(parser)
+    places.add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace, output: Output) -> int:
+    """Explain the one thing that was asked about."""
+    given = [name for name in ("line", "code", "subject") if getattr(options, name) is not None]
+    if len(given) != 1:
+        what = "there is nothing to explain" if not given else f"{' and '.join(given)} were given: one at a time"
+        raise CommandMisused(what, fix="give an error line, --code, or --subject with --operation and --target")
+    if options.code is not None:
+        return _code(options.code, output)
+    return _line(options, output) if options.line is not None else _access(options, output)
+
+
+# ---- codes and lines -------------------------------------------------------------------------------------------------
+
+
+def _code(code: str, output: Output) -> int:
+    from democrai_sandbox.errors.catalogue import entry_of  # noqa: PLC0415 - takes its time
+
+    show_entry(output, entry_of(code))
+    return Exit.OK
+
+
+def _line(options: argparse.Namespace, output: Output) -> int:
+    from democrai_sandbox.errors.reading import read_line  # noqa: PLC0415 - takes its time
+
+    line = _read() if options.line == _STDIN else options.line
+    reading = read_line(line)
+    answer, unasked = _from_node(options, line, reading)
+    show_line(output, reading, answer, unasked)
+    return Exit.OK
+
+
+def _read() -> str:
+    with open(0, "rb", closefd=False) as stream:  # noqa: PTH123 - by its number: it is there even if Python has none
+        data = stream.read(_MOST_READ + 1)
+    if len(data) > _MOST_READ:
+        raise CommandMisused(f"more than {_MOST_READ} bytes", fix="give the end of the log, such as tail -n 100")
+    return data.decode("utf-8", "backslashreplace")
+
+
+def _from_node(options: argparse.Namespace, line: str, reading: Reading) -> tuple[dict[str, Any], str]:
+    """Return what the node says about a line, and why it was not asked."""
+    if options.offline:
+        return {}, "--offline"
+    if reading.entry.is_ours and not (reading.resource_type and reading.target):
+        return {}, "the line names nothing that it could be asked about"
+    try:
+        node = places.node(options)
+        if not reading.entry.is_ours:
+            return {"status": node.get("/status"), "url": node.url}, ""
+        about = {"line": line, "user_id": options.user, "session_key": options.session}
+        return {**node.post("/explain/line", about), "url": node.url}, ""
+    except _UNASKED as error:
+        return {}, str(error)
+
+
+# ---- accesses --------------------------------------------------------------------------------------------------------
+
+
+def _access(options: argparse.Namespace, output: Output) -> int:
+    for name in ("operation", "target"):
+        if getattr(options, name) is None:
+            raise CommandMisused(f"--{name} is missing", fix="give --subject, --operation and --target")
+    chain = [part for part in options.chain.replace("->", ",").replace(" ", "").split(",") if part]
+    question = {
+        "subject": options.subject,
+        "resource_type": _resource_type(options),
+        "operation": options.operation,
+        "target": options.target,
+        "chain": chain,
+        "installing": options.install,
+        "user_id": options.user,
+        "session_key": options.session,
+    }
+    if options.manifest is not None:
+        found = _told(_by_manifest(options.manifest, question))
+        unasked = "--manifest: what the runtime gives by itself, decisions and the kernel layer are not part of this"
+    else:
+        node = places.node(options)
+        found, unasked = {**node.post("/explain", question), "url": node.url}, ""
+    show_access(output, found, unasked)
+    return Exit.FAILED if found["verdict"] == "refused" else Exit.OK
+
+
+def _resource_type(options: argparse.Namespace) -> str:
+    if options.resource_type:
+        return str(options.resource_type)
+    if options.operation in _NETWORK:
+        return ResourceType.NETWORK
+    if options.operation == Operation.EXECUTE and not options.target.startswith("/"):
+        return ResourceType.SYSTEM_DEPENDENCY
+    return ResourceType.FILESYSTEM
+
+
+def _by_manifest(file: str, asked: dict[str, Any]) -> Explanation:
+    from democrai_sandbox.host.explanations import Question  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.host.manifest_answers import explain_by_manifest  # noqa: PLC0415 - the same
+
+    question = Question(
+        Subject.parse(asked["subject"]),
+        asked["resource_type"],
+        asked["operation"],
+        asked["target"],
+        ancestors=chain_from_list(asked["chain"], pointer="/chain"),
+        installing=asked["installing"],
+    )
+    return explain_by_manifest(file, question)
+
+
+def _told(found: Explanation) -> dict[str, Any]:
+    """Return an explanation in the words of the API."""
+    layers = [{"layer": one.layer, "answer": one.answer.value, "text": one.text} for one in found.layers]
+    return {
+        "verdict": found.verdict.value,
+        "words": found.words,
+        "layers": [{**layer, "decides": one.decides} for layer, one in zip(layers, found.layers, strict=True)],
+        "hint": found.hint,
+        "file": found.file,
+        "kernel": "",
+        "chain": [],
+        "advice": found.hint.splitlines(),
+    }

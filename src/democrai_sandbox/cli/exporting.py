@@ -1,0 +1,111 @@
+"""``democrai-sandbox audit export``: to standard output as it comes, or to a file that is there whole or not at all."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO, TYPE_CHECKING, Any
+
+from democrai_sandbox.errors import CommandMisused, CommandRefused
+
+from . import asking, places
+from .exits import Exit
+from .narrowing import given_filters
+from .output import visible
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from .output import Output
+
+_TELL_EVERY = 500
+
+
+def run_export(options: argparse.Namespace, output: Output) -> int:
+    """Write the audit out."""
+    if options.json and not options.output and options.format != "jsonl":
+        raise CommandMisused("--json is no CSV", fix="leave one of --json and --format out, or add --output")
+    node = places.node(options)
+    lines = _told_of(node.lines("/audit/export", format=options.format, **given_filters(options)), output)
+    if not options.output:
+        for line in lines:
+            output.exactly(line)
+        return Exit.OK
+    place = Path(options.output)
+    if place.exists():
+        asking.confirm(f"replace {visible(str(place))}?", yes=options.yes)
+    with _whole(place) as file:
+        facts = _FACTS[options.format](_copied(lines, file))
+    _tell(output, {"file": options.output, "format": options.format, **facts})
+    return Exit.OK
+
+
+def _told_of(lines: Iterator[bytes], output: Output) -> Iterator[bytes]:
+    """Hand lines on, and show how many there were, if they do not go to the same terminal."""
+    for count, line in enumerate(lines, 1):
+        if count % _TELL_EVERY == 0 and not output.is_watched:
+            output.progress(f"{count} lines")
+        yield line
+    output.progress("")
+
+
+def _copied(lines: Iterator[bytes], file: IO[bytes]) -> Iterator[str]:
+    for line in lines:
+        file.write(line)
+        yield line.decode("utf-8", "replace")
+
+
+def _facts_of_jsonl(lines: Iterator[str]) -> dict[str, Any]:
+    """Return how many records there are, and by what a later check finds out whether the end is missing."""
+    count, last = 0, "{}"
+    for count, last in enumerate(lines, 1):  # noqa: B007 - the last ones count
+        pass
+    found = json.loads(last)
+    return {"records": count, "last_sequence": found.get("sequence"), "last_hash": found.get("hash")}
+
+
+def _facts_of_csv(lines: Iterator[str]) -> dict[str, Any]:
+    return {"records": max(0, sum(1 for _ in csv.reader(lines)) - 1)}  # a head stands before them
+
+
+_FACTS = MappingProxyType({"jsonl": _facts_of_jsonl, "csv": _facts_of_csv})
+
+
+@contextmanager
+def _whole(place: Path) -> Iterator[IO[bytes]]:
+    """Give a file to write; it gets its name when all is written, and is gone if that does not come to pass."""
+    try:
+        number, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name[:100]}.")
+    except OSError as error:
+        raise _unwritable(place, error) from None
+    try:
+        with os.fdopen(number, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(place)
+    except OSError as error:
+        Path(name).unlink()
+        raise _unwritable(place, error) from None
+    except BaseException:  # an interrupt too
+        Path(name).unlink()
+        raise
+
+
+def _unwritable(place: Path, error: OSError) -> CommandRefused:
+    return CommandRefused(f"{place} cannot be written: {error.strerror}", fix="name another file with --output")
+
+
+def _tell(output: Output, facts: dict[str, Any]) -> None:
+    """Say how much was written where."""
+    if output.is_json:
+        output.data("audit.export/1", facts)
+        return
+    end = f"; the last is {facts['last_sequence']} with hash {facts['last_hash']}" if facts.get("last_hash") else ""
+    output.say(visible(f"{facts['records']} records are in {facts['file']}{end}"))

@@ -1,0 +1,269 @@
+"""``democrai-sandbox helper``: the privileged helper of the egress allowlist, and what an administrator installs."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.errors import CommandMisused, CommandRefused
+
+from .exits import Exit
+from .output import Mood, visible
+from .parsing import add_verbs
+from .places import add_config, add_json, configuration
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable
+
+    from democrai_sandbox.kernel.egress.looking import Chain, Seen
+    from democrai_sandbox.kernel.helper.printing import Installable
+
+    from .output import Output
+
+_MOODS = {"answers": Mood.OK, "silent": Mood.BAD}
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add the verbs."""
+    verbs = add_verbs(parser)
+    run = verbs.add_parser(
+        "run",
+        help="be the helper of a process, in the foreground",
+        description="Be the helper of a process: apply its allowlist, and end with it. Needs root, or sudo without a "
+        "question. serve starts one by itself; this is for process managers and for finding faults.",
+    )
+    run.add_argument("--parent-pid", metavar="PID", required=True, help="the application")
+    run.add_argument("--socket", metavar="PATH", help="where it listens; else where the configuration puts it")
+    run.add_argument("--policy-file", metavar="PATH", help="the allowlist; else where the configuration puts it")
+    run.add_argument("--refresh-seconds", metavar="N", help="resolve names again every N seconds; 0 never does")
+    run.add_argument("--debug", action="store_true", help="print the flow")
+    add_config(run)
+    run.set_defaults(run=_run)
+    status = verbs.add_parser(
+        "status",
+        help="say which helpers run, and what they were given",
+        description="Say which helpers run for this configuration, what they were given, and, as root, which rules "
+        "are in the packet filter. Changes nothing.",
+    )
+    add_config(status)
+    add_json(status)
+    status.set_defaults(run=_status)
+    apply = verbs.add_parser(
+        "apply",
+        help="print the rules that a policy file comes to",
+        description="Read a policy file as the helper does, resolve its names, and print the transactions for the "
+        "packet filter. Applying is the helper's alone, for its application.",
+    )
+    apply.add_argument(
+        "file", metavar="FILE", help="a policy file, as os_sandbox_allowlist_PID.json in the data folder"
+    )
+    apply.add_argument("--dry-run", action="store_true", required=True, help="apply nothing; must be given")
+    apply.add_argument("--parent-pid", metavar="PID", default=str(os.getpid()), help="for rules named for this process")
+    add_json(apply)
+    apply.set_defaults(run=_apply)
+    _add_installable(verbs)
+
+
+def _add_installable(verbs: Any) -> None:
+    for name, program, run in (("sudoers", "sudo", _sudoers), ("polkit", "pkexec", _polkit)):
+        rule = verbs.add_parser(
+            name,
+            help=f"print the rule that lets a user start the helper through {program}",
+            description=f"Print the rule that lets a user start the helper through {program}. Installs nothing.",
+        )
+        rule.add_argument("--user", metavar="NAME", help="to whom the application belongs; you, unless you are root")
+        add_json(rule)
+        rule.set_defaults(run=run)
+    unit = verbs.add_parser(
+        "systemd",
+        help="print the unit that runs the helper for a service",
+        description="Print the unit that runs the helper for a service. Installs nothing.",
+    )
+    unit.add_argument("--state-dir", metavar="DIR", default="/run/democrai", help="the application's (/run/democrai)")
+    unit.add_argument(
+        "--data-dir", metavar="DIR", default="/var/lib/democrai", help="the application's (/var/lib/democrai)"
+    )
+    unit.add_argument("--refresh-seconds", metavar="N", default="60", help="how often names are resolved again (60)")
+    add_json(unit)
+    unit.set_defaults(run=_systemd)
+
+
+# ---- run -------------------------------------------------------------------------------------------------------------
+
+
+def _run(options: argparse.Namespace, output: Output) -> int:
+    """Become the helper: the program that sudo and polkit permit, with what it is told."""
+    from democrai_sandbox.kernel.egress.elevation import elevation  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.kernel.helper.arguments import helper_command  # noqa: PLC0415
+
+    words = [*elevation().prefix, *helper_command(), *_told(options)]
+    output.progress("")
+    os.execv(words[0], words)  # noqa: S606 - without a shell, on purpose
+
+
+def _told(options: argparse.Namespace) -> list[str]:
+    from democrai_sandbox.kernel.egress.policy_file import policy_path, socket_path  # noqa: PLC0415 - takes its time
+
+    pid = _number("--parent-pid", options.parent_pid)
+    socket, policy, seconds = options.socket, options.policy_file, options.refresh_seconds
+    if socket is None or policy is None or seconds is None:
+        settings = configuration(options).settings
+        socket = socket or socket_path(settings.os.helper_socket, settings.state_dir, pid)
+        policy = policy or policy_path(settings.os.policy_file, settings.data_dir, pid)
+        seconds = seconds if seconds is not None else str(settings.os.refresh_seconds)
+    told = ["--socket", socket, "--policy-file", policy, "--refresh-seconds", seconds, "--parent-pid", str(pid)]
+    return [*told, "--debug"] if options.debug else told
+
+
+# ---- status ----------------------------------------------------------------------------------------------------------
+
+
+def _status(options: argparse.Namespace, output: Output) -> int:
+    from democrai_sandbox.kernel.egress.looking import chains, helpers  # noqa: PLC0415 - takes its time
+
+    settings = configuration(options).settings
+    found = helpers(settings.os, data_dir=settings.data_dir, state_dir=settings.state_dir)
+    rules = chains() if os.geteuid() == 0 else None
+    works = all(each.answers and _in_force(each, rules) for each in found)
+    is_well = works and (bool(found) or not settings.os.enabled)
+    if output.is_json:
+        output.data("helper.status/1", _status_data(found, rules, ok=is_well))
+        return Exit.OK if is_well else Exit.FAILED
+    rows = ((each.application or "-", _answer(each), _given(each), _rules(each, rules), each.socket) for each in found)
+    output.table(("APPLICATION", "HELPER", "ENDPOINTS", "RULES", "SOCKET"), rows, _MOODS)
+    for each in found:
+        if not each.answers:
+            output.say(visible(f"{each.application}: {each.why}"), Mood.WARNING)
+    for chain in rules or ():
+        if chain.is_left:
+            output.say(f"{chain.family}: {chain.name} is left of a process that is gone; the next helper removes it")
+    if not found:
+        output.say("no helper runs for this configuration" + ("" if settings.os.enabled else ", which asks for none"))
+    return Exit.OK if is_well else Exit.FAILED
+
+
+def _in_force(each: Seen, rules: Iterable[Chain] | None) -> bool:
+    if rules is None or not each.application:
+        return True  # nobody can tell
+    return any(rule.application == each.application and rule.in_force for rule in rules)
+
+
+def _answer(each: Seen) -> str:
+    return "answers" if each.answers else "silent"
+
+
+def _given(each: Seen) -> str:
+    return "?" if each.endpoints is None else str(len(each.endpoints))
+
+
+def _rules(each: Seen, rules: Iterable[Chain] | None) -> str:
+    if rules is None:
+        return "only root sees them"
+    own = [rule for rule in rules if rule.application == each.application and rule.in_force]
+    return ", ".join(f"{rule.family} {rule.rules}" for rule in own) or "none"
+
+
+def _status_data(found: Iterable[Seen], rules: Iterable[Chain] | None, *, ok: bool) -> dict[str, Any]:
+    helpers = [
+        {
+            "application": each.application,
+            "socket": each.socket,
+            "answers": each.answers,
+            "why": each.why,
+            "policy_file": each.policy_file,
+            "endpoints": None if each.endpoints is None else [one._asdict() for one in each.endpoints],
+        }
+        for each in found
+    ]
+    return {"ok": ok, "helpers": helpers, "chains": None if rules is None else [rule._asdict() for rule in rules]}
+
+
+# ---- apply -----------------------------------------------------------------------------------------------------------
+
+
+def _apply(options: argparse.Namespace, output: Output) -> int:
+    from democrai_sandbox.kernel.egress.rehearsing import rehearse  # noqa: PLC0415 - takes its time
+
+    output.progress("resolving names")
+    found = rehearse(options.file, _number("--parent-pid", options.parent_pid))
+    if output.is_json:
+        output.data(
+            "helper.apply/1",
+            {
+                "digest": found.policy.digest,
+                "endpoints": [one._asdict() for one in found.policy.endpoints],
+                "transactions": [each._asdict() for each in found.transactions],
+                "unresolved": list(found.unresolved),
+                "withheld": list(found.withheld),
+            },
+        )
+        return Exit.OK
+    for each in found.transactions:
+        output.line(f"# {each.program} --noflush", Mood.FAINT)
+        output.line("\n".join(map(visible, each.text.rstrip("\n").split("\n"))))
+    for names, why in ((found.unresolved, "leads nowhere now"), (found.withheld, "leads to this machine or its link")):
+        for name in names:
+            output.say(visible(f"{name} {why}: nothing is opened for it"), Mood.WARNING)
+    return Exit.OK
+
+
+# ---- what is installed -----------------------------------------------------------------------------------------------
+
+
+def _sudoers(options: argparse.Namespace, output: Output) -> int:
+    from democrai_sandbox.kernel.helper.printing import sudoers_file  # noqa: PLC0415 - takes its time
+
+    return _printed(output, "helper.sudoers/1", lambda: sudoers_file(_user(options.user)))
+
+
+def _polkit(options: argparse.Namespace, output: Output) -> int:
+    from democrai_sandbox.kernel.helper.printing import polkit_file  # noqa: PLC0415 - takes its time
+
+    return _printed(output, "helper.polkit/1", lambda: polkit_file(_user(options.user)))
+
+
+def _systemd(options: argparse.Namespace, output: Output) -> int:
+    from democrai_sandbox.kernel.helper.printing import systemd_file  # noqa: PLC0415 - takes its time
+
+    state, data = _folder("--state-dir", options.state_dir), _folder("--data-dir", options.data_dir)
+    seconds = _number("--refresh-seconds", options.refresh_seconds)
+    return _printed(output, "helper.systemd/1", lambda: systemd_file(state, data, seconds))
+
+
+def _printed(output: Output, schema: str, make: Any) -> int:
+    """Print a file; where it would be dangerous to install it, say so and end with 1."""
+    try:
+        made: Installable = make()
+    except ValueError as error:
+        raise CommandRefused(str(error), fix="install Python and this package at such a path") from None
+    if output.is_json:
+        output.data(schema, {"text": made.text, "warnings": list(made.warnings)})
+    else:
+        output.line(made.text.rstrip("\n"))
+    for warning in made.warnings:
+        output.say(visible(warning), Mood.WARNING)
+    return Exit.FAILED if made.warnings else Exit.OK
+
+
+def _user(name: str | None) -> str:
+    import pwd  # noqa: PLC0415 - seldom needed
+
+    if name is None and os.geteuid() == 0:
+        raise CommandMisused("root needs no rule: for whom is it?", fix="add --user with the user of the application")
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name if name is None else pwd.getpwnam(name).pw_name
+    except (KeyError, ValueError):
+        raise CommandMisused(f"there is no user {name!a} on this machine", fix="make it first") from None
+
+
+def _folder(option: str, text: str) -> str:
+    if not text.startswith("/") or not text.isprintable():
+        raise CommandMisused(f"{option} is no absolute path: {text!a}", fix="write one that begins with /")
+    return text.rstrip("/")
+
+
+def _number(option: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 11):  # noqa: PLR2004 - more is nothing of ours
+        raise CommandMisused(f"{option} is no number: {text!a}", fix="write it in digits")
+    return int(text)

@@ -1,0 +1,267 @@
+"""``democrai-sandbox manifest``: checking, linting and comparing manifests, and printing their schema."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.errors import CommandMisused, CommandRefused
+
+from .exits import Exit
+from .output import Mood, visible
+from .parsing import add_verbs
+from .places import add_json
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from democrai_sandbox.manifests import Finding, Manifest, ManifestKind
+    from democrai_sandbox.manifests.locating import Located
+    from democrai_sandbox.policy import Problem
+
+    from .output import Output
+
+_KINDS = ("module", "engine", "extractor", "mcp", "tool", "agent", "pipeline")
+_MOODS = {"warning": Mood.WARNING, "added": Mood.BAD, "widened": Mood.BAD}
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add the verbs."""
+    verbs = add_verbs(parser)
+    check = verbs.add_parser(
+        "check",
+        help="say everything that is wrong, with its line",
+        description="Read manifests as the sandbox does, and say everything that is wrong with them. Changes nothing.",
+    )
+    _add_places(check)
+    check.set_defaults(run=_check)
+    lint = verbs.add_parser(
+        "lint",
+        help="point out what gives more than is likely to be needed",
+        description="Point out what in manifests gives more than is likely to be needed. Changes nothing.",
+    )
+    _add_places(lint)
+    lint.add_argument("--strict", action="store_true", help="end with 1 when there is a warning")
+    lint.set_defaults(run=_lint)
+    diff = verbs.add_parser(
+        "diff",
+        help="list the power that a new version adds and drops",
+        description="List what a new version of a manifest may do that the old one may not, and the reverse.",
+    )
+    diff.add_argument("old", metavar="OLD", help="a manifest, or the folder with it")
+    diff.add_argument("new", metavar="NEW", help="the other version")
+    _add_kind(diff)
+    diff.add_argument("--exit-code", action="store_true", help="end with 1 when power was added")
+    add_json(diff)
+    diff.set_defaults(run=_diff)
+    schema = verbs.add_parser(
+        "schema",
+        help="print the JSON Schema of a kind, or write those of all kinds",
+        description="Print the JSON Schema (draft 2020-12) of a kind of manifest, for editors.",
+    )
+    schema.add_argument("kind", nargs="?", choices=_KINDS, metavar="KIND", help=", ".join(_KINDS))
+    schema.add_argument("--output", metavar="FOLDER", help="write KIND.schema.json into it, for all kinds without KIND")
+    add_json(schema)
+    schema.set_defaults(run=_schema)
+
+
+def _add_places(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("places", nargs="+", metavar="PATH", help="a manifest, or a folder with extensions")
+    _add_kind(parser)
+    add_json(parser)
+
+
+def _add_kind(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--kind",
+        choices=_KINDS,
+        metavar="KIND",
+        help=f"what it is ({', '.join(_KINDS)}), where neither its $schema nor its folder says so",
+    )
+
+
+# ---- check -----------------------------------------------------------------------------------------------------------
+
+
+def _check(options: argparse.Namespace, output: Output) -> int:
+    from democrai_sandbox.manifests import ManifestError, load_manifest  # noqa: PLC0415 - takes its time
+
+    found = _located(options)
+    wrong: dict[str, tuple[Problem, ...]] = {}
+    for file, kind in found:
+        try:
+            load_manifest(file, kind)
+        except ManifestError as error:
+            wrong[file] = error.problems
+    if output.is_json:
+        files = [{**_named(one), "problems": [_problem(each) for each in wrong.get(one.file, ())]} for one in found]
+        output.data("manifest.check/1", {"ok": not wrong, "files": files})
+    for file, problems in wrong.items() if not output.is_json else ():
+        for problem in problems:
+            output.line(f"{_place(file, problem)}: {visible(_said(problem))}")
+    if wrong:
+        output.say(f"{_counted(len(found))}, {len(wrong)} of them with problems", Mood.BAD)
+        return Exit.FAILED
+    output.say(f"{_counted(len(found))}, without a problem", Mood.OK)
+    return Exit.OK
+
+
+def _problem(problem: Problem) -> dict[str, object]:
+    return {
+        "pointer": problem.pointer,
+        "line": getattr(problem, "line", 0),
+        "column": getattr(problem, "column", 0),
+        "message": problem.message,
+        "suggestion": problem.suggestion,
+    }
+
+
+def _place(file: str, problem: Problem) -> str:
+    """Return where to look, as compilers write it and editors follow it."""
+    line = getattr(problem, "line", 0)
+    return f"{visible(file)}:{line}:{getattr(problem, 'column', 0)}" if line else visible(file)
+
+
+def _said(problem: Problem) -> str:
+    from democrai_sandbox.policy import Problem  # noqa: PLC0415 - not needed for --help
+
+    return str(Problem(problem.pointer, problem.message, problem.suggestion))
+
+
+# ---- lint ------------------------------------------------------------------------------------------------------------
+
+
+def _lint(options: argparse.Namespace, output: Output) -> int:
+    from democrai_sandbox.manifests import Severity, lint  # noqa: PLC0415 - takes its time
+
+    found = [(one, lint(_loaded(one))) for one in _located(options)]
+    if output.is_json:
+        files = [{**_named(one), "findings": [_finding(each) for each in findings]} for one, findings in found]
+        output.data("manifest.lint/1", {"files": files})
+    every = [(one, each) for one, findings in found for each in findings]
+    for one, each in every if not output.is_json else ():
+        where = f"{visible(one.file)}:{each.line}" if each.line else visible(one.file)
+        text = f"{each.pointer}: {each.severity}: {each.message} ({each.code}). {each.advice}"
+        output.line(f"{where}: {visible(text)}", _MOODS.get(each.severity))
+    warnings = sum(each.severity is Severity.WARNING for _, each in every)
+    output.say(f"{_counted(len(found))}: {_number(warnings, 'warning')}, {_number(len(every) - warnings, 'notice')}")
+    return Exit.FAILED if warnings and options.strict else Exit.OK
+
+
+def _finding(finding: Finding) -> dict[str, object]:
+    return {
+        "code": finding.code.value,
+        "severity": finding.severity.value,
+        "pointer": finding.pointer,
+        "line": finding.line,
+        "message": finding.message,
+        "advice": finding.advice,
+    }
+
+
+# ---- diff ------------------------------------------------------------------------------------------------------------
+
+
+def _diff(options: argparse.Namespace, output: Output) -> int:
+    from democrai_sandbox.manifests import diff  # noqa: PLC0415 - takes its time
+
+    old, new = (_one(place, options.kind) for place in (options.old, options.new))
+    found = diff(_loaded(old), _loaded(new))
+    if output.is_json:
+        changes = [
+            {
+                "effect": change.effect.value,
+                "adds_power": change.effect.adds_power,
+                "pointer": change.pointer,
+                "before": list(change.before),
+                "after": list(change.after),
+            }
+            for change in found.changes
+        ]
+        output.data("manifest.diff/1", {"adds_power": found.adds_power, "changes": changes})
+    for change in found.changes if not output.is_json else ():
+        output.line(visible(str(change)), _MOODS.get(change.effect))
+    if not found.changes:
+        output.say("both may do the same")
+    return Exit.FAILED if found.adds_power and options.exit_code else Exit.OK
+
+
+# ---- schema ----------------------------------------------------------------------------------------------------------
+
+
+def _schema(options: argparse.Namespace, output: Output) -> int:
+    from democrai_sandbox.manifests import ManifestKind, manifest_schema  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.manifests.schema import schema_text  # noqa: PLC0415
+
+    kinds = [ManifestKind(options.kind)] if options.kind else list(ManifestKind)
+    if options.output is not None:
+        files = _written(options.output, kinds)
+        if output.is_json:
+            output.data("manifest.schema/1", {"files": files})
+        for file in files if not output.is_json else ():
+            output.line(visible(file))
+    elif not options.kind:
+        raise CommandMisused("which schema?", fix=f"name a kind ({', '.join(_KINDS)}), or add --output FOLDER for all")
+    elif output.is_json:
+        output.data("manifest.schema/1", {"kind": options.kind, "json_schema": manifest_schema(kinds[0])})
+    else:
+        output.line(schema_text(kinds[0]).rstrip("\n"))
+    return Exit.OK
+
+
+def _written(folder: str, kinds: Iterable[ManifestKind]) -> list[str]:
+    from pathlib import Path  # noqa: PLC0415 - takes its time
+
+    from democrai_sandbox.manifests.schema import schema_path, schema_text  # noqa: PLC0415
+
+    if not Path(folder).is_dir():
+        raise CommandRefused(f"{visible(folder)} is no folder", fix="make it first, or name another one")
+    written: list[Path] = []
+    for kind in kinds:
+        written.append(schema_path(kind, Path(folder)))
+        written[-1].write_text(schema_text(kind), encoding="utf-8")
+    return [str(file) for file in written]
+
+
+# ---- all -------------------------------------------------------------------------------------------------------------
+
+
+def _located(options: argparse.Namespace) -> tuple[Located, ...]:
+    return _meant(options.places, options.kind)
+
+
+def _one(place: str, kind: str | None) -> Located:
+    found = _meant([place], kind)
+    if len(found) > 1:
+        raise CommandMisused(f"there are {len(found)} manifests in {visible(place)}", fix="name one of them")
+    return found[0]
+
+
+def _meant(places: list[str], kind: str | None) -> tuple[Located, ...]:
+    from democrai_sandbox.errors import InvalidInputError  # noqa: PLC0415 - see below
+    from democrai_sandbox.manifests import ManifestKind  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.manifests.locating import locate  # noqa: PLC0415
+
+    try:
+        return locate(places, ManifestKind(kind) if kind else None)
+    except InvalidInputError as error:
+        raise CommandMisused(visible(str(error)), fix="see manifest check --help") from None
+
+
+def _loaded(one: Located) -> Manifest:
+    from democrai_sandbox.manifests import load_manifest  # noqa: PLC0415 - takes its time
+
+    return load_manifest(one.file, one.kind)
+
+
+def _named(one: Located) -> Mapping[str, Any]:
+    return {"file": one.file, "kind": one.kind.value}
+
+
+def _counted(manifests: int) -> str:
+    return _number(manifests, "manifest")
+
+
+def _number(count: int, one: str) -> str:
+    return f"{count} {one if count == 1 else one + 's'}"

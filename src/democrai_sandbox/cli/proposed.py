@@ -1,0 +1,194 @@
+"""What ``record`` says: what was seen beside what is granted, and the manifest that is proposed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.errors import CommandRefused
+
+from .asking import add_yes, confirm
+from .exits import Exit
+from .output import Mood, Output, visible
+from .places import add_json
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator
+
+    from democrai_sandbox.manifests import Manifest
+    from democrai_sandbox.manifests.suggesting import Suggestion
+    from democrai_sandbox.policy import AccessRule
+    from democrai_sandbox.sdk.recording import Recording
+
+    from .recording import Run
+
+_MOODS = {"declared": Mood.OK, "not declared": Mood.WARNING, "not used": Mood.FAINT, "never": Mood.BAD}
+
+
+def add_report(parser: argparse.ArgumentParser, *, is_run: bool = True) -> None:
+    """Add what becomes of what was seen."""
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        help="write the proposed manifest to this file, and the comparison to standard output",
+    )
+    parser.add_argument(
+        "--generalise",
+        type=int,
+        metavar="N",
+        help="put more than N files of one folder, or paths of one site, together into what they have in common",
+    )
+    add_yes(parser)
+    if is_run:
+        parser.add_argument(
+            "--check", action="store_true", help="run it again under the proposal; 1 if that is not enough"
+        )
+        parser.add_argument("--trace", metavar="FILE", help="write down all that was seen, one JSON document on a line")
+    else:
+        add_json(parser)
+        parser.set_defaults(check=False, trace=None)
+
+
+def report(
+    options: argparse.Namespace,
+    output: Output,
+    manifest: Manifest,
+    run: Callable[[Manifest | None], Run],
+    *,
+    pointer: str = "",
+    granted: tuple[AccessRule, ...] = (),
+    bare: bool = False,
+) -> int:
+    """Run it, and say what came of it; ``bare`` for a file that has declarations and no name."""
+    if options.output and os.path.lexists(options.output):
+        confirm(f"replace {visible(options.output)} by what is proposed?", yes=options.yes)
+    seen = run(None)
+    if options.trace:
+        _write(options.trace, "".join(f"{line}\n" for line in seen.recording.lines()))
+    suggestion = seen.recording.suggestion(manifest, pointer=pointer, most=options.generalise, granted=granted)
+    missing = list(_missing(seen, run(suggestion.manifest))) if options.check else None
+    failed = seen.status != Exit.OK or bool(missing)
+    if output.is_json:
+        content = _content(seen.recording, suggestion, bare=bare)
+        output.data(
+            f"record.{options.verb}/1",
+            {"status": seen.status, **content, "check": None if missing is None else {"missing": missing}},
+        )
+    else:
+        _tell(options, output, seen, suggestion, missing)
+    text = _text(suggestion, bare=bare)
+    if options.output:
+        _write(options.output, text)
+        output.say(f"written: {visible(options.output)}", Mood.OK)
+    elif not output.is_json:
+        output.line(text.rstrip("\n"))
+    return Exit.FAILED if failed else Exit.OK
+
+
+def _missing(seen: Run, checked: Run) -> Iterator[str]:
+    """Yield what was denied under the proposal that had not been denied before: nothing, if it is enough."""
+    observed = seen.recording
+    idle = {one.target for one in observed.idle}
+    new = [denial for text, denial in checked.recording.denied.items() if text not in observed.denied]
+    kept = [denial for denial in new if not (denial.operations == ("read",) and denial.target in idle)]
+    yield from (str(denial) for denial in kept)
+    if checked.status != seen.status and not kept:
+        yield f"it ended with {checked.status}"
+
+
+# ---- for people ------------------------------------------------------------------------------------------------------
+
+
+def _tell(
+    options: argparse.Namespace, output: Output, seen: Run, suggestion: Suggestion, missing: list[str] | None
+) -> None:
+    # What is piped is the manifest alone.
+    beside = output if options.output else Output(out=sys.stderr)
+    rows = list(_rows(seen.recording, suggestion))
+    if rows:
+        beside.table(("OPERATION", "TARGET", "MANIFEST", "TIMES", "FROM"), rows, _MOODS)
+    else:
+        output.say("nothing was reached for beyond its own files and those of the system")
+    for entry in suggestion.proposal.entries:
+        for note in entry.notes:
+            output.say(f"{visible(entry.target)}: {note}", Mood.WARNING)
+    for finding in suggestion.findings:
+        output.say(visible(str(finding)), Mood.WARNING)
+    if seen.status != Exit.OK:
+        output.say(f"it ended with {seen.status}: what it would have done after that is not in here", Mood.BAD)
+    if missing is not None:
+        for text in missing:
+            output.say(f"denied under the proposal: {visible(text)}", Mood.BAD)
+        if not missing:
+            output.say("it runs under the proposal", Mood.OK)
+
+
+def _rows(recording: Recording, suggestion: Suggestion) -> Iterator[tuple[object, ...]]:
+    for one in sorted(recording.accesses):
+        where = "declared" if suggestion.is_declared(one) else "not declared"
+        yield one.operation, one.target, where, recording.times(one), _first(recording.places(one))
+    for root in suggestion.proposal.allowed_imports:
+        where = "declared" if root in suggestion.declared_imports else "not declared"
+        yield "import", root, where, "", _first(recording.import_places(root))
+    for rule in suggestion.unused:
+        yield rule.operation, rule.normalized_target, "not used", "", ""
+    for denial in recording.denied.values():
+        yield denial.operation, denial.target, "never", "", denial.code
+
+
+def _first(places: tuple[str, ...]) -> str:
+    """Return the first place, by the name of its file."""
+    return os.path.basename(places[0]) if places else ""  # noqa: PTH119 - a text
+
+
+# ---- for programs ----------------------------------------------------------------------------------------------------
+
+
+def _content(recording: Recording, suggestion: Suggestion, *, bare: bool) -> dict[str, Any]:
+    return {
+        "subject": str(suggestion.manifest.subject),
+        "observed": [
+            {
+                **one._asdict(),
+                "times": recording.times(one),
+                "declared": suggestion.is_declared(one),
+                "places": list(recording.places(one)),
+            }
+            for one in sorted(recording.accesses)
+        ],
+        "imports": list(suggestion.proposal.allowed_imports),
+        "not_needed": [one._asdict() for one in sorted(recording.idle)],
+        "not_used": [rule.to_dict() for rule in suggestion.unused],
+        "denied": [str(denial) for denial in recording.denied.values()],
+        "notes": [
+            {"target": entry.target, "notes": list(entry.notes)} for entry in suggestion.proposal.entries if entry.notes
+        ],
+        "findings": [str(finding) for finding in suggestion.findings],
+        "manifest": _value(suggestion, bare=bare),
+    }
+
+
+def _value(suggestion: Suggestion, *, bare: bool) -> dict[str, Any]:
+    return {name: value for name, value in suggestion.value.items() if not (bare and name == "name")}
+
+
+def _text(suggestion: Suggestion, *, bare: bool) -> str:
+    import json  # noqa: PLC0415 - not needed for --help
+
+    return json.dumps(_value(suggestion, bare=bare), indent=2) + "\n"
+
+
+def _write(file: str, text: str) -> None:
+    """Write a file whole or not at all."""
+    from tempfile import NamedTemporaryFile  # noqa: PLC0415 - not needed for --help
+
+    folder = os.path.dirname(os.path.abspath(file))  # noqa: PTH100, PTH120 - texts
+    try:
+        with NamedTemporaryFile("w", dir=folder, encoding="utf-8", delete=False) as written:
+            written.write(text)
+        os.chmod(written.name, 0o644)  # noqa: PTH101 - a text
+        os.replace(written.name, file)  # noqa: PTH105 - likewise
+    except OSError as error:
+        raise CommandRefused(f"{visible(file)} cannot be written: {error.strerror}", fix="name another file") from None

@@ -1,0 +1,235 @@
+"""``democrai-sandbox record``: run something in observe mode, and propose the smallest manifest for it."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from democrai_sandbox.errors import CallTimeout, ExtensionFailed, InstallFailed, SandboxDenied
+
+from .exits import Exit
+from .output import Mood
+from .parsing import add_verbs
+from .proposed import add_report, report
+from .running import say_all, say_failure
+from .subjects import (
+    add_call,
+    add_common,
+    add_manifest,
+    add_script,
+    call,
+    configured,
+    environment,
+    named,
+    parameters,
+    protected,
+    read_manifest,
+    script_file,
+    script_spec,
+    settings_of,
+    surface,
+    variables,
+)
+
+if TYPE_CHECKING:
+    import argparse
+
+    from democrai_sandbox.manifests import Manifest
+    from democrai_sandbox.sdk.recording import Recording
+
+    from .output import Output
+
+_CALL_SECONDS = 120.0
+_LIMITS = (
+    "Everything is allowed, for real, and written down: run it where that does no harm. The files of the host, of the\n"
+    "extension itself, and what no manifest can allow stay shut. Then the smallest manifest is proposed."
+)
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add the verbs."""
+    verbs = add_verbs(parser)
+    script = verbs.add_parser(
+        "script", help="record a file with Python code", description=f"Record a file with Python code. {_LIMITS}"
+    )
+    add_script(script)
+    script.set_defaults(run=_script, verb="script")
+    for kind, article in (("module", "a"), ("engine", "an"), ("extractor", "an")):
+        verb = verbs.add_parser(
+            kind,
+            help=f"record what {article} {kind} does in a call",
+            description=f"Record {article} {kind}: its import, and a call. {_LIMITS}",
+        )
+        add_call(verb, methods=kind != "module")
+        if kind != "module":
+            _add_phase(verb)
+        verb.set_defaults(run=_extension, verb=kind)
+        add_common(verb, seconds=_CALL_SECONDS)
+        add_report(verb)
+    add_common(script)
+    add_report(script)
+    suggest = verbs.add_parser(
+        "suggest",
+        help="propose a manifest from a trace",
+        description="Propose the smallest manifest for what --trace wrote down. Runs nothing.",
+    )
+    suggest.add_argument("traces", nargs="+", metavar="TRACE", help="files that --trace has written")
+    add_manifest(suggest, "without one a new module's is made")
+    add_report(suggest, is_run=False)
+    suggest.set_defaults(run=_suggest, verb="suggest")
+
+
+def _add_phase(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--phase",
+        choices=("runtime", "install"),
+        default="runtime",
+        help="runtime (the default), or install: the requests of pip beyond its index. Files, and what packages are\n"
+        "built with, are not observed then, but held to the manifest",
+    )
+    parser.add_argument(
+        "--setting", action="append", default=[], metavar="NAME=VALUE", help="a value of its stored configuration"
+    )
+
+
+class Run(NamedTuple):
+    """How a run went."""
+
+    recording: Recording
+    status: int
+    """0 if it went well."""
+
+
+# ---- scripts ---------------------------------------------------------------------------------------------------------
+
+
+def _script(options: argparse.Namespace, output: Output) -> int:
+    from democrai_sandbox.runtime.scripts.running import run_script  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.sdk.recording import Recording  # noqa: PLC0415
+
+    file, shut = script_file(options), protected(options)
+    manifest, bare = read_manifest(options.manifest, named(file))
+
+    def run(under: Manifest | None) -> Run:
+        """Run it; what it writes goes to standard error, because standard output is for the proposal."""
+        spec = script_spec(options, file, under or manifest, shut, observe=under is None)
+        recording = Recording()
+        status = run_script(spec, options.arguments, recording, timeout=options.timeout, stdout=2)
+        return Run(recording, status)
+
+    return report(options, output, manifest, run, bare=bare)
+
+
+# ---- extensions ------------------------------------------------------------------------------------------------------
+
+
+class _Subject(NamedTuple):
+    """An extension that is recorded."""
+
+    options: argparse.Namespace
+    output: Output
+    manifest: Manifest
+    folder: str
+    scratch: str
+    """A folder that goes with this command."""
+
+
+def _extension(options: argparse.Namespace, output: Output) -> int:
+    from democrai_sandbox.manifests import FILE_NAME, ManifestKind, load_manifest  # noqa: PLC0415 - takes its time
+
+    folder = os.path.realpath(options.folder)
+    manifest = load_manifest(f"{folder}/{FILE_NAME}", ManifestKind(options.verb))
+    with TemporaryDirectory(prefix="record-") as scratch:
+        subject = _Subject(options, output, manifest, folder, scratch)
+        if getattr(options, "phase", "") == "install":
+            return report(options, output, manifest, partial(_installed, subject), pointer="/install")
+        pointer = "/runtime" if "/runtime" in manifest.sections else ""
+        granted = configured(options, manifest)
+        return report(options, output, manifest, partial(_called, subject), pointer=pointer, granted=granted)
+
+
+def _called(subject: _Subject, under: Manifest | None) -> Run:
+    """Import an extension and call something of it; under a manifest, or observed."""
+    from democrai_sandbox.sdk.testing import Extension  # noqa: PLC0415 - takes its time
+
+    options, output, manifest, folder, _ = subject
+    settings = settings_of(options)
+    extension = Extension(
+        manifest.kind,
+        folder,
+        observe=under is None,
+        manifest=under or manifest,
+        environment=environment(options) or _requirements(subject),
+        env=variables(options.env),
+        protected=protected(options),
+        timeout=options.timeout,
+        approve=[rule.to_dict() for rule in configured(options, manifest)],
+        services={"engines.settings": lambda _view: settings},
+    )
+    if under is not None:
+        extension.start_by(None, None)
+    try:
+        with extension:
+            call(extension, surface(options), parameters(options))
+    except (SandboxDenied, ExtensionFailed, CallTimeout) as error:
+        say_failure(output, error, extension.printed)
+        return Run(extension.recording, Exit.FAILED)
+    say_all(output, extension.printed)
+    return Run(extension.recording, Exit.OK)
+
+
+# ---- installations ---------------------------------------------------------------------------------------------------
+
+
+def _requirements(subject: _Subject) -> str:
+    """Install what an extension requires, once, as its manifest has it; empty where it requires nothing."""
+    from democrai_sandbox.runtime.installs.once import install_once  # noqa: PLC0415 - takes its time
+
+    options, output, manifest, folder, scratch = subject
+    install: Any = manifest.sections.get("/install")
+    if install is None or not install.requirements:
+        return ""
+    output.progress("installing what it requires")
+    found = install_once(manifest, folder, f"{scratch}/data", protected=protected(options))
+    output.progress("")
+    return found
+
+
+def _installed(subject: _Subject, under: Manifest | None) -> Run:
+    """Install an extension; under a manifest, or with its requests observed.
+
+    Files are held to the manifest in either case: pip looks around on a machine, and gets on without.
+    """
+    from democrai_sandbox.manifests.suggesting import section_of  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.runtime.installs.once import install_once, without_requests  # noqa: PLC0415
+    from democrai_sandbox.sdk.recording import Installation, Recording  # noqa: PLC0415
+
+    options, output, manifest, folder, scratch = subject
+    recording = Recording()
+    wanted = under or without_requests(manifest)
+    for rule in section_of(wanted, "/install").access if under is None else ():
+        recording.notice((rule.resource_type.value, rule.operation.value, rule.normalized_target))
+    place = f"{scratch}/{'observed' if under is None else 'checked'}"
+    decider = Installation(recording) if under is None else None
+    try:
+        install_once(wanted, folder, place, decider=decider, protected=protected(options), timeout=options.timeout)
+    except InstallFailed as error:
+        say_all(output, error.diagnostics(), Mood.BAD)
+        return Run(recording, Exit.FAILED)
+    return Run(recording, Exit.OK)
+
+
+# ---- traces ----------------------------------------------------------------------------------------------------------
+
+
+def _suggest(options: argparse.Namespace, output: Output) -> int:
+    from democrai_sandbox.sdk.recording import Recording  # noqa: PLC0415 - takes its time
+
+    recording = Recording()
+    for trace in options.traces:
+        with open(trace, encoding="utf-8") as lines:  # noqa: PTH123 - a text
+            recording.read(lines)
+    manifest, bare = read_manifest(options.manifest, named(os.path.realpath(options.traces[0])))
+    return report(options, output, manifest, lambda _under: Run(recording, Exit.OK), bare=bare)

@@ -1,0 +1,174 @@
+"""``democrai-sandbox db rotate-key``: another key for what requests go on with, on one node or on many.
+
+With one key file for all nodes it is one step. Where each has a copy there are three, and the file is copied to all
+nodes after each: ``--introduce``, ``--use ID``, ``--retire``. Nothing is sealed with a key that a node has not got.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from democrai_sandbox.errors import CommandMisused
+
+from .asking import add_yes, confirm
+from .databases import database_url, opened
+from .exits import Exit
+from .output import visible
+from .places import configuration
+
+if TYPE_CHECKING:
+    import argparse
+
+    from democrai_sandbox.access.keyring import KeyRing
+    from democrai_sandbox.access.sealing import Resealed
+    from democrai_sandbox.access.store import SqlStore
+    from democrai_sandbox.access.values import Request
+
+    from .output import Output
+
+
+def add_rotation(parser: argparse.ArgumentParser) -> None:
+    """Add what the verb takes."""
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--introduce", action="store_true", help="only add a key, which encrypts nothing yet")
+    how.add_argument("--use", metavar="ID", help="encrypt with this key of the file, and not with a new one")
+    how.add_argument("--retire", action="store_true", help="remove the keys with which nothing is encrypted any more")
+    parser.add_argument("--key-file", metavar="FILE", help="the keys; else the configuration names the file")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and change nothing")
+    add_yes(parser)
+    parser.set_defaults(run=_rotate)
+
+
+def _rotate(options: argparse.Namespace, output: Output) -> int:
+    from democrai_sandbox.access.keyring import KeyRing  # noqa: PLC0415 - takes its time
+
+    file = _key_file(options)
+    with opened(database_url(options)) as store:
+        rotation = _Rotation(options, output, file, KeyRing.read(file), store)
+        if options.introduce:
+            return rotation.introduce()
+        return rotation.retire() if options.retire else rotation.exchange()
+
+
+def _key_file(options: argparse.Namespace) -> str:
+    if options.key_file is not None:
+        return str(options.key_file)
+    if options.database is not None:
+        raise CommandMisused("--database alone does not say where the keys are", fix="add --key-file FILE")
+    return configuration(options).settings.key_file
+
+
+class _Rotation:
+    """One step of it."""
+
+    def __init__(self, options: argparse.Namespace, output: Output, file: str, ring: KeyRing, store: SqlStore) -> None:
+        self._options = options
+        self._output = output
+        self._file = file
+        self._ring = ring
+        self._store = store
+        self._used = _used(store)
+
+    def introduce(self) -> int:
+        from democrai_sandbox.access.keyring import introduce  # noqa: PLC0415 - takes its time
+
+        if not self._goes_on(f"add a key to {visible(self._file)}, which encrypts nothing yet"):
+            return Exit.OK
+        self._ring = introduce(self._file)
+        new = self._ring.keys[-1].id
+        self._output.say(
+            f"copy {visible(self._file)} to every node, then run: democrai-sandbox db rotate-key --use {new}"
+        )
+        return self._told(f"added the key {new}")
+
+    def exchange(self) -> int:
+        from democrai_sandbox.access.keyring import promote, rotate  # noqa: PLC0415 - takes its time
+
+        wanted = self._options.use
+        if wanted is not None and self._ring.find(wanted) is None:
+            known = ", ".join(key.id for key in self._ring.keys)
+            raise CommandMisused(f"{self._file} has no key {wanted!r}", fix=f"name one of {known}")
+        key = f"the key {wanted}" if wanted else "a new key"
+        kept = sum(self._used.values())
+        if not self._goes_on(f"encrypt with {key} from now on, and the {kept} stored contexts with it"):
+            return Exit.OK
+        self._ring = promote(self._file, wanted) if wanted else rotate(self._file)
+        done = self._resealed()
+        text = f"{self._ring.first.id} encrypts; {done.replaced} stored contexts were encrypted with it"
+        status = self._told(text, replaced=done.replaced, unreadable=done.unreadable)
+        if done.unreadable:
+            self._output.say(f"no key opens the contexts of {len(done.unreadable)} requests; they stay as they are")
+        return status
+
+    def retire(self) -> int:
+        from democrai_sandbox.access.keyring import retire  # noqa: PLC0415 - takes its time
+
+        old = [key.id for key in self._ring.keys[1:] if not self._used[key.id]]
+        still = [key.id for key in self._ring.keys[1:] if self._used[key.id]]
+        for key in still:
+            self._output.say(f"{key} stays: {self._used[key]} stored contexts are encrypted with it")
+        if not old:
+            return self._told("there is no key to remove", changed=False)
+        if not self._goes_on(f"remove {_keys(old)} from {visible(self._file)} for good"):
+            return Exit.OK
+        for key in old:
+            self._ring = retire(self._file, key)
+        return self._told(f"removed {_keys(old)}")
+
+    def _resealed(self) -> Resealed:
+        from democrai_sandbox.access.sealing import Sealer, reseal_all  # noqa: PLC0415 - takes its time
+
+        self._output.progress("encrypting what is stored")
+        done = reseal_all(self._store, Sealer(lambda: self._ring))
+        self._used = _used(self._store)
+        return done
+
+    def _goes_on(self, what: str) -> bool:
+        """Say what would be done, or ask whether it shall."""
+        if self._options.dry_run:
+            self._told(f"would {what}", changed=False)
+            return False
+        confirm(f"{what}?", yes=self._options.yes)
+        return True
+
+    def _told(self, text: str, *, changed: bool = True, replaced: int = 0, unreadable: tuple[str, ...] = ()) -> int:
+        if not self._output.is_json:
+            self._output.line(text)
+            return Exit.OK
+        keys = [
+            {"id": key.id, "encrypts": key is self._ring.first, "contexts": self._used[key.id]}
+            for key in self._ring.keys
+        ]
+        self._output.data(
+            "db.rotate-key/1",
+            {
+                "key_file": self._file,
+                "changed": changed,
+                "keys": keys,
+                "replaced": replaced,
+                "unreadable": list(unreadable),
+            },
+        )
+        return Exit.OK
+
+
+def _used(store: SqlStore) -> Counter[str]:
+    """Count what is stored by the key that it is encrypted with. Nothing is exchanged."""
+    from democrai_sandbox.access.sealing import key_of  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.errors import ResumeContextUnreadable  # noqa: PLC0415
+
+    found: Counter[str] = Counter()
+
+    def count(_: Request, blob: bytes) -> None:
+        try:
+            found[key_of(blob)] += 1
+        except ResumeContextUnreadable:
+            found[""] += 1
+
+    store.replace_contexts(count)
+    return found
+
+
+def _keys(ids: list[str]) -> str:
+    return f"the key{'' if len(ids) == 1 else 's'} {', '.join(ids)}"

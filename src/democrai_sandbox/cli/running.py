@@ -1,0 +1,231 @@
+"""``democrai-sandbox run``: a script, a module or a program under a policy, once."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.errors import CommandRefused, ExtensionFailed, KernelUnsupported, SandboxDenied
+
+from .exits import Exit
+from .output import Mood, visible
+from .parsing import add_verbs
+from .subjects import (
+    add_call,
+    add_common,
+    add_manifest,
+    add_script,
+    call,
+    environment,
+    named,
+    parameters,
+    protected,
+    read_manifest,
+    rules_of,
+    script_file,
+    script_spec,
+    surface,
+    variables,
+)
+
+if TYPE_CHECKING:
+    import argparse
+
+    from democrai_sandbox.policy import SandboxError
+    from democrai_sandbox.runtime.confinement.alone import Alone
+    from democrai_sandbox.runtime.confinement.interface import Whose
+
+    from .output import Output
+
+_CALL_SECONDS = 30.0
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add the verbs."""
+    verbs = add_verbs(parser)
+    script = verbs.add_parser(
+        "script",
+        help="run a file with Python code",
+        description="Run a file with Python code in a process of its own, under a guard. Its streams are those of\n"
+        "this command, and so is its exit status; a denial that it does not catch ends it with 1.",
+    )
+    add_script(script)
+    script.set_defaults(run=_script)
+    module = verbs.add_parser(
+        "module",
+        help="import a module, and call something of it",
+        description="Import a module in a process of its own, under its manifest, and call something of it. Prints\n"
+        "what that returns as JSON. Its data folder is empty at first, and gone afterwards.",
+    )
+    add_call(module, methods=False)
+    module.set_defaults(run=_module)
+    program = verbs.add_parser(
+        "program",
+        help="run any program, held by the kernel",
+        description="Run a program under Landlock and seccomp, worked out from the rules. What the kernel cannot keep\n"
+        "of them is said on standard error. Its streams and its exit status are those of this command.",
+    )
+    program.add_argument("argv", nargs="+", metavar="ARGV", help="the program and its arguments, after --")
+    add_manifest(program, "without one nothing is declared")
+    program.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME[=VALUE]",
+        help="a variable that it gets, besides a few like PATH",
+    )
+    program.set_defaults(run=_program)
+    for verb in (script, module):
+        _add_kernel(verb)
+    add_common(script)
+    add_common(module, seconds=_CALL_SECONDS)
+    add_common(program)
+
+
+def _add_kernel(parser: argparse.ArgumentParser) -> None:
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--kernel", action="store_true", default=None, help="refuse to run it without the kernel layer")
+    which.add_argument(
+        "--no-kernel",
+        dest="kernel",
+        action="store_false",
+        help="the guard in its process alone; for what it cannot stop",
+    )
+
+
+# ---- verbs -----------------------------------------------------------------------------------------------------------
+
+
+def _script(options: argparse.Namespace, output: Output) -> int:
+    from democrai_sandbox.runtime.confinement.interface import Whose  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.runtime.scripts.running import PlainStart, run_script  # noqa: PLC0415
+    from democrai_sandbox.sdk.recording import Recording  # noqa: PLC0415
+
+    file, shut = script_file(options), protected(options)
+    manifest, _ = read_manifest(options.manifest, named(file))
+    spec = script_spec(options, file, manifest, shut)
+    whose = Whose(spec.label, rules_of(manifest), read=(file, spec.environment), protected=shut)
+    recording = Recording()
+    with ExitStack() as stack:
+        held = _held(whose, output, stack, kernel=options.kernel)
+        start = PlainStart if held is None else held.start
+        confined = spec._replace(no_exec=held is not None)
+        status = run_script(confined, options.arguments, recording, start=start, timeout=options.timeout)
+    denied = [str(denial) for denial in recording.denied.values()]
+    _report(output, "run.script/1", {"status": status, "layers": _layers(held), "denied": denied})
+    return status
+
+
+def _module(options: argparse.Namespace, output: Output) -> int:
+    from democrai_sandbox.runtime.confinement.interface import Whose  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.runtime.inherited import PREFIX  # noqa: PLC0415
+    from democrai_sandbox.sdk import testing  # noqa: PLC0415
+
+    folder, shut, packages = os.path.realpath(options.folder), protected(options), environment(options) or PREFIX
+    wanted, params = surface(options), parameters(options)
+    module = testing.module(
+        folder, environment=packages, env=variables(options.env), protected=shut, timeout=options.timeout
+    )
+    rules = rules_of(module.manifest)
+    whose = Whose(str(module.manifest.subject), rules, (folder, packages), (str(module.data_dir),), protected=shut)
+    with ExitStack() as stack:
+        held = _held(whose, output, stack, kernel=options.kernel)
+        module.start_by(*((None, None) if held is None else (held.starter, held.launcher)))
+        try:
+            with module:
+                value, surfaces = call(module, wanted, params), module.surfaces
+        except (SandboxDenied, ExtensionFailed) as error:
+            say_failure(output, error, module.printed)
+            return Exit.FAILED
+    say_all(output, module.printed)
+    if output.is_json:
+        content = {"value": value, "surfaces": surfaces, "layers": _layers(held)}
+        output.data("run.module/1", {"subject": whose.label, **content})
+    elif wanted is None:
+        output.table(("KIND", "NAME"), surfaces)
+    else:
+        output.line(json.dumps(value, indent=2))
+    return Exit.OK
+
+
+def _program(options: argparse.Namespace, output: Output) -> int:
+    from shutil import which  # noqa: PLC0415 - not needed for --help
+
+    from democrai_sandbox.runtime.confinement.alone import alone  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.runtime.confinement.interface import Whose  # noqa: PLC0415
+    from democrai_sandbox.runtime.scripts.running import Command, run_program  # noqa: PLC0415
+    from democrai_sandbox.runtime.worker.interface import WorkerSpec  # noqa: PLC0415
+    from democrai_sandbox.runtime.worker.process import environment_of  # noqa: PLC0415
+
+    found = which(options.argv[0])
+    if found is None:
+        raise CommandRefused(f"there is no program {visible(options.argv[0])}", fix="name one, or its path")
+    program, shut, here = os.path.realpath(found), protected(options), os.getcwd()  # noqa: PTH109 - a text
+    manifest, _ = read_manifest(options.manifest, named(found))
+    whose = Whose(str(manifest.subject), rules_of(manifest), execute=(program,), protected=shut)
+    spec = WorkerSpec(manifest.kind.value, manifest.name, here, program, env=variables(options.env))
+    command = Command(tuple(options.argv), environment_of(spec), here, program=program)
+    with ExitStack() as stack:
+        held = stack.enter_context(alone(whose))  # nothing else would hold it
+        _say_layers(output, held)
+        status = run_program(command, start=held.start, timeout=options.timeout)
+    _report(output, "run.program/1", {"status": status, "layers": _layers(held)})
+    return status
+
+
+# ---- layers ----------------------------------------------------------------------------------------------------------
+
+
+def _held(whose: Whose, output: Output, stack: ExitStack, *, kernel: bool | None) -> Alone | None:
+    """Have the kernel hold it, if that is wanted or can be had; say which layers there are."""
+    if kernel is False:
+        output.say("held by: the guard in its process alone", Mood.FAINT)
+        return None
+    from democrai_sandbox.runtime.confinement.alone import alone  # noqa: PLC0415 - takes its time
+
+    try:
+        held = stack.enter_context(alone(whose))
+    except KernelUnsupported as error:
+        if kernel:
+            raise
+        output.say(f"held by: the guard in its process alone; {visible(error.what)}", Mood.WARNING)
+        return None
+    _say_layers(output, held)
+    return held
+
+
+def _say_layers(output: Output, held: Alone) -> None:
+    output.say(f"held by: {', '.join(_layers(held)['held'])}", Mood.FAINT)
+    for text in held.unenforced:
+        output.say(f"not kept by the kernel: {visible(text)}", Mood.FAINT)
+
+
+def _layers(held: Alone | None) -> dict[str, list[str]]:
+    if held is None:
+        return {"held": ["guard"], "unenforced": []}
+    guard = [] if held.is_program else ["guard"]
+    return {"held": [*guard, f"Landlock (ABI {held.abi})", "seccomp"], "unenforced": list(held.unenforced)}
+
+
+# ---- what is said ----------------------------------------------------------------------------------------------------
+
+
+def _report(output: Output, schema: str, content: dict[str, Any]) -> None:
+    """Say how it went, for programs: on standard error, because standard output is that of what was run."""
+    if output.is_json:
+        output.say(json.dumps({"schema": f"democrai-sandbox/{schema}", **content}))
+
+
+def say_failure(output: Output, error: SandboxError, printed: str) -> None:
+    """Say what ended a call, after what the extension itself has said."""
+    say_all(output, printed)
+    trace = getattr(error, "traceback", "")
+    say_all(output, trace or error.diagnostics(), Mood.BAD)
+
+
+def say_all(output: Output, text: str, mood: Mood | None = None) -> None:
+    """Say what somebody else wrote, line by line."""
+    for line in text.splitlines():
+        output.say(visible(line), mood)

@@ -1,0 +1,169 @@
+"""``democrai-sandbox shadow``: a candidate manifest beside the present one, and what it would change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.errors import CommandRefused
+
+from . import asking, places
+from .exits import Exit
+from .narrowing import a_text, an_id
+from .node import below
+from .output import Mood, visible
+from .parsing import add_verbs
+from .times import ago, when
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping, Sequence
+
+    from .output import Output
+
+_LARGEST = 1024 * 1024
+_START = "Have a subject run beside a candidate manifest, on all nodes. What it may do stays as it is."
+_SHOW = "Show what the candidate would newly deny or allow. The exit status is 1 if it would newly deny something."
+_HEADS = ("OPERATION", "TARGET", "TIMES", "FIRST", "LAST", "FOR", "BY")
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add the verbs."""
+    verbs = add_verbs(parser)
+    start = verbs.add_parser("start", help="try a candidate", description=_START)
+    start.add_argument("--subject", metavar="KIND:NAME", type=a_text, required=True, help="such as module:reports")
+    start.add_argument("--manifest", metavar="FILE", required=True, help="the candidate, with the name of the subject")
+    start.add_argument("--dry-run", action="store_true", help="only check the candidate")
+    asking.add_yes(start)
+    _finish(start, run_start)
+    _finish(
+        verbs.add_parser("list", help="all runs", description="List shadow runs, those that go on first."), run_list
+    )
+    show = verbs.add_parser("show", help="what was found", description=_SHOW)
+    show.add_argument("id", metavar="ID", type=an_id, help="of the run")
+    _finish(show, run_show)
+    stop = verbs.add_parser("stop", help="end a run", description="End a run, on all nodes; what was found is kept.")
+    stop.add_argument("id", metavar="ID", type=an_id, help="of the run")
+    stop.add_argument("--dry-run", action="store_true", help="only say what would end")
+    asking.add_yes(stop)
+    _finish(stop, run_stop)
+
+
+def _finish(parser: argparse.ArgumentParser, run: Any) -> None:
+    places.add_node(parser)
+    places.add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run_start(options: argparse.Namespace, output: Output) -> int:
+    """Start a run."""
+    text = _contents(options.manifest)
+    node = places.node(options)
+    if not options.dry_run:
+        question = f"have {visible(options.subject)} run beside {visible(options.manifest)}, on all nodes?"
+        asking.confirm(question, yes=options.yes)
+    order = {"subject": options.subject, "manifest": text, "dry_run": options.dry_run}
+    run = node.post("/shadows", order)
+    if output.is_json:
+        output.data("shadow.start/1", {**run, "dry_run": options.dry_run})
+    elif options.dry_run:
+        output.say(f"{visible(run['subject'])} could run beside it; nothing was started")
+    else:
+        output.line(run["id"])
+        output.say(
+            f"{visible(run['subject'])} runs beside the candidate; see: democrai-sandbox shadow show {run['id']}"
+        )
+    return Exit.OK
+
+
+def run_list(options: argparse.Namespace, output: Output) -> int:
+    """List runs."""
+    items = places.node(options).get("/shadows")["items"]
+    if output.is_json:
+        output.data("shadow.list/1", {"items": items})
+    elif items:
+        heads = ("ID", "STATE", "SUBJECT", "WOULD BE DENIED", "WOULD BE ALLOWED", "STARTED", "BY")
+        output.table(heads, [_row(one) for one in items], {"running": Mood.OK})
+    else:
+        output.say("no candidate was tried yet")
+    return Exit.OK
+
+
+def run_show(options: argparse.Namespace, output: Output) -> int:
+    """Show a run; the status says whether something would newly be denied."""
+    run = places.node(options).get(f"/shadows{below(options.id)}")
+    if output.is_json:
+        output.data("shadow.show/1", run)
+    else:
+        _show(output, run)
+    return Exit.FAILED if run["would_be_denied"] or run["other_denied"] else Exit.OK
+
+
+def run_stop(options: argparse.Namespace, output: Output) -> int:
+    """End a run."""
+    node = places.node(options)
+    run = node.get(f"/shadows{below(options.id)}")
+    facts = {name: run[name] for name in ("id", "subject", "is_running", "started_at", "started_by", "ended_at")}
+    if run["is_running"] and not options.dry_run:
+        asking.confirm(f"end the shadow run of {visible(run['subject'])}?", yes=options.yes)
+        facts = node.post(f"/shadows{below(options.id)}/end")
+    if output.is_json:
+        output.data("shadow.stop/1", {**facts, "dry_run": options.dry_run})
+    else:
+        would = "would end" if options.dry_run else "has ended"
+        what = would if run["is_running"] else f"had ended before, {when(run['ended_at'])}"
+        output.say(f"the shadow run of {visible(run['subject'])} {what}")
+    return Exit.OK
+
+
+def _row(run: Mapping[str, Any]) -> tuple[object, ...]:
+    counts = (run["would_be_denied"], run["would_be_allowed"])
+    return (run["id"], _state(run), run["subject"], *counts, ago(run["started_at"]), run["started_by"])
+
+
+def _state(run: Mapping[str, Any]) -> str:
+    return "running" if run["is_running"] else "ended"
+
+
+def _show(output: Output, run: Mapping[str, Any]) -> None:
+    begun = f"since {when(run['started_at'])}, by {visible(run['started_by'])}"
+    output.line(f"{visible(run['subject'])} beside a candidate, {_state(run)}, {begun}")
+    _findings(output, "would be denied", run["would_be_denied"], run["other_denied"], Mood.BAD)
+    _findings(output, "would be allowed", run["would_be_allowed"], run["other_allowed"], Mood.WARNING)
+    output.line()
+    output.line("on paper:" if run["changes"] or run["problem"] else "on paper: the two give the same", Mood.STRONG)
+    if run["problem"]:
+        output.line(f"  {visible(run['problem'])}")
+    for change in run["changes"]:
+        sides = (", ".join(change[side]) for side in ("before", "after"))
+        output.line(f"  {change['effect']} {visible(change['pointer'])}: {visible(' -> '.join(filter(None, sides)))}")
+
+
+def _findings(output: Output, title: str, found: Sequence[Mapping[str, Any]], others: int, mood: Mood) -> None:
+    output.line()
+    output.line(f"{title}: {len(found) or 'nothing that was seen'}", mood if found else Mood.OK)
+    if found:
+        output.table(_HEADS, [_finding(one) for one in found])
+    if others:
+        output.line(f"and {others} accesses to things that are not listed")
+
+
+def _finding(one: Mapping[str, Any]) -> tuple[object, ...]:
+    what = f"{one['resource_type']} {one['operation']}"
+    seen = (one["count"], ago(one["first_seen"]), ago(one["last_seen"]))
+    return (what, one["target"], *seen, one["user_id"] or "-", " > ".join(one["chain"]))
+
+
+def _contents(file: str) -> str:
+    """Return the text of a file; what is wrong with it as a manifest, the node says."""
+    try:
+        with open(file, "rb") as stream:  # noqa: PTH123 - a text
+            data = stream.read(_LARGEST + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise CommandRefused(f"{visible(file)} cannot be read: {reason}", fix="name the manifest to try") from None
+    try:
+        if len(data) > _LARGEST:
+            raise CommandRefused(f"{visible(file)} is larger than 1 MiB", fix="name the manifest to try")
+        return data.decode()
+    except UnicodeDecodeError:
+        raise CommandRefused(f"{visible(file)} is no text in UTF-8", fix="name the manifest to try") from None

@@ -1,0 +1,45 @@
+"""``democrai-sandbox status``: what a node enforces now, as it measures it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import places
+from .exits import Exit
+from .layers import show_layers, trouble
+from .output import Mood, visible
+from .times import when
+
+if TYPE_CHECKING:
+    import argparse
+
+    from .output import Output
+
+_DESCRIPTION = """\
+Ask a node what it enforces now: every layer as it is measured, with what to do where it is less than it could be.
+Ends with 1 when something that the configuration asks for is not well, and with 3 when no node answers."""
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add what the command takes."""
+    parser.description = _DESCRIPTION
+    places.add_node(parser)
+    places.add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace, output: Output) -> int:
+    """Show every layer of a node."""
+    node = places.node(options)
+    found = node.get("/status")
+    if output.is_json:
+        output.data("status.show/1", found)
+        return Exit.OK if found["ok"] else Exit.FAILED
+    head = (
+        f"node {found['node']} at {node.url}, version {found['version']}, process {found['pid']}, {when(found['at'])}"
+    )
+    output.line(visible(head))
+    show_layers(output, found["lines"])
+    wrong = trouble(found["lines"])
+    output.line(wrong or "all that is asked for is well", Mood.BAD if wrong else Mood.OK)
+    return Exit.OK if found["ok"] else Exit.FAILED

@@ -1,0 +1,273 @@
+"""What ``run`` and ``record`` take: whose code it is, under which manifest, and with which parameters."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.errors import CommandMisused, CommandRefused
+
+from .output import visible
+from .places import add_config, add_json, configuration
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable
+
+    from democrai_sandbox.manifests import Manifest
+    from democrai_sandbox.policy import AccessRule
+    from democrai_sandbox.runtime.worker.interface import WorkerSpec
+    from democrai_sandbox.sdk.testing import Extension
+
+_SURFACES = ("action", "command", "task", "tool")
+_PACKAGES = "{environment}/lib/python{0}.{1}/site-packages"
+
+
+# ---- arguments -------------------------------------------------------------------------------------------------------
+
+
+def add_common(parser: argparse.ArgumentParser, *, seconds: float | None = None) -> None:
+    """Add what every verb has."""
+    usual = "no limit" if seconds is None else f"{seconds:g}"
+    parser.add_argument(
+        "--timeout", type=_seconds, default=seconds, metavar="SECONDS", help=f"end it after so long; {usual} by default"
+    )
+    add_config(parser)
+    add_json(parser)
+
+
+def add_manifest(parser: argparse.ArgumentParser, otherwise: str) -> None:
+    """Add ``--manifest``."""
+    parser.add_argument(
+        "--manifest",
+        metavar="FILE",
+        help=f"a manifest, or a file with nothing but access and allowed_imports; {otherwise}",
+    )
+
+
+def add_environment(parser: argparse.ArgumentParser) -> None:
+    """Add what surrounds Python code: its packages and variables."""
+    parser.add_argument(
+        "--environment", metavar="FOLDER", help="a virtual environment with its packages; this program's own by default"
+    )
+    parser.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME[=VALUE]",
+        help="a variable that it gets, with the present value unless one is given; a few such as PATH it gets anyway",
+    )
+
+
+def add_script(parser: argparse.ArgumentParser) -> None:
+    """Add the file and its arguments."""
+    parser.add_argument("file", metavar="FILE", help="a file with Python code")
+    parser.add_argument("arguments", nargs="...", metavar="ARGUMENT", help="what the script gets as its arguments")
+    add_manifest(parser, "without one nothing is declared")
+    add_environment(parser)
+
+
+def add_call(parser: argparse.ArgumentParser, *, methods: bool) -> None:
+    """Add what of an extension is called."""
+    parser.add_argument("folder", metavar="FOLDER", help="the folder of the extension, with its manifest.json")
+    if methods:
+        parser.add_argument("--method", metavar="NAME", help="the method to call; without one it is only imported")
+    else:
+        which = parser.add_mutually_exclusive_group()
+        which.add_argument("--render", action="store_true", help="have it render its page")
+        for surface in _SURFACES:
+            which.add_argument(f"--{surface}", metavar="NAME", help=f"the {surface} to call")
+    parser.add_argument(
+        "--param",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a parameter: JSON such as 3 or [1, 2], and a text if it is none",
+    )
+    parser.add_argument("--params", metavar="JSON", help="all parameters, as an object")
+    add_environment(parser)
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < float("inf"):
+        raise ValueError(text)
+    return seconds
+
+
+# ---- what was given --------------------------------------------------------------------------------------------------
+
+
+def protected(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the host's own files, which stay shut whatever a manifest says."""
+    from democrai_sandbox.host.places import protected_paths  # noqa: PLC0415 - takes its time
+
+    return protected_paths(configuration(options).settings)
+
+
+def variables(given: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Return the variables that ``--env`` names."""
+    found: list[tuple[str, str]] = []
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals and name not in os.environ:
+            raise CommandMisused(f"--env {visible(name)}: there is no such variable", fix="give its value: NAME=VALUE")
+        found.append((name, value if equals else os.environ[name]))
+    return tuple(found)
+
+
+def environment(options: argparse.Namespace) -> str:
+    """Return the virtual environment that ``--environment`` names; empty for this program's own."""
+    import sys  # noqa: PLC0415 - not needed for --help
+
+    if not options.environment:
+        return ""
+    folder: str = os.path.abspath(options.environment)  # noqa: PTH100 - its links are its own business
+    if not Path(_PACKAGES.format(*sys.version_info, environment=folder)).is_dir():
+        version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        raise CommandMisused(
+            f"{visible(folder)} is no virtual environment of Python {version}", fix=f"python{version} -m venv makes one"
+        )
+    return folder
+
+
+def parameters(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the parameters of a call."""
+    found: dict[str, Any] = {}
+    if options.params is not None:
+        try:
+            found = json.loads(options.params)
+        except ValueError as error:
+            raise CommandMisused(f"--params is no JSON: {visible(str(error))}") from None
+        if type(found) is not dict:
+            raise CommandMisused("--params is no object", fix='write it as {"name": value}')
+    return found | pairs(options.param, "--param")
+
+
+def pairs(given: Iterable[str], option: str) -> dict[str, Any]:
+    """Return what an option gives as NAME=VALUE, once for each: JSON, and a text if it is none."""
+    found: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise CommandMisused(f"{option} {visible(text)} has no name", fix="write NAME=VALUE")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+def configured(options: argparse.Namespace, manifest: Manifest) -> tuple[AccessRule, ...]:
+    """Return the rules for URLs of an engine's stored configuration, which its manifest allows by their keys."""
+    from democrai_sandbox.runtime.installs.serving import config_rules  # noqa: PLC0415 - takes its time
+
+    keys = getattr(manifest.sections.get("/runtime"), "allowed_config_urls", ())
+    return config_rules(keys, settings_of(options))
+
+
+def settings_of(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the stored configuration of an engine or extractor, as ``--setting`` gives it."""
+    return pairs(getattr(options, "setting", ()), "--setting")
+
+
+def surface(options: argparse.Namespace) -> tuple[str, str] | None:
+    """Return what is called, as its kind and name; None where nothing is."""
+    if getattr(options, "method", None):
+        return "method", options.method
+    if getattr(options, "render", False):
+        return "render", "render"
+    named = ((kind, getattr(options, kind, None)) for kind in _SURFACES)
+    return next(((kind, name) for kind, name in named if name), None)
+
+
+def call(extension: Extension, wanted: tuple[str, str] | None, params: dict[str, Any]) -> Any:
+    """Call it; None where nothing is to be called."""
+    if wanted is None:
+        return None
+    kind, name = wanted
+    return extension.method(name, **params) if kind == "method" else extension.call(kind, name, **params)
+
+
+# ---- manifests -------------------------------------------------------------------------------------------------------
+
+
+def read_manifest(file: str | None, name: str) -> tuple[Manifest, bool]:
+    """Return the manifest of a script or a program, and whether it is a file with nothing but declarations.
+
+    Without a file nothing is declared.
+    """
+    from democrai_sandbox.manifests import ManifestKind, load_manifest, make_manifest  # noqa: PLC0415 - takes its time
+
+    if file is None:
+        return make_manifest({"name": _name(name)}, ManifestKind.MODULE), False
+    place = Path(os.path.abspath(file))  # noqa: PTH100 - as manifests are read
+    try:
+        value = json.loads(place.read_bytes())
+    except (OSError, ValueError):
+        value = None  # what is wrong with it, reading it as a manifest says best
+    if type(value) is dict and "name" not in value:
+        return make_manifest({"name": _name(name), **value}, ManifestKind.MODULE, folder=str(place.parent)), True
+    return load_manifest(place, ManifestKind.MODULE), False
+
+
+def _name(text: str) -> str:
+    """Return a name that a subject can have."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-") or "script"
+
+
+# ---- scripts ---------------------------------------------------------------------------------------------------------
+
+
+def script_file(options: argparse.Namespace) -> str:
+    """Return the file of a script, links followed: what is read is what is its own."""
+    file: str = os.path.realpath(options.file)
+    if not os.path.isfile(file):  # noqa: PTH113 - a text
+        raise CommandRefused(f"there is no file {visible(options.file)}", fix="name a file with Python code")
+    return file
+
+
+def named(file: str) -> str:
+    """Return the name of a script without a manifest."""
+    return os.path.splitext(os.path.basename(file))[0]  # noqa: PTH119, PTH122 - a text
+
+
+def script_spec(
+    options: argparse.Namespace, file: str, manifest: Manifest, shut: tuple[str, ...], *, observe: bool = False
+) -> WorkerSpec:
+    """Return how a script is run: its own file is all that it has without a rule."""
+    from democrai_sandbox.manifests.lint import SENSITIVE_IMPORTS  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.policy import rules_to_json  # noqa: PLC0415
+    from democrai_sandbox.runtime.inherited import BASE_INTERPRETER, PREFIX  # noqa: PLC0415
+    from democrai_sandbox.runtime.worker.interface import WorkerSpec  # noqa: PLC0415
+
+    declared = rules_of(manifest)
+    return WorkerSpec(
+        kind=manifest.kind.value,
+        name=manifest.name,
+        folder=os.path.dirname(file),  # noqa: PTH120 - a text
+        interpreter=BASE_INTERPRETER,
+        environment=environment(options) or PREFIX,
+        entry=file,
+        access=rules_to_json(() if observe else declared),
+        allowed_imports=tuple(sorted(SENSITIVE_IMPORTS)) if observe else imports_of(manifest),
+        own_read=(file,),
+        protected=shut,
+        env=variables(options.env),
+        tells_accesses=observe,
+    )
+
+
+def rules_of(manifest: Manifest) -> tuple[AccessRule, ...]:
+    """Return what a manifest declares at its top level."""
+    section = manifest.sections.get("")
+    return () if section is None else section.access
+
+
+def imports_of(manifest: Manifest) -> tuple[str, ...]:
+    """Return the sensitive imports that it declares there."""
+    section = manifest.sections.get("")
+    return () if section is None else section.allowed_imports

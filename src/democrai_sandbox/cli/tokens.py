@@ -1,0 +1,177 @@
+"""``democrai-sandbox admin token``: what programs come in with, this command line among them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from democrai_sandbox.errors import CommandMisused, CommandRefused
+
+from .admin import actor, add_common, office
+from .asking import add_yes, confirm
+from .exits import Exit
+from .output import visible
+from .parsing import add_verbs
+from .places import TOKEN_FILE
+
+if TYPE_CHECKING:
+    import argparse
+
+    from democrai_sandbox.host.accounts import Accounts, Token
+
+    from .output import Output
+
+_USUAL = (
+    *("requests:read", "requests:decide", "approvals:read", "approvals:revoke", "subjects:read"),
+    *("tasks:read", "audit:read", "status:read"),
+)
+"""What the other commands need."""
+_DAYS = 90
+_MOST_DAYS = 3650
+_LABEL = "command line"
+
+
+def add_tokens(parser: argparse.ArgumentParser) -> None:
+    """Add the verbs."""
+    verbs = add_verbs(parser)
+    create = verbs.add_parser(
+        "create",
+        help="make a token, and print it once",
+        description=f"Make a token that acts for somebody, and print it once. Without --scope: {', '.join(_USUAL)}.",
+    )
+    create.add_argument("--user", metavar="NAME", help="for whom; needed where several people may decide")
+    create.add_argument("--label", metavar="TEXT", default=_LABEL, help=f"to tell it from others ({_LABEL})")
+    create.add_argument("--scope", metavar="SCOPE", action="append", help="what it is good for; may be repeated")
+    create.add_argument(
+        "--days", metavar="N", type=int, default=_DAYS, help=f"for how long; 0 has no end ({_DAYS} without this)"
+    )
+    create.add_argument(
+        "--save", action="store_true", help=f"write it to {TOKEN_FILE} in the state folder, where the commands find it"
+    )
+    listing = verbs.add_parser("list", help="list tokens", description="List tokens, without their secrets.")
+    listing.add_argument("--user", metavar="NAME", help="those of one person only")
+    revoke = verbs.add_parser(
+        "revoke",
+        help="end a token",
+        description="End a token, and what was approved for what it did.",
+    )
+    revoke.add_argument("id", metavar="ID", help="as admin token list shows it")
+    add_yes(revoke)
+    for verb, run in ((create, _create), (listing, _list), (revoke, _revoke)):
+        add_common(verb)
+        verb.set_defaults(run=run)
+
+
+def _create(options: argparse.Namespace, output: Output) -> int:
+    if not 0 <= options.days <= _MOST_DAYS:
+        raise CommandMisused(f"--days is a number from 0 to {_MOST_DAYS}", fix="leave it out, or write 0 for no end")
+    lifetime = timedelta(days=options.days) if options.days else None
+    with office(options) as (accounts, settings):
+        owner = _owner(accounts, options.user)
+        token, secret = accounts.create_token(owner, options.label, options.scope or _USUAL, lifetime, actor=actor())
+        saved = ""
+        if options.save:
+            try:
+                saved = _saved(secret, settings.state_dir)
+            except BaseException:
+                accounts.revoke_token(token.id, actor())  # nobody has it
+                raise
+    if output.is_json:
+        kept = {"saved": saved} if saved else {"secret": secret}
+        output.data("admin.token.create/1", {"token": _as_dict(token), **kept})
+    elif saved:
+        output.line(visible(f"a token for {owner} is in {saved}"))
+    else:
+        output.say(f"a token for {owner}, shown this once:")
+        output.line(secret)
+    return Exit.OK
+
+
+def _owner(accounts: Accounts, name: str | None) -> str:
+    """Return for whom a token is: whoever is named, else the only one who may decide."""
+    if name is not None:
+        return accounts.person(name).id
+    able = [person.id for person in accounts.people() if person.may_decide]
+    if len(able) == 1:
+        return able[0]
+    if not able:
+        raise CommandRefused("nobody may decide yet", fix="democrai-sandbox admin create NAME --role super")
+    raise CommandMisused("several people may decide", fix=f"add --user with one of {', '.join(able)}")
+
+
+def _saved(secret: str, folder: str) -> str:
+    """Write the token where the commands find it: for the owner alone, whole or not at all."""
+    file = f"{folder}/{TOKEN_FILE}"
+    try:
+        os.makedirs(folder, 0o700, exist_ok=True)  # noqa: PTH103 - a text
+        if os.stat(folder).st_uid != os.geteuid():  # noqa: PTH116 - the same
+            raise CommandRefused(f"the state folder {folder} is somebody else's", fix="run this as its owner")
+        descriptor, made = tempfile.mkstemp(prefix=f".{TOKEN_FILE}.", dir=folder)
+        try:
+            with open(descriptor, "w", encoding="ascii") as stream:  # noqa: PTH123 - a descriptor
+                stream.write(f"{secret}\n")
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(made, file)  # noqa: PTH105 - texts
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(made)  # noqa: PTH108 - a text
+            raise
+    except OSError as error:
+        raise CommandRefused(f"{file} cannot be written: {error.strerror}", fix="see whose folder it is") from None
+    return file
+
+
+def _list(options: argparse.Namespace, output: Output) -> int:
+    with office(options) as (accounts, _):
+        people = [accounts.person(options.user)] if options.user else accounts.people()
+        tokens = [token for person in people for token in accounts.tokens_of(person.id)]
+    if output.is_json:
+        output.data("admin.token.list/1", {"tokens": [_as_dict(token) for token in tokens]})
+        return Exit.OK
+    rows = (
+        (each.id, each.person_id, each.label, _day(each.last_used), _until(each), " ".join(sorted(each.scopes)))
+        for each in tokens
+    )
+    output.table(("ID", "USER", "LABEL", "USED", "UNTIL", "SCOPES"), rows)
+    return Exit.OK
+
+
+def _revoke(options: argparse.Namespace, output: Output) -> int:
+    with office(options) as (accounts, _):
+        found = [each for person in accounts.people() for each in accounts.tokens_of(person.id)]
+        token = next((each for each in found if each.id == options.id), None)
+        if token is None:
+            raise CommandRefused("there is no such token", fix="admin token list shows their ids")
+        confirm(f"revoke the token {visible(token.label)!r} of {token.person_id}?", yes=options.yes)
+        accounts.revoke_token(token.id, actor())
+    if output.is_json:
+        output.data("admin.token.revoke/1", {"token": _as_dict(token)})
+    else:
+        output.line(visible(f"revoked the token {token.label!r} of {token.person_id}"))
+    return Exit.OK
+
+
+def _until(token: Token) -> str:
+    if token.ended_at is not None:
+        return "revoked"
+    return _day(token.expires_at) if token.expires_at else "no end"
+
+
+def _day(time: object) -> str:
+    return f"{time:%Y-%m-%d}" if time else "-"
+
+
+def _as_dict(token: Token) -> dict[str, object]:
+    times = {"created_at": token.created_at, "expires_at": token.expires_at, "last_used": token.last_used}
+    return {
+        "id": token.id,
+        "user": token.person_id,
+        "label": token.label,
+        "scopes": sorted(token.scopes),
+        **{name: time.isoformat() if time else None for name, time in times.items()},
+        "revoked": token.ended_at is not None,
+    }

@@ -1,0 +1,69 @@
+"""``democrai-sandbox audit verify``: by a node, straight at a database, or of an export."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from . import places
+from .databases import database_url, opened
+from .exits import Exit
+from .output import Mood, visible
+
+if TYPE_CHECKING:
+    import argparse
+
+    from .output import Output
+
+_PATIENCE = 3600.0
+"""Seconds: it takes as long as the audit is long."""
+_CONFIGURED = ""
+
+
+def add_sources(parser: argparse.ArgumentParser) -> None:
+    """Add where the audit is, if not with a node."""
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "--database",
+        metavar="URL",
+        nargs="?",
+        const=_CONFIGURED,
+        help="ask no node but this database, or the one of the configuration: of a stopped node, or a restored copy",
+    )
+    source.add_argument("--export", metavar="FILE", help="check what audit export has written as jsonl")
+
+
+def run_verify(options: argparse.Namespace, output: Output) -> int:
+    """Check the chain of hashes."""
+    if options.export:
+        report = _of_export(options.export)
+    elif options.database is not None:
+        report = _of_database(options)
+    else:
+        node = places.node(options)
+        node.patience = _PATIENCE
+        output.progress("the node checks every record")
+        report = node.get("/audit/verify")
+        output.progress("")
+    if output.is_json:
+        output.data("audit.verify/1", report)
+    elif report["ok"]:
+        output.line(f"{report['count']} records, and the chain is whole", Mood.OK)
+    else:
+        output.line(f"the chain breaks at record {report['first_bad']}: {visible(report['what'])}", Mood.BAD)
+    return Exit.OK if report["ok"] else Exit.FAILED
+
+
+def _of_database(options: argparse.Namespace) -> dict[str, Any]:
+    from democrai_sandbox.access.audit import verify_store  # noqa: PLC0415 - takes its time
+
+    options.database = options.database or None
+    with opened(database_url(options)) as store:
+        return asdict(verify_store(store))
+
+
+def _of_export(file: str) -> dict[str, Any]:
+    from democrai_sandbox.access.audit import verify_export  # noqa: PLC0415 - takes its time
+
+    with open(file, encoding="utf-8", errors="replace") as lines:  # noqa: PTH123 - as it was typed
+        return asdict(verify_export(lines))

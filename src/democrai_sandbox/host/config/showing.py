@@ -1,0 +1,95 @@
+"""The whole configuration for people: each value with where it comes from, and without anything secret."""
+
+from __future__ import annotations
+
+import re
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from democrai_sandbox.access.store.urls import parse_url, shown_url
+from democrai_sandbox.policy import pointer_to
+
+from .keys import KEYS, OPEN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from democrai_sandbox.host.settings import HostSettings
+
+    from .loading import Loaded
+    from .origins import Origin
+
+_HIDDEN = "***"
+_PASSWORD = re.compile(r"(?<=://).*@")  # up to the last one: what a password may hold is not for a reader to guess
+_IN_QUERY = re.compile(r"(?i)(?<=[?&])([^=&#]*(?:pass|secret|token|key)[^=&#]*)=[^&#]*")
+_DATABASE = "/database/url"
+_STREAM = "/network/stream/"
+_NO_OBJECTS = frozenset({"database", "sandbox"})
+"""Sections whose keys are settings of the host itself."""
+
+
+class ShownValue(NamedTuple):
+    """One setting."""
+
+    pointer: str
+    value: Any
+    """Plain data; None where there is no value."""
+    origin: Origin
+
+    @property
+    def name(self) -> str:
+        """As people write it: ``sandbox.os.enabled``; a name that has a dot itself in brackets."""
+        first, *steps = (step.replace("~1", "/").replace("~0", "~") for step in self.pointer.split("/")[1:])
+        return first + "".join(f".{step}" if step.isidentifier() else f"[{step!r}]" for step in steps)
+
+
+def shown_values(loaded: Loaded) -> tuple[ShownValue, ...]:
+    """Return every setting, given or not, in the order of the documentation."""
+    found = (ShownValue(pointer, value, _origin(loaded, pointer)) for pointer, value in _values(loaded.settings))
+    return tuple(found)
+
+
+def without_password(url: str) -> str:
+    """Return a URL in which neither a password nor what a query calls secret can be read."""
+    hidden = _PASSWORD.sub(lambda found: _hidden_user(found[0]), url)
+    return _IN_QUERY.sub(rf"\1={_HIDDEN}", hidden)
+
+
+def _hidden_user(text: str) -> str:
+    user, colon, _ = text.removesuffix("@").partition(":")
+    return f"{user}:{_HIDDEN}@" if colon else text
+
+
+def _values(settings: HostSettings) -> Iterator[tuple[str, Any]]:
+    opened = {"/network/endpoints": settings.endpoints, "/sandbox/isolation": settings.isolation}
+    for pointer in KEYS:
+        yield pointer, _plain(_value(settings, pointer))
+    for pointer in OPEN:
+        for name, value in opened[pointer].items():
+            yield pointer_to(pointer, name), without_password(str(value))
+
+
+def _value(settings: HostSettings, pointer: str) -> Any:
+    if pointer == _DATABASE:
+        return shown_url(parse_url(settings.database, needs_folder=False))
+    if pointer.startswith(_STREAM):
+        name = pointer.removeprefix(_STREAM)
+        value = settings.stream_type if name == "type" else settings.stream.get(name)
+        return without_password(value) if isinstance(value, str) else value
+    steps = pointer.split("/")[1:]
+    if steps[0] in _NO_OBJECTS:
+        del steps[0]
+    return attrgetter(".".join(steps))(settings)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [str(item) for item in value]
+    return None if value == "" else value
+
+
+def _origin(loaded: Loaded, pointer: str) -> Origin:
+    """Return where a value was given; an object that was given as a whole has given what is in it."""
+    while pointer not in loaded.origins and pointer:
+        pointer = pointer.rpartition("/")[0]
+    return loaded.origins[pointer]

@@ -1,0 +1,175 @@
+"""What the host reaches and where it is reached: the database, events, its address. Each is asked, none is changed."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import sqlite3
+import stat
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+from urllib.parse import quote
+
+from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool
+
+from democrai_sandbox.access.store.schema import HEAD, find_schema
+from democrai_sandbox.access.store.transactions import Database, unavailable
+from democrai_sandbox.access.store.urls import parse_url, shown_url
+from democrai_sandbox.errors import StoreUnavailable
+from democrai_sandbox.host.config.showing import without_password
+from democrai_sandbox.host.lines import Area, Line, LineState
+from democrai_sandbox.host.places import database_file
+from democrai_sandbox.host.whereabouts import whereabouts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sqlalchemy import Connection
+
+    from democrai_sandbox.access.store.schema import Schema
+    from democrai_sandbox.host.settings import HostSettings
+
+T = TypeVar("T")
+
+_WITHIN = 3.0
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def service_lines(settings: HostSettings) -> Iterator[Line]:
+    """Ask each."""
+    yield _store(settings)
+    yield _events(settings)
+    yield _address(settings)
+
+
+# ---- the database ----------------------------------------------------------------------------------------------------
+
+
+def _store(settings: HostSettings) -> Line:
+    shown = shown_url(parse_url(settings.database, needs_folder=False))
+    line = Line("store", "Database", Area.DECISIONS, LineState.OK, shown, details={"url": shown, "needed": HEAD})
+    file = database_file(settings)
+    if file and not Path(file).exists():
+        return replace(line, summary=f"{shown}, made at the first start")
+    try:
+        found = _of_file(file) if file else _of_server(settings.database)
+    except StoreUnavailable as error:
+        reason = " ".join(str(getattr(error.__cause__, "orig", None) or error.__cause__ or error).split())
+        fix = "see that it is there and that this user may use it, or set database.url"
+        return replace(line, state=LineState.OFF, summary=f"{shown} does not answer: {reason}", fix=fix)
+    if HEAD in found.nodes:
+        return replace(line, summary=f"{shown}, schema {found.version}")
+    if not found.version:
+        return replace(line, summary=f"{shown}, empty: filled at the first start")
+    summary = f"{shown} has the schema {found.version}, and {HEAD} is needed"
+    fix = "democrai-sandbox db upgrade, after a backup; or install the version that made it"
+    return replace(line, state=LineState.OFF, summary=summary, fix=fix)
+
+
+def _of_server(url: str) -> Schema:
+    database = Database(parse_url(url))
+    try:
+        return find_schema(database)
+    finally:
+        database.close()
+
+
+def _of_file(file: str) -> Schema:
+    """Read the schema of a file without touching it: without its log it is read as one that nobody changes."""
+    is_alone = not Path(f"{file}-wal").exists()
+    uri = f"file:{quote(file)}?mode=ro{'&immutable=1' if is_alone else ''}"
+    return find_schema(cast("Database", _ReadOnly(uri)))
+
+
+class _ReadOnly:
+    """Asks a file, as ``Database`` does, and cannot write."""
+
+    def __init__(self, uri: str) -> None:
+        self._engine = create_engine(
+            "sqlite://", creator=lambda: sqlite3.connect(uri, uri=True, timeout=_WITHIN), poolclass=NullPool
+        )
+
+    def ask(self, work: Callable[[Connection], T]) -> T:
+        """Do what reads."""
+        with unavailable(), self._engine.connect() as connection:
+            return work(connection)
+
+
+# ---- events ----------------------------------------------------------------------------------------------------------
+
+
+def _events(settings: HostSettings) -> Line:
+    kind = settings.stream_type
+    line = Line("events", "Events", Area.DECISIONS, LineState.OK, "", details={"type": kind})
+    if kind == "redis":
+        return _redis(line, str(settings.stream["url"]))
+    if kind == "ipc":
+        return _ipc(line, Path(str(settings.stream["folder"])))
+    return replace(line, summary=f"{kind}: within one process")
+
+
+def _redis(line: Line, url: str) -> Line:
+    from redis import Redis, RedisError  # noqa: PLC0415 - an extra, which the configuration found to be there
+
+    shown = without_password(url)
+    try:
+        with closing(Redis.from_url(url, socket_connect_timeout=_WITHIN, socket_timeout=_WITHIN)) as server:
+            cast("Any", server).ping()
+    except (RedisError, OSError) as error:
+        reason = " ".join(without_password(str(error)).split())
+        fix = "see that Redis runs and can be reached, or set network.stream"
+        return replace(line, state=LineState.OFF, summary=f"{shown} does not answer: {reason}", fix=fix)
+    return replace(line, summary=f"{shown} answers")
+
+
+def _ipc(line: Line, folder: Path) -> Line:
+    try:
+        mode = folder.stat().st_mode
+    except OSError as error:
+        fix = f"mkdir -m 700 {folder}"
+        return replace(line, state=LineState.OFF, summary=f"ipc: {folder}: {error.strerror}", fix=fix)
+    if mode & _OTHERS:
+        summary = f"ipc: others may enter {folder} (mode {stat.S_IMODE(mode):04o})"
+        return replace(line, state=LineState.OFF, summary=summary, fix=f"chmod 700 {folder}")
+    return replace(line, summary=f"ipc: through {folder}")
+
+
+# ---- the address -----------------------------------------------------------------------------------------------------
+
+
+def _address(settings: HostSettings) -> Line:
+    host, port = settings.server.host, settings.server.port
+    line = Line("address", "Address", Area.HOST, LineState.OK, f"{host}:{port} is free", details={"port": port})
+    if not port:
+        return replace(line, summary=f"{host}, any port that is free")
+    problem = _in_the_way(host, port)
+    if problem is None:
+        return line
+    running = _running(settings.state_dir)
+    if problem.errno == errno.EADDRINUSE and running:
+        return replace(line, summary=f"{host}:{port} is held by the node that runs here, {running}")
+    fix = "set server.port to another one (0 takes any that is free), or stop what listens there"
+    return replace(line, state=LineState.OFF, summary=f"{host}:{port}: {problem.strerror}", fix=fix)
+
+
+def _in_the_way(host: str, port: int) -> OSError | None:
+    """Take the address for a moment, without listening; return what is in the way."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as taken:
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taken.bind((host, port))
+    except OSError as error:
+        return error
+    return None
+
+
+def _running(state_dir: str) -> str:
+    try:
+        found = whereabouts(state_dir)
+    except OSError:
+        return ""
+    return found.url if found is not None and found.is_held else ""

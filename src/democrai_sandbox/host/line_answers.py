@@ -1,0 +1,97 @@
+"""An error line, explained by the node: what it is, and what would happen now to whoever it was about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from democrai_sandbox.errors.reading import read_line
+from democrai_sandbox.policy import (
+    VALID_OPERATIONS,
+    InvalidInputError,
+    Operation,
+    ResourceType,
+    Subject,
+    chain_from_list,
+)
+
+from .explaining import Explanation, Question, Verdict, explain
+from .surveying import survey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from democrai_sandbox.errors.reading import Reading
+    from democrai_sandbox.policy import SubjectChain
+
+    from .sandbox import Sandbox
+
+_MOST = 6
+_REQUESTS = (Operation.RECEIVE, Operation.SEND)
+
+
+@dataclass(frozen=True, slots=True)
+class LineAnswer:
+    """What a line is, and how things stand now."""
+
+    reading: Reading
+    explanations: tuple[Explanation, ...] = ()
+    """Those that are not allowed, where there are such; the line may leave open which one it was about."""
+    note: str = ""
+    """What has to be known about them."""
+
+
+def explain_line(sandbox: Sandbox, line: str, *, user_id: str = "", session_key: str = "") -> LineAnswer:
+    """Return what a line means here and now; one that is none of ours is refused. Who may know is for the caller."""
+    reading = read_line(line)
+    if not reading.resource_type or not reading.target or reading.word is not None:
+        return LineAnswer(reading)
+    chains = tuple(_chains(sandbox, reading))[:_MOST]
+    if not chains:
+        return LineAnswer(reading, note=f"nobody here is called {reading.subject}: the line may come from another host")
+    asked = [
+        explain(sandbox, Question(chain[-1], kind, operation, reading.target, user_id, session_key, chain[:-1]))
+        for kind in (reading.resource_type,)
+        for chain in chains
+        for operation in _operations(reading)
+    ]
+    standing = [one for one in asked if one.verdict is not Verdict.ALLOWED]
+    if not standing:
+        note = "it would be allowed now: something was declared or approved since the line was written"
+        return LineAnswer(reading, tuple(asked[:_MOST]), note)
+    return LineAnswer(reading, tuple(standing[:_MOST]), _note(reading, chains, standing))
+
+
+def _note(reading: Reading, chains: tuple[SubjectChain, ...], standing: list[Explanation]) -> str:
+    open_ends = []
+    if not reading.operation and len(standing) > 1:
+        open_ends.append("for which operation")
+    if len(chains) > 1:
+        open_ends.append("which of several subjects of that name it was")
+    return f"the line does not say {' and '.join(open_ends)}" if open_ends else ""
+
+
+def _operations(reading: Reading) -> Iterable[Operation]:
+    """Return the operations that the line can be about."""
+    valid = VALID_OPERATIONS[ResourceType(reading.resource_type)]
+    if reading.operation in valid:
+        return (Operation(reading.operation),)
+    if reading.resource_type == ResourceType.NETWORK:
+        return _REQUESTS if "://" in reading.target else (Operation.CONNECT,)
+    return tuple(one for one in Operation if one in valid)
+
+
+def _chains(sandbox: Sandbox, reading: Reading) -> Iterator[SubjectChain]:
+    """Yield whom the line can be about: as it says, or everybody of that name."""
+    try:
+        if reading.chain:
+            yield chain_from_list(reading.chain)
+            return
+        if ":" in reading.subject:
+            yield (Subject.parse(reading.subject),)
+            return
+    except InvalidInputError:
+        pass  # a name with a colon in it
+    for one in survey(sandbox):
+        if one.subject.name == reading.subject:
+            yield (one.subject,)

@@ -1,0 +1,75 @@
+"""What a manifest alone says about an access: no node is asked, and no decision is known."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from democrai_sandbox.access.targets import Reader
+from democrai_sandbox.access.values import AccessTuple
+from democrai_sandbox.manifests import EngineManifest, ExtractorManifest, McpServer, ModuleManifest, load_manifest
+from democrai_sandbox.policy import InvalidInputError, SubjectKind
+
+from .explanations import Answer, Explanation, LayerAnswer, Verdict
+from .hints import hint_for
+from .nearness import covering_rule, nearest_rule
+from .wording import rule_words
+
+if TYPE_CHECKING:
+    from democrai_sandbox.manifests import Manifest
+    from democrai_sandbox.policy import AccessRule
+
+    from .explanations import Question
+
+_KINDS = (
+    (frozenset({SubjectKind.MODULE, SubjectKind.TASK}), ModuleManifest),
+    (frozenset({SubjectKind.ENGINE}), EngineManifest),
+    (frozenset({SubjectKind.EXTRACTOR}), ExtractorManifest),
+    (frozenset({SubjectKind.MCP}), McpServer),
+)
+
+
+def explain_by_manifest(file: str, question: Question) -> Explanation:
+    """Return whether a manifest declares something. What the runtime gives, and what was decided, is not known here."""
+    rules = _rules(_loaded(file, question), installing=question.installing)
+    try:
+        wanted = Reader().read(question.resource_type, question.operation, question.target, os.path.realpath)
+    except InvalidInputError as error:
+        layer = LayerAnswer("target", Answer.DENIES, str(error), decides=True)
+        return Explanation(question, Verdict.REFUSED, f"This cannot be asked for: {error}", (layer,))
+    access = AccessTuple(question.subject, wanted.resource_type, wanted.operation, wanted.target)
+    rule, near = covering_rule(rules, wanted), None
+    if rule is not None:
+        words = rule_words(question.subject, rule.resource_type, rule.operation, rule.normalized_target)
+        layer = LayerAnswer("declared", Answer.ALLOWS, f"{file} says that {words}", decides=True)
+    else:
+        near = nearest_rule(rules, wanted)
+        told = f"; nearest is {near.rule.normalized_target}: {near.why}" if near else ""
+        layer = LayerAnswer("declared", Answer.SILENT, f"{file} does not declare it{told}")
+    verdict = Verdict.NEEDS_APPROVAL if rule is None else Verdict.ALLOWED
+    said = rule_words(*(access.subject, access.resource_type, access.operation, access.target), may=rule is not None)
+    return Explanation(
+        question,
+        verdict,
+        f"By its manifest alone, {said}.",
+        (layer,),
+        access=access,
+        rule=rule,
+        nearest=near,
+        hint="" if rule else hint_for(access, installing=question.installing),
+        file=file,
+    )
+
+
+def _loaded(file: str, question: Question) -> Manifest:
+    kind = next((model for kinds, model in _KINDS if question.subject.kind in kinds), None)
+    if kind is None:
+        what = f"a {question.subject.kind} has no manifest of its own: name the module, engine, extractor or MCP server"
+        raise InvalidInputError.of(what, pointer="/subject")
+    return load_manifest(file, kind)
+
+
+def _rules(manifest: Manifest, *, installing: bool) -> tuple[AccessRule, ...]:
+    if isinstance(manifest, EngineManifest | ExtractorManifest):
+        return manifest.install.access if installing else manifest.runtime.access
+    return manifest.access if isinstance(manifest, ModuleManifest | McpServer) else ()

@@ -1,0 +1,159 @@
+"""Trying a manifest before it is switched to: the subject runs as it does, and what would change is counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from democrai_sandbox.access.ids import new_id
+from democrai_sandbox.errors import ExtensionUnknown, ExternalAccessAdminRequired
+from democrai_sandbox.manifests import Manifest, diff, parse_manifest
+from democrai_sandbox.policy import InvalidInputError, Problem, Subject, SubjectKind
+from democrai_sandbox.runtime.store import ShadowEffect, ShadowRun
+
+from .keeping import refuse_guarded
+
+if TYPE_CHECKING:
+    from democrai_sandbox.access.identity import Caller
+    from democrai_sandbox.manifests import Change
+    from democrai_sandbox.runtime.extensions import Extension
+    from democrai_sandbox.runtime.store import Finding
+
+    from .sandbox import Sandbox
+
+LONGEST_CANDIDATE = 256 * 1024
+_KINDS = (SubjectKind.MODULE, SubjectKind.ENGINE, SubjectKind.EXTRACTOR)
+_INNER = (SubjectKind.TASK, SubjectKind.TOOL, SubjectKind.AGENT, SubjectKind.PIPELINE, SubjectKind.SKILL)
+
+
+class ShadowOverview(NamedTuple):
+    """A run in the list of all."""
+
+    run: ShadowRun
+    denied: int
+    """Things that would newly be denied."""
+    allowed: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowDetail:
+    """A run in full."""
+
+    run: ShadowRun
+    denied: tuple[Finding, ...]
+    """What would newly be denied, the most frequent first."""
+    allowed: tuple[Finding, ...]
+    changes: tuple[Change, ...]
+    """What the candidate changes on paper."""
+    problem: str = ""
+    """Why there is nothing to compare with any more; empty when there is."""
+
+    @property
+    def denies(self) -> bool:
+        """Whether something that happens now would not be allowed."""
+        return bool(self.denied or self.run.other_denied)
+
+
+def start_shadow(
+    sandbox: Sandbox, subject: Subject, candidate: str, caller: Caller, *, dry_run: bool = False
+) -> ShadowRun:
+    """Have a subject run beside a candidate manifest, on all nodes. What it may do stays as it is.
+
+    With ``dry_run`` everything is checked, and nothing started: the run that is returned has no id.
+    Raises ``InvalidInputError`` with all that is wrong, and ``EntryExists`` while another candidate is tried.
+    """
+    _authorise(caller)
+    extension = _extension(sandbox, subject)
+    extension.require_sound()
+    _read(extension, candidate)
+    made = "" if dry_run else new_id()
+    run = ShadowRun(made, extension.subject, candidate, sandbox.access.node.clock(), caller.user_id)
+    if not dry_run:
+        sandbox.runtime.store.start_shadow(run)
+        _announce(sandbox)
+    return run
+
+
+def end_shadow(sandbox: Sandbox, run_id: str, caller: Caller) -> ShadowRun:
+    """End a run; what was found is kept. One that has ended stays as it is."""
+    _authorise(caller)
+    sandbox.runtime.shadows.flush()
+    store = sandbox.runtime.store
+    if store.end_shadow(run_id, actor=caller.user_id, now=sandbox.access.node.clock()):
+        _announce(sandbox)
+    return store.shadow(run_id)
+
+
+def list_shadows(sandbox: Sandbox, caller: Caller) -> tuple[ShadowOverview, ...]:
+    """Return all runs, those that go on first."""
+    _authorise(caller)
+    store = sandbox.runtime.store
+    counts = store.finding_counts()
+    return tuple(ShadowOverview(run, *counts.get(run.id, (0, 0))) for run in store.shadows())
+
+
+def show_shadow(sandbox: Sandbox, run_id: str, caller: Caller) -> ShadowDetail:
+    """Return a run with what it found so far; raises ``EntryUnknown``."""
+    _authorise(caller)
+    run = sandbox.runtime.store.shadow(run_id)
+    found = sandbox.runtime.store.findings(run_id)
+    denied = tuple(one for one in found if one.effect is ShadowEffect.DENIED)
+    allowed = tuple(one for one in found if one.effect is ShadowEffect.ALLOWED)
+    try:
+        return ShadowDetail(run, denied, allowed, _changes(_extension(sandbox, run.subject), run.candidate))
+    except (ExtensionUnknown, InvalidInputError) as error:
+        return ShadowDetail(run, denied, allowed, (), str(error))
+
+
+def _changes(extension: Extension, candidate: str) -> tuple[Change, ...]:
+    if extension.manifest is None:
+        raise ExtensionUnknown(f"{extension.subject} has no manifest that can be read")
+    return diff(extension.manifest, _read(extension, candidate)).changes
+
+
+def _announce(sandbox: Sandbox) -> None:
+    """Have it take effect here now, and on the other nodes as soon as they hear of it."""
+    sandbox.runtime.shadows.refresh()
+    sandbox.access.node.announce()
+
+
+def _authorise(caller: Caller) -> None:
+    refuse_guarded("shadows")
+    if not caller.may_decide:
+        raise ExternalAccessAdminRequired("this is for administrators: the super role, and no organization")
+
+
+def _extension(sandbox: Sandbox, subject: Subject) -> Extension:
+    if subject.kind in _INNER:
+        module = subject.name.rpartition(".")[0] or subject.name
+        message = f"a {subject.kind} runs under its module's manifest"
+        raise InvalidInputError.of(message, pointer="/subject", suggestion=f"module:{module}")
+    if subject.kind not in _KINDS:
+        listed = ", ".join(_KINDS)
+        raise InvalidInputError.of(f"only these have a manifest of their own: {listed}", pointer="/subject")
+    for extension in sandbox.runtime.extensions:
+        if extension.subject == subject:
+            return extension
+    raise ExtensionUnknown(f"there is no {subject.kind} {subject.name!r}")
+
+
+def _read(extension: Extension, candidate: str) -> Manifest:
+    """Return the candidate, which is of the same kind and name, or refuse it with all that is wrong."""
+    if len(candidate) > LONGEST_CANDIDATE:
+        raise InvalidInputError.of(f"longer than {LONGEST_CANDIDATE:,} characters", pointer="/manifest")
+    try:
+        manifest = parse_manifest(candidate, extension.kind, folder=extension.folder)
+    except InvalidInputError as error:
+        raise InvalidInputError(_placed(problem) for problem in error.problems) from None
+    name = getattr(manifest, "name", "")
+    if name != extension.name:
+        message = f"the candidate is for {name!r}, not for {extension.name!r}"
+        raise InvalidInputError.of(message, pointer="/manifest/name", suggestion=extension.name)
+    return manifest
+
+
+def _placed(problem: Problem) -> Problem:
+    """Return a problem of the manifest as one of what was sent, with its line where there is one."""
+    line = getattr(problem, "line", 0)
+    where = f"line {line}: " if line else ""
+    return Problem(f"/manifest{problem.pointer}", f"{where}{problem.message}", problem.suggestion)

@@ -1,0 +1,74 @@
+"""Where a running node can be asked: a file in its state folder that only its user reads.
+
+The node holds a lock on the file for as long as it runs. So one that was left behind by a node that was killed misleads
+nobody: the port it names may belong to another program by now, which is not to be sent a token.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ADDRESS_FILE = "node.url"
+_LONGEST = 2048
+
+
+class Whereabouts(NamedTuple):
+    """What the file says."""
+
+    url: str
+    is_held: bool
+    """Whether the node that wrote it still runs."""
+
+
+@contextmanager
+def announced(folder: str, url: str) -> Iterator[None]:
+    """Have the file name an address for as long as the block lasts."""
+    place = Path(folder) / ADDRESS_FILE
+    fresh = place.with_name(f"{ADDRESS_FILE}.{os.getpid()}")
+    with suppress(FileNotFoundError):
+        fresh.unlink()  # of a process that had the same number
+    number = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.lockf(number, fcntl.LOCK_EX)  # of this process alone: one that is forked off does not keep it
+        os.write(number, f"{url}\n".encode())
+        fresh.replace(place)
+        yield
+    finally:
+        with suppress(FileNotFoundError):
+            fresh.unlink()
+        with suppress(FileNotFoundError):
+            if os.path.samestat(place.stat(), os.fstat(number)):  # another node may have put its own there
+                place.unlink()
+        os.close(number)
+
+
+def whereabouts(folder: str) -> Whereabouts | None:
+    """Return what the file in a state folder says; None where there is none."""
+    try:
+        number = os.open(Path(folder) / ADDRESS_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    try:
+        is_held = _is_held(number)
+        text = os.read(number, _LONGEST).decode("utf-8", "replace")
+    finally:
+        os.close(number)
+    return Whereabouts(text.partition("\n")[0].strip(), is_held)
+
+
+def _is_held(number: int) -> bool:
+    try:
+        fcntl.lockf(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in {errno.EACCES, errno.EAGAIN}:
+            return True
+        raise
+    return False

@@ -1,0 +1,88 @@
+"""A node for the commands that ask one: a module that wants things, an administrator's token, and quick ways to ask.
+
+def test_something(asked):
+    request = asked.wants("https://mine.example.org/today")     # of module wishes, on behalf of uma
+    done = asked.says("requests", "show", request)              # in this process, without a terminal
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.goldens import in_terminal, piped, terminal, within
+from tests.console.serving import Served
+
+WISHES = """
+from democrai_sandbox import sdk
+
+@sdk.action("want")
+def want(target):
+    return sdk.access.require_external_access(
+        resource_type="network",
+        operation="receive",
+        target=target,
+        resume_action="want",
+        resume_context={"target": target},
+    ).request_id
+"""
+
+
+class Asked:
+    """A node that is served, and commands that ask it as its administrator."""
+
+    def __init__(self, served):
+        self.served = served
+        self.admin = served.administrator()
+        self.environ = {
+            "DEMOCRAI_CONFIG_FILE": str(served.file),
+            "DEMOCRAI_TOKEN": served.token(self.admin),
+        }
+        self._uma = served.bearer(served.person("uma"))
+
+    def wants(self, target):
+        """Have the module ask for something that nobody has decided; return the id of the request."""
+        answer = self._uma.post("/api/v1/modules/wishes/actions/want", json={"params": {"target": target}})
+        assert answer.status_code == 200, answer.text
+        return answer.json()["result"]
+
+    def says(self, *arguments, **environ):
+        """Run a command in this process."""
+        return within(arguments, self.environ | environ)
+
+    def data(self, *arguments):
+        """Run a command that succeeds, for its data."""
+        done = self.says(*arguments, "--json")
+        assert (done.status, done.err) == (0, "")
+        return json.loads(done.out)
+
+    def piped(self, *arguments, **environ):
+        """Run a command in a process of its own."""
+        return piped(arguments, self.environ | environ)
+
+    def terminal(self, *arguments, columns=100, typed="", **environ):
+        """Run a command in a terminal; what is typed answers its question."""
+        return terminal(arguments, self.environ | environ, columns, typed, "[y/N] " if typed else "")
+
+    def in_terminal(self, *arguments):
+        """Run a command in a terminal for as long as the block lasts."""
+        return in_terminal(arguments, self.environ)
+
+    def close(self):
+        self._uma.close()
+        self.served.stop()
+        self.served.web.stop()
+
+
+@pytest.fixture(scope="session")
+def asked(tmp_path_factory):
+    """One node for all tests of these commands; what they decide stays, so each asks for something of its own."""
+    folder = tmp_path_factory.mktemp("asked")
+    place = folder / "more" / "wishes"
+    place.mkdir(parents=True)
+    (place / "manifest.json").write_text('{"name": "wishes"}')
+    (place / "module.py").write_text(WISHES)
+    found = Asked(Served(folder, {"modules_path": str(folder / "more")}, extensions=False))
+    yield found
+    found.close()

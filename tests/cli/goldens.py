@@ -1,0 +1,195 @@
+"""Golden outputs: what commands say, compared with the files below ``golden/``. ``UPDATE_GOLDENS=1`` rewrites them.
+
+def test_something(served):
+    done = terminal(["requests", "list", "--url", served.url], {"DEMOCRAI_TOKEN": token})  # what a person sees
+    assert done.status == 0
+    golden("requests-list.terminal", done.text, folder=served.folder)
+    golden("requests-list.piped", piped([...], {...}).out)
+
+In the files, ids, times, ages, ports and hashes are replaced by texts of the same length, so that columns stay columns;
+a folder is ``/folder``, and since that is shorter, columns are then two blanks apart. Escapes are written as ``␛``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
+
+from democrai_sandbox.cli.entry import main
+
+GOLDEN = Path(__file__).parent / "golden"
+PATIENCE = 90
+CTRL_C = "\x03"
+COMMAND = (sys.executable, "-m", "democrai_sandbox.cli")
+_ID = re.compile(r"\b0[0-9a-hjkmnp-tv-z]{25}\b")
+_HASH = re.compile(r"\b[0-9a-f]{64}\b")
+_TIME = re.compile(r"\b20\d\d-\d\d-\d\d(?P<gap>[T ])\d\d:\d\d:\d\d(?P<part>\.\d+)?")
+_CLOCK = re.compile(r"\b\d\d:\d\d:\d\d\b")
+_AGE = re.compile(r"(?<![\[;])\b\d{1,2}[smhd]\b *")
+_PORT = re.compile(r"(?<=127\.0\.0\.1:)\d{4,5}\b")
+
+
+class Said(NamedTuple):
+    """What a command that ran in a terminal said there."""
+
+    status: int
+    text: str
+    """Both streams, with line ends as in a file."""
+
+
+class Piped(NamedTuple):
+    """What a command that ran without a terminal said."""
+
+    status: int
+    out: str
+    err: str
+
+
+def golden(name, text, folder=None, also=()):
+    """Compare a text with the file of this name; a folder is replaced wherever it stands, and so are patterns."""
+    found = settled(text, folder)
+    for pattern, instead in also:
+        found = re.sub(pattern, instead, found)
+    file = GOLDEN / f"{name}.txt"
+    if os.environ.get("UPDATE_GOLDENS"):
+        GOLDEN.mkdir(exist_ok=True)
+        file.write_text(found)
+    assert file.exists(), f"there is no {file.name} yet: UPDATE_GOLDENS=1 writes it, from\n{found}"
+    assert found == file.read_text(), f"it is not what {file.name} says"
+
+
+def settled(text, folder=None):
+    """Return a text without what is different each time."""
+    if folder is not None:
+        text = re.sub(r"(?<=\S)  +", "  ", text.replace(str(folder), "/folder"))
+    ids = {}
+    text = _ID.sub(lambda match: ids.setdefault(match[0], f"id-{len(ids) + 1}-".ljust(26, "x")), text)
+    text = _HASH.sub("h" * 64, text)
+    text = _TIME.sub(lambda match: f"2026-01-02{match['gap']}03:04:05" + ("." + "0" * 6 if match["part"] else ""), text)
+    text = _CLOCK.sub("03:04:05", text)
+    text = re.sub(r"[ \t]+$", "", _AGE.sub(lambda match: "0s".ljust(len(match[0])), text), flags=re.MULTILINE)
+    return _PORT.sub(lambda match: "8080".ljust(len(match[0]), "0"), text).replace("\x1b", "␛")
+
+
+def environment(environ=None):
+    """Return an environment in which nothing of the tester's own changes what is said."""
+    odd = ("DEMOCRAI_", "COV_", "PYTEST_")
+    names = {"NO_COLOR", "TERM", "COLUMNS", "LINES", "LANG", "LC_ALL"}
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(odd) and name not in names}
+    return clean | {"TERM": "xterm-256color", "LC_ALL": "C.UTF-8"} | (environ or {})
+
+
+def piped(arguments, environ=None, stdin="", timeout=PATIENCE):
+    """Run a command to its end as a script does: no stream is a terminal."""
+    done = subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        input=stdin,
+        timeout=timeout,
+        env=environment(environ),
+    )
+    return Piped(done.returncode, done.stdout, done.stderr)
+
+
+def within(arguments, environ=None, stdin=""):
+    """Run a command to its end in this process, as a script does: quick, for what needs no process of its own."""
+    out, err = _stream(), _stream()
+    clean = mock.patch.dict(os.environ, environment(environ), clear=True)
+    with clean, mock.patch.object(sys, "stdin", io.StringIO(stdin)):
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                status = main(list(map(str, arguments)))
+            except SystemExit as ended:
+                status = ended.code
+            sys.stdout.flush()
+            sys.stderr.flush()
+    return Piped(int(status or 0), out.buffer.getvalue().decode(), err.buffer.getvalue().decode())
+
+
+def _stream():
+    return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+
+
+def terminal(arguments, environ=None, columns=100, typed="", prompt="", timeout=PATIENCE):
+    """Run a command to its end in a terminal of so many columns, where somebody types this, after a prompt if named."""
+    with in_terminal(arguments, environ, columns) as (process, screen):
+        screen.read_until(prompt)
+        screen.type(typed)
+        screen.read_to_end(timeout)
+        status = process.wait(timeout)
+    return Said(status, screen.text)
+
+
+@contextlib.contextmanager
+def in_terminal(arguments, environ=None, columns=100):
+    """Run a command in a terminal, in whose foreground it is: ``screen.type(CTRL_C)`` interrupts it."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    process = subprocess.Popen(
+        ["setsid", "--ctty", *COMMAND, *map(str, arguments)],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment(environ),
+    )
+    os.close(theirs)
+    try:
+        yield process, Screen(ours)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            process.wait(PATIENCE)
+        os.close(ours)
+
+
+class Screen:
+    """All that was written to a terminal."""
+
+    def __init__(self, fd):
+        self.fd = fd
+        self._read = b""
+
+    @property
+    def text(self):
+        return self._read.decode().replace("\r\n", "\n")
+
+    def type(self, text):
+        """Write as somebody at the keyboard does."""
+        os.write(self.fd, text.encode())
+
+    def read_until(self, wanted, timeout=PATIENCE):
+        """Wait until a text was written."""
+        end = time.monotonic() + timeout
+        while wanted not in self.text:
+            assert self._more(end), f"{wanted!r} was not written: {self.text!r}"
+
+    def read_to_end(self, timeout=PATIENCE):
+        """Wait until nobody has the terminal any more."""
+        end = time.monotonic() + timeout
+        while self._more(end):
+            pass
+
+    def _more(self, end):
+        ready = select.select([self.fd], [], [], max(0, end - time.monotonic()))[0]
+        assert ready, f"nothing more was written: {self.text!r}"
+        try:
+            part = os.read(self.fd, 65536)
+        except OSError:  # that is how a terminal says that everybody has closed it
+            return False
+        self._read += part
+        return bool(part)

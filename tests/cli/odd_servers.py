@@ -1,0 +1,85 @@
+"""Servers that are no node, one for each way in which what answers at an address can be something else."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import subprocess
+import threading
+
+HTML = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 13\r\n\r\n<h1>Hello</h1>"
+EXPORT = (
+    b"HTTP/1.1 200 OK\r\nX-Request-Id: 1\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b'10\r\n{"sequence": 1}\n\r\n'
+)
+ANSWERS = {
+    "html": HTML,
+    "html that is refused": HTML.replace(b"200 OK", b"404 Not Found"),
+    "garbage": b"\x00\x1b[31mgarbage\xff\xfe\r\n" * 10,
+    "a redirect": b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:9/\r\nContent-Length: 0\r\n\r\n",
+    "other JSON": b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\r\n{"ok": true}',
+    "a list": b"HTTP/1.1 200 OK\r\nX-Request-Id: 1\r\nContent-Length: 2\r\n\r\n[]",
+    "nothing": b"",
+    "half a head": b"HTTP/1.1 200 OK\r\nX-Request-Id: 1\r\nContent-",
+    "half an answer": b'HTTP/1.1 200 OK\r\nX-Request-Id: 1\r\nContent-Length: 1000\r\n\r\n{"items": [',
+    "a head without end": b"HTTP/1.1 200 OK\r\n" + b"X-A: b\r\n" * 1000,
+    "too deep": b"HTTP/1.1 200 OK\r\nX-Request-Id: 1\r\nContent-Length: 100000\r\n\r\n" + b"[" * 100000,
+}
+
+
+class Odd:
+    """A server that answers every connection with the same bytes, and then closes it or keeps it."""
+
+    def __init__(self, answer, *, keeps=False, context=None):
+        self.asked = threading.Event()
+        """Set when somebody has got the answer."""
+        self._answer, self._keeps, self._context = answer, keeps, context
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._kept = []
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self):
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with contextlib.suppress(OSError):
+                self._speak(connection)
+
+    def _speak(self, connection):
+        connection.settimeout(30)
+        if self._context is not None:
+            connection = self._context.wrap_socket(connection, server_side=True)
+        if self._answer is not None:
+            connection.recv(65536)
+            connection.sendall(self._answer)
+            self.asked.set()
+        if self._keeps:
+            self._kept.append(connection)
+        else:
+            connection.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(60)
+        for connection in self._kept:
+            connection.close()
+
+
+def unknown_certificate(folder):
+    """A server's side of TLS, with a certificate that nobody trusts."""
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-subj", "/CN=localhost", "-days", "1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    return context

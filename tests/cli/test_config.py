@@ -1,0 +1,82 @@
+"""``democrai-sandbox config``: every value, where it comes from, and nothing secret."""
+
+from __future__ import annotations
+
+import pytest
+
+from democrai_sandbox.host.config.keys import KEYS
+from democrai_sandbox.host.config.showing import without_password
+from tests.cli.goldens import golden, piped, terminal
+from tests.cli.local import configured, says
+
+SECRETS = ("s3cret", "hunter2", "sesame")
+
+
+@pytest.fixture
+def config(tmp_path):
+    return configured(
+        tmp_path,
+        database={"url": "postgresql://ann:s3cret@db.example.com/x?sslpassword=s3cret"},
+        network={
+            "stream": {"type": "redis", "url": "redis://:hunter2@127.0.0.1:6379/0"},
+            "endpoints": {"my.api": "https://u:sesame@api.example.com"},
+        },
+        sandbox={"isolation": {"module:reports": "process"}, "os": {"enabled": True}},
+    )
+
+
+def test_each_value_and_where_it_was_given(config, tmp_path):
+    """File and line, variable or default; passwords are hidden; a terminal sees the same, cut to its width."""
+    arguments = ["config", "show", "--origin", "--config", config]
+    environ = {"DEMOCRAI_CONFIG__SERVER__HOST": "::1"}
+    found = piped(arguments, environ)
+    assert (found.status, found.err) == (0, "")
+    golden("config-show-origin.piped", found.out, folder=tmp_path)
+    assert not [secret for secret in SECRETS if secret in found.out]
+    seen = terminal([*arguments, "--given"], environ, columns=80)
+    assert seen.status == 0
+    assert max(len(line) for line in seen.text.replace("\x1b[2m", "").replace("\x1b[0m", "").splitlines()) <= 80
+
+
+def test_the_same_as_data(config):
+    """Every key is there, with its pointer; ``--given`` leaves the defaults out."""
+    data = says("config", "show", "--json", "--config", config).data
+    assert data["schema"] == "democrai-sandbox/config.show/1"
+    by_pointer = {each["pointer"]: each for each in data["values"]}
+    assert set(KEYS) < set(by_pointer)
+    assert by_pointer["/sandbox/os/enabled"]["value"] is True
+    assert by_pointer["/sandbox/os/enabled"]["origin"].startswith(f"{config}:")
+    given = says("config", "show", "--json", "--given", "--config", config).data["values"]
+    assert "default" not in {each["origin"] for each in given}
+    assert {"network.endpoints['my.api']", "sandbox.isolation['module:reports']"} < {each["name"] for each in given}
+
+
+def test_checking(config, tmp_path):
+    """A good one is said to be one, with what it is made of; of a bad one everything is said, and nothing is made."""
+    assert says("config", "check", "--config", config).out == f"nothing is wrong with {config}\n"
+    name = "DEMOCRAI_CONFIG__SERVER__PORT"
+    found = says("config", "check", "--json", "--config", config, environ={name: "81"})
+    assert found.data["variables"] == [name]
+    bad = configured(tmp_path, sandbx={}, console={"idle_minutes": "long"})
+    for verb in ("check", "show"):
+        found = says("config", verb, "--config", bad)
+        assert (found.status, found.out) == (1, "")
+        assert "did you mean 'sandbox'" in found.err
+        assert "/console/idle_minutes" in found.err
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://:p@h/0", "redis://:***@h/0"),
+        ("redis://u:p/a?b#c@d@h:1/0", "redis://u:***@h:1/0"),
+        ("https://u@h/x", "https://u@h/x"),
+        ("redis://h/0?password=p&db=1", "redis://h/0?password=***&db=1"),
+        ("rediss://h?ssl_keyfile=/k&API_TOKEN=t", "rediss://h?ssl_keyfile=***&API_TOKEN=***"),
+        ("https://h/x", "https://h/x"),
+    ],
+)
+def test_what_is_hidden_of_a_url(url, shown):
+    """A password wherever one may stand; what is no secret stays."""
+    assert without_password(url) == shown

@@ -1,0 +1,241 @@
+"""``democrai-sandbox db``: upgrade, check, backup, rotate-key."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import threading
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+
+from democrai_sandbox.access.audit import verify_store
+from democrai_sandbox.access.ids import new_id
+from democrai_sandbox.access.keyring import KeyRing
+from democrai_sandbox.access.sealing import Sealer, unseal
+from democrai_sandbox.access.store import migrating, open_store
+from democrai_sandbox.access.store.schema import HEAD
+from democrai_sandbox.access.store.transactions import Database
+from democrai_sandbox.access.store.urls import parse_url
+from tests.access.store.samples import NOW, approval, request, sql
+from tests.cli.goldens import golden, terminal
+from tests.cli.local import configured, says
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def url(prepared_file, tmp_path):
+    """A SQLite database with its schema."""
+    shutil.copy(prepared_file, tmp_path / "access.db")
+    (tmp_path / "access.db").chmod(0o600)
+    return f"sqlite:///{tmp_path}/access.db"
+
+
+def emptied(url):
+    """Take a database back to nothing."""
+    with closing(Database(parse_url(url))) as database:
+        database.act(lambda connection: migrating.downgrade(connection, migrating.NOTHING))
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_upgrading(kind, request, url):
+    """A dry run says from where to where; nothing happens unasked; then it is done once, and not twice."""
+    if kind == "postgresql":
+        url = request.getfixturevalue("postgres").new_database()
+    else:
+        emptied(url)
+    words = ("db", "upgrade", "--database", url)
+    dry = says(*words, "--dry-run")
+    assert (dry.status, f"from nothing to {HEAD}" in dry.out) == (0, True)
+    unasked = says(*words)
+    assert (unasked.status, unasked.out) == (2, "")
+    assert "add --yes" in unasked.err
+    assert says("db", "check", "--database", url).status == 1
+    assert says(*words, "--yes", "--json").data["changed"] is True
+    assert says(*words, "--yes").out == f"nothing to do: the schema is {HEAD}\n"
+    assert says("db", "check", "--database", url, "--audit").status == 0
+
+
+def test_a_person_is_asked_before_an_upgrade(url, tmp_path):
+    """The question repeats what is about to change; no is an answer, and changes nothing."""
+    emptied(url)
+    words = ["db", "upgrade", "--database", url]
+    refused = terminal(words, typed="n\n", columns=300)
+    assert refused.status == 1
+    golden("db-upgrade-refused.terminal", refused.text, folder=tmp_path)
+    assert says("db", "check", "--database", url).status == 1
+    assert terminal(words, typed="y\n").status == 0
+    assert says("db", "check", "--database", url).status == 0
+
+
+def test_checking(url, tmp_path):
+    """It answers, has the schema, and its audit is whole; a chain that breaks is said with the record."""
+    with closing(open_store(url)) as store:
+        for number in range(3):
+            store.decide(approval(f"/{number}"), now=NOW)
+    found = says("db", "check", "--database", url, "--audit")
+    golden("db-check.piped", found.out, folder=tmp_path)
+    assert (found.status, found.err) == (0, "")
+    sql(url, "UPDATE access_meta SET audit_hash = 'x'")
+    broken = says("db", "check", "--database", url, "--audit")
+    assert broken.status == 1
+    assert "the chain breaks at record 3" in broken.out
+    data = says("db", "check", "--database", url, "--audit", "--json").data
+    assert (data["schema"], data["version"]) == ("democrai-sandbox/db.check/1", HEAD)
+    assert (data["ok"], data["audit"]["first_bad"]) == (False, 3)
+
+
+@pytest.mark.parametrize(
+    ("url", "text", "status"),
+    [
+        ("nonsense", "expected the URL of a database", 2),
+        ("mysql://a@b/c", "is not supported", 2),
+        ("sqlite:////tmp/no-such-database.db", "there is no database", 1),
+        ("sqlite:////tmp", "Is a directory", 1),
+        ("postgresql://ann:s3cret@127.0.0.1:1/db", "a password in a command line", 2),
+        ("postgresql://ann@127.0.0.1:1/db", "onnection refused", 3),
+        ("postgresql://ann:***@127.0.0.1:1/db", "onnection refused", 3),
+    ],
+)
+def test_what_cannot_be_opened_is_told_in_a_sentence(url, text, status):
+    """With the documented status, without a traceback, and without the password."""
+    for verb in (("check",), ("upgrade", "--yes"), ("backup", "/tmp/never-made.db")):
+        found = says("db", *verb, "--database", url)
+        if verb[0] == "backup" and url.startswith("postgresql") and status != 2:
+            assert "use pg_dump" in found.err
+            continue
+        assert (found.status, found.out) == (status, "")
+        assert text in found.err
+        assert "s3cret" not in found.err
+
+
+def test_a_file_that_is_no_database_stays_as_it_is(tmp_path):
+    """It is refused before anything is done to it: neither its contents nor its mode change."""
+    file = tmp_path / "notes.txt"
+    file.write_text("mine")
+    file.chmod(0o644)
+    found = says("db", "upgrade", "--yes", "--database", f"sqlite:///{file}")
+    assert (found.status, found.out) == (1, "")
+    assert "is no SQLite database" in found.err
+    assert (file.read_text(), stat.S_IMODE(file.stat().st_mode)) == ("mine", 0o644)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_the_database_of_somebody_else_is_left_alone(url, tmp_path):
+    """Even by root: what it would make beside the file would be in the owner's way."""
+    os.chown(tmp_path / "access.db", NOBODY, NOBODY)
+    found = says("db", "check", "--database", url)
+    assert (found.status, found.out) == (1, "")
+    assert "belongs to nobody" in found.err
+    assert "sudo -u nobody" in found.err
+
+
+def test_a_backup_while_somebody_writes(url, tmp_path):
+    """The copy is of one moment, for its owner alone, and its audit is whole; the database goes on."""
+    ended = threading.Event()
+    with closing(open_store(url)) as store:
+
+        def write():
+            number = 0
+            while not ended.is_set():
+                store.decide(approval(f"/{number}"), now=NOW)
+                number += 1
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            while store.audit_head()[0] < 20:
+                pass
+            found = says("db", "backup", tmp_path / "copy.db", "--database", url)
+        finally:
+            ended.set()
+            writer.join()
+    assert found.status == 0
+    assert "the key file is not in it" in found.err
+    assert stat.S_IMODE((tmp_path / "copy.db").stat().st_mode) == 0o600
+    with closing(open_store(f"sqlite:///{tmp_path}/copy.db", create=False)) as copy:
+        report = verify_store(copy)
+    assert report.ok
+    assert report.count >= 20
+    left = sorted(path.name for path in tmp_path.iterdir() if "copy" in path.name and not path.name.startswith("copy"))
+    assert left == []
+
+
+def test_a_backup_replaces_nothing(url, tmp_path):
+    """A file that is there stays as it is; a folder that is not there is said."""
+    (tmp_path / "copy.db").write_text("precious")
+    for place, text in ((tmp_path / "copy.db", "is there already"), (tmp_path / "none" / "x.db", "cannot be written")):
+        found = says("db", "backup", place, "--database", url)
+        assert (found.status, found.out) == (1, "")
+        assert text in found.err
+    assert (tmp_path / "copy.db").read_text() == "precious"
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """A configuration with a database in which something is sealed, and a way to open that with the present keys."""
+    config = configured(tmp_path)
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    ring = KeyRing.open(state / "keys")
+    bare = replace(request("/x", action="go"), id=new_id())
+    with closing(open_store(f"sqlite:///{state}/sandbox.db")) as store:
+        store.register(replace(bare, resume_context=Sealer(lambda: ring).seal({"a": 1}, bare)), now=NOW)
+
+    def opened():
+        (blob,) = sql(f"sqlite:///{state}/sandbox.db", "SELECT resume_context FROM access_requests")[0]
+        return unseal(KeyRing.read(state / "keys"), bytes(blob), bare)
+
+    return config, state / "keys", opened
+
+
+def ids(keys):
+    return [key.id for key in KeyRing.read(keys).keys]
+
+
+def test_another_key_at_once(kept):
+    """A new key encrypts, and what is stored with it; the old one stays until it is retired. Everything still opens."""
+    config, keys, opened = kept
+    (old,) = ids(keys)
+    words = ("db", "rotate-key", "--config", config)
+    assert says(*words).status == 2
+    assert "1 stored contexts" in says(*words, "--dry-run").out
+    assert ids(keys) == [old]
+    done = says(*words, "--yes", "--json").data
+    new = done["keys"][0]["id"]
+    assert (done["replaced"], done["keys"][0]["contexts"], ids(keys)) == (1, 1, [new, old])
+    assert opened() == {"a": 1}
+    assert says(*words, "--retire", "--yes").out == f"removed the key {old}\n"
+    assert (ids(keys), opened()) == ([new], {"a": 1})
+    assert says(*words, "--retire", "--yes").out == "there is no key to remove\n"
+
+
+def test_another_key_in_steps(kept):
+    """A key is introduced, and seals nothing until it is used; one with which something is sealed is not retired."""
+    config, keys, opened = kept
+    (old,) = ids(keys)
+    words = ("db", "rotate-key", "--config", config)
+    told = says(*words, "--introduce", "--yes")
+    new = ids(keys)[1]
+    assert (told.out, ids(keys)) == (f"added the key {new}\n", [old, new])
+    assert f"--use {new}" in told.err
+    assert says(*words, "--use", "nonsense", "--yes").status == 2
+    assert says(*words, "--use", new, "--yes").status == 0
+    assert (ids(keys), opened()) == ([new, old], {"a": 1})
+    assert says(*words, "--use", old, "--yes").status == 0
+    assert says(*words, "--introduce", "--retire", "--yes").status == 2
+    assert says("db", "rotate-key", "--database", "sqlite:////x", "--yes").status == 2
+
+
+def test_keys_that_no_one_may_use(kept):
+    """A file that others can read, or that is gone, is refused as it is; no other one is made."""
+    config, keys, _ = kept
+    keys.chmod(0o644)
+    found = says("db", "rotate-key", "--config", config, "--yes")
+    assert (found.status, "others may use it" in found.err) == (1, True)
+    keys.unlink()
+    found = says("db", "rotate-key", "--config", config, "--yes")
+    assert (found.status, found.out, keys.exists()) == (1, "", False)

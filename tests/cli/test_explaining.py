@@ -1,0 +1,132 @@
+"""``democrai-sandbox explain``: lines, codes and questions, with a node and without one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.goldens import golden, piped, within
+
+LINE = "sandbox_filesystem_denied:reports:/etc/passwd"
+ASKED = ("explain", "--subject", "module:wishes", "--operation", "receive", "--target")
+NOWHERE = {"DEMOCRAI_URL": "http://127.0.0.1:9", "DEMOCRAI_TOKEN": "dsb_x"}
+
+
+@pytest.fixture
+def manifest(tmp_path):
+    """A manifest that nobody runs."""
+    file = tmp_path / "manifest.json"
+    access = [{"resource_type": "filesystem", "operation": "read", "target": "/srv/reports"}]
+    file.write_text(json.dumps({"name": "reports", "access": access}))
+    return file
+
+
+def test_a_line_is_explained_by_the_node(asked):
+    """What it means, and how each operation that it can be about stands now: the name is looked up there."""
+    found = asked.says("explain", "sandbox_filesystem_denied:wishes:/etc/passwd")
+    assert found.status == 0
+    assert "Module wishes may not read /etc/passwd" in found.out
+    assert "the line does not say for which operation" in found.out
+    assert "manifest.json of module wishes" in found.out
+    told = asked.data("explain", "sandbox_filesystem_denied:wishes:/etc/passwd")
+    assert (told["schema"], told["code"]) == ("democrai-sandbox/explain.line/1", "sandbox_filesystem_denied")
+    assert {one["subject"] for one in told["node"]["explanations"]} == {"module:wishes"}
+    unknown = asked.says("explain", "sandbox_filesystem_denied:nobody-here:/etc/passwd")
+    assert "nobody here is called nobody-here" in unknown.out
+
+
+def test_a_question_is_answered_by_the_node(asked):
+    """The layer that decides is marked; a chain is told member by member; a request that waits is named."""
+    target = "https://explained.example.org/v1"
+    request = asked.wants(target)
+    waiting = asked.says(*ASKED, target)
+    assert request in waiting.out
+    assert "* request" in waiting.out
+    inside = (*ASKED, "https://never.example.org/v1", "--chain", "module:gallery -> task:wishes.nightly")
+    golden("explain-access.piped", asked.says(*inside).out, folder=asked.served.folder)
+    golden("explain-access.terminal", asked.terminal(*inside, columns=120).text, folder=asked.served.folder)
+    told = asked.data(*inside)
+    assert [one["subject"] for one in told["chain"]] == ["module:gallery", "task:wishes.nightly", "module:wishes"]
+    refused = asked.says(*ASKED, "https://user@a.example/")
+    assert (refused.status, "user information" in refused.out) == (1, True)
+    wrong = asked.says(*ASKED, "https://a.example/", "--chain", "reports")
+    assert (wrong.status, "/chain/0" in wrong.err) == (1, True)
+
+
+def test_a_symptom_is_shown_beside_what_the_kernel_layer_does(asked):
+    """No error of ours: the controls of the node are listed, for who reads it to compare."""
+    found = asked.says("explain", "ConnectionRefusedError: [Errno 111] Connection refused")
+    assert "no error of ours, but the kernel layer may be behind it" in found.out
+    assert "Egress" in found.out or "egress" in found.out
+
+
+@pytest.mark.parametrize("more", [("--offline",), ()], ids=["offline", "unreachable"])
+def test_without_a_node_a_line_is_explained_all_the_same(more):
+    """From the catalogue, with the entry that would allow it; it is said that no node was asked, and why."""
+    found = within(("explain", LINE, *more), NOWHERE)
+    assert found.status == 0
+    assert '"target": "/etc/passwd"' in found.out
+    assert found.err.startswith("no node was asked: ")
+    told = json.loads(within(("explain", LINE, *more, "--json"), NOWHERE).out)
+    assert (told["node"], told["told"]["subject"]) == (None, "reports")
+    assert told["not_asked"]
+
+
+def test_a_code_is_explained_without_a_node():
+    """The whole page, as text; one that there is not is refused with the nearest."""
+    golden("explain-code.piped", within(("explain", "--code", "external_access_admin_required")).out)
+    assert "no_iptables: " in within(("explain", "--code", "os_sandbox_helper_failed")).out
+    wrong = within(("explain", "--code", "sandbox_netwrk_denied"))
+    assert (wrong.status, wrong.out) == (1, "")
+    assert "did you mean sandbox_network_denied?" in wrong.err
+
+
+def test_a_manifest_alone_is_asked(manifest):
+    """Declared or not, with the nearest rule and the entry; a manifest that is wrong is refused."""
+    ask = ("explain", "--subject", "module:reports", "--target", "/srv/reports/x", "--manifest", manifest)
+    assert json.loads(within((*ask, "--operation", "read", "--json")).out)["verdict"] == "allowed"
+    missing = within((*ask, "--operation", "modify"))
+    assert "it is for read, not for modify" in missing.out
+    assert '"operation": "modify"' in missing.out
+    assert "no node was asked" in missing.err
+    tool = within(("explain", "--subject", "tool:x", "--operation", "read", "--target", "/x", "--manifest", manifest))
+    assert (tool.status, "no manifest of its own" in tool.err) == (1, True)
+    manifest.write_text("{")
+    assert within((*ask, "--operation", "read")).status == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (("hello world",), 1),
+        (("",), 1),
+        ((), 2),
+        ((LINE, "--code", "pending"), 2),
+        (("--subject", "module:x"), 2),
+        (("--subject", "module:x", "--operation", "read"), 2),
+        (("--subject", "module:x", "--operation", "red", "--target", "/x"), 2),
+        (("--subject", "x", "--operation", "read", "--target", "/x", "--manifest", "/nowhere/manifest.json"), 1),
+    ],
+)
+def test_what_cannot_be_explained_is_refused(arguments, status):
+    """One clear error with the documented status, nothing on standard output, and no node is asked."""
+    found = within(("explain", *arguments), NOWHERE)
+    assert (found.status, found.out) == (status, "")
+    assert found.err
+    assert "Traceback" not in found.err
+
+
+def test_a_line_is_read_from_standard_input():
+    """A whole log, of which the last error counts; what is no text is not a reason to fail, and too much is refused."""
+    log = f"one line\n{LINE}\nanother line\n"
+    found = piped(("explain", "-", "--offline"), stdin=log)
+    assert (found.status, "subject:  reports" in found.out) == (0, True)
+    assert piped(("explain", "-", "--offline"), stdin="x" * 1_100_000).status == 2
+
+
+def test_nothing_hidden_reaches_the_terminal():
+    """Whoever chose a name or a path cannot move the cursor with it."""
+    found = within(("explain", "sandbox_filesystem_denied:re\x1b[2Jports:/etc/\u202epasswd", "--offline"))
+    assert "\x1b" not in found.out + found.err
+    assert "\u202e" not in found.out

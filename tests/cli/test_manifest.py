@@ -1,0 +1,139 @@
+"""``democrai-sandbox manifest``: check, lint, diff, schema."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from democrai_sandbox.manifests import ManifestKind, schema_path
+from tests.cli.goldens import golden, terminal
+from tests.cli.local import says
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "extensions"
+WRONG = """{
+  "name": "reports",
+  "descripton": "x",
+  "access": [
+    {"resource_type": "network", "operation": "recieve", "target": "https://api.example.com/x"}
+  ]
+}
+"""
+BROAD = {"name": "reports", "access": [{"resource_type": "filesystem", "operation": "read", "target": "/"}]}
+
+
+@pytest.fixture
+def manifest(tmp_path):
+    """Write a manifest of a module, in a folder of modules; return its file."""
+
+    def write(content, name="reports"):
+        folder = tmp_path / "modules" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / "manifest.json"
+        file.write_text(content if isinstance(content, str) else json.dumps(content))
+        return file
+
+    return write
+
+
+def test_everything_that_is_wrong_is_said_at_once(manifest, tmp_path):
+    """Each problem with file, line, column, pointer and the nearest name; the same as data; exit status 1."""
+    file = manifest(WRONG)
+    found = says("manifest", "check", tmp_path / "modules", EXAMPLES / "modules" / "weather")
+    assert found.status == 1
+    assert f"{file}:3:17: /descripton: unknown key 'descripton' (did you mean 'description'?)" in found.out.splitlines()
+    assert f"{file}:5:" in found.out
+    assert "did you mean 'receive'?" in found.out
+    assert found.err == "2 manifests, 1 of them with problems\n"
+    data = says("manifest", "check", file, "--json").data
+    assert (data["schema"], data["ok"], data["files"][0]["kind"]) == (
+        "democrai-sandbox/manifest.check/1",
+        False,
+        "module",
+    )
+    first = data["files"][0]["problems"][0]
+    assert (first["pointer"], first["line"], first["suggestion"]) == ("/descripton", 3, "description")
+    golden("manifest-check.terminal", terminal(["manifest", "check", file]).text, folder=tmp_path)
+
+
+def test_a_folder_stands_for_what_lies_in_it():
+    """All examples are found from the folder above their kinds, and nothing is wrong with them."""
+    found = says("manifest", "check", EXAMPLES, "--json")
+    assert (found.status, len(found.data["files"])) == (0, len(list(EXAMPLES.glob("*/*/manifest.json"))))
+    assert {each["kind"] for each in found.data["files"]} == {"module", "engine", "extractor"}
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "status"),
+    [
+        ({"name": "x"}, (), 2),
+        ({"name": "x"}, ("--kind", "module"), 0),
+        ({"$schema": "../schemas/module.schema.json", "name": "x"}, (), 0),
+        ({"$schema": "urn:democrai-sandbox:manifest:module:1", "name": "x"}, (), 0),
+        ("{", (), 2),
+    ],
+)
+def test_what_kind_a_manifest_is(tmp_path, content, words, status):
+    """It is what an option, the file or its folder says; where nothing does, that is asked for, and not guessed."""
+    file = tmp_path / "manifest.json"
+    file.write_text(content if isinstance(content, str) else json.dumps(content))
+    found = says("manifest", "check", file, *words)
+    assert found.status == status
+    assert status == 0 or "its kind cannot be told" in found.err
+
+
+def test_what_is_not_there_is_a_problem_like_another(tmp_path):
+    """A file that is missing, a name that would move the cursor, a folder without any: each is one clear line."""
+    missing = says("manifest", "check", "--kind", "module", tmp_path / "nothing", f"{tmp_path}/a\x1b[2Jb")
+    assert missing.status == 1
+    assert missing.out.count("there is no file") == 2
+    assert "\x1b" not in missing.out
+    empty = says("manifest", "check", tmp_path)
+    assert (empty.status, empty.out) == (2, "")
+    assert "there is no manifest.json in" in empty.err
+
+
+def test_advice_is_no_failure_unless_it_is_to_be(manifest):
+    """A broad grant is pointed out with its line; ``--strict`` makes it a failure."""
+    file = manifest(BROAD)
+    found = says("manifest", "lint", file)
+    assert found.status == 0
+    assert f"{file}:1: /access/0" in found.out
+    assert "warning" in found.out
+    assert says("manifest", "lint", file, "--strict").status == 1
+    data = says("manifest", "lint", file, "--json").data
+    assert (data["schema"], data["files"][0]["findings"][0]["code"]) == (
+        "democrai-sandbox/manifest.lint/1",
+        "broad_root",
+    )
+    assert says("manifest", "lint", EXAMPLES, "--strict").status == 0
+    assert says("manifest", "lint", manifest(WRONG, "wrong")).status == 1
+
+
+def test_what_a_new_version_may_do_more(manifest, tmp_path):
+    """Power that was added comes first, and is a failure for who asks; the way back adds nothing."""
+    old, new = manifest({"name": "reports"}, "old"), manifest(BROAD, "new")
+    found = says("manifest", "diff", old, new)
+    assert (found.status, found.out) == (0, "added /access: filesystem read /\n")
+    assert says("manifest", "diff", old, new, "--exit-code").status == 1
+    back = says("manifest", "diff", new.parent, old.parent, "--exit-code", "--json")
+    assert (back.status, back.data["adds_power"], back.data["changes"][0]["effect"]) == (0, False, "dropped")
+    assert says("manifest", "diff", old, old).err == "both may do the same\n"
+    assert says("manifest", "diff", tmp_path / "modules", old).status == 2
+    assert says("manifest", "diff", old, new, "--kind", "mcp").status == 1
+
+
+def test_the_schemas(tmp_path):
+    """One is printed, all are written; they are the published ones."""
+    printed = says("manifest", "schema", "engine")
+    assert printed.out == schema_path(ManifestKind.ENGINE).read_text()
+    assert says("manifest", "schema", "--output", tmp_path).status == 0
+    for kind in ManifestKind:
+        assert schema_path(kind, tmp_path).read_text() == schema_path(kind).read_text()
+    assert says("manifest", "schema", "tool", "--json").data["json_schema"]["title"].startswith("tool")
+    assert says("manifest", "schema").status == 2
+    assert says("manifest", "schema", "tol").status == 2
+    refused = says("manifest", "schema", "--output", tmp_path / "none")
+    assert (refused.status, refused.out) == (1, "")
+    assert "is no folder" in refused.err

@@ -1,0 +1,275 @@
+"""``record``: what is proposed for the example extensions is enough for them, and nothing of it too much."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import shutil
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from democrai_sandbox.errors import SandboxDenied
+from democrai_sandbox.manifests import make_manifest
+from democrai_sandbox.sdk.testing import Extension
+from tests.cli.goldens import golden, piped
+from tests.cli.local import configured, says
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "extensions"
+
+
+class Site(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"a word")
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="module")
+def url():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Site)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/v1"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    """Copies of the examples, a configuration, and a temp directory that is not the one of all this."""
+    for name in ("temp", "data"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "data" / "may.csv").write_text("1,2")
+    shutil.copytree(EXAMPLES, tmp_path / "extensions")
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temp"))
+    return tmp_path
+
+
+def record(world, *arguments, environ=None):
+    options = ("--config", configured(world), "--json")
+    return says(
+        "record", arguments[0], *options, *arguments[1:], environ={"TMPDIR": str(world / "temp"), **(environ or {})}
+    )
+
+
+def without(value, pointer, place):
+    """The manifest without one of its entries."""
+    copy = json.loads(json.dumps(value))
+    section = copy[pointer] if pointer else copy
+    del section["access"][place]
+    return copy
+
+
+def each_entry_is_needed(kind, folder, value, run, *, pointer="", **options):
+    """Run it under the proposal, and under what is left of it without each entry in turn."""
+    entries = (value[pointer] if pointer else value)["access"]
+    with Extension(kind, folder, manifest=make_manifest(value, kind, folder=folder), **options) as whole:
+        whole.start_by(None, None)
+        run(whole)
+        assert not whole.denied
+    for place in range(len(entries)):
+        less = make_manifest(without(value, pointer, place), kind, folder=folder)
+        with pytest.raises(SandboxDenied), Extension(kind, folder, manifest=less, **options) as extension:
+            run(extension)
+    return [(entry["operation"], entry["target"]) for entry in entries]
+
+
+def test_a_module_with_files_and_requests(world, url):
+    """reports reads one file of a folder, and one page."""
+    folder = str(world / "extensions/modules/reports")
+    params = {"month": "may", "sales": str(world / "data"), "rates": url}
+    done = record(world, "module", "--check", "--action", "write", "--params", json.dumps(params), folder)
+    assert (done.status, done.data["check"]) == (0, {"missing": []}), done.err
+    found = each_entry_is_needed(
+        "module", folder, done.data["manifest"], lambda module: module.action("write", **params)
+    )
+    assert found == [("receive", f"{url}/may"), ("read", f"{world}/data/may.csv")]
+    assert [rule["target"] for rule in done.data["not_used"]] == [
+        "/srv/democrai/sales",
+        "https://api.example.com/v1/rates",
+    ]
+    assert done.data["manifest"]["description"].startswith("Writes a report")
+
+
+def test_a_module_that_asks_before_it_requests(world, url):
+    """weather declares nothing, and asks for approval of what its user names: that is observed as well."""
+    folder = str(world / "extensions/modules/weather")
+    done = record(world, "module", "--check", "--action", "fetch", "--param", f"url={url}/today?x=1", folder)
+    assert (done.status, done.data["check"]) == (0, {"missing": []}), done.err
+    found = each_entry_is_needed(
+        "module", folder, done.data["manifest"], lambda module: module.action("fetch", url=f"{url}/today?x=1")
+    )
+    assert found == [("receive", f"{url}/today")]
+    [place] = done.data["observed"][0]["places"][-1:]
+    assert place.startswith(f"{folder}/module.py:")
+
+
+def test_a_module_that_starts_a_program(world):
+    """converter has a program of its own, which is run by the one way there is."""
+    folder = str(world / "extensions/modules/converter")
+    done = record(world, "module", "--check", "--action", "shout", "--param", "text=ho", folder)
+    assert (done.status, done.data["check"]) == (0, {"missing": []}), done.err
+    assert done.data["manifest"]["access"] == [
+        {"resource_type": "filesystem", "operation": "execute", "target": "bin/shout"}
+    ]
+    less = make_manifest(without(done.data["manifest"], "", 0), "module", folder=folder)
+    extension = Extension("module", folder, manifest=less)
+    extension.start_by(None, None)
+    with pytest.raises(SandboxDenied), extension:
+        extension.action("shout", text="ho")
+
+
+def test_an_extractor(world):
+    """plaintext reads the file that it is given; its other phase is let be."""
+    folder = str(world / "extensions/extractors/plaintext")
+    file = str(world / "data/may.csv")
+    done = record(world, "extractor", "--check", "--method", "extract_file", "--param", f"path={file}", folder)
+    assert (done.status, done.data["check"]) == (0, {"missing": []}), done.err
+    run = lambda extractor: extractor.method("extract_file", path=file)  # noqa: E731 - short
+    found = each_entry_is_needed("extractor", folder, done.data["manifest"], run, pointer="runtime")
+    assert found == [("read", file)]
+    assert done.data["manifest"]["install"] == {"requirements": []}
+
+
+def test_an_engine(world, url):
+    """wordcount looks words up where its configuration says: that needs no entry, unless no key allows it."""
+    folder = world / "extensions/engines/wordcount"
+    packages = world / f"env/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+    packages.mkdir(parents=True)
+    shutil.copy(folder / "wordtools/wordtools.py", packages)
+    given = ("--environment", world / "env", "--setting", f"dictionary_url={url}", "--method", "look_up")
+    done = record(world, "engine", "--check", *given, "--param", "word=tree", folder)
+    assert (done.status, done.data["check"]) == (0, {"missing": []}), done.err
+    assert "access" not in done.data["manifest"]["runtime"]
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "runtime": {}}))
+    done = record(world, "engine", "--check", *given, "--param", "word=tree", folder)
+    assert (done.status, done.data["check"]) == (0, {"missing": []}), done.err
+    found = each_entry_is_needed(
+        "engine",
+        str(folder),
+        done.data["manifest"],
+        lambda engine: engine.method("look_up", word="tree"),
+        pointer="runtime",
+        environment=str(world / "env"),
+        services={"engines.settings": lambda _view: {"dictionary_url": url}},
+    )
+    assert found == [("receive", f"{url}/tree")]
+
+
+def test_an_installation(world):
+    """Of its install phase requests are observed; wordcount is built from its own folder, and makes none."""
+    folder = world / "extensions/engines/wordcount"
+    (world / "wheels").mkdir()
+    offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(world / "wheels"), "PIP_CONFIG_FILE": "/dev/null"}
+    # A process of its own: installing enters a guard, after which nobody settles another in that process.
+    done = piped(
+        ["record", "engine", "--config", configured(world), "--json", "--phase", "install", folder],
+        {**offline, "TMPDIR": str(world / "temp")},
+    )
+    assert done.status == 0, done.err
+    found = json.loads(done.out)
+    assert (found["schema"], found["observed"], found["denied"]) == ("democrai-sandbox/record.engine/1", [], [])
+    assert found["manifest"]["install"] == {"requirements": ["./wordtools"]}
+
+
+# ---- scripts ---------------------------------------------------------------------------------------------------------
+
+SCRIPT = """
+import ctypes
+import sys
+import helper
+print(helper.rows(sys.argv[1]))
+with open(sys.argv[1] + "/out.txt", "w") as file:
+    file.write("x")
+"""
+
+
+@pytest.fixture
+def script(world):
+    (world / "work").mkdir()
+    (world / "work" / "script.py").write_text(SCRIPT)
+    (world / "work" / "helper.py").write_text("def rows(place):\n    return open(place + '/may.csv').read()\n")
+    return world / "work" / "script.py"
+
+
+def test_a_script_is_recorded_and_runs_under_what_is_proposed(world, script):
+    """With what it imports from beside it; the trace says the same, and the file is a manifest for run."""
+    trace, manifest = world / "trace.jsonl", world / "manifest.json"
+    environ = {"TMPDIR": str(world / "temp")}
+    options = ("--config", configured(world), "--check", "--trace", trace, "--output", manifest)
+    done = says("record", "script", *options, script, world / "data", environ=environ)
+    assert done.status == 0, done.err
+    assert "it runs under the proposal" in done.err
+    golden("record-script", done.out, folder=world)
+    proposed = json.loads(manifest.read_text())
+    assert {entry["target"] for entry in proposed["access"]} == {
+        f"{world}/data/may.csv",
+        f"{world}/data/out.txt",
+        f"{world}/work",
+    }
+    assert proposed["allowed_imports"] == ["ctypes"]
+    again = says("record", "suggest", "--manifest", manifest, trace)
+    assert json.loads(again.out) == proposed
+    ran = piped(
+        ["run", "script", "--config", configured(world), "--manifest", manifest, script, world / "data"], environ
+    )
+    assert (ran.status, ran.out) == (0, "1,2\n")
+    for place in range(len(proposed["access"])):
+        (world / "less.json").write_text(json.dumps(without(proposed, "", place)))
+        options = ("--config", configured(world), "--no-kernel", "--manifest", world / "less.json")
+        assert says("run", "script", *options, script, world / "data", environ=environ).status == 1
+
+
+def test_a_check_that_fails_says_what_is_missing(world):
+    """A script that does something else each time is not covered by what was seen once."""
+    file = world / "odd.py"
+    file.write_text(
+        "import os\n"
+        f"other = {str(world / 'data')!r} + '/' + str(len(os.listdir({str(world / 'temp')!r})))\n"
+        f"open({str(world / 'temp')!r} + '/' + str(os.getpid()), 'w').close()\n"
+        "open(other, 'a').close()\n"
+    )
+    done = record(world, "script", "--check", file)
+    assert done.status == 1
+    assert done.data["check"]["missing"] == [f"sandbox_filesystem_denied:odd:{world}/data/1"]
+
+
+def test_a_policy_file_stays_one(world, script):
+    """A file with declarations and no name gets declarations, and no name."""
+    policy = world / "policy.json"
+    policy.write_text('{"access": [], "allowed_imports": []}')
+    done = record(world, "script", "--manifest", policy, script, world / "data")
+    assert (done.status, set(done.data["manifest"])) == (0, {"access", "allowed_imports"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("script", "none.py"), 1, "there is no file none.py"),
+        (("module", "/nowhere"), 1, "there is no file manifest.json"),
+        (("module", "{0}/extensions/modules/reports", "--action", "no"), 1, "no action"),
+        (("module", "{0}/extensions/modules/reports", "--param", "x"), 2, "has no name"),
+        (("module", "{0}/extensions/modules/reports", "--params", "{{"), 2, "is no JSON"),
+        (("module", "{0}/extensions/modules/reports", "--params", "[]"), 2, "is no object"),
+        (("module", "{0}/extensions/modules/reports", "--timeout", "0"), 2, "--timeout"),
+        (("engine", "{0}/extensions/engines/wordcount", "--environment", "{0}"), 2, "no virtual environment"),
+        (("suggest", "{0}/extensions/modules/reports/module.py"), 1, "expected an observation"),
+        (("suggest", "/nowhere"), 1, "/nowhere"),
+        (("script", "--output", "{0}/config.yaml", "{0}/config.yaml"), 2, "add --yes"),
+        ((), 2, "verb"),
+    ],
+)
+def test_bad_input_is_one_clear_line(world, arguments, status, said):
+    """Nothing is run, and nothing written."""
+    config = () if not arguments or arguments[0] == "suggest" else ("--config", configured(world))
+    words = [text.format(world) for text in arguments]
+    done = says("record", *words[:1], *config, *words[1:])
+    assert (done.status, done.out) == (status, "")
+    assert said in done.err
+    assert len(done.err.splitlines()) <= 3

@@ -1,0 +1,126 @@
+"""``democrai-sandbox requests``: what waits, and deciding it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.goldens import golden
+
+
+def state_of(asked, request):
+    return asked.data("requests", "show", request)["request"]["state"]
+
+
+def test_what_is_listed(asked):
+    """The list has the same words in a terminal and in a pipe; filters narrow it, and a short one says so."""
+    for path in ("/reports/2026/september/summary", "/today"):
+        asked.wants(f"https://listed.example.org{path}")
+    arguments = ("requests", "list", "--text", "listed.example")
+    golden("requests-list.terminal", asked.terminal(*arguments).text)
+    golden("requests-list.piped", asked.piped(*arguments).out)
+    short = asked.says(*arguments, "-n", "1")
+    assert short.out.count("listed.example.org") == 1
+    assert short.err == "there are more than 1: --limit shows more, and filters narrow\n"
+    found = asked.data(*arguments)
+    assert found["schema"] == "democrai-sandbox/requests.list/1"
+    assert [one["access"]["target"][-5:] for one in found["items"]] == ["today", "mmary"]
+    assert found["has_more"] is False
+    assert asked.data(*arguments, "--newer-than", "1h", "--user", "uma", "--kind", "module")["items"] == found["items"]
+    nothing = asked.says(*arguments, "--older-than", "1h")
+    assert (nothing.status, nothing.out, nothing.err) == (0, "", "no request was found\n")
+
+
+def test_what_is_grouped(asked):
+    """Grouped, all who wait for the same are one row, with the risk."""
+    asked.wants("https://grouped.example.org/a")
+    arguments = ("requests", "list", "--grouped", "--text", "grouped.example")
+    golden("requests-list-grouped.piped", asked.says(*arguments).out)
+    found = asked.data(*arguments)
+    assert (found["schema"], len(found["items"])) == ("democrai-sandbox/requests.list-grouped/1", 1)
+
+
+def test_what_is_shown(asked):
+    """One request with who wants what for whom, targets to choose from, and its history."""
+    request = asked.wants("https://shown.example.org/reports/today")
+    golden("requests-show.terminal", asked.terminal("requests", "show", request).text)
+    golden("requests-show.piped", asked.says("requests", "show", request).out)
+    assert asked.data("requests", "show", request)["schema"] == "democrai-sandbox/requests.show/1"
+
+
+@pytest.mark.parametrize(
+    ("scope", "kind", "ends"),
+    [(("--session",), "session", False), (("--permanent",), "permanent", False), (("--for", "2h"), "permanent", True)],
+    ids=["session", "permanent", "for"],
+)
+def test_approving(asked, scope, kind, ends):
+    """The scope that was chosen is the one that is stored; a dry run stores nothing."""
+    request = asked.wants(f"https://approved.example.org/{scope[0][2:]}")
+    dry = asked.says("requests", "approve", request, *scope, "--dry-run")
+    assert dry.status == 0
+    assert "would approve" in dry.out
+    assert state_of(asked, request) == "pending"
+    found = asked.data("requests", "approve", request, *scope, "--reason", "for the report", "--yes")
+    assert (found["schema"], found["dry_run"]) == ("democrai-sandbox/requests.approve/1", False)
+    decision = found["items"][0]["decision"]
+    assert (decision["scope"], decision["reason"], decision["expires_at"] is not None) == (kind, "for the report", ends)
+
+
+def test_a_broader_target(asked):
+    """--target approves what covers the request; one that does not cover it is refused by the node."""
+    request = asked.wants("https://broad.example.org/reports/today")
+    other = asked.says("requests", "approve", request, "--permanent", "--target", "https://else.example.org", "--yes")
+    assert (other.status, other.out) == (1, "")
+    assert other.err.startswith("invalid_input: ")
+    assert state_of(asked, request) == "pending"
+    done = asked.says("requests", "approve", request, "--permanent", "--target", "https://broad.example.org", "--yes")
+    assert done.status == 0
+    assert "module:wishes receive https://broad.example.org: permanent approval" in done.out
+
+
+def test_the_question_repeats_what_is_decided(asked):
+    """In a terminal it is asked once, with the object in the question; no leaves all as it was, yes does it."""
+    request = asked.wants("https://question.example.org/today")
+    refused = asked.terminal("requests", "deny", request, "--reason", "not now", typed="n\n")
+    assert refused.status == 1
+    golden("requests-deny.refused", refused.text)
+    assert state_of(asked, request) == "pending"
+    done = asked.terminal("requests", "deny", request, "--reason", "not now", typed="y\n")
+    assert done.status == 0
+    golden("requests-deny.confirmed", done.text)
+    assert state_of(asked, request) == "denied"
+
+
+def test_a_conflict_says_who_was_first(asked):
+    """A request that is decided already ends with 4, says who decided what and when, and changes nothing."""
+    request = asked.wants("https://conflict.example.org/today")
+    assert asked.says("requests", "deny", request, "--reason", "no", "--yes").status == 0
+    for extra in ((), ("--dry-run",)):
+        late = asked.says("requests", "approve", request, "--permanent", "--yes", *extra)
+        assert (late.status, late.out) == (4, "")
+        assert f"external_access_conflict: request {request} was denied by admin at 20" in late.err
+    assert state_of(asked, request) == "denied"
+
+
+def test_many_at_once(asked):
+    """Many are decided in one go, each by itself: a preview, what became of each, and the status of the worst."""
+    waiting = [asked.wants(f"https://many.example.org/{name}") for name in ("a", "b")]
+    decided = asked.wants("https://many.example.org/c")
+    assert asked.says("requests", "deny", decided, "--reason", "no", "--yes").status == 0
+    arguments = ("requests", "approve", *waiting, decided, "--permanent")
+    preview = asked.says(*arguments, "--dry-run")
+    assert preview.status == 4
+    golden("requests-approve-many.preview", preview.out)
+    assert {state_of(asked, one) for one in waiting} == {"pending"}
+    asking = asked.terminal(*arguments, typed="n\n")
+    golden("requests-approve-many.question", asking.text)
+    done = asked.says(*arguments, "--yes")
+    assert done.status == 4
+    golden("requests-approve-many.done", done.out)
+    assert {state_of(asked, one) for one in waiting} == {"approved"}
+
+
+def test_one_that_does_not_exist(asked):
+    """An id that nobody gave out ends with 1 and names it."""
+    done = asked.says("requests", "show", "01zzzzzzzzzzzzzzzzzzzzzzzz")
+    assert (done.status, done.out) == (1, "")
+    assert "there is no request 01zzzzzzzzzzzzzzzzzzzzzzzz" in done.err

@@ -1,0 +1,98 @@
+"""Backup and restore, on both databases: what comes back, what goes on, and what only the keys open."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.console.serving import Served, until
+
+pytestmark = pytest.mark.slow
+
+
+def run(*words):
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def backed_up(served, place, postgres):
+    """Make a backup while the node serves; return the URL of the database that was restored from it."""
+    if postgres is None:
+        run(sys.executable, "-m", "democrai_sandbox.cli", "db", "backup", "--config", served.file, place / "copy.db")
+        (place / "restored").mkdir(mode=0o700)
+        (place / "copy.db").rename(place / "restored" / "sandbox.db")
+        return f"sqlite:///{place}/restored/sandbox.db"
+    run("pg_dump", "--format=custom", f"--file={place / 'copy.dump'}", served.config["database"]["url"])
+    restored = postgres.new_database()
+    run("pg_restore", "--no-owner", "--exit-on-error", f"--dbname={restored}", place / "copy.dump")
+    return restored
+
+
+def again(served, url, keys):
+    """Serve the restored database in the place of the one that was lost."""
+    served.config["database"] = {"url": url, "key_file": str(keys)}
+    served.rewrite()
+    served.start()
+
+
+def resumed(client, request):
+    def ended():
+        found = client.get(f"/api/v1/requests/{request}").json()["resume"]
+        return found if found and found["state"] in {"succeeded", "failed"} else None
+
+    return until(ended, "going on")
+
+
+class Restorable(Served):
+    """A node whose configuration can be exchanged while it is down."""
+
+    def rewrite(self):
+        import yaml
+
+        self.file.write_text(yaml.safe_dump(self.config))
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgresql"])
+def test_a_backup_brings_back_everything_of_its_time(tmp_path, request, backend):
+    """Decisions, people, sessions and tokens are as they were, the audit is whole; contexts need their keys."""
+    postgres = request.getfixturevalue("postgres") if backend == "postgresql" else None
+    database = {"database": {"url": postgres.new_database()}} if postgres else {}
+    served = Restorable(tmp_path, database)
+    try:
+        ada = served.administrator()
+        kept = served.bearer(ada)
+        token = kept.headers["Authorization"]
+        with kept, served.signed_in() as session:
+            cookies = session.cookies
+            first, second = (served.stop_weather(kept, f"/forecast/{name}") for name in ("first", "second"))
+            other = served.stop_weather(kept, "/forecast/other")
+            decision = kept.post(f"/api/v1/requests/{other}/approve", json={}).json()["decision"]["id"]
+            assert resumed(kept, other)["state"] == "succeeded"
+            url = backed_up(served, tmp_path, postgres)
+            shutil.copy(tmp_path / "state" / "keys", tmp_path / "kept-keys")
+            kept.post(f"/api/v1/decisions/{decision}/revoke", json={}).raise_for_status()
+            assert kept.get("/api/v1/audit/verify").json()["ok"] is True
+        assert served.stop() == 0
+        again(served, url, tmp_path / "kept-keys")
+        with served.client(cookies=cookies) as session:
+            assert session.get("/requests").status_code == 200
+        with served.client() as client:
+            client.headers["Authorization"] = token
+            assert client.get("/api/v1/audit/verify").json()["ok"] is True
+            # Revoked since: it is in force again, as the page on deployment says.
+            assert client.get(f"/api/v1/decisions/{decision}").json()["ended_at"] is None
+            client.post(f"/api/v1/requests/{first}/approve", json={}).raise_for_status()
+            assert resumed(client, first)["state"] == "succeeded"
+        assert served.stop() == 0
+        again(served, url, tmp_path / "state" / "other-keys")
+        with served.client() as client:
+            client.headers["Authorization"] = token
+            client.post(f"/api/v1/requests/{second}/approve", json={}).raise_for_status()
+            found = resumed(client, second)
+            assert found["state"] == "failed" and "which is not in the key ring" in found["last_error"]
+    finally:
+        served.stop()
+        served.web.stop()

@@ -1,0 +1,119 @@
+"""Shadow runs through a real process: the API, the pages, and a module that goes on as before."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from democrai_sandbox.host.scopes import Scope
+from tests.console.pages.reading import Page, read
+from tests.console.serving import until
+
+
+@pytest.fixture(scope="module")
+def admin(served):
+    with served.signed_in() as client:
+        yield client
+
+
+@pytest.fixture
+def shadow(served, admin):
+    """Start a run of module reports beside a manifest without its first rule, from the page; end it afterwards."""
+    manifest = json.loads((served.folder / "modules" / "reports" / "manifest.json").read_text())
+    manifest["access"][0]["target"] = str(served.folder / "elsewhere")
+    answer = admin.post("/shadows", data={"subject": "module:reports", "manifest": json.dumps(manifest)})
+    assert answer.status_code == 303, Page(answer).text
+    path = answer.headers["location"].removesuffix("?done=shadow_started")
+    yield path
+    assert admin.post(f"{path}/end").status_code == 303
+
+
+def write(client, served):
+    params = {"month": "may", "sales": str(served.folder / "sales"), "rates": f"{served.web.url}/v1/rates"}
+    return client.post("/api/v1/modules/reports/actions/write", json={"params": params})
+
+
+def test_a_candidate_is_tried_and_what_it_would_change_is_shown(served, admin, shadow):
+    """The module works as before; what would be denied is on the page and in the API, beside the change on paper."""
+    target = f"{served.folder}/sales/may.csv"
+    assert "Nothing that was done would be denied." in read(admin, shadow).text
+    assert write(admin, served).json() == {"result": "may: 12 sold; GET /v1/rates/may"}
+    assert write(admin, served).status_code == 200
+    number = shadow.rpartition("/")[2]
+    with served.bearer(served.administrator(), Scope.SUBJECTS_READ) as client:
+        found = until(lambda: client.get(f"/api/v1/shadows/{number}").json()["would_be_denied"], "a finding")
+        until(lambda: client.get(f"/api/v1/shadows/{number}").json()["would_be_denied"][0]["count"] == 2, "both")
+        report = client.get(f"/api/v1/shadows/{number}").json()
+        listed = client.get("/api/v1/shadows").json()["items"][0]
+        assert client.post(f"/api/v1/shadows/{number}/end").status_code == 403
+    about = {name: found[0][name] for name in ("resource_type", "operation", "target", "user_id", "chain")}
+    assert about == {
+        "resource_type": "filesystem",
+        "operation": "read",
+        "target": target,
+        "user_id": served.administrator().id,
+        "chain": ["module:reports"],
+    }
+    assert [(one["effect"], one["pointer"]) for one in report["changes"]] == [
+        ("added", "/access"),
+        ("dropped", "/access"),
+    ]
+    assert (listed["subject"], listed["is_running"], listed["would_be_denied"]) == ("module:reports", True, 1)
+    page = read(admin, shadow)
+    assert "something that happens now would be denied" in page.text
+    assert "filesystem read" in page.text
+    assert target in page.text.replace(" ", "")
+    assert f"now: filesystem read {served.folder}/sales" in page.text
+    assert "Would be denied 1" in page.text
+    assert shadow in read(admin, "/shadows").links
+
+
+def test_a_candidate_that_is_wrong_is_refused_with_all_that_is_wrong(served, admin, shadow):
+    """Every problem with its line, what was typed stays; another kind of subject, and a second run, are refused too."""
+    text = '{"name": "weather",\n "acess": [],\n "access": [{"resource_type": "network"}]}'
+    answer = admin.post("/shadows", data={"subject": "module:weather", "manifest": text})
+    page = Page(answer)
+    assert page.status == 422
+    assert "/acess: line 2: unknown key 'acess'" in page.text
+    assert "line 3" in page.text
+    assert '"acess": []' in page.text
+    before = len(admin.get("/api/v1/shadows").json()["items"])
+    for subject, manifest, status, words in (
+        ("module:weather", '{"name": "other"}', 422, "the candidate is for 'other'"),
+        ("tool:weather.look", '{"name": "weather"}', 422, "module:weather"),
+        ("mcp:weather", '{"name": "weather"}', 422, "module, engine, extractor"),
+        ("module:nobody", '{"name": "nobody"}', 404, "nobody"),
+        ("module:broken", '{"name": "broken"}', 409, "broken"),
+        ("module:reports", '{"name": "reports"}', 409, "end that first"),
+        ("weather", "{}", 422, "kind"),
+        ("module:weather", {"name": "weather", "access": 3}, 422, "/manifest/access"),
+    ):
+        refused = admin.post("/api/v1/shadows", json={"subject": subject, "manifest": manifest})
+        assert (refused.status_code, words in refused.text) == (status, True), (subject, refused.text)
+    dry = admin.post(
+        "/api/v1/shadows", json={"subject": "module:weather", "manifest": {"name": "weather"}, "dry_run": True}
+    )
+    assert (dry.status_code, dry.json()["id"]) == (200, "")
+    assert len(admin.get("/api/v1/shadows").json()["items"]) == before
+
+
+def test_only_administrators_see_and_start_them(served, admin, shadow):
+    """Somebody else gets neither the pages nor the API, whatever the token is good for; the audit has who did what."""
+    uma = served.person("uma")
+    with served.bearer(uma) as client:
+        for answer in (
+            client.get("/api/v1/shadows"),
+            client.get(f"/api/v1{shadow}"),
+            client.post("/api/v1/shadows", json={"subject": "module:weather", "manifest": {"name": "weather"}}),
+            client.post(f"/api/v1{shadow}/end"),
+        ):
+            assert (answer.status_code, answer.json()["code"]) == (403, "external_access_admin_required")
+    with served.signed_in("uma") as client:
+        for path in ("/shadows", shadow):
+            assert client.get(path).status_code == 403
+        assert client.post(f"{shadow}/end").status_code == 403
+    assert read(admin, "/shadows/unknown", status=404)
+    notes = admin.get("/api/v1/audit", params={"action": "noted"}).json()["items"]
+    said = [(note["actor"], note["after"]["text"]) for note in notes if note["after"].get("shadow_run")]
+    assert said[0] == (served.administrator().id, "shadow run of module:reports started")

@@ -1,0 +1,54 @@
+"""The file that says where a node can be asked: true while it runs, and known to be stale afterwards."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from democrai_sandbox.host.whereabouts import ADDRESS_FILE, whereabouts
+
+NODE = """
+import sys
+from democrai_sandbox.host.whereabouts import announced
+with announced(sys.argv[1], sys.argv[2]):
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+def started(folder, url):
+    """A process that says where it is until its input ends."""
+    command = [sys.executable, "-c", NODE, str(folder), url]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def ended(process):
+    process.communicate(timeout=60)
+    return process.returncode
+
+
+def test_it_is_there_while_the_node_runs(tmp_path):
+    """It names the address, only its owner reads it, and an orderly end removes it."""
+    assert whereabouts(str(tmp_path)) is None
+    node = started(tmp_path, "http://127.0.0.1:8080")
+    assert whereabouts(str(tmp_path)) == ("http://127.0.0.1:8080", True)
+    assert whereabouts(str(tmp_path)) == ("http://127.0.0.1:8080", True)  # looking does not end it
+    assert (tmp_path / ADDRESS_FILE).stat().st_mode & 0o777 == 0o600
+    assert ended(node) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_that_was_left_behind(tmp_path):
+    """After a kill it is known to be stale; the next node replaces it, and the end of an older one leaves it alone."""
+    killed = started(tmp_path, "http://127.0.0.1:1")
+    killed.kill()
+    ended(killed)
+    assert whereabouts(str(tmp_path)) == ("http://127.0.0.1:1", False)
+    older = started(tmp_path, "http://127.0.0.1:2")
+    younger = started(tmp_path, "http://127.0.0.1:3")
+    assert ended(older) == 0
+    assert whereabouts(str(tmp_path)) == ("http://127.0.0.1:3", True)
+    assert ended(younger) == 0
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,88 @@
+"""Bodies of tests in forks of a process that has imported what they need, one such process for all tests of a worker.
+
+For tests of whole hosts and runtimes, which import much. Where it matters what is loaded, and when, a body has a fresh
+process: tests.guard.harness.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import subprocess
+import sys
+import threading
+from functools import cache
+from pathlib import Path
+
+from tests.guard import harness
+
+PROGRAM = Path(__file__).with_name("forking.py")
+STORE = (
+    "democrai_sandbox.access.store",
+    "democrai_sandbox.access.store.migrating",
+    "alembic.command",
+    "alembic.runtime.environment",
+    "alembic.ddl.sqlite",
+    "sqlalchemy.dialects.sqlite",
+)
+RUNTIME = ("democrai_sandbox.runtime", "democrai_sandbox.runtime.assembly", "asyncio", *STORE)
+HOST = ("democrai_sandbox.host", "democrai_sandbox.host.sandbox", *RUNTIME)
+
+
+class Forks:
+    """The process that forks; ends with the tests."""
+
+    def __init__(self, modules):
+        given = harness.Case.environment(_Nowhere())
+        command = [sys.executable, "-P", "-W", "ignore::DeprecationWarning", PROGRAM, harness.CHILD, *modules]
+        self._process = subprocess.Popen(
+            command, cwd="/", env=given, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._turn = threading.Lock()
+        atexit.register(self._end)
+
+    def run(self, order):
+        """Return the exit status of a fork; nothing when it took too long."""
+        with self._turn:
+            self._process.stdin.write(json.dumps(order) + "\n")
+            self._process.stdin.flush()
+            return json.loads(self._process.stdout.readline())
+
+    def _end(self):
+        self._process.communicate()
+
+
+class _Nowhere:
+    """Stands for a case whose folders nobody uses: each fork gets its own."""
+
+    base = Path(os.sep)
+
+
+@cache
+def forks(modules):
+    """Return the process that has imported these."""
+    return Forks(modules)
+
+
+class RuntimeCase(harness.Case):
+    """A private world in which a body runs in a process of its own, with the runtime imported."""
+
+    modules = RUNTIME
+
+    def play(self, spec, environment, timeout):
+        """Run the body; return its exit status and what it wrote."""
+        out, err = self.base / "body.out", self.base / "body.err"
+        for path in (out, err):
+            path.write_bytes(b"")
+        order = {"spec": spec, "environ": environment, "folder": str(self.base), "timeout": timeout}
+        status = forks(self.modules).run(order | {"out": str(out), "err": str(err)})
+        if status is None:
+            raise subprocess.TimeoutExpired("a body", timeout, out.read_bytes(), err.read_bytes())
+        return status, *(path.read_text(errors="replace") for path in (out, err))
+
+
+class HostCase(RuntimeCase):
+    """The same, with the whole host imported."""
+
+    modules = HOST
