@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from zlib import crc32
@@ -87,8 +88,9 @@ class Desk:
 
 
 @pytest.fixture
-def database(tmp_path):
-    """The URL of a database that is not there yet."""
+def database(tmp_path, prepared_file):
+    """The URL of a database with its schema and no rows."""
+    shutil.copy(prepared_file, tmp_path / "access.db")
     return f"sqlite:///{tmp_path}/access.db"
 
 

@@ -23,9 +23,13 @@ def want(target):
         resource_type="network",
         operation="receive",
         target=target,
-        resume_action="want",
+        resume_action="go_on",
         resume_context={"target": target},
     ).request_id
+
+@sdk.action("go_on")
+def go_on(target):
+    pass  # does not use what was approved: the tests know then when it was used last
 """
 
 

@@ -39,7 +39,7 @@ _ID = re.compile(r"\b0[0-9a-hjkmnp-tv-z]{25}\b")
 _HASH = re.compile(r"\b[0-9a-f]{64}\b")
 _TIME = re.compile(r"\b20\d\d-\d\d-\d\d(?P<gap>[T ])\d\d:\d\d:\d\d(?P<part>\.\d+)?")
 _CLOCK = re.compile(r"\b\d\d:\d\d:\d\d\b")
-_AGE = re.compile(r"(?<![\[;])\b\d{1,2}[smhd]\b *")
+_AGE = re.compile(r"(?m)(?<=  )\d{1,2}[smhd](?=  |$) *")
 _PORT = re.compile(r"(?<=127\.0\.0\.1:)\d{4,5}\b")
 
 

@@ -22,7 +22,7 @@ def test_what_is_listed(asked):
     denied = asked.wants("https://held.example.org/never")
     assert asked.says("requests", "deny", denied, "--reason", "no", "--yes").status == 0
     arguments = ("approvals", "list", "--text", "held.example")
-    golden("approvals-list.terminal", asked.terminal(*arguments, columns=140).text)
+    golden("approvals-list.terminal", asked.terminal(*arguments, columns=160).text)
     golden("approvals-list.piped", asked.says(*arguments).out)
     golden("approvals-list-denials.piped", asked.says(*arguments, "--denials").out)
     found = asked.data(*arguments, "--scope", "session")

@@ -43,17 +43,6 @@ def test_a_candidate_from_start_to_stop(asked, candidate):
     assert len(asked.data("shadow", "show", number)["would_be_allowed"]) == 1
 
 
-def test_what_would_newly_be_denied_is_in_the_status(asked, tmp_path):
-    """``show`` ends with 1 when something that happens now would not be allowed."""
-    file = tmp_path / "candidate.json"
-    file.write_text('{"name": "wishes", "allowed_imports": []}')
-    number = asked.says("shadow", "start", "--subject", "module:wishes", "--manifest", str(file), "--yes").out.strip()
-    try:
-        assert asked.says("shadow", "show", number).status == 0
-    finally:
-        assert asked.says("shadow", "stop", number, "--yes").status == 0
-
-
 def test_bad_input(asked, tmp_path):
     """One clear line and the documented status, and nothing is started."""
     wrong = tmp_path / "wrong.json"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.cli.goldens import golden, within
 from tests.cli.test_entry import configured
-from tests.console.serving import serving
+from tests.console.serving import serving, until
 
 CHANGING = (
     (r"node \S+ at", "node here at"),
@@ -19,6 +19,7 @@ CHANGING = (
 def test_every_layer_on_one_screen(asked):
     """Each layer with its state and what to do about it, by area; the same in a terminal, with colours."""
     asked.wants("https://status.example.org")  # has the module loaded, whichever test came before
+    until(lambda: "none is waiting" in asked.says("status").out, "what other tests have approved to go on")
     piped = asked.says("status")
     assert (piped.status, piped.err) == (0, "")
     golden("status.piped", piped.out, also=CHANGING)

@@ -6,6 +6,7 @@ the kernel has, its own packet filter and its own helper. The tests reach a node
 
 from __future__ import annotations
 
+import re
 import selectors
 import socket
 import tempfile
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.console.serving import SAME_ORIGIN, Served, merge
+from tests.console.serving import ROOT, SAME_ORIGIN, Served, merge
 from tests.kernel.netlab import Namespace
 from tests.services.postgres import PostgresServer, find_programs
 from tests.services.redis import RedisServer
@@ -236,12 +237,19 @@ class Cluster:
         return self.spaces[name].rules()
 
 
+def as_in_the_unit():
+    """The command that leaves a process the rights which the unit of systemd leaves it, and what it starts as root."""
+    unit = (ROOT / "deploy" / "systemd" / "democrai-sandbox.service").read_text()
+    listed = re.search(r"^CapabilityBoundingSet=(.+)$", unit, re.MULTILINE)[1].lower().split()
+    return ("setpriv", "--bounding-set=-all" + "".join(f",+{name.removeprefix('cap_')}" for name in listed))
+
+
 @contextmanager
 def two_nodes(*, sites=1, config=None):
-    """Give a cluster whose two nodes serve; the second runs the module in a worker, the first in its own process."""
+    """Give a cluster whose two nodes serve; the second with the rights of its unit, and the module in a worker."""
     with Cluster(sites) as cluster:
         for name in NAMES:
             isolation = {"sandbox": {"isolation": {"module:probe": "process"}}} if name == "two" else {}
             merge(isolation, config or {})
-            cluster.node(name, isolation)
+            cluster.node(name, isolation, command=as_in_the_unit() if name == "two" else ())
         yield cluster

@@ -16,16 +16,16 @@ from statistics import median, quantiles
 import psycopg
 import pytest
 
-from democrai_sandbox.access.keyring import KeyFile, introduce, promote, retire
-from democrai_sandbox.access.sealing import Sealer, reseal_all
-from democrai_sandbox.access.store import open_store
+from democrai_sandbox.access.keyring import KeyRing
 from tests.cluster.machines import two_nodes
+from tests.cluster.page import commands, run
 from tests.console.serving import until
 from tests.kernel.netlab import cgroup_mount, has_ended, needs_netlab
 from tests.services.postgres import find_programs
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(600),
     needs_netlab,
     pytest.mark.skipif(find_programs() is None, reason="PostgreSQL is not installed"),
 ]
@@ -120,10 +120,17 @@ def figures(what, seconds):
 
 def within_two_seconds(measure):
     """Have something measured; once more where the machine was busy with other things meanwhile."""
-    found = measure()
-    if max(p95 for _, p95 in found) > WITHIN:
-        found = measure()
-    assert {what: p95 for what, p95 in found if p95 > WITHIN} == {}
+    late = {}
+    for _ in range(2):
+        late = {what: p95 for what, p95 in measure() if p95 > WITHIN * crowd()}
+        if not late:
+            break
+    assert late == {}
+
+
+def crowd():
+    """How many times longer everything takes here: 1, unless far more is to be done than there are processors for."""
+    return max(1.0, os.getloadavg()[0] / (2 * os.cpu_count()))
 
 
 def test_decisions_reach_the_packet_filter_of_the_other_node(cluster, both):
@@ -244,23 +251,20 @@ def hand_over(cluster):
 
 def test_keys_are_rotated_while_both_nodes_serve(cluster, both):
     """Known to both before one uses it, the new key takes over: at every step either node goes on with either's."""
-    site, file = cluster.sites.urls[SAMPLES], cluster.nodes["one"].folder / "state" / "keys"
-    old = KeyFile(file).ring().first.id
-    waiting = [later(both, "two", f"{site}/old")]
-    new = introduce(file).keys[-1].id
-    hand_over(cluster)
-    promote(file, new)
-    waiting += [later(both, name, f"{site}/between/{name}") for name in both]  # under the new key, and under the old
-    hand_over(cluster)
-    waiting += [later(both, "two", f"{site}/new")]
-    store = open_store(cluster.own_url)
-    try:
-        done = reseal_all(store, Sealer(KeyFile(file).ring))
-    finally:
-        store.close()
-    assert done.replaced == 2 and done.unreadable == ()
-    retire(file, old)
-    hand_over(cluster)
+    site, one = cluster.sites.urls[SAMPLES], cluster.nodes["one"]
+    file, variables = one.folder / "state" / "keys", {}
+    old, waiting = KeyRing.open(file).first, [later(both, "two", f"{site}/old")]
+    for number, line in enumerate(commands("--introduce")):
+        if line.startswith("#"):
+            hand_over(cluster)
+        else:
+            with one.space.entered():
+                run(line, one, **variables)
+        variables["KEY"] = next(key.id for key in KeyRing.open(file).keys if key != old)
+        # At the second node, which has the old key first until it is handed the file.
+        waiting.append(later(both, "two", f"{site}/at/{number}"))
+    ring = KeyRing.open(file)
+    assert ring.first.id == variables["KEY"] and ring.find(old.id) is None
     for number, request in enumerate(waiting):
         approved(both[("one", "two")[number % 2]], request)
         assert resumed(both["one"], request)["state"] == "succeeded"
@@ -349,7 +353,8 @@ def test_a_node_that_is_killed_takes_nothing_along(cluster, both):
         approved(both["two"], waiting)
         assert resumed(both["two"], waiting)["state"] == "succeeded"
         expire_lease(cluster, begun)
-        assert resumed(both["two"], begun)["attempts"] == 2
+        found = resumed(both["two"], begun)
+        assert (found["state"], found["attempts"]) == ("succeeded", 2)
         until(lambda: len(decided) > before + 20, "going on")
         one.start()
         both["one"].base_url = one.url

@@ -17,9 +17,10 @@ import pytest
 
 from democrai_sandbox.access.store import schema
 from tests.cluster.machines import PROBE
+from tests.cluster.page import commands, run
 from tests.console.serving import ROOT, Served, merge, until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ADDS = f'''
 """A column and a table more."""
 import sqlalchemy as sa
@@ -131,8 +132,8 @@ def test_nodes_are_exchanged_one_by_one(tmp_path, postgres):
             refused = command(newer, "serve", "--config", str(one.file))
             assert refused.returncode == 1 and "db upgrade --database" in refused.stderr, refused.stderr
             with load(old, wrong):
-                done = command(newer, "db", "upgrade", "--yes", "--config", str(one.file))
-                assert done.returncode == 0, done.stderr
+                for line in commands("db upgrade"):
+                    run(line, one, **newer)
                 assert checks(one) == (200, "ok")
                 assert f"9001 (this node's is {schema.HEAD}, and may go on)" in store_line(old)
                 two = node(tmp_path / "two", url, newer)

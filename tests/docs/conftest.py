@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.console.serving import served  # a fixture, found by its name
-
 _HERE = Path(__file__).parent
 
 

@@ -18,7 +18,9 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-SECONDS = 60
+from tests.docs.pages import REPOSITORY, blocks
+
+SECONDS = 150
 _CHANGING = re.compile(
     r"(?P<kept>\b0[0-9a-z]{25}\b|\bdsb_[\w.]+|\bhttp://127\.0\.0\.1:\d+)"
     r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?: UTC|Z|\+00:00)?"
@@ -31,6 +33,11 @@ _CHANGING = re.compile(
 
 _ASKS = re.compile(r"/render$| (?:list|tail|status)\b")
 """Commands that only ask; a reader would ask again."""
+
+
+def runnable(page):
+    """The ``console`` blocks of a page, but for those that say why they are not run."""
+    return [block.text for block in blocks(REPOSITORY / page) if block.language == "console" and not block.reason]
 
 
 def commands(text):

@@ -25,7 +25,7 @@ NOTHING, GUARD, LANDLOCK, SECCOMP, EGRESS, ALL = "nothing", "guard", "Landlock",
 COLUMNS = (GUARD, LANDLOCK, SECCOMP, EGRESS, ALL)
 THROUGH, STOPPED = "through", "stopped"
 HERE = Path(__file__).resolve()
-_SECONDS = 120
+_SECONDS = 250
 
 
 def measured():

@@ -33,6 +33,7 @@ def told():
 
 
 @complete
+@pytest.mark.timeout(600)
 def test_each_layer_stops_what_the_table_says_and_nothing_else():
     """Every act works with nothing in the way, and comes to what the table says under each layer and under all."""
     found = layers.measured()

@@ -368,12 +368,17 @@ class TestKernel:
 
     def test_landlock_keeps_from_what_the_guard_allows(self, house):
         """That is told, with the setting that would open it."""
-        house.kernel = SimpleNamespace(baseline=ApplicationPaths(read=("/usr",), write=("/srv/data",)), spawn=None)
+        paths = ApplicationPaths(read=("/usr", "/srv/reports/late"), write=("/srv/data",))
+        status = {
+            "landlock": ControlStatus("landlock", ControlState.ACTIVE, details={"missing": ("/srv/reports/late",)})
+        }
+        house.kernel = SimpleNamespace(baseline=paths, spawn=None, status=lambda: status)
         found = house.read("/srv/reports/x")
         assert found.verdict is Verdict.ALLOWED
         assert layer(found, "kernel").answer is Answer.DENIES
         assert "extra_read_paths" in found.kernel
         assert "extra_write_paths" in house.read("/srv/reports/x", "modify").kernel
+        assert "was not there when the application started" in house.read("/srv/reports/late/x").kernel
         fine = house.read("/usr/lib")
         assert (layer(fine, "kernel").answer, fine.kernel) == (Answer.ALLOWS, "")
         denied = house.read("/elsewhere/x")

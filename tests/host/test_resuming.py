@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.guard.harness import Case
+from tests.services.forks import HostCase as Case
 
 EMBEDDED = os.path.join(os.path.dirname(__file__), "embedded.py")
 ASKING = """

@@ -91,8 +91,6 @@ def test_a_sandbox_of_defaults_serves_and_ends(case):
 def start_twice(world):
     app = world.load(EMBEDDED)["Embedded"](world.base)
     app.make()
-    import subprocess
-    import sys
 
     program = (
         "import sys\nfrom democrai_sandbox.host import Sandbox\nfrom democrai_sandbox.errors import StateUnusable\n"
@@ -236,20 +234,23 @@ def sessions(world):
 # ---- what is refused at the start
 
 
-def refused(folder, config="", **environ):
+def refused(folder, config=""):
     """Start with a configuration; return what is said about it, one clear message and no traceback."""
     file = folder / "config.yaml"
     file.write_text(textwrap.dedent(config) or f"state_dir: {folder}/state\n")
     file.chmod(0o600)
-    program = (
-        "import sys\nfrom democrai_sandbox.errors import SandboxError\nfrom democrai_sandbox.host import Sandbox\n"
-        "try:\n    Sandbox.from_config(sys.argv[1])\nexcept SandboxError as error:\n    print(error.diagnostics())"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(file)], capture_output=True, text=True, timeout=60, env=os.environ | environ
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return Case(folder).run(told_at_the_start, str(file))
+
+
+def told_at_the_start(world):
+    from democrai_sandbox.errors import SandboxError
+    from democrai_sandbox.host import Sandbox
+
+    try:
+        Sandbox.from_config(world.args[0])
+    except SandboxError as error:
+        return error.diagnostics()
+    return ""
 
 
 def test_a_file_where_the_folder_should_be(tmp_path):
@@ -304,7 +305,8 @@ def test_a_database_that_is_none(tmp_path):
     (tmp_path / "state").mkdir(mode=0o700)
     (tmp_path / "state" / "sandbox.db").write_text("not a database " * 100)
     said = refused(tmp_path)
-    assert "sandbox.db cannot be used: file is not a database" in said
+    assert "sandbox.db cannot be used: " in said
+    assert "it is no SQLite database" in said
     assert (tmp_path / "state" / "sandbox.db").read_text() == "not a database " * 100
 
 

@@ -107,5 +107,5 @@ def test_the_tests_on_the_page_about_tests_pass(tmp_path):
         (tmp_path / path).write_text(text)
     command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", "--timeout", "50"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert "7 passed" in done.stdout, done.stdout[-3000:]
+    assert "8 passed" in done.stdout, done.stdout[-3000:]
     assert done.returncode == 0

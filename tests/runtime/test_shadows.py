@@ -41,6 +41,12 @@ async def tool(path): return await sdk.ai.run_tool("look", {{"path": path}})
 @sdk.action("flood")
 def flood(folder, number): return len([tried(lambda: os.stat(f"{{folder}}/{{n}}")) for n in range(number)])
 
+@sdk.action("host")
+async def host(url, folder):
+    answer = await sdk.media.fetch(url)
+    done = await sdk.tasks.run_subprocess(["/bin/cat", "f"], cwd=folder)
+    return [answer.body.decode(), done.text]
+
 @sdk.action("tamper")
 def tamper():
     from democrai_sandbox.access import Caller
@@ -192,20 +198,31 @@ def hostile(world):
             )
             for name in ("near", "far")
         }
-        found = {"tamper": await runtime.modules.action("near", "tamper", {}, uma)}
+        found = {
+            "near url": f"{house.web.url}/dropped",
+            "tamper": await runtime.modules.action("near", "tamper", {}, uma),
+        }
         found["chain"] = [await runtime.modules.action("near", "tool", {"path": f"{folder}/f"}, uma)]
         runtime.shadows.flush()
         found["chain"] += [list(one.chain) for one in shadowing.show_shadow(sandbox, run["near"].id, ada).denied]
+        given = {"url": f"{house.web.url}/dropped", "folder": folder}
+        found["by the host"] = [await runtime.modules.action(name, "host", given, uma) for name in ("near", "far")]
+        runtime.shadows.flush()
+        found["by the host"] += [
+            sorted([one.operation, one.target] for one in shadowing.show_shadow(sandbox, run[name].id, ada).denied)
+            for name in ("near", "far")
+        ]
         os.kill(runtime.modules.loaded("far").worker.pid, 9)
-        for name, number in (("near", 2500), ("far", 300)):
-            await runtime.modules.action(name, "flood", {"folder": folder, "number": number}, uma)
 
         def counted(name):
             shown = shadowing.show_shadow(sandbox, run[name].id, ada)
-            return len(shown.denied), sum(one.count for one in shown.denied) + shown.run.other_denied
+            return sum(one.count for one in shown.denied) + shown.run.other_denied
 
-        await until(lambda: counted("near")[1] == 2501 and counted("far")[1] == 300)
-        found["near"], found["far"] = counted("near"), counted("far")
+        for name, number in (("near", 2500), ("far", 300)):
+            before = counted(name)
+            await runtime.modules.action(name, "flood", {"folder": folder, "number": number}, uma)
+            await until(lambda name=name, wanted=before + number: counted(name) == wanted)
+        found["kept"] = {name: len(shadowing.show_shadow(sandbox, run[name].id, ada).denied) for name in run}
         try:
             shadowing.start_shadow(sandbox, Subject.parse("module:far"), "{}", uma)
         except PermissionError as error:
@@ -220,6 +237,9 @@ def test_a_subject_cannot_see_end_or_flood_it(case):
     found = case.run(hostile, timeout=280)
     assert found["tamper"] == ["TamperDenied", "TamperDenied"]
     assert found["chain"] == ["dropped", ["module:near", "tool:near.look"]]
-    assert found["near"] == [1000, 2501]
-    assert found["far"] == [300, 300]
+    url, folder = found["near url"], str(case.outside / "dropped")
+    near, far = ([["read", folder], ["receive", url]], [["read", folder], ["receive", url]])
+    assert found["by the host"][:2] == [["GET /dropped", "dropped"]] * 2
+    assert found["by the host"][2:] == [sorted([*near, ["read", f"{folder}/f"]]), far]
+    assert found["kept"] == {"near": 1000, "far": 302}
     assert found["uma"] == "ExternalAccessAdminRequired"

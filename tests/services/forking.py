@@ -52,8 +52,11 @@ def settle(order):
     os.environ.clear()
     os.environ.update(order["environ"])
     os.chdir(order["folder"])
+    # What was taken from the environment when these were imported is taken from the new one.
     if "tempfile" in sys.modules:
         sys.modules["tempfile"].tempdir = None
+    if "democrai_sandbox.guard.settings" in sys.modules:
+        sys.modules["democrai_sandbox.guard.settings"].install_runtime_paths()
     sys.argv = ["child.py", json.dumps(order["spec"])]
 
 

@@ -26,6 +26,7 @@ STORE = (
     "alembic.ddl.sqlite",
     "sqlalchemy.dialects.sqlite",
 )
+ACCESS = ("democrai_sandbox.access", "democrai_sandbox.runtime.surroundings", *STORE)
 RUNTIME = ("democrai_sandbox.runtime", "democrai_sandbox.runtime.assembly", "asyncio", *STORE)
 HOST = ("democrai_sandbox.host", "democrai_sandbox.host.sandbox", *RUNTIME)
 
@@ -80,6 +81,12 @@ class RuntimeCase(harness.Case):
         if status is None:
             raise subprocess.TimeoutExpired("a body", timeout, out.read_bytes(), err.read_bytes())
         return status, *(path.read_text(errors="replace") for path in (out, err))
+
+
+class AccessCase(RuntimeCase):
+    """The same, with the access service imported and no more."""
+
+    modules = ACCESS
 
 
 class HostCase(RuntimeCase):

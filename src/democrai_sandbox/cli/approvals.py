@@ -11,7 +11,7 @@ from democrai_sandbox.errors import NodeRefused
 from . import asking, places
 from .deciding import cells, misused, repeated, spoken
 from .exits import Exit
-from .narrowing import a_text, add_filters, add_limit, an_id, given_filters, listed, show_list
+from .narrowing import a_text, add_filters, add_limit, an_id, given_filters, listed, one_of, show_list
 from .node import below
 from .output import Mood, visible
 from .parsing import add_verbs
@@ -54,7 +54,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 def _add_choice(parser: argparse.ArgumentParser, run: Any) -> None:
     parser.add_argument("--denials", action="store_true", help="denials instead of approvals")
-    parser.add_argument("--scope", choices=tuple(scope.value for scope in Scope), help="that reach so far")
+    parser.add_argument("--scope", **one_of(Scope, "SCOPE", "that reach so far"))
     add_filters(parser, *_FILTERS)
     places.add_node(parser)
     places.add_json(parser)

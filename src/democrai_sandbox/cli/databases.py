@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import CommandMisused, CommandRefused
 
@@ -13,8 +13,6 @@ from .places import add_config, configuration
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
-
-    from sqlalchemy import URL
 
     from democrai_sandbox.access.store import SqlStore
     from democrai_sandbox.host.settings import HostSettings
@@ -116,7 +114,7 @@ def opened(url: str, settings: HostSettings | None = None, *, create: bool = Fal
         store.close()
 
 
-def _parsed(url: str) -> URL:
+def _parsed(url: str) -> Any:
     from democrai_sandbox.access.store.urls import parse_url  # noqa: PLC0415 - takes its time
     from democrai_sandbox.errors import InvalidInputError  # noqa: PLC0415
 

@@ -82,8 +82,11 @@ def _now(output: Output, reading: Reading, answer: Mapping[str, Any], unasked: s
         lines = [line for line in answer["status"]["lines"] if line["name"].startswith(_LAYERS)]
         show_layers(output, lines)
         return
-    for found in answer["explanations"]:
-        _explanation(output, found)
+    for place, found in enumerate(answer["explanations"]):
+        if place:  # the same layers again, and the same advice
+            output.line(visible(found["words"]), _MOODS.get(found["verdict"], Mood.WARNING))
+        else:
+            _explanation(output, found)
     if answer["note"]:
         _paragraph(output, f"note: {answer['note']}", 0)
 
@@ -96,6 +99,12 @@ def _explanation(output: Output, found: Mapping[str, Any]) -> None:
         _paragraph(output, f"{mark} {name:<{_WIDE - 2}}  {answer:<6}  {visible(layer['text'])}", 0, _WIDE + 10)
     if found["kernel"]:
         _paragraph(output, f"the layers disagree: {visible(found['kernel'])}", 0)
+    if found.get("entry"):
+        from json import dumps  # noqa: PLC0415 - not needed elsewhere
+
+        output.line(f"entry: {visible(dumps(found['entry'], ensure_ascii=False))}")
+        if found["file"]:
+            output.line(f"file:  {visible(found['file'])}")
     for step in found["advice"]:
         _paragraph(output, f"- {visible(step)}", 0, 2)
 
@@ -123,7 +132,10 @@ def _paragraph(output: Output, text: str, indent: int, hanging: int = 0) -> None
     from textwrap import wrap  # noqa: PLC0415 - not needed elsewhere
 
     width = columns(sys.stdout)
-    for line in wrap(text, width, initial_indent=start, subsequent_indent=" " * (indent + hanging)):
+    after = " " * (indent + hanging)
+    for line in wrap(
+        text, width, initial_indent=start, subsequent_indent=after, break_long_words=False, break_on_hyphens=False
+    ):
         output.line(line)
 
 

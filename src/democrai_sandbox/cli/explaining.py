@@ -96,7 +96,7 @@ def _line(options: argparse.Namespace, output: Output) -> int:
 
 
 def _read() -> str:
-    with open(0, "rb", closefd=False) as stream:  # noqa: PTH123 - by its number: it is there even if Python has none
+    with open(0, "rb", closefd=False) as stream:  # by its number: it is there even if Python has none
         data = stream.read(_MOST_READ + 1)
     if len(data) > _MOST_READ:
         raise CommandMisused(f"more than {_MOST_READ} bytes", fix="give the end of the log, such as tail -n 100")

@@ -48,28 +48,25 @@ def a_number(text: str) -> int:
     return int(text)
 
 
-def _values(kind: type[StrEnum]) -> tuple[str, ...]:
-    return tuple(one.value for one in kind)
+def one_of(kind: type[StrEnum], metavar: str, words: str) -> dict[str, Any]:
+    """Return what an argument takes that is one of a few words, which its help lists."""
+    values = tuple(one.value for one in kind)
+    return {"choices": values, "metavar": metavar, "help": f"{words}: {', '.join(values)}"}
 
 
 _OPTIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "subject": {"metavar": "KIND:NAME", "type": a_text, "help": "of this subject, such as module:reports"},
-        "kind": {"choices": _values(SubjectKind), "help": "of subjects of this kind"},
-        "resource_type": {"choices": _values(ResourceType), "help": "about this kind of resource"},
-        "operation": {"choices": _values(Operation), "help": "about this operation"},
+        "kind": one_of(SubjectKind, "KIND", "of subjects of this kind"),
+        "resource_type": one_of(ResourceType, "TYPE", "about this type of resource"),
+        "operation": one_of(Operation, "OPERATION", "about this operation"),
         "user": {"metavar": "ID", "type": a_text, "help": "asked for on behalf of this user"},
         "organization": {"metavar": "ID", "type": a_text, "help": "asked for on behalf of this organization"},
         "session": {"metavar": "KEY", "type": a_text, "help": "of this session"},
         "text": {"metavar": "TEXT", "type": a_text, "help": "whose target contains this, whatever its case"},
         "newer_than": {"metavar": "TIME", "type": moment, "help": "first seen at this time or later; 2h means ago"},
         "older_than": {"metavar": "TIME", "type": moment, "help": "first seen before this time; 2h means ago"},
-        "action": {
-            "metavar": "ACTION",
-            "action": "append",
-            "choices": _values(AuditAction),
-            "help": "of this kind, such as approved; may be repeated",
-        },
+        "action": {"action": "append", **one_of(AuditAction, "ACTION", "about this, and may be repeated")},
         "actor": {"metavar": "NAME", "type": a_text, "help": "by this one"},
         "request": {"metavar": "ID", "type": an_id, "help": "about this request"},
         "since": {"metavar": "TIME", "type": moment, "help": "at this time or later; 2h means ago"},

@@ -9,7 +9,7 @@ from democrai_sandbox.access.values import RequestState
 
 from . import asking, deciding, places
 from .exits import Exit
-from .narrowing import a_text, add_filters, add_limit, an_id, listed, show_list
+from .narrowing import a_text, add_filters, add_limit, an_id, listed, one_of, show_list
 from .node import below
 from .output import Mood, visible
 from .parsing import add_verbs
@@ -54,10 +54,8 @@ _DENY = "Deny requests: what was asked for stays closed, and is not asked for ag
 
 
 def _add_list(parser: argparse.ArgumentParser) -> None:
-    states = tuple(state.value for state in RequestState)
-    parser.add_argument(
-        "--state", action="append", choices=states, help="in this state; may be repeated, pending if not given"
-    )
+    words = "in this state, and may be repeated; pending if not given"
+    parser.add_argument("--state", action="append", **one_of(RequestState, "STATE", words))
     parser.add_argument(
         "--grouped", action="store_true", help="one row for all who wait for the same, the riskiest first"
     )

@@ -49,7 +49,8 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "script",
         help="run a file with Python code",
         description="Run a file with Python code in a process of its own, under a guard. Its streams are those of\n"
-        "this command, and so is its exit status; a denial that it does not catch ends it with 1.",
+        "this command, and so is its exit status; a denial that it does not catch ends it with 1.\n"
+        "With --json, how it went is the last line on standard error.",
     )
     add_script(script)
     script.set_defaults(run=_script)
@@ -65,7 +66,8 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "program",
         help="run any program, held by the kernel",
         description="Run a program under Landlock and seccomp, worked out from the rules. What the kernel cannot keep\n"
-        "of them is said on standard error. Its streams and its exit status are those of this command.",
+        "of them is said on standard error. Its streams and its exit status are those of this command.\n"
+        "With --json, how it went is the last line on standard error.",
     )
     program.add_argument("argv", nargs="+", metavar="ARGV", help="the program and its arguments, after --")
     add_manifest(program, "without one nothing is declared")
@@ -91,7 +93,7 @@ def _add_kernel(parser: argparse.ArgumentParser) -> None:
         "--no-kernel",
         dest="kernel",
         action="store_false",
-        help="the guard in its process alone; for what it cannot stop",
+        help="hold it by the guard in its process alone",
     )
 
 

@@ -28,10 +28,10 @@ def moment(text: str) -> str:
     """Return a time as the API takes it: one that is written out, or so long ago; for ``type=`` of an argument."""
     try:
         found = datetime.now(UTC) - timedelta(seconds=span(text)) if _SPAN.fullmatch(text) else _read(text)
+        return found.astimezone(UTC).isoformat()
     except (ValueError, OverflowError):
         message = f"{shortened(repr(text))} is no time; write 2026-01-31T12:00:00Z, or how long ago: {_EXAMPLES}"
         raise argparse.ArgumentTypeError(message) from None
-    return found.astimezone(UTC).isoformat()
 
 
 def _read(text: str) -> datetime:

@@ -44,7 +44,7 @@ def _steps(found: Explanation, access: AccessTuple) -> Iterator[str]:
     if access.subject.kind is SubjectKind.MCP:
         yield f"Stable: correct {_place(found, access)}."
     else:
-        yield f"Stable: declare it in {_place(found, access)}{f' ({found.file})' if found.file else ''}."
+        yield f"Stable: declare it in {_place(found, access)}."
     if request is None and not layers["target"].decides and denial.answer is not Answer.DENIES:
         yield f"Chosen while it runs: {fixes.asking(access.resource_type, access.operation, access.target)}"
         if access.resource_type is ResourceType.FILESYSTEM:

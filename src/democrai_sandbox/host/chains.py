@@ -50,7 +50,9 @@ def links_of(sandbox: Sandbox, chain: SubjectChain, *, installing: bool = False)
         grants = _in_phase(_declared_by(sandbox, subject), installing=installing and not found)
         if apart:
             text = f"it does not count: {apart} takes nothing from what is around it"
-        elif not grants.rules and subject.kind in _PLACES:
+        elif not grants.is_known:
+            text = grants.note
+        elif subject.kind in _PLACES:
             text = "it declares nothing itself"
         else:
             text = "its declarations count" if grants.rules else "it declares nothing that would count"

@@ -49,19 +49,28 @@ def _landlock(kernel: Kernel, wanted: Wanted, *, allowed: bool) -> KernelView:
         text = _absent(kernel, LANDLOCK, "Landlock holds this process to nothing")
         return KernelView(LANDLOCK, lets_through=None, text=text)
     reading = wanted.operation in (Operation.READ, Operation.EXECUTE)
-    listed = readable(kernel.baseline) if reading else writable(kernel.baseline)
-    root = next((path for path in listed if is_at_or_below(wanted.target, path)), None)
+    missing = kernel.status()[LANDLOCK].details.get("missing")
+    absent = missing if isinstance(missing, tuple) else ()
+    roots = [path for path in _lists(kernel, reading=reading) if is_at_or_below(wanted.target, path)]
+    root = next((path for path in roots if path not in absent), None)
     if root is not None:
         what = "read" if reading else "written"
-        return KernelView(
-            LANDLOCK, lets_through=True, text=f"Landlock lets the whole application through: {root} may be {what}"
-        )
+        children = "; a program that it starts is held to its own rules as well" if kernel.spawn else ""
+        text = f"Landlock lets the whole application through: {root} may be {what}{children}"
+        return KernelView(LANDLOCK, lets_through=True, text=text)
     text = f"Landlock keeps the whole application from {wanted.target}"
     if not allowed:
         return KernelView(LANDLOCK, lets_through=False, text=text)
     extra = "extra_read_paths" if reading else "extra_write_paths"
-    fix = f"the guard allows it and the kernel does not: add it to sandbox.os.landlock.{extra} and start again"
-    return KernelView(LANDLOCK, lets_through=False, text=text, disagreement=fix)
+    fix = f"make sure that it exists, add it to sandbox.os.landlock.{extra} and start again"
+    if roots:
+        fix = f"{roots[0]} was not there when the application started: make it, and start again"
+    disagreement = f"the guard allows it and the kernel does not: {fix}"
+    return KernelView(LANDLOCK, lets_through=False, text=text, disagreement=disagreement)
+
+
+def _lists(kernel: Kernel, *, reading: bool) -> tuple[str, ...]:
+    return readable(kernel.baseline) if reading else writable(kernel.baseline)
 
 
 def _egress(kernel: Kernel, target: NetworkTarget, *, allowed: bool) -> KernelView:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .grants import access_entry_schema
-from .models import ManifestKind
 from .tables import TABLES
+
+if TYPE_CHECKING:
+    from .models import ManifestKind
 
 FOLDER = Path(__file__).parent / "schemas"
 """Where the published files are."""

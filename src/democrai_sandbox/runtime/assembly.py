@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from democrai_sandbox.access.identity import Caller
 from democrai_sandbox.guard import access_changed, configure_guard, served
 from democrai_sandbox.manifests import ManifestKind, ModuleManifest, ToolDeclaration, parse_manifest
-from democrai_sandbox.policy import InvalidInputError, Operation, rules_for_paths
+from democrai_sandbox.policy import InvalidInputError, Operation, rules_for_paths, rules_from_json, rules_to_json
 
 from . import doors
 from .ai.running import AiRuntime
@@ -102,7 +102,7 @@ class Runtime:
         self._declarations = Declarations()
         self._workers = WorkerHost(access.service, self.output, recorder, self.confinement.observe, self.shadows)
         self.children = Children(
-            Rights(access.service, owned=self._own_places),
+            Rights(access.service, owned=self._own_places, shadows=self.shadows),
             launcher=self.confinement.launcher,
             home_of=settings.data_of,
             longest=self.confinement.longest,
@@ -118,7 +118,7 @@ class Runtime:
         self._tooling = Tooling()
         self.ai = AiRuntime(models, activate=self._activate, apart=self._apart)
         self.mcp = McpRuntime(self.store, access.service)
-        self.media = Media(access.service, data_dir=settings.data_dir)
+        self.media = Media(access.service, data_dir=settings.data_dir, shadows=self.shadows)
         self._open_doors()
 
     async def start(self) -> None:
@@ -250,19 +250,24 @@ class Runtime:
         self._isolated.access_changed()
         self.shadows.refresh()
 
-    def _hold_against(self, subject: Subject, candidate: str | None) -> None:
-        """Have a subject run beside a candidate, wherever it runs; None ends that. It is decided as before."""
+    def _hold_against(self, subject: Subject, candidate: str | None) -> str:
+        """Have a subject run beside a candidate, wherever it runs; None ends that. It is decided as before.
+
+        Returns what the candidate declares, as a view of its guard would have it; empty for none.
+        """
         extension = self._found(str(subject))
         if extension is None:
-            return
+            return ""
         folder, kind = extension.folder, extension.kind
         if kind is ManifestKind.MODULE:
             module = None if candidate is None else parse_manifest(candidate, ModuleManifest, folder=folder)
             self.modules.hold_against(extension.name, module)
             self._isolated.hold_against(extension.name, module)
-        else:
-            manifest = None if candidate is None else parse_manifest(candidate, kind, folder=folder)
-            (self.engines if kind is ManifestKind.ENGINE else self.extractors).hold_against(extension.name, manifest)
+            return "" if module is None else rules_to_json((*module.access, *self._own_rules(subject)))
+        manifest = None if candidate is None else parse_manifest(candidate, kind, folder=folder)
+        runtime = self.engines if kind is ManifestKind.ENGINE else self.extractors
+        rules = runtime.hold_against(extension.name, manifest)
+        return rules_to_json((*rules_from_json(rules), *self._own_rules(subject))) if rules else ""
 
     def _found(self, label: str) -> Extension | None:
         kind, _, name = label.partition(":")

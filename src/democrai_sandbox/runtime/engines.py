@@ -204,8 +204,11 @@ class InstalledRuntime:
         """The process of each extension whose worker is kept; None for one that has ended. From any thread."""
         return {name: running.worker.pid for name, running in tuple(self._running.items())}
 
-    def hold_against(self, name: str, candidate: Manifest | None) -> None:
-        """Have an extension held against a candidate in its runtime phase; None ends that. From any thread."""
+    def hold_against(self, name: str, candidate: Manifest | None) -> str:
+        """Have an extension held against a candidate in its runtime phase; None ends that. From any thread.
+
+        Returns the rules of the candidate, as JSON; empty for none.
+        """
         if candidate is None:
             self._candidates.pop(name, None)
         else:
@@ -213,6 +216,7 @@ class InstalledRuntime:
         running = self._running.get(name)
         if running is not None:
             running.worker.hold_against(*self._candidate(name, running.configuration))
+        return self._candidate(name, self.configuration(name))[0]
 
     def access_changed(self) -> None:
         """Have the guards in all workers ask again. From any thread."""

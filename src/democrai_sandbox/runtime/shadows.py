@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from democrai_sandbox.access.answers import ANSWERS
 from democrai_sandbox.access.targets import Reader
+from democrai_sandbox.guard import AccessQuestion
 from democrai_sandbox.policy import InvalidInputError, SandboxError
 
 from .store.shadowing import MOST_FINDINGS, Finding, ShadowEffect
@@ -24,12 +25,14 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from democrai_sandbox.access.node import AccessNode
-    from democrai_sandbox.guard import AccessQuestion
+    from democrai_sandbox.guard.views import RawView
     from democrai_sandbox.policy import Subject
 
     from .store import RuntimeStore, ShadowRun
 
-    Apply = Callable[[Subject, str | None], None]
+    Apply = Callable[[Subject, str | None], str]
+    Wish = tuple[str, str, str]
+    """Resource type, operation and target."""
 
 _log = logging.getLogger(__name__)
 _LONGEST_TARGET = 2000
@@ -65,13 +68,18 @@ class Shadows:
     """The shadow runs of this process. ``saw`` is called by guards, from any thread; the rest by the host."""
 
     def __init__(self, store: RuntimeStore, node: AccessNode, apply: Apply) -> None:
-        """``apply`` has a subject held against the text of a candidate, or against nothing any more."""
+        """``apply`` has a subject held against the text of a candidate, or against nothing any more.
+
+        It returns what the candidate declares for the checks of the host, as the view of a guard would have it.
+        """
         self._store = store
         self._node = node
         self._apply = apply
         self._reader = Reader()
         self._runs: dict[str, ShadowRun] = {}
         """By the label of the subject."""
+        self._candidates: dict[str, str] = {}
+        """What they declare, by the same."""
         self._seen: dict[_About, _Seen] = {}
         self._refreshing = Lock()
         self._writing = Lock()
@@ -93,6 +101,35 @@ class Shadows:
         run = self._run_of(label)
         if run is not None:
             self._count(run, question, allowed=allowed, times=times)
+
+    def compare(self, view: RawView, what: Wish, allowed: Callable[[RawView], bool]) -> bool:
+        """Return what the rules of a view say, for a check that the host makes itself; the candidate is asked, too.
+
+        ``allowed`` tells it of a view; what it says of the view itself is what counts.
+        """
+        present = allowed(view)
+        other = self.beside(view)
+        if other is not None and allowed(other) is not present:
+            self.differ(view, what, allowed=present)
+        return present
+
+    def differ(self, view: RawView, what: Wish, *, allowed: bool) -> None:
+        """Take note of a check of the host's about which the candidate says something else."""
+        kind, name = view.actor
+        who = (view.user_id, view.organization_id, view.session_key)
+        # A structure of the core, which takes its members as one sequence.
+        question = AccessQuestion((name, kind, view.labels, *what, False, *who, "", None))  # type: ignore[call-arg, arg-type]
+        self.saw(question, allowed)
+
+    def beside(self, view: RawView) -> RawView | None:
+        """Return a view with candidates in the place of what their subjects declare; None where there is none."""
+        if not self._candidates:
+            return None
+        links = tuple(
+            (kind, name, self._candidates.get(f"{kind}:{name}", declared), mode)
+            for kind, name, declared, mode in view.links
+        )
+        return None if links == view.links else view._replace(links=links)
 
     def _run_of(self, label: str) -> ShadowRun | None:
         kind, _, name = label.partition(":")
@@ -153,8 +190,11 @@ class Shadows:
                 self._hold(run.subject, new.candidate if new else None)
 
     def _hold(self, subject: Subject, candidate: str | None) -> None:
+        self._candidates.pop(str(subject), None)
         try:
-            self._apply(subject, candidate)
+            declared = self._apply(subject, candidate)
+            if candidate is not None and declared:
+                self._candidates[str(subject)] = declared
         except SandboxError as error:
             _log.warning("%s is not held against its candidate: %s", subject, error.diagnostics())
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Installation", "Recording"]
 
+_MOST = 100_000
 _TYPES = (str, str, str, str, str, bool)
 
 
@@ -42,6 +43,8 @@ class Recording:
         given = (*told, *(("", "", "", "own", "", True)[len(told) :]))
         if len(given) != len(_TYPES) or any(type(one) is not kind for one, kind in zip(given, _TYPES, strict=True)):
             raise ValueError("no such observation")
+        if len(self.seen) >= _MOST:
+            raise ValueError(f"more than {_MOST} different things were reached for")
         self.seen[Noticed(*given)] += 1
 
     def deny(self, denial: SandboxDenied) -> None:

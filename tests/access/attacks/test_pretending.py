@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.guard.harness import Case
+from tests.services.forks import AccessCase as Case
 
 
 @pytest.fixture

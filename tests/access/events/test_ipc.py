@@ -20,7 +20,7 @@ from democrai_sandbox.access.events.message import LONGEST_MESSAGE, Event
 from democrai_sandbox.access.events.rendezvous import Folder
 from democrai_sandbox.errors import InvalidInputError
 from tests.access.events.forged import forged_events
-from tests.access.events.nodes import Heard, eventually
+from tests.access.events.nodes import PATIENCE, Heard, eventually
 
 pytestmark = pytest.mark.once
 
@@ -53,7 +53,7 @@ def lock_of(ipc):
 def stranger(ipc):
     """A connection of somebody who does not use our code."""
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    link.settimeout(5)
+    link.settimeout(PATIENCE)
     link.connect(socket_of(ipc))
     return link
 
@@ -320,7 +320,7 @@ def test_a_hub_is_not_used_up_by_connections(ipc, caplog):
 CONNECT = """
 import socket, sys
 link = socket.socket(socket.AF_UNIX)
-link.settimeout(5)
+link.settimeout(30)
 link.connect(sys.argv[1])
 print(link.recv(100))
 """
@@ -364,10 +364,10 @@ def test_a_node_of_another_user_is_refused(open_to_all, opened, caplog):
     os.chmod(ipc.settings["folder"], 0o777)
     os.chmod(socket_of(ipc), 0o777)
     with as_user(NOBODY, CONNECT, socket_of(ipc)) as other:
-        assert other.communicate(timeout=10)[0] == "b''\n"
+        assert other.communicate(timeout=60)[0] == "b''\n"
     assert "refused a connection" in caplog.text
     with as_user(0, CONNECT, socket_of(ipc)) as same:
-        assert "hub" in same.communicate(timeout=10)[0]
+        assert "hub" in same.communicate(timeout=60)[0]
     bus.publish(1)
     assert heard.reaches(1)
 

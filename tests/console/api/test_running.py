@@ -179,6 +179,23 @@ def test_explain(served, admin, uma):
     assert admin.get(f"{API}/audit").json()["items"][0]["sequence"] == before
     assert uma.post(f"{API}/explain", json=body).status_code == 403
     assert admin.post(f"{API}/explain", json={**body, "subject": "x"}).status_code == 422
+    inside = admin.post(f"{API}/explain", json={**body, "chain": ["module:reports"]}).json()
+    assert [one["subject"] for one in inside["chain"]] == ["module:reports", "module:weather"]
+    assert inside["advice"]
+    wrong = admin.post(f"{API}/explain", json={**body, "chain": ["reports"]})
+    assert (wrong.status_code, wrong.json()["problems"][0]["pointer"]) == (422, "/chain/0")
+
+
+def test_explain_a_line(served, admin, uma):
+    """An error line is explained by its code, and by what would happen now; one that is not ours is refused."""
+    line = f"External URL is locked. (sandbox_network_denied:weather:{served.web.url}/never-asked)"
+    told = admin.post(f"{API}/explain/line", json={"line": line}).json()
+    assert (told["code"], told["subject"], told["is_ours"]) == ("sandbox_network_denied", "weather", True)
+    assert {one["access"]["operation"] for one in told["explanations"]} == {"receive", "send"}
+    assert uma.post(f"{API}/explain/line", json={"line": line}).status_code == 403
+    refused = admin.post(f"{API}/explain/line", json={"line": "hello"})
+    assert (refused.status_code, refused.json()["code"]) == (422, "error_unknown")
+    assert admin.post(f"{API}/explain/line", json={"line": "x" * 70_000}).status_code == 422
 
 
 def test_what_json_cannot_hold(served, uma):

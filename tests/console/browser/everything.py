@@ -47,6 +47,9 @@ class Everything:
             client.post("/extensions/module/reports/run/action/write", data={"params": "{}"})
             started = client.post("/extensions/module/digest/run/task/collect", data={"params": "{}"})
             ids["task"] = started.headers.get("location", "").partition("?")[0]
+            candidate = '{"name": "weather", "access": []}'
+            done = client.post("/shadows", data={"subject": "module:weather", "manifest": candidate})
+            ids["shadow"] = done.headers["location"].partition("?")[0]
             client.post("/audit/verify")
         return ids
 
@@ -87,6 +90,8 @@ PAGES = {
     "engine": "/extensions/engine/wordcount",
     "extractor": "/extensions/extractor/plaintext",
     "run": "/extensions/module/weather/run/action/fetch",
+    "shadows": "/shadows?subject=module%3Areports",
+    "shadow": lambda every: every.ids["shadow"],
     "tasks": "/tasks",
     "task": lambda every: every.ids["task"],
     "audit": "/audit?actor=ada",
@@ -95,6 +100,8 @@ PAGES = {
     "status": "/status",
     "explain": "/explain",
     "explained": "/explain?subject=module%3Aweather&operation=receive&target=https%3A%2F%2Fsession.example%2Fv1",
+    "explained, chain": "/explain?subject=tool%3Ax&operation=read&target=%2Fetc%2Fhosts&chain=module%3Areports",
+    "explained, line": "/explain?line=sandbox_filesystem_denied%3Areports%3A%2Fetc%2F" + "long" * 30,
     "account": "/account",
     "confirm": "/account/confirm?next=/requests",
     "people": "/people",

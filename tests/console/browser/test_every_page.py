@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
+from axe_playwright_python.base import AXE_SCRIPT
 
 from tests.console.browser.everything import FORMS, PAGES, Everything
 from tests.console.browser.windows import NARROW, WIDE
@@ -26,7 +26,10 @@ def every(house):
 
 def findings(page, rules=RULES):
     """What a tool for accessibility finds; every severity."""
-    found = Axe().run(page, options={"runOnly": list(rules), "resultTypes": ["violations"]}).response["violations"]
+    if not page.evaluate("typeof axe === 'object'"):
+        page.evaluate(AXE_SCRIPT)
+    options = {"runOnly": list(rules), "resultTypes": ["violations"]}
+    found = page.evaluate("(options) => axe.run(options).then((results) => results.violations)", options)
     return [
         f"{one['impact']} {one['id']}: {node['html'][:200]} {node['failureSummary'][:300]}"
         for one in found

@@ -60,6 +60,32 @@ def test_it_can_be_asked_for_from_other_pages(admin):
     assert "verdict" in page.ids
 
 
+def test_a_chain_is_told_member_by_member(admin, served):
+    """What is around a subject counts, or does not; a chain that means nothing is said beside its field."""
+    target = f"{served.web.url}/v1/rates/7"
+    page = read(admin, asked(subject="mcp:nowhere", target=target, chain="module:reports"))
+    assert "The chain" in page.text
+    assert "mcp:nowhere takes nothing from what is around it" in page.text
+    assert page.fields["chain"]["value"] == "module:reports"
+    assert "kind:name" in read(admin, asked(chain="reports"), status=422).text
+
+
+def test_an_error_line_is_explained(admin):
+    """What it means, and questions to go on with, each an address of this page."""
+    page = read(admin, f"/explain?{urlencode({'line': 'sandbox_filesystem_denied:reports:/etc/passwd'})}")
+    assert "A path is outside what the subject may reach" in page.text
+    assert "Module reports may not read /etc/passwd" in page.text
+    link = next(link for link in page.links if "operation" not in link and "%2Fetc%2Fpasswd" in link)
+    assert "verdict" in read(admin, link).ids
+
+
+def test_a_line_that_is_not_ours_is_refused_beside_its_field(admin):
+    """Nothing is guessed, and what was pasted stays, hidden characters and all as text."""
+    page = read(admin, f"/explain?{urlencode({'line': 'hello <script>hit(1)</script>'})}", status=422)
+    assert "none of our errors" in page.text
+    assert "<script>hit" not in page.source
+
+
 @pytest.mark.parametrize(
     ("question", "told"),
     [

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from democrai_sandbox.host.scopes import Scope
+from tests.cli.goldens import within
 from tests.console.pages.reading import Page, read
 from tests.console.serving import until
 
@@ -60,6 +61,9 @@ def test_a_candidate_is_tried_and_what_it_would_change_is_shown(served, admin, s
         ("dropped", "/access"),
     ]
     assert (listed["subject"], listed["is_running"], listed["would_be_denied"]) == ("module:reports", True, 1)
+    environ = {"DEMOCRAI_URL": served.url, "DEMOCRAI_TOKEN": served.token(served.administrator())}
+    shown = within(("shadow", "show", number), environ)
+    assert (shown.status, f"filesystem read  {target}" in shown.out) == (1, True)
     page = read(admin, shadow)
     assert "something that happens now would be denied" in page.text
     assert "filesystem read" in page.text

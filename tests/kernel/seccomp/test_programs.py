@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from functools import cache
 from itertools import product
 
 import pytest
@@ -13,7 +14,7 @@ from democrai_sandbox.errors import KernelUnsupported
 from democrai_sandbox.kernel.seccomp import filters
 from democrai_sandbox.kernel.seccomp.filters import APPLICATION, NO_EXEC, Inet, Profile, child_profile, program
 from democrai_sandbox.kernel.seccomp.syscalls import TABLE, Action, Architecture
-from tests.kernel.seccomp.interpreter import decoded, run, run_steps
+from tests.kernel.seccomp.interpreter import decoded, run_steps
 from tests.kernel.seccomp.test_syscalls import KILLED, NOT_THERE, REFUSED, REFUSED_TO_CHILDREN
 
 X86, ARM = Architecture.X86_64, Architecture.AARCH64
@@ -32,6 +33,18 @@ def described(profile: Profile) -> str:
     kind = "second" if profile.only_exec else "child" if profile.child else "application"
     kind += "-exec" if profile.allow_exec else ""
     return f"{kind}-{profile.inet}{'' if profile.unix else '-no_unix'}{'' if profile.fastopen else '-no_fastopen'}"
+
+
+@cache
+def steps_of(profile: Profile, arch: Architecture) -> list[tuple[int, int, int, int]]:
+    """The instructions of a profile's program, which is the same each time."""
+    assert program(profile, arch) == program(profile, arch)
+    return decoded(program(profile, arch))
+
+
+def answered(profile: Profile, arch: Architecture, name: str, args: tuple[int, ...]) -> int:
+    """The filter's answer to a call."""
+    return run_steps(steps_of(profile, arch), AUDIT[arch], NUMBERS[arch][name], args)[0]
 
 
 BOTH = pytest.mark.parametrize("arch", [X86, ARM], ids=str)
@@ -70,7 +83,7 @@ def promised(profile: Profile, arch: Architecture, number: int) -> int:
 @BOTH
 @pytest.mark.parametrize("profile", [NO_EXEC, *PROFILES], ids=described)
 def test_every_number_meets_what_the_table_says(arch, profile):
-    steps = decoded(program(profile, arch))
+    steps = steps_of(profile, arch)
     beyond = [1000, 4096, 99999, 0x3FFFFFFF, 0x40000000, 0x40000208, 0x4000003B, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF]
     for number in [*range(601), *beyond]:
         harmless = HARMLESS.get(NAMES[arch].get(number, ""), (0,) * 6)
@@ -81,7 +94,7 @@ def test_every_number_meets_what_the_table_says(arch, profile):
 @BOTH
 @pytest.mark.parametrize("profile", [NO_EXEC, APPLICATION, CHILDREN[0]], ids=described)
 def test_a_call_by_another_convention_ends_the_process(arch, profile):
-    steps = decoded(program(profile, arch))
+    steps = steps_of(profile, arch)
     others = {0, 0x40000003, 0x40000028, 0xFFFFFFFF, *AUDIT.values()} - {AUDIT[arch]}
     for other, number in product(others, [0, 1, 59, 221, 0x40000000]):
         assert run_steps(steps, other, number)[0] == KILL
@@ -89,7 +102,7 @@ def test_a_call_by_another_convention_ends_the_process(arch, profile):
 
 @BOTH
 def test_no_argument_opens_what_the_number_refuses(arch):
-    steps = decoded(program(APPLICATION, arch))
+    steps = steps_of(APPLICATION, arch)
 
     @settings(max_examples=200, deadline=None)
     @given(
@@ -139,7 +152,7 @@ def may_make(profile: Profile, family: int, kind: int, protocol: int) -> bool:
 @settings(max_examples=1500, deadline=None)
 @given(profile=st.sampled_from(PROFILES), family=_noisy(_families), kind=_noisy(_types), protocol=_noisy(_protocols))
 def test_sockets_are_made_as_promised(arch, profile, family, kind, protocol):
-    answer = run(program(profile, arch), AUDIT[arch], NUMBERS[arch]["socket"], (family, kind, protocol))
+    answer = answered(profile, arch, "socket", (family, kind, protocol))
     word = 0xFFFFFFFF
     allowed = may_make(profile, family & word, kind & word, protocol & word)
     assert answer == (ALLOWED if allowed else EPERM)
@@ -148,7 +161,7 @@ def test_sockets_are_made_as_promised(arch, profile, family, kind, protocol):
 @BOTH
 @pytest.mark.parametrize("profile", PROFILES, ids=described)
 def test_sockets_of_every_small_combination_are_made_as_promised(arch, profile):
-    steps = decoded(program(profile, arch))
+    steps = steps_of(profile, arch)
     for family, kind, protocol in product(range(47), range(12), (0, 1, 6, 17, 132, 256, 262)):
         answer, _ = run_steps(steps, AUDIT[arch], NUMBERS[arch]["socket"], (family, kind | 0o2000000, protocol))
         assert (answer == ALLOWED) == may_make(profile, family, kind, protocol), (family, kind, protocol)
@@ -158,7 +171,7 @@ def test_sockets_of_every_small_combination_are_made_as_promised(arch, profile):
 @settings(max_examples=500, deadline=None)
 @given(profile=st.sampled_from(PROFILES), family=_noisy(_families), kind=_noisy(_types))
 def test_pairs_of_sockets_are_local_and_without_unix_rules_stay_connected(arch, profile, family, kind):
-    answer = run(program(profile, arch), AUDIT[arch], NUMBERS[arch]["socketpair"], (family, kind, 0, 0x1000))
+    answer = answered(profile, arch, "socketpair", (family, kind, 0, 0x1000))
     local = family & 0xFFFFFFFF == 1
     assert answer == (ALLOWED if local and (profile.unix or kind & 0xF in {1, 5}) else EPERM)
 
@@ -178,7 +191,7 @@ def test_a_child_changes_nothing_about_how_others_run(arch, profile, which, who)
     """Not even other threads of its own, which a filter cannot tell from those of the application."""
 
     def answer(name, *args):
-        return run(program(profile, arch), AUDIT[arch], NUMBERS[arch][name], args)
+        return answered(profile, arch, name, args)
 
     itself = who & 0xFFFFFFFF == 0
     free = not profile.child
@@ -197,7 +210,7 @@ def test_a_child_changes_nothing_about_how_others_run(arch, profile, which, who)
 )
 def test_no_namespace_is_made_by_clone(arch, profile, flags):
     new = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
-    answer = run(program(profile, arch), AUDIT[arch], NUMBERS[arch]["clone"], (flags, 0x1000))
+    answer = answered(profile, arch, "clone", (flags, 0x1000))
     assert answer == (EPERM if flags & new else ALLOWED)
 
 
@@ -212,7 +225,7 @@ def test_no_namespace_is_made_by_clone(arch, profile, flags):
 def test_sending_connects_only_where_it_may(arch, profile, call, flags, others):
     name, place = call
     args = (*others[:place], flags, *others[place + 1 :])
-    answer = run(program(profile, arch), AUDIT[arch], NUMBERS[arch][name], args)
+    answer = answered(profile, arch, name, args)
     assert answer == (EPERM if flags & 0x20000000 and not profile.fastopen else ALLOWED)
 
 
@@ -220,7 +233,7 @@ def test_sending_connects_only_where_it_may(arch, profile, call, flags, others):
 @pytest.mark.parametrize("profile", [NO_EXEC, *PROFILES], ids=described)
 def test_a_number_is_found_in_few_steps(arch, profile):
     """For kernels that run the filter at every call: two for the architecture, one load, a search, one answer."""
-    steps = decoded(program(profile, arch))
+    steps = steps_of(profile, arch)
     inspected = {NUMBERS[arch][name] for name in HARMLESS}
     assert max(run_steps(steps, AUDIT[arch], n)[1] for n in range(601) if n not in inspected) <= 11
     assert len(steps) < 320
@@ -230,7 +243,7 @@ def test_a_number_is_found_in_few_steps(arch, profile):
 def test_what_is_allowed_whatever_the_arguments_reads_no_argument(arch):
     """Only such numbers are let through by the kernel without running the filter."""
     for profile in PROFILES:
-        steps = decoded(program(profile, arch))
+        steps = steps_of(profile, arch)
         inspected = {row.number(arch) for row in filters.rows(profile, arch) if row.action is Action.INSPECT}
         for number in set(range(601)) - inspected:
             place = 0

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from democrai_sandbox.kernel.landlock import landlock_support
 from democrai_sandbox.kernel.spawn import ChildConfinement, SpawnOrder, confinement_of, enforcement_of
 from democrai_sandbox.policy import parse_access
@@ -21,6 +23,7 @@ PYTHON = os.path.realpath(sys.executable)
 SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc/ld.so.cache", sys.base_prefix)
 ABI = landlock_support().abi
 IS_ROOT = os.geteuid() == 0
+needs_root_to_look = pytest.mark.skipif(not IS_ROOT, reason="needs root, to look into a server that hides from others")
 
 
 class Done(NamedTuple):

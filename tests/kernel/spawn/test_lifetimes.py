@@ -20,6 +20,7 @@ from tests.kernel.spawn.programs import (
     descriptors,
     exists,
     is_running,
+    needs_root_to_look,
     order,
     shell,
     until,
@@ -155,6 +156,7 @@ def test_two_hundred_children_at_once(server):
     until(lambda: server.stats()["kept"] == 0)
 
 
+@needs_root_to_look
 def test_descriptors_of_the_server_do_not_grow(server):
     shell(server, "true")
     until(lambda: server.stats()["kept"] == 0)

@@ -199,7 +199,8 @@ void shadow_url(State *state, unsigned operations, Matcher match, const Url *url
     if (!concerns(state)) {
         return;
     }
-    unsigned present = state_net(state, match, url), differs = (present ^ candidate_net(state, match, url)) & operations;
+    unsigned present = state_net(state, match, url);
+    unsigned differs = (present ^ candidate_net(state, match, url)) & operations;
     PyObject *target = differs ? url_text(url) : NULL;
     for (unsigned bit = NET_CONNECT; target != NULL && bit <= NET_SEND; bit <<= 1) {
         if (differs & bit) {

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import errno
 import socket
-import sqlite3
 import stat
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
-from urllib.parse import quote
+from typing import TYPE_CHECKING
 
-from sqlalchemy import create_engine
-from sqlalchemy.pool import NullPool
-
-from democrai_sandbox.access.store.schema import HEAD, find_schema
-from democrai_sandbox.access.store.transactions import Database, unavailable
+from democrai_sandbox.access.store.peeking import peek_schema
+from democrai_sandbox.access.store.schema import HEAD
 from democrai_sandbox.access.store.urls import parse_url, shown_url
 from democrai_sandbox.errors import StoreUnavailable
 from democrai_sandbox.host.config.showing import without_password
@@ -25,16 +19,10 @@ from democrai_sandbox.host.places import database_file
 from democrai_sandbox.host.whereabouts import whereabouts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from sqlalchemy import Connection
-
-    from democrai_sandbox.access.store.schema import Schema
     from democrai_sandbox.host.settings import HostSettings
 
-T = TypeVar("T")
-
-_WITHIN = 3.0
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -55,7 +43,7 @@ def _store(settings: HostSettings) -> Line:
     if file and not Path(file).exists():
         return replace(line, summary=f"{shown}, made at the first start")
     try:
-        found = _of_file(file) if file else _of_server(settings.database)
+        found = peek_schema(settings.database)
     except StoreUnavailable as error:
         reason = " ".join(str(getattr(error.__cause__, "orig", None) or error.__cause__ or error).split())
         fix = "see that it is there and that this user may use it, or set database.url"
@@ -67,35 +55,6 @@ def _store(settings: HostSettings) -> Line:
     summary = f"{shown} has the schema {found.version}, and {HEAD} is needed"
     fix = "democrai-sandbox db upgrade, after a backup; or install the version that made it"
     return replace(line, state=LineState.OFF, summary=summary, fix=fix)
-
-
-def _of_server(url: str) -> Schema:
-    database = Database(parse_url(url))
-    try:
-        return find_schema(database)
-    finally:
-        database.close()
-
-
-def _of_file(file: str) -> Schema:
-    """Read the schema of a file without touching it: without its log it is read as one that nobody changes."""
-    is_alone = not Path(f"{file}-wal").exists()
-    uri = f"file:{quote(file)}?mode=ro{'&immutable=1' if is_alone else ''}"
-    return find_schema(cast("Database", _ReadOnly(uri)))
-
-
-class _ReadOnly:
-    """Asks a file, as ``Database`` does, and cannot write."""
-
-    def __init__(self, uri: str) -> None:
-        self._engine = create_engine(
-            "sqlite://", creator=lambda: sqlite3.connect(uri, uri=True, timeout=_WITHIN), poolclass=NullPool
-        )
-
-    def ask(self, work: Callable[[Connection], T]) -> T:
-        """Do what reads."""
-        with unavailable(), self._engine.connect() as connection:
-            return work(connection)
 
 
 # ---- events ----------------------------------------------------------------------------------------------------------
@@ -112,14 +71,11 @@ def _events(settings: HostSettings) -> Line:
 
 
 def _redis(line: Line, url: str) -> Line:
-    from redis import Redis, RedisError  # noqa: PLC0415 - an extra, which the configuration found to be there
+    from democrai_sandbox.access.events.reaching import why_unreachable  # noqa: PLC0415 - redis is an extra
 
     shown = without_password(url)
-    try:
-        with closing(Redis.from_url(url, socket_connect_timeout=_WITHIN, socket_timeout=_WITHIN)) as server:
-            cast("Any", server).ping()
-    except (RedisError, OSError) as error:
-        reason = " ".join(without_password(str(error)).split())
+    reason = without_password(why_unreachable(url))
+    if reason:
         fix = "see that Redis runs and can be reached, or set network.stream"
         return replace(line, state=LineState.OFF, summary=f"{shown} does not answer: {reason}", fix=fix)
     return replace(line, summary=f"{shown} answers")

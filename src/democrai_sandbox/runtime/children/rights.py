@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.guard import Decider
     from democrai_sandbox.guard.views import RawView
+    from democrai_sandbox.runtime.shadows import Shadows
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _PRIVILEGED = S_ISUID | S_ISGID
@@ -56,8 +57,17 @@ def _none(_subject: Subject) -> tuple[str, ...]:
 class Rights:
     """Answers for the host what the guard would answer inside itself. Without a decider there are only the rules."""
 
-    def __init__(self, decider: Decider | None = None, owned: Callable[[Subject], Iterable[str]] | None = None) -> None:
-        """``owned`` gives the places that the runtime has given to a subject below what it protects from others."""
+    def __init__(
+        self,
+        decider: Decider | None = None,
+        owned: Callable[[Subject], Iterable[str]] | None = None,
+        shadows: Shadows | None = None,
+    ) -> None:
+        """``owned`` gives the places that the runtime has given to a subject below what it protects from others.
+
+        ``shadows`` are told where the candidate of a subject says something else.
+        """
+        self._shadows = shadows
         self._decider = decider
         self._owned = owned or _none
         self._runtime = tuple((location_of(decoded(path)), mask) for path, mask in runtime_entries())
@@ -75,7 +85,7 @@ class Rights:
         mask = _MASKS.get(operation, 0)
         if any(mask & given and is_at_or_below(real, root) for root, given in self._runtime):
             return True
-        return self.is_declared(view, operation, real) or self._is_approved(view, operation, real, register=register)
+        return self._is_allowed(view, operation, real) or self._is_approved(view, operation, real, register=register)
 
     def require(self, view: RawView | None, operation: Operation, path: str, *, register: bool = False) -> None:
         """Raise the denial if the caller may not."""
@@ -94,6 +104,12 @@ class Rights:
         if self._is_of_system(real) and not self._may_write(view, real) and not self._is_shut(view, real):
             return True
         return self.may(view, Operation.EXECUTE, real, register=register)
+
+    def _is_allowed(self, view: RawView, operation: Operation, real: str) -> bool:
+        if self._shadows is None:
+            return self.is_declared(view, operation, real)
+        wish = (ResourceType.FILESYSTEM.value, operation.value, real)
+        return self._shadows.compare(view, wish, lambda shown: self.is_declared(shown, operation, real))
 
     def is_declared(self, view: RawView, operation: Operation, real: str) -> bool:
         """Return whether a rule of the chain in force covers a path that is resolved already."""

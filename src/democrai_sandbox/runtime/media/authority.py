@@ -15,8 +15,11 @@ from democrai_sandbox.policy import (
     SandboxError,
 )
 
+from .values import rules_of
+
 if TYPE_CHECKING:
     from democrai_sandbox.guard import Guard
+    from democrai_sandbox.runtime.shadows import Shadows
 
     from .flowlog import FlowLog
     from .hops import Hop
@@ -51,14 +54,18 @@ class Judge(Protocol):
 class Authority:
     """Authorises hops, each by itself."""
 
-    def __init__(self, judge: Judge, log: FlowLog) -> None:
-        """Ask this service about what the rules of a subject do not cover."""
+    def __init__(self, judge: Judge, log: FlowLog, shadows: Shadows | None = None) -> None:
+        """Ask this service about what the rules of a subject do not cover.
+
+        ``shadows`` are told where the candidate of a subject says something else.
+        """
         self._judge = judge
+        self._shadows = shadows
         self._log = log
 
     def authorise(self, asker: Asker, hop: Hop) -> DecisionCode:
         """Return why the subject may have this URL, or raise the denial that a request of its own would meet."""
-        if NetworkIndex(asker.rules).allows(Operation.RECEIVE, hop.target):
+        if self._is_declared(asker, hop):
             code = DecisionCode.SANDBOX_ALLOWLIST
         else:
             decision = self._decide(asker, hop)
@@ -68,6 +75,15 @@ class Authority:
             code = decision.code
         self._log("allowed", subject=str(asker.subject), session=asker.session_key, url=hop.url, code=str(code))
         return code
+
+    def _is_declared(self, asker: Asker, hop: Hop) -> bool:
+        declared = NetworkIndex(asker.rules).allows(Operation.RECEIVE, hop.target)
+        if self._shadows is not None and asker.view is not None:
+            beside = self._shadows.beside(asker.view)
+            if beside and NetworkIndex(rules_of(beside)).allows(Operation.RECEIVE, hop.target) is not declared:
+                wish = (ResourceType.NETWORK.value, Operation.RECEIVE.value, hop.target.normalized)
+                self._shadows.differ(asker.view, wish, allowed=declared)
+        return declared
 
     def _decide(self, asker: Asker, hop: Hop) -> AccessDecision:
         question = Question(

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Self
 
+    from democrai_sandbox.runtime.shadows import Shadows
+
 _METHODS = ("GET", "HEAD")
 _KEY_BYTES = 32
 
@@ -57,6 +59,7 @@ class Media:
         tls: ssl.SSLContext | None = None,
         cache_key: bytes | None = None,
         log: FlowLog | None = None,
+        shadows: Shadows | None = None,
     ) -> None:
         """Ask ``judge``, the access-policy service, about every URL that no rule of the subject covers.
 
@@ -68,7 +71,7 @@ class Media:
         self._log = log or FlowLog()
         # Made here: reading the certificates is the host's business, not one of the first fetch inside a guard.
         context = tls or ssl.create_default_context()
-        self._parts = Parts(Authority(judge, self._log), self.limits, context, self._log)
+        self._parts = Parts(Authority(judge, self._log, shadows), self.limits, context, self._log)
         self._slots = Slots(self.limits)
         self._pool = ThreadPoolExecutor(self.limits.flows, thread_name_prefix="democrai-media")
         self.loop: asyncio.AbstractEventLoop | None = None

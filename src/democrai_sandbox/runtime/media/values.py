@@ -46,6 +46,11 @@ class MediaLimits:
     """The largest body that is kept."""
 
 
+def rules_of(view: RawView) -> tuple[AccessRule, ...]:
+    """Return the entries in force in a guard."""
+    return tuple(rule for link in view.allow_chain for rule in link.rules)
+
+
 class Asker(NamedTuple):
     """The subject for which something is fetched, and on whose behalf. A tuple: nobody can change it meanwhile."""
 
@@ -56,15 +61,16 @@ class Asker(NamedTuple):
     user_id: Any = None
     organization_id: Any = None
     session_key: Any = None
+    view: RawView | None = None
+    """Of its guard, where it asked through one."""
 
     @classmethod
     def of_view(cls, view: tuple[Any, ...]) -> Asker:
         """Return the subject that the core says is guarded where a door was called."""
         raw = RawView(*view)
         kind, name = raw.actor
-        rules = tuple(rule for link in raw.allow_chain for rule in link.rules)
         subject = Subject(SubjectKind(kind), name)
-        return cls(subject, raw.labels, rules, raw.user_id, raw.organization_id, raw.session_key)
+        return cls(subject, raw.labels, rules_of(raw), raw.user_id, raw.organization_id, raw.session_key, raw)
 
     @classmethod
     def of_module(

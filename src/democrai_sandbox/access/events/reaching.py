@@ -1,0 +1,20 @@
+"""Whether a Redis server can be reached at all, before anything relies on it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any, cast
+
+from redis import Redis, RedisError
+
+_WITHIN = 3.0
+
+
+def why_unreachable(url: str) -> str:
+    """Ask a server whether it is there; return why it is not, or nothing. The text may hold what is in the URL."""
+    try:
+        with closing(Redis.from_url(url, socket_connect_timeout=_WITHIN, socket_timeout=_WITHIN)) as server:
+            cast("Any", server).ping()
+    except (RedisError, OSError) as error:
+        return " ".join(str(error).split()) or type(error).__name__
+    return ""

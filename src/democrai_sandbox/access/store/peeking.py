@@ -1,0 +1,54 @@
+"""Looking at a database from outside: which schema it has, without making, changing or locking anything."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar, cast
+from urllib.parse import quote
+
+from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool
+
+from .schema import find_schema
+from .transactions import Database, unavailable
+from .urls import SQLITE, parse_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection
+
+    from .schema import Schema
+
+T = TypeVar("T")
+
+_PATIENCE = 3.0
+
+
+def peek_schema(url: str) -> Schema:
+    """Return the schema of a database; raises ``StoreUnavailable``, also for a file that is not there."""
+    parsed = parse_url(url, needs_folder=False)
+    if parsed.get_backend_name() == SQLITE:
+        return find_schema(cast("Database", _ReadOnly(str(parsed.database))))
+    database = Database(parsed)
+    try:
+        return find_schema(database)
+    finally:
+        database.close()
+
+
+class _ReadOnly:
+    """Asks a file, as ``Database`` does, and cannot write. Without its log it is read as one that nobody changes."""
+
+    def __init__(self, file: str) -> None:
+        is_alone = not Path(f"{file}-wal").exists()
+        uri = f"file:{quote(file)}?mode=ro{'&immutable=1' if is_alone else ''}"
+        self._engine = create_engine(
+            "sqlite://", creator=lambda: sqlite3.connect(uri, uri=True, timeout=_PATIENCE), poolclass=NullPool
+        )
+
+    def ask(self, work: Callable[[Connection], T]) -> T:
+        """Do what reads."""
+        with unavailable(), self._engine.connect() as connection:
+            return work(connection)

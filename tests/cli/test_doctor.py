@@ -1,0 +1,168 @@
+"""``democrai-sandbox doctor``: what is possible here, tried and not believed; nothing is changed by it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import sysconfig
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from democrai_sandbox.access.keyring import KeyRing
+from democrai_sandbox.access.store import migrating, open_store
+from democrai_sandbox.access.store.transactions import Database
+from democrai_sandbox.access.store.urls import parse_url
+from tests.cli.goldens import COMMAND, environment, golden, piped, terminal
+from tests.cli.local import configured, says
+from tests.kernel.appcase import NOBODY, SOURCE, interpreter_for_all, needs_other_user, short_folder
+from tests.kernel.netlab import Lab, needs_netlab
+
+KERNEL = ("landlock", "seccomp", "spawn_server", "egress")
+EVERYTHING = {"os": {"enabled": True, "landlock": {"enabled": True}, "seccomp": {"enabled": True}}}
+PACKAGES = Path(sysconfig.get_paths()["purelib"])
+
+
+def _everybody_reads(folder):
+    return all(place.stat().st_mode & 0o001 for place in (folder, *folder.parents))
+
+
+def lines_of(text):
+    return {line["name"]: line for line in json.loads(text)["lines"]}
+
+
+def everything_in(folder):
+    """What lies in a folder, with what would tell that somebody was there."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        status = path.lstat()
+        found[str(path)] = (status.st_mode, status.st_uid, status.st_size, status.st_mtime_ns)
+    return found
+
+
+def test_a_fresh_installation(tmp_path):
+    """Nothing is there yet and nothing is made; each line says so, and what is possible. A terminal shows progress."""
+    config = configured(tmp_path)
+    before = everything_in(tmp_path)
+    found = piped(["doctor", "--config", config])
+    seen = terminal(["doctor", "--attempts", "--config", config])
+    assert everything_in(tmp_path) == before
+    assert (found.status, found.err, seen.status) == (0, "", 0)
+    golden("doctor.piped", _settled(found.out), folder=tmp_path)
+    assert "works: put over a throw-away process, it stopped what is forbidden; the configuration does not" in found.out
+    assert "looking at the kernel layer" in seen.text
+    assert "\x1b[32mok" in seen.text
+    assert re.search(r"stopped +process: execve: killed by SIGSYS", seen.text)
+    assert seen.text.splitlines()[-1] == "\x1b[32mall that is asked for is possible here\x1b[0m"
+
+
+def _settled(text):
+    """Return a report without what is another on every machine: the interpreter, the user, and the kernel layer."""
+    kept, area = [], ""
+    for line in text.splitlines():
+        area = line if not line.startswith(" ") else area
+        if area != "kernel":
+            kept.append(re.sub(r"(?<=  )(CPython .*|root: .*|\w+: has .*)$", "…", line))
+    return re.sub(r"arms: \d+", "arms: 100", "\n".join(kept)) + "\n"
+
+
+def test_what_is_wrong_is_said_with_its_fix(tmp_path):
+    """Folders, keys, port, events, schema and extensions: all in one report, and in the exit status."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        state = tmp_path / "state"
+        state.mkdir()
+        state.chmod(0o777)
+        KeyRing.open(state / "keys")
+        (state / "keys").chmod(0o644)
+        open_store(f"sqlite:///{state}/sandbox.db").close()
+        with closing(Database(parse_url(f"sqlite:///{state}/sandbox.db"))) as database:
+            database.act(lambda connection: migrating.downgrade(connection, "0002"))
+        broken = tmp_path / "modules" / "broken"
+        broken.mkdir(parents=True)
+        (broken / "manifest.json").write_text("{}")
+        config = configured(
+            tmp_path,
+            server={"port": taken.getsockname()[1]},
+            network={"stream": {"type": "redis", "url": "redis://:s3cret@127.0.0.1:1/0"}},
+            modules_path=str(tmp_path / "modules"),
+            data_dir=str(tmp_path / "config.yaml"),
+            sandbox={"os": {**EVERYTHING["os"], "helper_socket": f"/tmp/{'x' * 120}"}},
+        )
+        before = everything_in(tmp_path)
+        found = piped(["doctor", "--config", config, "--json"], {"DEMOCRAI_OS_SANDBOX_LANDLOCK_ABI": "0"})
+    assert everything_in(tmp_path) == before
+    assert (found.status, "s3cret" in found.out) == (1, False)
+    lines = lines_of(found.out)
+    expected = {
+        "state_dir": ("off", "others may write", "chmod 700"),
+        "data_dir": ("off", "is not a folder", "name another"),
+        "keys": ("off", "others may use it", "put back"),
+        "address": ("off", "in use", "server.port"),
+        "store": ("off", "has the schema 0002", "db upgrade"),
+        "events": ("off", "does not answer", "network.stream"),
+        "helper_socket": ("off", "at most 107", "helper_socket"),
+        "extensions": ("degraded", "module:broken", "manifest check"),
+        "landlock": ("unsupported", "", ""),
+    }
+    for name, (state, summary, fix) in expected.items():
+        line = lines[name]
+        assert (line["state"], line["wanted"]) == (state, True), line
+        assert summary in line["summary"], line
+        assert fix in line["fix"], line
+    assert lines["seccomp"]["state"] == "ok"
+
+
+@needs_netlab
+def test_the_helper_is_tried_when_asked_to():
+    """With ``--egress`` all five controls are put over a process for real, and nothing of it stays."""
+    with short_folder() as here, Lab() as lab:
+        words = [*COMMAND, "doctor", "--egress", "--json", "--config", str(configured(here, sandbox=EVERYTHING))]
+        found = lab.inside.run(words, env=environment(), check=False)
+        assert "DEMOCRAI" not in lab.inside.rules()
+    lines = lines_of(found.stdout)
+    assert {name: lines[name]["state"] for name in (*KERNEL, "helper")} == dict.fromkeys((*KERNEL, "helper"), "ok")
+    assert found.returncode == 0
+
+
+@needs_other_user
+@pytest.mark.skipif(not _everybody_reads(PACKAGES), reason="other users cannot read the packages installed here")
+def test_a_user_who_is_not_root_is_told_what_only_root_can_have():
+    """Everything but the packet filter works; what an administrator would install is the fix. It fails if wanted."""
+    with short_folder() as here:
+        here.chmod(0o755)
+        home = here / "home"
+        home.mkdir()
+        config = configured(here)
+        config.write_text(f"{{state_dir: {home}/state, server: {{port: 0}}, sandbox: {{os: {{enabled: true}}}}}}")
+        config.chmod(0o644)
+        os.chown(home, NOBODY, NOBODY)
+        found = subprocess.run(
+            [interpreter_for_all(), "-B", "-m", "democrai_sandbox.cli", "doctor", "--json", "--config", str(config)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            cwd="/",
+            env=environment({"PYTHONPATH": f"{SOURCE}:{PACKAGES}", "HOME": str(home)}),
+            user=NOBODY,
+            group=NOBODY,
+            extra_groups=[],
+        )
+        assert list(home.iterdir()) == []
+    lines = lines_of(found.stdout)
+    assert (found.returncode, lines["user"]["details"]["uid"]) == (1, NOBODY)
+    assert (lines["egress"]["state"], lines["egress"]["wanted"]) == ("unsupported", True)
+    assert "helper sudoers --user nobody" in lines["egress"]["fix"]
+    assert {lines[name]["state"] for name in ("guard", "landlock", "seccomp", "state_dir")} == {"ok"}
+
+
+def test_a_configuration_that_is_wrong(tmp_path):
+    """It is refused as serve refuses it, with everything that is wrong."""
+    found = says("doctor", "--config", configured(tmp_path, sandbx={}))
+    assert (found.status, found.out) == (1, "")
+    assert "did you mean 'sandbox'" in found.err

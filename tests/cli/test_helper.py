@@ -1,0 +1,146 @@
+"""``democrai-sandbox helper``: what is installed, what would be applied, and a helper that really runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from democrai_sandbox.kernel.helper.arguments import helper_command
+from tests.cli.goldens import COMMAND, environment, golden, piped
+from tests.cli.local import configured, says
+from tests.kernel.appcase import short_folder
+from tests.kernel.netlab import Lab, needs_netlab, wait_until
+
+POLICY = {
+    "version": 1,
+    "endpoints": [
+        {"host": "10.1.2.3", "port": 443, "protocol": "tcp", "source": "module:reports"},
+        {"host": "fd00::7", "port": 53, "protocol": "udp"},
+        {"host": "nowhere.invalid", "port": 80},
+    ],
+}
+
+
+@pytest.fixture
+def policy(tmp_path):
+    """Write a policy file."""
+
+    def write(content):
+        file = tmp_path / "policy.json"
+        file.write_text(content if isinstance(content, str) else json.dumps(content))
+        file.chmod(0o600)
+        return file
+
+    return write
+
+
+def test_what_would_be_applied(policy):
+    """The transactions for both versions of IP, each closed at its end; names that lead nowhere are said."""
+    words = ("helper", "apply", policy(POLICY), "--dry-run", "--parent-pid", "4194303")
+    found = says(*words)
+    first, second = found.out.split("# ip6tables-restore --noflush\n")
+    assert found.status == 0
+    assert "-A DEMOCRAI_OS_4194303_A -d 10.1.2.3 -p tcp --dport 443 -j RETURN" in first.splitlines()
+    assert "-A DEMOCRAI_OS_4194303_A -d fd00::7 -p udp --dport 53 -j RETURN" in second.splitlines()
+    for text in (first, second):
+        assert text.splitlines()[-1] == "COMMIT"
+        assert "-A DEMOCRAI_OS_4194303_A -j REJECT" in text.splitlines()
+        assert [line for line in text.splitlines() if line.startswith("-I OUTPUT 1 -m cgroup")]
+    assert found.err == "nowhere.invalid leads nowhere now: nothing is opened for it\n"
+    data = says(*words, "--json").data
+    assert (data["schema"], data["unresolved"]) == ("democrai-sandbox/helper.apply/1", ["nowhere.invalid"])
+    assert [each["family"] for each in data["transactions"]] == ["ipv4", "ipv6"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "JSON"),
+        ({"version": 2, "endpoints": []}, "version"),
+        ({"version": 1, "endpoints": [{"host": "a b", "port": 0}]}, "/endpoints/0/port"),
+    ],
+)
+def test_a_policy_that_the_helper_would_refuse(policy, content, said):
+    """It is refused here in the same words, and nothing is printed."""
+    found = says("helper", "apply", policy(content), "--dry-run")
+    assert (found.status, found.out) == (1, "")
+    assert said in found.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("apply", "x.json"), "--dry-run"),
+        (("apply", "x.json", "--dry-run", "--parent-pid", "-1"), "--parent-pid"),
+        (("run",), "--parent-pid"),
+        (("run", "--parent-pid", "x\x1b[2J"), "no number"),
+        (("sudoers", "--user", "no-such-user"), "there is no user 'no-such-user'"),
+        (("polkit", "--user", "no\0user"), "there is no user"),
+        (("systemd", "--state-dir", "relative"), "no absolute path"),
+        (("systemd", "--refresh-seconds", "-1"), "--refresh-seconds"),
+        (("launchd",), "launchd"),
+        ((), "required"),
+    ],
+)
+def test_a_wrong_command_line(words, said):
+    """Exit status 2, what is wrong, and nothing on standard output."""
+    found = says("helper", *words)
+    assert (found.status, found.out) == (2, "")
+    assert said in found.err
+    assert "\x1b" not in found.err
+
+
+def test_what_an_administrator_installs():
+    """Rule and unit name the command by which the application starts the helper; a dangerous place ends with 1."""
+    for words in (("sudoers", "--user", "nobody"), ("polkit", "--user", "nobody"), ("systemd",)):
+        found = says("helper", *words)
+        assert " ".join(helper_command()) in found.out
+        data = says("helper", *words, "--json")
+        assert data.data["text"].rstrip("\n") == found.out.rstrip("\n")
+        assert found.status == data.status == (1 if data.data["warnings"] else 0)
+    if os.geteuid() == 0:
+        assert says("helper", "sudoers").status == 2
+
+
+def test_nothing_runs(tmp_path):
+    """Without any helper that is said: a failure only where the configuration asks for one."""
+    found = says("helper", "status", "--config", configured(tmp_path))
+    assert (found.status, found.err) == (0, "no helper runs for this configuration, which asks for none\n")
+    wanted = configured(tmp_path, sandbox={"os": {"enabled": True}})
+    assert says("helper", "status", "--config", wanted).status == 1
+    (tmp_path / "state").mkdir(mode=0o700)
+    (tmp_path / "state" / "os_sandbox_helper_77.sock").write_text("left")
+    left = piped(["helper", "status", "--config", wanted])
+    assert (left.status, "77: " in left.err) == (1, True)
+    golden("helper-status.piped", left.out.replace("only root sees them", "none"), folder=tmp_path)
+
+
+@needs_netlab
+def test_a_helper_that_runs():
+    """It is found by its socket, answers for its process, and holds what it was given; it ends with that process."""
+    with short_folder() as here, Lab() as lab:
+        config = configured(here, sandbox={"os": {"enabled": True}})
+        for folder in ("state", "state/data"):
+            (here / folder).mkdir(mode=0o700)
+        asleep = [sys.executable, "-c", "input()"]
+        application = lab.inside.popen(asleep, stdin=subprocess.PIPE)
+        pid = str(application.pid)
+        socket = here / "state" / f"os_sandbox_helper_{pid}.sock"
+        helper = lab.inside.popen(
+            [*COMMAND, "helper", "run", "--parent-pid", pid, "--config", str(config)], env=environment()
+        )
+        wait_until(socket.exists, "the helper")
+        (here / "state" / "data" / f"os_sandbox_allowlist_{pid}.json").write_text(json.dumps(POLICY))
+        words = [*COMMAND, "helper", "status", "--json", "--config", str(config)]
+        asked = lab.inside.run(words, env=environment(), check=False)
+        (found,) = json.loads(asked.stdout)["helpers"]
+        assert (found["application"], found["answers"], len(found["endpoints"])) == (application.pid, True, 3)
+        # It was asked to apply nothing yet, and root sees that.
+        assert (asked.returncode, json.loads(asked.stdout)["chains"]) == (1, [])
+        application.communicate(b"\n", timeout=60)
+        assert helper.wait(60) == 0
+        assert not socket.exists()

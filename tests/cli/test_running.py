@@ -1,0 +1,255 @@
+"""``run``: one-off, under a policy, with the streams and the exit status of what is run."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+
+import pytest
+
+from democrai_sandbox.kernel.landlock.support import landlock_support
+from tests.cli.goldens import CTRL_C, golden, in_terminal, piped, within
+from tests.cli.local import configured, says
+
+held = pytest.mark.skipif(landlock_support().abi < 4, reason="needs Landlock with TCP ports")
+
+
+@pytest.fixture
+def world(tmp_path):
+    """A folder that is nobody's temp directory."""
+    (tmp_path / "temp").mkdir()
+    (tmp_path / "notes.txt").write_text("a note\n")
+    return tmp_path
+
+
+def run(world, *arguments, stdin=""):
+    words = ("run", arguments[0], "--config", configured(world), *arguments[1:])
+    return piped(words, {"TMPDIR": str(world / "temp")}, stdin)
+
+
+def written(world, text, name="script.py"):
+    (world / name).write_text(text)
+    return world / name
+
+
+def policy(world, **declared):
+    (world / "policy.json").write_text(json.dumps(declared))
+    return world / "policy.json"
+
+
+def entry(operation, target):
+    kind = "network" if operation in {"connect", "receive", "send"} else "filesystem"
+    return {"resource_type": kind, "operation": operation, "target": str(target)}
+
+
+def test_a_script_has_the_streams_the_arguments_and_the_status(world):
+    """As if it were started directly; what the command itself says goes to standard error."""
+    script = written(
+        world,
+        "import sys\nprint(__name__, sys.argv[1:], sys.stdin.read())\nprint('oh', file=sys.stderr)\nsys.exit(7)\n",
+    )
+    done = run(world, "script", script, "--json", "-x", stdin="given")
+    assert (done.status, done.out) == (7, "__main__ ['--json', '-x'] given\n")
+    assert "held by: guard" in done.err
+    assert "oh" in done.err
+
+
+def test_a_denial_ends_it_with_what_would_allow_it(world):
+    """Without a manifest nothing is declared; its own failures are told as Python tells them, with status 1 too."""
+    script = written(world, "import sys\nprint(open(sys.argv[1]).read())\n")
+    done = run(world, "script", "--no-kernel", script, world / "notes.txt")
+    assert (done.status, done.out) == (1, "")
+    golden("run-script-denied", done.err, folder=world)
+    allowed = run(
+        world, "script", "--manifest", policy(world, access=[entry("read", "notes.txt")]), script, world / "notes.txt"
+    )
+    assert (allowed.status, allowed.out) == (0, "a note\n\n")
+    broken = run(world, "script", "--no-kernel", written(world, "print(1\n", "broken.py"))
+    assert broken.status == 1
+    assert "SyntaxError" in broken.err
+
+
+def test_a_script_is_told_from_what_it_catches(world):
+    """With --json, the last line on standard error says what was denied, caught or not."""
+    script = written(
+        world,
+        "import os, subprocess\n"
+        "for attempt in (lambda: open('/etc/shadow'), lambda: subprocess.run(['true']), lambda: os.fork()):\n"
+        "    try:\n        attempt()\n        print('it worked')\n    except PermissionError:\n        print('no')\n",
+    )
+    done = run(world, "script", "--json", "--no-kernel", script)
+    assert (done.status, done.out) == (0, "no\nno\nno\n")
+    told = json.loads(done.err.splitlines()[-1])
+    assert (told["schema"], told["status"], told["layers"]["held"]) == ("democrai-sandbox/run.script/1", 0, ["guard"])
+    assert told["denied"][0] == "sandbox_filesystem_denied:script:/etc/shadow"
+    assert len(told["denied"]) == 3
+
+
+@held
+def test_the_kernel_holds_what_the_guard_lets_by(world):
+    """Native code is allowed here by the manifest, and reads what no rule names: the kernel says no, without it yes."""
+    script = written(
+        world,
+        "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+        f"print(libc.open({str(world / 'notes.txt').encode()!r}, 0) >= 0)\n",
+    )
+    declared = policy(world, allowed_imports=["ctypes"])
+    without = run(world, "script", "--no-kernel", "--manifest", declared, script)
+    assert (without.status, without.out) == (0, "True\n")
+    under = run(world, "script", "--kernel", "--manifest", declared, script)
+    assert (under.status, under.out) == (0, "False\n")
+    assert "Landlock" in under.err
+
+
+def test_without_the_kernel_layer_it_says_so_or_refuses(world):
+    """Where this kernel has none: one line by default, a refusal with --kernel, nothing unheld for a program."""
+    script = written(world, "print('here')\n")
+    environ = {"DEMOCRAI_OS_SANDBOX_LANDLOCK_ABI": "0"}
+    words = ("--config", configured(world))
+    usual = piped(("run", "script", *words, script), environ)
+    assert (usual.status, usual.out) == (0, "here\n")
+    assert "the guard in its process alone" in usual.err
+    for words_of in (("script", *words, "--kernel", script), ("program", *words, "--", "true")):
+        refused = piped(("run", *words_of), environ)
+        assert (refused.status, refused.out) == (1, "")
+        assert "os_sandbox_unsupported" in refused.err
+
+
+@held
+def test_a_program_is_held_by_the_kernel_alone(world):
+    """It reads what the rules name and nothing else; what the kernel does not keep is said."""
+    declared = policy(world, access=[entry("read", "notes.txt"), entry("receive", "https://api.example.com/v1")])
+    read = run(world, "program", "--manifest", declared, "--", "cat", world / "notes.txt")
+    assert (read.status, read.out) == (0, "a note\n")
+    golden("run-program", read.err.replace(f"ABI {landlock_support().abi}", "ABI N"))
+    other = run(world, "program", "--json", "--manifest", declared, "--", "cat", world / "config.yaml")
+    assert (other.status, other.out) == (1, "")
+    told = json.loads(other.err.splitlines()[-1])
+    assert (told["schema"], told["status"]) == ("democrai-sandbox/run.program/1", 1)
+    assert "guard" not in told["layers"]["held"]
+    assert run(world, "program", "--", "sh", "-c", "kill -TERM $$").status == 128 + signal.SIGTERM
+
+
+def test_time_is_limited(world):
+    """It is ended, with what it started, and the status says so."""
+    script = written(world, "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(600)\n")
+    done = run(world, "script", "--timeout", "3", script)
+    assert done.status == 1
+    assert "it took longer than 3 s" in done.err
+
+
+def test_an_interrupt_reaches_it(world):
+    """Its own end is waited for, with the kernel around it or not."""
+    script = written(
+        world,
+        "import time\n"
+        "try:\n    print('ready', flush=True)\n    time.sleep(600)\n"
+        "except KeyboardInterrupt:\n    print('tidied up', flush=True)\n    raise\n",
+    )
+    words = ("run", "script", "--config", configured(world), script)
+    with in_terminal(words, {"TMPDIR": str(world / "temp")}) as (process, screen):
+        screen.read_until("ready")
+        screen.type(CTRL_C)
+        screen.read_until("tidied up")
+        assert process.wait(60) == 130
+
+
+def test_variables_are_given_by_name(world, monkeypatch):
+    """A script has a few of them; others, and those of the runtime, only if they are asked for, or never."""
+    script = written(world, "import os\nprint(os.environ.get('SECRET'), os.environ.get('GIVEN'))\n")
+    monkeypatch.setenv("SECRET", "s")
+    assert run(world, "script", "--no-kernel", script).out == "None None\n"
+    given = run(world, "script", "--no-kernel", "--env", "SECRET", "--env", "GIVEN=g", script)
+    assert given.out == "s g\n"
+    refused = run(world, "script", "--no-kernel", "--env", "DEMOCRAI_ACCESS=[]", script)
+    assert (refused.status, refused.out) == (1, "")
+    assert "belongs to the runtime" in refused.err
+
+
+MODULE = """
+from pathlib import Path
+from democrai_sandbox import sdk
+
+@sdk.action("total")
+def total(numbers, place=""):
+    print("adding")
+    if place:
+        return Path(place).read_text()
+    return sum(numbers)
+
+@sdk.command("fail")
+def fail():
+    raise RuntimeError("\\x1b[31mred")
+"""
+
+
+def test_a_module_is_called_and_its_answer_printed(world):
+    """As JSON; what it prints itself goes to standard error. Without a call it is imported, and what it has listed."""
+    folder = world / "demo"
+    folder.mkdir()
+    (folder / "module.py").write_text(MODULE)
+    (folder / "manifest.json").write_text('{"name": "demo"}')
+    words = ("run", "module", "--config", configured(world), "--no-kernel")
+    assert says(*words, folder).out.split() == ["KIND", "NAME", "action", "total", "command", "fail"]
+    called = says(*words, folder, "--action", "total", "--param", "numbers=[1, 2]")
+    assert (called.status, called.out) == (0, "3\n")
+    assert "adding" in called.err
+    data = says(*words, "--json", folder, "--action", "total", "--params", '{"numbers": [3]}').data
+    assert (data["schema"], data["subject"], data["value"]) == ("democrai-sandbox/run.module/1", "module:demo", 3)
+    denied = says(*words, folder, "--action", "total", "--param", "numbers=[]", "--param", "place=/etc/group")
+    assert (denied.status, denied.out) == (1, "")
+    assert '"target": "/etc/group"' in denied.err
+    failed = within((*words, folder, "--command", "fail"))
+    assert failed.status == 1
+    assert "\x1b" not in failed.err
+    assert "\\x1b[31mred" in failed.err
+
+
+@held
+def test_a_module_runs_under_the_kernel_as_well(world):
+    """Its data, its packages and its programs are open to it there."""
+    folder = world / "demo"
+    folder.mkdir()
+    (folder / "module.py").write_text(
+        "from democrai_sandbox import sdk\n"
+        "@sdk.action('go')\nasync def go():\n"
+        "    (sdk.data_dir() / 'x').write_text('kept')\n"
+        "    done = await sdk.tasks.run_subprocess(['cat', str(sdk.data_dir() / 'x')])\n"
+        "    return [done.text, done.returncode]\n"
+    )
+    (folder / "manifest.json").write_text('{"name": "demo"}')
+    done = says("run", "module", "--config", configured(world), "--kernel", folder, "--action", "go")
+    assert (done.status, json.loads(done.out or "null")) == (0, ["kept", 0]), done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("script", "none.py"), 1, "there is no file none.py"),
+        (("script", "--manifest", "none.json", "{0}/notes.txt"), 1, "there is no file none.json"),
+        (("script", "--manifest", "{0}/notes.txt", "{0}/notes.txt"), 1, "line 1, column 1"),
+        (("script", "--env", "NO_SUCH", "{0}/notes.txt"), 2, "there is no such variable"),
+        (("script", "--kernel", "--no-kernel", "{0}/notes.txt"), 2, "not allowed with"),
+        (("script", "--timeout", "soon", "{0}/notes.txt"), 2, "--timeout"),
+        (("program", "--", "no-such-program"), 1, "there is no program"),
+        (("program",), 2, "ARGV"),
+        (("module", "{0}"), 1, "there is no file manifest.json"),
+    ],
+)
+def test_bad_input_is_one_clear_line(world, arguments, status, said):
+    """Nothing is run."""
+    words = [text.format(world) for text in arguments]
+    done = says("run", words[0], "--config", configured(world), *words[1:])
+    assert (done.status, done.out) == (status, "")
+    assert said in done.err
+    assert len(done.err.splitlines()) <= 4
+
+
+def test_the_interpreter_of_a_script_is_this_one(world):
+    """With its packages, and nothing of the folder beside it unless that may be read."""
+    (world / "beside.py").write_text("x = 1\n")
+    script = written(world, "import sys, yaml\nprint(sys.version_info[:2])\nimport beside\n")
+    done = run(world, "script", "--no-kernel", script)
+    assert (done.status, done.out) == (1, f"{sys.version_info[:2]}\n")
+    assert "No module named 'beside'" in done.err
