@@ -57,7 +57,8 @@ def pytest_terminal_summary(terminalreporter, config):
     skipped = terminalreporter.stats.get("skipped", ())
     reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in skipped)
     lines = [f"{number} of the tests: {reason}" for reason, number in reasons.most_common()]
-    if lines and (file := config.getoption("--untested")):
+    file = config.getoption("--untested")
+    if lines and file and not hasattr(config, "workerinput"):  # workers tell the first process, which tells all
         version = "{}.{}".format(*sys.version_info)
         with Path(file).open("a") as told:
             told.writelines(f"on CPython {version}, {line}\n" for line in lines)

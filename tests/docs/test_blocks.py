@@ -27,7 +27,7 @@ RUN_BY = {
     ("docs/embedding.md", "python"): "tests/console/browser/test_embedded.py",
     ("docs/engines.md", "python"): "tests/runtime/engines/test_page.py",
     ("docs/extensions.md", "python"): "tests/runtime/test_pages.py",
-    ("docs/extractors.md", "python"): "tests/docs/test_examples.py",
+    ("docs/extractors.md", "python"): "tests/runtime/test_pages.py",
     ("docs/manifests.md", "python"): "tests/manifests/test_docs.py",
     ("docs/mcp.md", "python"): "tests/runtime/mcp/test_page.py",
     ("docs/media.md", "python"): "tests/runtime/media/test_page.py",

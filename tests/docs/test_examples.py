@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import itertools
 import re
-import subprocess
-import sys
 
 import pytest
 
 from democrai_sandbox.kernel.helper.printing import polkit_rule
 from tests.docs.examples import blocks as examples_of
-from tests.docs.examples import examples, files, run, write
+from tests.docs.examples import examples, run
 from tests.services.postgres import postgres_server
 from tests.services.redis import RedisServer
 
@@ -31,14 +29,6 @@ def test_the_rule_for_polkit_is_what_the_helper_prints():
     shown = examples_of("docs/os-enforcement.md", "js")[0]
     front = re.search(r"indexOf\(\"(.*) \"\)", shown).group(1)
     assert shown in polkit_rule("democrai", front.split(" "))
-
-
-def test_the_extractor_of_its_page_passes_its_test(tmp_path):
-    """docs/extractors.md: the files, put where it says, pass."""
-    write(files("docs/extractors.md"), tmp_path)
-    command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", "--timeout", "50"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert "1 passed" in done.stdout, done.stdout[-3000:]
 
 
 @pytest.mark.parametrize(("example", "expected"), examples("docs/network.md"), ids=itertools.count(1))

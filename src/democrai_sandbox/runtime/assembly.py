@@ -248,7 +248,7 @@ class Runtime:
         self.engines.access_changed()
         self.extractors.access_changed()
         self._isolated.access_changed()
-        self.shadows.refresh()
+        self.shadows.changed()
 
     def _hold_against(self, subject: Subject, candidate: str | None) -> str:
         """Have a subject run beside a candidate, wherever it runs; None ends that. It is decided as before.

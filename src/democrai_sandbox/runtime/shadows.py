@@ -108,20 +108,22 @@ class Shadows:
         ``allowed`` tells it of a view; what it says of the view itself is what counts.
         """
         present = allowed(view)
-        other = self.beside(view)
-        if other is not None and allowed(other) is not present:
-            self.differ(view, what, allowed=present)
+        try:
+            other = self._beside(view)
+            if other is not None and allowed(other) is not present:
+                self._differ(view, what, allowed=present)
+        except Exception:  # noqa: BLE001 - whatever a candidate leads to, the check is not its affair
+            _log.exception("a candidate could not be asked")
         return present
 
-    def differ(self, view: RawView, what: Wish, *, allowed: bool) -> None:
-        """Take note of a check of the host's about which the candidate says something else."""
+    def _differ(self, view: RawView, what: Wish, *, allowed: bool) -> None:
         kind, name = view.actor
         who = (view.user_id, view.organization_id, view.session_key)
         # A structure of the core, which takes its members as one sequence.
         question = AccessQuestion((name, kind, view.labels, *what, False, *who, "", None))  # type: ignore[call-arg, arg-type]
         self.saw(question, allowed)
 
-    def beside(self, view: RawView) -> RawView | None:
+    def _beside(self, view: RawView) -> RawView | None:
         """Return a view with candidates in the place of what their subjects declare; None where there is none."""
         if not self._candidates:
             return None
@@ -143,8 +145,8 @@ class Shadows:
             question.operation,
             question.target[:_LONGEST_TARGET],
             (question.subject_kind, question.subject),
-            question.user_id or "",
-            question.session_key or "",
+            str(question.user_id or ""),
+            str(question.session_key or ""),
         )
         # Not for ever: a finaliser of a subject's may run on the very thread that has the lock.
         if not self._counting.acquire(timeout=_PATIENCE):
@@ -169,16 +171,20 @@ class Shadows:
 
     # ---- what goes on ------------------------------------------------------------------------------------------------
 
+    def changed(self) -> None:
+        """See with the next chore which runs go on: something has changed, and this may be it."""
+        self._behind = True
+
     def refresh(self) -> None:
         """See which runs go on now. A store that is away is asked again with the next chore."""
         with self._refreshing:
+            self._behind = False
             try:
                 running = {str(run.subject): run for run in self._store.shadows(running=True)}
             except SandboxError as error:
                 self._behind = True
                 _log.warning("which candidates are tried could not be read: %s", error)
                 return
-            self._behind = False
             self._follow(running)
 
     def _follow(self, running: dict[str, ShadowRun]) -> None:

@@ -23,6 +23,7 @@ needs_analyze = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reas
 
 
 def _visudo(path, text):
+    path.unlink(missing_ok=True)
     path.write_text(text)
     path.chmod(0o440)
     return subprocess.run([VISUDO, "-cf", str(path)], capture_output=True, text=True, check=False)

@@ -77,13 +77,12 @@ class Authority:
         return code
 
     def _is_declared(self, asker: Asker, hop: Hop) -> bool:
-        declared = NetworkIndex(asker.rules).allows(Operation.RECEIVE, hop.target)
-        if self._shadows is not None and asker.view is not None:
-            beside = self._shadows.beside(asker.view)
-            if beside and NetworkIndex(rules_of(beside)).allows(Operation.RECEIVE, hop.target) is not declared:
-                wish = (ResourceType.NETWORK.value, Operation.RECEIVE.value, hop.target.normalized)
-                self._shadows.differ(asker.view, wish, allowed=declared)
-        return declared
+        if self._shadows is None or asker.view is None:
+            return NetworkIndex(asker.rules).allows(Operation.RECEIVE, hop.target)
+        wish = (ResourceType.NETWORK.value, Operation.RECEIVE.value, hop.target.normalized)
+        return self._shadows.compare(
+            asker.view, wish, lambda view: NetworkIndex(rules_of(view)).allows(Operation.RECEIVE, hop.target)
+        )
 
     def _decide(self, asker: Asker, hop: Hop) -> AccessDecision:
         question = Question(
