@@ -17,7 +17,7 @@ TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_USAGE, _CLOSED_PIPE, _INTERRUPTED = 2, 141, 130
+_FAILED, _USAGE, _CLOSED_PIPE, _INTERRUPTED = 1, 2, 141, 130
 """As in ``Exit``, which is slow to import."""
 _LONGEST = 300
 
@@ -36,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _about(given: list[str]) -> int:
     """Answer what is no command."""
+    if sys.stdout is None:
+        return _FAILED
     if given and given[0] in {"-h", "--help"}:
         sys.stdout.write(overview())
     elif given and given[0] == "--version":
@@ -75,7 +77,8 @@ def _unknown(name: str) -> int:
 
 def _misused(what: str) -> int:
     what = what if len(what) <= _LONGEST else f"{what[:_LONGEST]}…"
-    sys.stderr.write(f"{PROGRAM}: {what}\n{PROGRAM} --help lists the commands\n")
+    if sys.stderr is not None:
+        sys.stderr.write(f"{PROGRAM}: {what}\n{PROGRAM} --help lists the commands\n")
     return _USAGE
 
 

@@ -44,7 +44,8 @@ def ending(error: Exception) -> int:
     if text is None or isinstance(error, BrokenPipeError):
         raise error
     # Names, targets and files in it may be somebody else's: none of them writes to the terminal by itself.
-    print("\n".join(map(visible, text.split("\n"))), file=sys.stderr)  # noqa: T201 - a command's answer
+    if sys.stderr is not None:
+        print("\n".join(map(visible, text.split("\n"))), file=sys.stderr)  # noqa: T201 - a command's answer
     return status_of(error)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -34,8 +35,8 @@ class Output:
     def __init__(self, *, is_json: bool = False, out: TextIO | None = None, err: TextIO | None = None) -> None:
         """``is_json`` is what ``--json`` says."""
         self.is_json = is_json
-        self._out = out or sys.stdout
-        self._err = err or sys.stderr
+        self._out = out or sys.stdout or _Closed()
+        self._err = err or sys.stderr or io.StringIO()
         self._progress = 0
 
     def __enter__(self) -> Self:
@@ -124,10 +125,17 @@ class Output:
         return f"\x1b[{_ESCAPES[mood]}m{text}\x1b[0m"
 
 
-def columns(stream: TextIO) -> int:
+class _Closed(io.StringIO):
+    """Stands for standard output where it is closed: data that goes nowhere is not to pass for written."""
+
+    def write(self, _: str) -> int:
+        raise OSError(errno.EBADF, "standard output is closed")
+
+
+def columns(stream: TextIO | None) -> int:
     """Return how wide a terminal is; 80 for one that does not say, without ``shutil``, which is slow to import."""
     try:
-        return os.get_terminal_size(stream.fileno()).columns or _USUAL
+        return (os.get_terminal_size(stream.fileno()).columns if stream else 0) or _USUAL
     except (OSError, ValueError):
         return _USUAL
 

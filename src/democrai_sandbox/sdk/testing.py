@@ -20,24 +20,13 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from democrai_sandbox.access.answers import NEEDS_APPROVAL
 from democrai_sandbox.errors import ExtensionBroken, GuardUsageError
 from democrai_sandbox.manifests import FILE_NAME, ManifestKind, load_manifest
 from democrai_sandbox.manifests.lint import SENSITIVE_IMPORTS
-from democrai_sandbox.manifests.proposing import Observed
 from democrai_sandbox.manifests.suggesting import section_of
 from democrai_sandbox.policy import (
-    EXTERNAL_URL_LOCKED,
-    AccessDecision,
-    CompiledPolicy,
-    DecisionCode,
-    Operation,
-    ResourceType,
     compile_policy,
-    file_access,
-    is_at_or_below,
     parse_access,
-    parse_request,
     rules_to_json,
 )
 from democrai_sandbox.runtime.worker.interface import Identity, WorkerSpec
@@ -45,36 +34,22 @@ from democrai_sandbox.runtime.worker.pool import Worker
 
 from .programs import Programs
 from .recording import Recording
+from .standin import Access, Book, Host
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
     from os import PathLike
     from typing import Self
 
-    from democrai_sandbox.errors import SandboxDenied
-    from democrai_sandbox.guard import AccessQuestion
     from democrai_sandbox.manifests import Manifest
     from democrai_sandbox.manifests.suggesting import Suggestion
     from democrai_sandbox.policy import Subject
     from democrai_sandbox.runtime.children.interface import Launcher
-    from democrai_sandbox.runtime.confinement.observing import Told
     from democrai_sandbox.runtime.worker.interface import Starter
 
 T = TypeVar("T")
 
 __all__ = ["Access", "Extension", "engine", "extractor", "module"]
-
-_ALLOWED = AccessDecision(True, DecisionCode.SANDBOX_ALLOWLIST, False, "Allowed in this test.")  # noqa: FBT003
-_LOCKED = AccessDecision(False, DecisionCode.NOT_ENABLED, False, EXTERNAL_URL_LOCKED)  # noqa: FBT003
-_DENIED = AccessDecision(False, DecisionCode.NOT_ENABLED, False, NEEDS_APPROVAL)  # noqa: FBT003
-
-
-class Access(NamedTuple):
-    """Something an extension asked for: a file or a folder beyond its own, a host or a URL, a program."""
-
-    resource_type: str
-    operation: str
-    target: str
 
 
 def module(folder: str | PathLike[str], **options: Any) -> Extension:
@@ -133,8 +108,8 @@ class Extension:
         policy = compile_policy(subject=self.manifest.subject, rules=(*self._section.access, *self._approved))
         self.recording = Recording()
         """All of it with the lines that led there, and denials: what ``record`` shows, with ``observe``."""
-        self._book = _Book(policy, self.recording, kept=str(self._folder) if observe else None)
-        self._host = _Host(self._book, dict(services or {}), self.recording)
+        self._book = Book(policy, self.recording, kept=str(self._folder) if observe else None)
+        self._host = Host(self._book, dict(services or {}), self.recording)
         self._programs: Programs | None = None
         if observe:
             self.start_by(None, None)
@@ -168,6 +143,7 @@ class Extension:
             self._wait(self._worker.stop())
         if self._programs is not None:
             self._programs.close()
+        self._wait(_rest(self._timeout))
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(self._timeout)
         self._loop.close()
@@ -286,6 +262,13 @@ class Extension:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(self._timeout * 2)
 
 
+async def _rest(patience: float) -> None:
+    """Wait for what is still under way: a process whose start failed is being ended."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:
+        await asyncio.wait(others, timeout=patience)
+
+
 async def _listed(stream: AsyncIterator[Any]) -> list[Any]:
     return [item async for item in stream]
 
@@ -297,76 +280,3 @@ class _Running(NamedTuple):
     def surfaces_of(self, kind: str) -> dict[str, bool]:
         """Return by name whether a surface of a kind yields."""
         return {name: info.streams for (of_kind, name), info in self.surfaces.items() if of_kind == kind}
-
-
-class _Book:
-    """What was asked for, and whether it was allowed."""
-
-    def __init__(self, policy: CompiledPolicy, recording: Recording, kept: str | None = None) -> None:
-        self._policy = policy
-        self._recording = recording
-        self._kept = kept
-        """Where everything is allowed, the folder that is written to only if the manifest says so: it holds sources."""
-        self.asked: dict[Access, bool] = {}
-
-    def decide(self, question: AccessQuestion) -> AccessDecision:
-        allowed = _allows(self._policy, question) or (self._kept is not None and not self._is_kept(question))
-        self.asked[Access(question.resource_type, question.operation, question.target)] = allowed
-        if not allowed:
-            self._recording.refused.add(Observed(question.resource_type, question.operation, question.target))
-        return _ALLOWED if allowed else _LOCKED if question.resource_type == ResourceType.NETWORK else _DENIED
-
-    def _is_kept(self, question: AccessQuestion) -> bool:
-        is_file = question.resource_type == ResourceType.FILESYSTEM and question.operation != Operation.READ
-        return is_file and question.operation != Operation.EXECUTE and is_at_or_below(question.target, self._kept or "")
-
-
-def _allows(policy: CompiledPolicy, question: AccessQuestion) -> bool:
-    """Match as the guard itself does with declared rules."""
-    operation = Operation(question.operation)
-    if question.resource_type == ResourceType.FILESYSTEM:
-        return policy.paths.allows(question.target, file_access(operation))
-    if question.resource_type == ResourceType.NETWORK:
-        return policy.network.allows(operation, parse_request(question.target))
-    wanted = (ResourceType(question.resource_type), operation, question.target)
-    return wanted in {(rule.resource_type, rule.operation, rule.normalized_target) for rule in policy.rules}
-
-
-class _Host:
-    """The host of one worker under test."""
-
-    def __init__(self, book: _Book, services: dict[str, Callable[..., Any]], recording: Recording) -> None:
-        self._book = book
-        self._services = services
-        self.recording = recording
-        self.printed: list[str] = []
-
-    @property
-    def services(self) -> tuple[str, ...]:
-        return tuple(self._services)
-
-    def offer(self, services: Mapping[str, Callable[..., Any]]) -> None:
-        self._services = {**services, **self._services}
-
-    def decide(self, question: AccessQuestion) -> AccessDecision:
-        return self._book.decide(question)
-
-    def door(self, name: str, view: tuple[Any, ...], args: Sequence[Any]) -> Any:
-        return self._services[name](view, *args)
-
-    def output(self, label: str, stream: str, text: str) -> None:
-        del label, stream
-        self.printed.append(text)
-
-    def denied(self, label: str, denial: SandboxDenied) -> None:
-        del label
-        self.recording.deny(denial)
-
-    def noticed(self, facts: list[Any]) -> None:
-        self.recording.notice(facts)
-
-    def saw(self, label: str, question: AccessQuestion, *, allowed: bool, times: int) -> None:
-        """There are no candidates beside what is tested."""
-
-    def observe(self, told: Told) -> None:
-        """Nothing below Python has to be opened for a connection."""

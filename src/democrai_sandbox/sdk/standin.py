@@ -1,0 +1,124 @@
+"""The host of an extension under test: what it decides, what it writes down, and the services that it has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from democrai_sandbox.access.answers import NEEDS_APPROVAL
+from democrai_sandbox.manifests.proposing import Observed
+from democrai_sandbox.policy import (
+    EXTERNAL_URL_LOCKED,
+    AccessDecision,
+    CompiledPolicy,
+    DecisionCode,
+    Operation,
+    ResourceType,
+    file_access,
+    is_at_or_below,
+    parse_request,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from democrai_sandbox.errors import SandboxDenied
+    from democrai_sandbox.guard import AccessQuestion
+    from democrai_sandbox.runtime.confinement.observing import Told
+
+    from .recording import Recording
+
+__all__ = ["Access", "Book", "Host"]
+
+_ALLOWED = AccessDecision(True, DecisionCode.SANDBOX_ALLOWLIST, False, "Allowed in this test.")  # noqa: FBT003
+_LOCKED = AccessDecision(False, DecisionCode.NOT_ENABLED, False, EXTERNAL_URL_LOCKED)  # noqa: FBT003
+_DENIED = AccessDecision(False, DecisionCode.NOT_ENABLED, False, NEEDS_APPROVAL)  # noqa: FBT003
+
+
+class Access(NamedTuple):
+    """Something an extension asked for: a file or a folder beyond its own, a host or a URL, a program."""
+
+    resource_type: str
+    operation: str
+    target: str
+
+
+class Book:
+    """What was asked for, and whether it was allowed."""
+
+    def __init__(self, policy: CompiledPolicy, recording: Recording, kept: str | None = None) -> None:
+        """Decide by a policy."""
+        self._policy = policy
+        self._recording = recording
+        self._kept = kept
+        """Where everything is allowed, the folder that is written to only if the manifest says so: it holds sources."""
+        self.asked: dict[Access, bool] = {}
+
+    def decide(self, question: AccessQuestion) -> AccessDecision:
+        """Decide, and write it down."""
+        allowed = _allows(self._policy, question) or (self._kept is not None and not self._is_kept(question))
+        self.asked[Access(question.resource_type, question.operation, question.target)] = allowed
+        if not allowed:
+            self._recording.refused.add(Observed(question.resource_type, question.operation, question.target))
+        return _ALLOWED if allowed else _LOCKED if question.resource_type == ResourceType.NETWORK else _DENIED
+
+    def _is_kept(self, question: AccessQuestion) -> bool:
+        is_file = question.resource_type == ResourceType.FILESYSTEM and question.operation != Operation.READ
+        return is_file and question.operation != Operation.EXECUTE and is_at_or_below(question.target, self._kept or "")
+
+
+def _allows(policy: CompiledPolicy, question: AccessQuestion) -> bool:
+    """Match as the guard itself does with declared rules."""
+    operation = Operation(question.operation)
+    if question.resource_type == ResourceType.FILESYSTEM:
+        return policy.paths.allows(question.target, file_access(operation))
+    if question.resource_type == ResourceType.NETWORK:
+        return policy.network.allows(operation, parse_request(question.target))
+    wanted = (ResourceType(question.resource_type), operation, question.target)
+    return wanted in {(rule.resource_type, rule.operation, rule.normalized_target) for rule in policy.rules}
+
+
+class Host:
+    """The host of one worker under test."""
+
+    def __init__(self, book: Book, services: dict[str, Callable[..., Any]], recording: Recording) -> None:
+        self._book = book
+        self._services = services
+        self.recording = recording
+        self.printed: list[str] = []
+
+    @property
+    def services(self) -> tuple[str, ...]:
+        """The names that ``door`` knows."""
+        return tuple(self._services)
+
+    def offer(self, services: Mapping[str, Callable[..., Any]]) -> None:
+        """Add services; those that the test gave stay."""
+        self._services = {**services, **self._services}
+
+    def decide(self, question: AccessQuestion) -> AccessDecision:
+        """Answer as the book does."""
+        return self._book.decide(question)
+
+    def door(self, name: str, view: tuple[Any, ...], args: Sequence[Any]) -> Any:
+        """Do what the extension asks for."""
+        return self._services[name](view, *args)
+
+    def output(self, label: str, stream: str, text: str) -> None:
+        """Keep what it prints."""
+        del label, stream
+        self.printed.append(text)
+
+    def denied(self, label: str, denial: SandboxDenied) -> None:
+        """Write a denial down."""
+        del label
+        self.recording.deny(denial)
+
+    def noticed(self, facts: list[Any]) -> None:
+        """Write down what it reaches for."""
+        self.recording.notice(facts)
+
+    def saw(self, label: str, question: AccessQuestion, *, allowed: bool, times: int) -> None:
+        """There are no candidates beside what is tested."""
+
+    def observe(self, told: Told) -> None:
+        """Nothing below Python has to be opened for a connection."""
