@@ -167,11 +167,16 @@ def _place(url: str, source: str) -> Any:
         place = urlsplit(url)
         _ = place.port
     except ValueError as error:
-        raise CommandMisused(f"{source}: {url!r} is no address: {error}", fix="write http://host:port") from None
+        shown = url.rpartition("@")[2]  # whatever stands before the host may be a password
+        raise CommandMisused(f"{source}: {shown!r} is no address: {error}", fix="write http://host:port") from None
     host = place.hostname or ""
-    is_more = place.query or place.fragment or place.username
+    is_more = place.query or place.fragment or place.username is not None
     if place.scheme not in {"http", "https"} or not host or is_more:
-        raise CommandMisused(f"{source}: {url!r} is no address of a node", fix="write http://host:port or https://host")
+        # Whatever stands before the host may be a password.
+        shown = f"{place.scheme}://***@{host}" if place.username is not None else url
+        raise CommandMisused(
+            f"{source}: {shown!r} is no address of a node", fix="write http://host:port or https://host"
+        )
     if place.scheme == "http" and not _is_here(host):
         raise CommandMisused(
             f"{source}: {url!r} is not encrypted, and a token sent there can be read on the way",

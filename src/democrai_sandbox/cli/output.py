@@ -16,6 +16,8 @@ _ESCAPES = {"ok": "32", "warning": "33", "bad": "31", "faint": "2", "strong": "1
 _GAP = "  "
 _NARROWEST = 12
 _USUAL = 80
+_BLANK = "\u115f\u1160\u2800\u3164\uffa0"
+"""Letters that show nothing."""
 _LONGEST = 300
 
 
@@ -153,7 +155,9 @@ def has_colour(stream: TextIO) -> bool:
 
 def visible(text: str) -> str:
     """Return a text as one line in which nothing is hidden and nothing moves the cursor."""
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+    return "".join(
+        sign if sign.isprintable() and sign not in _BLANK else sign.encode("unicode_escape").decode() for sign in text
+    )
 
 
 def shortened(text: str, most: int = _LONGEST) -> str:
