@@ -18,9 +18,14 @@ def extension(base, kind, name, code, **manifest):
     return folder
 
 
-def declare(told):
+def first(told, operation):
+    """Return what is said about an operation: a line alone does not always tell for which it was."""
+    return next(one for one in told["now"] if one["operation"] == operation)
+
+
+def declare(told, operation="read"):
     """Write the entry that an explanation names into the file and the place that it names."""
-    (now,) = told["now"]
+    now = first(told, operation)
     file = Path(now["file"])
     manifest = json.loads(file.read_text())
     section = re.search(r'in the "(\w+)" section', now["advice"])

@@ -99,6 +99,7 @@ async def by_tool(path):
 ROOTS = ("ctypes", "_ctypes", "cffi", "_cffi_backend")
 KEYS = ("dir_fd", "src_dir_fd", "dst_dir_fd")
 WAYS = {"run": "subprocess.Popen", "system": "os.system", "fork": "os.fork"}
+MENDED = {"plain": "read", "task": "read", "link": "read", "near": "read", "write": "modify", "stable": "receive"}
 
 
 def attempts(world):
@@ -223,8 +224,8 @@ def walk(places, web):
     }
     arguments = (attempts, cases, f"{outside}/task")
     found = SimpleNamespace(before=places.case.run(*arguments, no_proxy="*"))
-    for name in ("plain", "task", "link", "near", "write", "stable"):
-        fixing.declare(found.before[name])
+    for name, operation in MENDED.items():
+        fixing.declare(found.before[name], operation)
     for root in ROOTS:
         fixing.allow_import(places.file, found.before[root])
     cases["by path"] = ("by_path", {"folder": f"{outside}/work"})
@@ -258,7 +259,8 @@ def test_the_line_names_the_subject_and_the_path(walk, places):
 
 def test_the_kind_says_where_it_is_declared(walk):
     """2 and 3: a task has the manifest of its module; a tool with declarations has those, and no others."""
-    (task,) = walk.before["task"]["now"]
+    task = fixing.first(walk.before["task"], "read")
+    assert "does not say for which operation" in walk.before["task"]["note"]
     assert "manifest.json of module reports" in task["advice"]
     assert walk.after["task"] == {"value": "found task"}
     (tool,) = walk.before["tool"]["now"]

@@ -19,6 +19,8 @@ class Application:
 
         self.base = Path(base, "app")
         places = {f"{kind}s_path": str(self.base / f"{kind}s") for kind in KINDS}
+        for place in places.values():
+            Path(place).mkdir(parents=True, exist_ok=True)
         config = {"state_dir": str(self.base / "state"), **places}
         self.sandbox = Sandbox.from_config(config, environ={})
         self.runtime = self.sandbox.runtime
