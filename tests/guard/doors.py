@@ -258,8 +258,12 @@ SHUTIL_PATH = {
     "disk_usage": [lambda m, p: m.disk_usage(p.dir)],
     "make_archive": [
         lambda m, p: m.make_archive(p.missing, "zip", p.insidedir),
-        lambda m, p: m.make_archive(p.new, "zip", p.dir),
-        lambda m, p: m.make_archive(p.new, "tar", p.dir),
+        # Older releases look for the folder first, and find as little as walk does: the archive is empty.
+        *(
+            lambda m, p, kind=kind: m.make_archive(p.new, kind, p.dir)
+            for kind in ("zip", "tar")
+            if hasattr(shutil._make_zipfile, "supports_root_dir")
+        ),
     ],
     "move": [lambda m, p: m.move(p.file, p.new), lambda m, p: m.move(p.inside, p.missing)],
     "rmtree": [lambda m, p: m.rmtree(p.dir)],
