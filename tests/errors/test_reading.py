@@ -68,6 +68,32 @@ def test_lines_of_ours(line, code, subject, target):
     assert found.entry.is_ours
 
 
+def test_a_denial_in_full_tells_all_that_the_call_needed():
+    """Opening to write is two operations: the entry has both. The entry of another target is not taken for its own."""
+    denial = errors.FilesystemDenied(
+        "/srv/x", subject="reports", subject_kind="module", operations=("create", "modify")
+    )
+    found = read_line(denial.diagnostics())
+    assert (found.operation, found.operations) == ("create", ("create", "modify"))
+    assert json.loads(entry_for(found))["operation"] == ["create", "modify"]
+    elsewhere = json.dumps({"operation": ["read", "delete"], "target": "/srv/y"})
+    assert read_line(f"{TRACEBACK}\n{elsewhere}").operations == ()
+
+
+def test_the_phase_is_told_by_the_hint_or_by_the_installation():
+    """Also whose it was, where the line has the name alone; an installation of somebody else is not taken for it."""
+    for installing, phase in ((True, "install"), (False, "runtime")):
+        denial = errors.FilesystemDenied(
+            "/srv/x", subject="voice", subject_kind="engine", operations=("read",), installing=installing
+        )
+        assert read_line(denial.diagnostics()).phase == phase
+    stopped = "extension_install_failed: extractor:scan: pip failed\n  refused: sandbox_filesystem_denied:{}:/srv/x"
+    found = read_line(stopped.format("scan"))
+    assert (found.subject, found.phase) == ("extractor:scan", "install")
+    other = read_line(stopped.format("voice"))
+    assert (other.subject, other.phase) == ("voice", "")
+
+
 def test_what_a_line_tells_beside_that():
     """The chain and the operation of a denial in full, the request of a document, the word of a helper, a detail."""
     found = read_line(TRACEBACK)

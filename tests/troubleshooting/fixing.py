@@ -18,20 +18,20 @@ def extension(base, kind, name, code, **manifest):
     return folder
 
 
-def first(told, operation):
-    """Return what is said about an operation: a line alone does not always tell for which it was."""
+def about(told, operation):
+    """Return what is said about an operation: a line alone does not tell for which it was."""
     return next(one for one in told["now"] if one["operation"] == operation)
 
 
-def declare(told, operation="read"):
-    """Write the entry that an explanation names into the file and the place that it names."""
-    now = first(told, operation)
-    file = Path(now["file"])
-    manifest = json.loads(file.read_text())
-    section = re.search(r'in the "(\w+)" section', now["advice"])
-    place = manifest.setdefault(section[1], {}) if section else manifest
-    place.setdefault("access", []).append(now["entry"])
-    file.write_text(json.dumps(manifest))
+def declare(told, operation=""):
+    """Write the entries that an explanation names into the file and the place that it names."""
+    for now in [about(told, operation)] if operation else told["now"]:
+        file = Path(now["file"])
+        manifest = json.loads(file.read_text())
+        section = re.search(r'in the "(\w+)" section', now["advice"])
+        place = manifest.setdefault(section[1], {}) if section else manifest
+        place.setdefault("access", []).append(now["entry"])
+        file.write_text(json.dumps(manifest))
 
 
 def allow_import(file, told):

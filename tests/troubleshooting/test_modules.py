@@ -75,6 +75,10 @@ def dial(host, port):
 def fetch(url):
     return urllib.request.urlopen(url, timeout=30).read().decode()
 
+@sdk.action("picture")
+async def picture(url):
+    await sdk.media.fetch(url)
+
 @sdk.action("ask")
 def ask(**wanted):
     return sdk.access.check_external_access(**wanted).request_id
@@ -99,7 +103,8 @@ async def by_tool(path):
 ROOTS = ("ctypes", "_ctypes", "cffi", "_cffi_backend")
 KEYS = ("dir_fd", "src_dir_fd", "dst_dir_fd")
 WAYS = {"run": "subprocess.Popen", "system": "os.system", "fork": "os.fork"}
-MENDED = {"plain": "read", "task": "read", "link": "read", "near": "read", "write": "modify", "stable": "receive"}
+MENDED = {"plain": "", "task": "read", "link": "", "near": "", "write": "", "stable": ""}
+"""What is declared after the first time, and for which operation where the line does not say."""
 
 
 def attempts(world):
@@ -220,17 +225,26 @@ def walk(places, web):
         "child": ("child", {}),
         "empty": ("dial", {"host": "", "port": 443}),
         "asked empty": ("ask", {"resource_type": "network", "operation": "receive", "target": ""}),
+        "picture": ("picture", {"url": f"{web}/picture?key=lion"}),
         "stable": ("fetch", {"url": f"{web}/stable"}),
     }
     arguments = (attempts, cases, f"{outside}/task")
     found = SimpleNamespace(before=places.case.run(*arguments, no_proxy="*"))
+    found.printed_before = _media_flow(places)
     for name, operation in MENDED.items():
         fixing.declare(found.before[name], operation)
     for root in ROOTS:
         fixing.allow_import(places.file, found.before[root])
     cases["by path"] = ("by_path", {"folder": f"{outside}/work"})
-    found.after = places.case.run(*arguments, no_proxy="*")
+    found.after = places.case.run(*arguments, no_proxy="*", DEMOCRAI_DEBUG_MEDIA_FLOW="1")
+    found.printed_after = _media_flow(places)
     return found
+
+
+def _media_flow(places):
+    """What the application has printed about media."""
+    lines = (places.base / "body.err").read_text().splitlines()
+    return [line for line in lines if line.startswith("[MEDIA_FLOW] ")]
 
 
 @pytest.fixture(scope="module")
@@ -259,7 +273,7 @@ def test_the_line_names_the_subject_and_the_path(walk, places):
 
 def test_the_kind_says_where_it_is_declared(walk):
     """2 and 3: a task has the manifest of its module; a tool with declarations has those, and no others."""
-    task = fixing.first(walk.before["task"], "read")
+    task = fixing.about(walk.before["task"], "read")
     assert "does not say for which operation" in walk.before["task"]["note"]
     assert "manifest.json of module reports" in task["advice"]
     assert walk.after["task"] == {"value": "found task"}
@@ -287,8 +301,9 @@ def test_a_path_is_the_root_or_below_it(walk, places):
 
 def test_a_root_is_for_an_operation(walk):
     """A root that is there to read is not there to write: both are named."""
-    (now,) = walk.before["write"]["now"]
-    assert "it is for read, not for modify" in now["layers"]["declared"]
+    for operation in ("create", "modify"):  # opening to write may do either
+        now = fixing.about(walk.before["write"], operation)
+        assert f"it is for read, not for {operation}" in now["layers"]["declared"]
     assert walk.after["write"] == {"value": 3}
 
 
@@ -381,6 +396,17 @@ def test_what_was_denied_is_changed_by_an_administrator(chosen):
     assert chosen["denied approved"] == {"value": "GET /denied"}
 
 
+def test_the_flow_shows_what_became_of_media(walk, web):
+    """``DEMOCRAI_DEBUG_MEDIA_FLOW=1`` prints each step without queries and session keys; without it, none."""
+    told = walk.before["picture"]
+    assert told["line"].startswith("External URL is locked.")
+    assert fixing.about(told, "receive")["entry"]["target"] == f"{web}/picture"
+    assert walk.printed_before == []
+    text = "\n".join(walk.printed_after)
+    assert {"begin", "locked"} <= {line.split()[1] for line in walk.printed_after}
+    assert f"{web}/picture" in text and "lion" not in text and "'s1'" not in text
+
+
 def test_a_module_does_not_approve(chosen):
     """Whatever user it runs for: who may is said."""
     told = chosen["by the module"]
@@ -402,4 +428,4 @@ def test_the_manifest_has_what_was_named_and_no_more(walk, places):
     del walk
     added = json.loads(places.file.read_text())["access"][2:]
     names = [Path(entry["target"]).name for entry in added]
-    assert names == ["plain", "task", "linked", "near", "own", "stable"]
+    assert names == ["plain", "task", "linked", "near", "own", "own", "stable"]

@@ -33,6 +33,8 @@ _WORD_FIRST = re.compile(r"(?P<code>[a-z0-9_]{3,60})(?:: (?P<rest>.*))?", re.DOT
 _LOGGED = re.compile(r"^(?:\d\d:\d\d:\d\d [a-z]+ +)?")
 _CLASS = re.compile(r"(?<![\w.])democrai_sandbox(?:\.\w+)*\.(?P<name>[A-Z]\w+)(?:: (?P<rest>.*))?", re.DOTALL)
 _ASKED = re.compile(r"^\s*(?P<chain>[a-z]+:.+?) asked for: (?P<operation>[a-z]+) (?P<target>.+)$")
+_INSTALLED = re.compile(r"extension_install_failed: (?P<subject>(?:engine|extractor):(?P<name>[^\s:]+)): ")
+_SECTION = re.compile(r'in the "(?P<phase>runtime|install)" section of manifest\.json of ')
 _CLASSES: Mapping[str, str] = MappingProxyType({name: code for code, one in ENTRIES.items() for name in one.classes})
 _REASONS: Mapping[str, Word] = MappingProxyType({one.word: one for one in HELPER_REASONS if "_" in one.word})
 _HELPER = "os_sandbox_helper_failed"
@@ -64,8 +66,12 @@ class Reading:
     subject: str = ""
     """``kind:name``, or the name alone where the line has no more."""
     operation: str = ""
+    operations: tuple[str, ...] = ()
+    """All that the call needed, where that is told and is more than one: opening to write may also create."""
     target: str = ""
     chain: tuple[str, ...] = ()
+    phase: str = ""
+    """The section of the manifest that held, of an engine or extractor: ``runtime`` or ``install``."""
     request_id: str = ""
     detail: str = ""
     """What follows the code, where that is a text for people."""
@@ -82,7 +88,7 @@ def entry_for(reading: Reading) -> str:
     if not reading.resource_type or not reading.target or reading.word is not None:
         return ""
     valid = VALID_OPERATIONS[ResourceType(reading.resource_type)]
-    operation = reading.operation or f"<{', '.join(sorted(valid))}>"
+    operation = list(reading.operations) or reading.operation or f"<{', '.join(sorted(valid))}>"
     return json.dumps(
         {"resource_type": reading.resource_type, "operation": operation, "target": reading.target}, ensure_ascii=False
     )
@@ -144,7 +150,7 @@ def _of_lines(lines: list[str]) -> Reading | None:
     for line in reversed(lines):
         found = _of_line(line)
         if found is not None:
-            return _with_asker(found, lines)
+            return _with_phase(_with_asker(found, lines), lines)
     return None
 
 
@@ -226,9 +232,30 @@ def _with_asker(found: Reading, lines: list[str]) -> Reading:
     for line in lines:
         match = _ASKED.match(line)
         if match is not None and found.target in ("", match["target"]):
-            chain = tuple(match["chain"].split(" -> "))
-            return replace(found, chain=chain, subject=chain[-1], operation=match["operation"], target=match["target"])
+            chain, target = tuple(match["chain"].split(" -> ")), match["target"]
+            found = replace(found, chain=chain, subject=chain[-1], target=target)
+            return replace(found, operation=match["operation"], operations=_needed(lines, target))
     return found
+
+
+def _with_phase(found: Reading, lines: list[str]) -> Reading:
+    """Add which section held: a denial that tells all names it, and so does an installation that was stopped by one."""
+    for line in lines:
+        if (match := _INSTALLED.search(line)) and found.subject in (match["name"], match["subject"]):
+            return replace(found, subject=match["subject"], phase="install")
+        if match := _SECTION.search(line):
+            return replace(found, phase=match["phase"])
+    return found
+
+
+def _needed(lines: list[str], target: str) -> tuple[str, ...]:
+    """Return the operations of the entry that a denial names for its target, where there are several."""
+    for line in lines:
+        entry = _parsed(line) if line.lstrip()[:1] == "{" else None
+        named = entry.get("operation") if entry is not None and entry.get("target") == target else None
+        if isinstance(named, list):
+            return tuple(one for one in named if isinstance(one, str))
+    return ()
 
 
 def _symptom(lines: list[str]) -> Reading | None:

@@ -12,6 +12,7 @@ from democrai_sandbox.policy import (
     Operation,
     ResourceType,
     Subject,
+    SubjectKind,
     chain_from_list,
 )
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from .sandbox import Sandbox
 
 _MOST = 6
+_INSTALL = "install"
+_PHASED = frozenset({SubjectKind.ENGINE, SubjectKind.EXTRACTOR})
 _REQUESTS = (Operation.RECEIVE, Operation.SEND)
 
 
@@ -49,9 +52,9 @@ def explain_line(sandbox: Sandbox, line: str, *, user_id: str = "", session_key:
     chains = tuple(_chains(sandbox, reading))[:_MOST]
     if not chains:
         return LineAnswer(reading, note=f"nobody here is called {reading.subject}: the line may come from another host")
+    who, kind, installing = (user_id, session_key), reading.resource_type, reading.phase == _INSTALL
     asked = [
-        explain(sandbox, Question(chain[-1], kind, operation, reading.target, user_id, session_key, chain[:-1]))
-        for kind in (reading.resource_type,)
+        explain(sandbox, Question(chain[-1], kind, operation, reading.target, *who, chain[:-1], installing))
         for chain in chains
         for operation in _operations(reading)
     ]
@@ -68,12 +71,16 @@ def _note(reading: Reading, chains: tuple[SubjectChain, ...], standing: list[Exp
         open_ends.append("for which operation")
     if len(chains) > 1:
         open_ends.append("which of several subjects of that name it was")
+    if not reading.phase and any(chain[-1].kind in _PHASED for chain in chains):
+        open_ends.append("whether it was being installed; this is while it serves")
     return f"the line does not say {' and '.join(open_ends)}" if open_ends else ""
 
 
 def _operations(reading: Reading) -> Iterable[Operation]:
     """Return the operations that the line can be about."""
     valid = VALID_OPERATIONS[ResourceType(reading.resource_type)]
+    if named := tuple(Operation(one) for one in reading.operations if one in valid):
+        return named
     if reading.operation in valid:
         return (Operation(reading.operation),)
     if reading.resource_type == ResourceType.NETWORK:
