@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections import Counter
 from pathlib import Path
@@ -14,6 +15,11 @@ from tests.services.databases import postgres, prepared_database, prepared_file 
 # Shared machines stall now and then; a slow example is no failing property.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared")
+
+
+# A shell starts what runs in its background with Ctrl-C ignored, and every process from there on inherits that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser):
