@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import ssl
 import subprocess
@@ -47,8 +46,10 @@ class Odd:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            with contextlib.suppress(OSError):
+            try:
                 self._speak(connection)
+            except OSError:  # whoever asked does not want the rest
+                connection.close()
 
     def _speak(self, connection):
         connection.settimeout(30)

@@ -253,6 +253,11 @@ def test_an_interrupted_export(tmp_path):
         done = within(("audit", "export", "--url", odd.url, "--output", file), NOWHERE)
         refused(done, 3, "it ended in the middle of an answer")
         assert list(tmp_path.iterdir()) == []
+    size = 20 * 1024 * 1024
+    with Odd(EXPORT + b"%x\r\n" % size + b"x" * size + b"\r\n") as odd:  # one line, and no end of it to be seen
+        done = within(("audit", "export", "--url", odd.url, "--output", file), NOWHERE)
+        refused(done, 3, "that is not HTTP as a node speaks it")
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_an_interrupted_question(asked):

@@ -20,7 +20,7 @@ from democrai_sandbox.access.store.schema import HEAD
 from democrai_sandbox.access.store.transactions import Database
 from democrai_sandbox.access.store.urls import parse_url
 from tests.access.store.samples import NOW, approval, request, sql
-from tests.cli.goldens import golden, terminal
+from tests.cli.goldens import golden, in_terminal, terminal
 from tests.cli.local import configured, says
 
 NOBODY = 65534
@@ -96,6 +96,8 @@ def test_checking(url, tmp_path):
         ("sqlite:////tmp/no-such-database.db", "there is no database", 1),
         ("sqlite:////tmp", "Is a directory", 1),
         ("postgresql://ann:s3cret@127.0.0.1:1/db", "a password in a command line", 2),
+        ("postgresql://ann@127.0.0.1:1/db?password=s3cret", "a password in a command line", 2),
+        ("postgresql://ann@127.0.0.1:1/db?sslpassword=s3cret", "a password in a command line", 2),
         ("postgresql://ann@127.0.0.1:1/db", "onnection refused", 3),
         ("postgresql://ann:***@127.0.0.1:1/db", "onnection refused", 3),
     ],
@@ -228,6 +230,23 @@ def test_another_key_in_steps(kept):
     assert says(*words, "--use", old, "--yes").status == 0
     assert says(*words, "--introduce", "--retire", "--yes").status == 2
     assert says("db", "rotate-key", "--database", "sqlite:////x", "--yes").status == 2
+
+
+def test_a_key_that_came_into_use_while_a_person_was_asked_stays(kept):
+    """Between the question and the answer nodes go on: what is sealed with a key by then keeps it."""
+    config, keys, opened = kept
+    words = ("db", "rotate-key", "--config", config)
+    assert says(*words, "--introduce", "--yes").status == 0
+    used, unused = ids(keys)
+    with in_terminal((*words, "--retire"), columns=300) as (process, screen):
+        screen.read_until("for good?")
+        assert says(*words, "--use", unused, "--yes").status == 0  # it is sealed with this one now
+        keys.write_text("".join(key.line for key in reversed(KeyRing.read(keys).keys)))  # by a copy of before
+        screen.type("y\n")
+        screen.read_to_end()
+        assert process.wait(60) == 0
+    assert f"{unused} stays: 1 stored contexts" in screen.text
+    assert (ids(keys), opened()) == ([used, unused], {"a": 1})
 
 
 def test_keys_that_no_one_may_use(kept):

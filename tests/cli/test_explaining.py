@@ -92,6 +92,10 @@ def test_a_manifest_alone_is_asked(manifest):
     assert "no node was asked" in missing.err
     tool = within(("explain", "--subject", "tool:x", "--operation", "read", "--target", "/x", "--manifest", manifest))
     assert (tool.status, "no manifest of its own" in tool.err) == (1, True)
+    other = within(("explain", "--subject", "task:other.run", *ask[3:], "--operation", "read"))
+    assert (other.status, "it is the manifest of reports, not of other" in other.err) == (1, True)
+    task = within(("explain", "--subject", "task:reports.run", *ask[3:], "--operation", "read", "--json"))
+    assert json.loads(task.out)["verdict"] == "allowed"
     manifest.write_text("{")
     assert within((*ask, "--operation", "read")).status == 1
 

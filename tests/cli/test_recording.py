@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import shutil
 import sys
 import threading
@@ -268,6 +269,10 @@ def test_a_policy_file_stays_one(world, script):
         (("suggest", "{0}/extensions/modules/reports/module.py"), 1, "expected an observation"),
         (("suggest", "/nowhere"), 1, "/nowhere"),
         (("script", "--output", "{0}/config.yaml", "{0}/config.yaml"), 2, "add --yes"),
+        (("script", "--trace", "{0}/config.yaml", "{0}/config.yaml"), 2, "add --yes"),
+        (("script", "--yes", "--output", "{0}/link", "{0}/config.yaml"), 1, "is no plain file"),
+        (("script", "--yes", "--trace", "{0}/pipe", "{0}/config.yaml"), 1, "is no plain file"),
+        (("script", "--yes", "--trace", "{0}/temp", "{0}/config.yaml"), 1, "is no plain file"),
         ((), 2, "verb"),
     ],
 )
@@ -275,7 +280,10 @@ def test_bad_input_is_one_clear_line(world, arguments, status, said):
     """Nothing is run, and nothing written."""
     config = () if not arguments or arguments[0] == "suggest" else ("--config", configured(world))
     words = [text.format(world) for text in arguments]
+    (world / "link").symlink_to(world / "not there")
+    os.mkfifo(world / "pipe")
     done = says("record", *words[:1], *config, *words[1:])
     assert (done.status, done.out) == (status, "")
     assert said in done.err
     assert len(done.err.splitlines()) <= 3
+    assert (world / "link").is_symlink() and (world / "pipe").is_fifo()

@@ -141,6 +141,27 @@ def protected(world):
     return seen, [one["target"] for one in asked]
 
 
+def above_protected(world):
+    """A yes to everything, where what the host protects is two folders below the root."""
+    from democrai_sandbox import configure_guard, sdk
+
+    os.makedirs(world.inside("holder", "vault"))
+    write(world.inside("holder", "vault", "key"))
+    configure_guard(protected_paths=[world.inside("holder", "vault"), world.inside("later", "vault")])
+    asked = install(world, lambda question: True)
+
+    def subject():
+        holder, moved = world.inside("holder"), world.inside("moved")
+        allowed = sdk.access.check_external_access(
+            resource_type="filesystem", operation="delete", target=holder
+        ).allowed
+        moving = describe(caught(os.rename, holder, moved))
+        planting = describe(caught(os.symlink, world.root, world.inside("later")))
+        return [allowed, moving, planting, os.path.exists(moved), world.can_read()]
+
+    return guard_of(world).run(subject), [one["target"] for one in asked]
+
+
 def by_default(world):
     """Nobody configured a decider."""
     return guard_of(world).run(world.can_read)
@@ -218,6 +239,12 @@ class TestAnswers:
         assert seen == ["FilesystemDenied", "ok"]
         assert len(asked) == 1
         assert "vault" not in asked[0]
+
+    def test_nobody_can_approve_that_it_is_carried_out_of_its_place(self, case):
+        """A folder above a protected path is neither moved away nor made anew, whatever was approved for it."""
+        seen, asked = case.run(above_protected)
+        assert seen == [False, "FilesystemDenied", "FilesystemDenied", False, "ok"]
+        assert len(asked) == 1
 
     def test_the_default_says_no(self, case):
         """Without a decider what the policy does not allow is denied."""

@@ -26,6 +26,10 @@ def read(path):
 def modify(path):
     os.close(os.open(path, os.O_WRONLY))
 
+@sdk.command("delete")
+def delete(path):
+    os.rmdir(path)
+
 @sdk.command("receive")
 def receive(path):
     urllib.request.urlopen(path, timeout=1).read()
@@ -89,7 +93,9 @@ def prepared(base):
         (data / name).mkdir(parents=True, mode=0o700)
         (data / name / "x").write_text("x")
     yield from (("read", path) for path in ("/etc/passwd", "/etc/group", "/etc/hosts", "/usr", f"{base}/link"))
-    yield from (("modify", path) for path in ("/etc/passwd", "/etc/hosts"))
+    yield from (("modify", path) for path in ("/etc/passwd", "/etc/hosts", "/dev/null"))
+    (base / "full" / "inner").mkdir(parents=True)
+    yield from (("delete", str(path)) for path in (base, base / "full"))  # nothing goes: they are not empty
     for operation in ("read", "modify"):
         for place in (data / "probe" / "x", data / "other" / "x", base / "modules" / "probe" / "module.py"):
             yield operation, str(place)
@@ -144,6 +150,7 @@ def approve(sandbox):
         for kind, operation, target in (
             ("network", "receive", "http://127.0.0.1:9/yes"),
             ("filesystem", "read", "/etc/group"),
+            ("filesystem", "delete", sys.argv[1]),
         ):
             sandbox.access.administration.decide_unasked(
                 PROBE, resource_type=kind, operation=operation, target=target, effect="approval"

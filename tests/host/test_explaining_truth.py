@@ -11,7 +11,10 @@ PROGRAM = Path(__file__).with_name("explaining_program.py")
 
 
 def test_an_explanation_is_what_happens(tmp_path):
-    """For files and URLs, declared, approved, its own, the runtime's and the host's, also in chains."""
+    """For files and URLs, declared, approved, its own, the runtime's and the host's, also in chains.
+
+    Also for a folder that the host's own state lies in: an approval to delete it opens what is beside the state alone.
+    """
     done = subprocess.run(
         [sys.executable, PROGRAM, tmp_path], capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path
     )
@@ -21,6 +24,7 @@ def test_an_explanation_is_what_happens(tmp_path):
     assert wrong == []
     allowed = {(operation, Path(target).name) for operation, target, _, happened in found if happened}
     assert {("read", "passwd"), ("read", "group"), ("receive", "yes"), ("modify", "x")} <= allowed
+    assert {("modify", "null"), ("delete", "full")} <= allowed and ("delete", tmp_path.name) not in allowed
     assert sum(1 for row in found if not row[3]) >= 6
     inside = {(command, Path(target).name): happened for command, target, _, happened in found if ":" in command}
     assert inside["tool:probe.own", "passwd"] is inside["tool:probe.bare", "passwd"] is True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -38,6 +39,12 @@ def test_it_is_there_while_the_node_runs(tmp_path):
     assert (tmp_path / ADDRESS_FILE).stat().st_mode & 0o777 == 0o600
     assert ended(node) == 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pipe_in_its_place_holds_nobody_up(tmp_path):
+    """What is no file says nothing, at once."""
+    os.mkfifo(tmp_path / ADDRESS_FILE)
+    assert whereabouts(str(tmp_path)) == ("", False)
 
 
 def test_one_that_was_left_behind(tmp_path):

@@ -187,9 +187,9 @@ def test_unknown_keys_are_refused(key):
     assert any("unknown key" in problem.message for problem in found.values())
 
 
-@pytest.mark.parametrize("target", ["~", "~/x", "~root/x", "/a\0b", "/a\x1b[31m", "/a\u0085", "", "\n"])
+@pytest.mark.parametrize("target", ["~", "~/x", "~root/x", "/a\0b", "/a\x1b[31m", "/a\u0085", "/a\ud800", "", "\n"])
 def test_odd_paths_are_refused(target):
-    """Home shorthands, NUL and control characters are refused, with and without a base."""
+    """Home shorthands, NUL, control characters and halves of others are refused, with and without a base."""
     assert set(problems_of([entry(target=target)], base="/opt")) == {"/access/0/target"}
 
 

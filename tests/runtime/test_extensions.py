@@ -60,6 +60,14 @@ def test_a_broken_manifest_is_listed_with_its_errors_and_the_others_are_found(mo
     assert not registry["sound"].is_broken
 
 
+@pytest.mark.parametrize("name", [b"od\x1b[2Jd", b"od\xffd", "od\u202ed".encode(), b"o d ", b"a" * 255])
+def test_a_folder_whose_name_no_subject_can_have_is_listed_all_the_same(modules, name):
+    """Whoever lists everybody asks each for its subject, also one that is broken: no name in a folder ends that."""
+    write(modules / os.fsdecode(name), "{")
+    (odd,) = (each for each in found(modules).values() if each.is_broken)
+    assert str(odd.subject).startswith("module:") and str(odd.subject).isprintable()
+
+
 def test_a_folder_without_a_manifest_is_listed_as_broken(modules):
     (modules / "empty").mkdir()
     assert "no file manifest.json" in str(found(modules)["empty"].problems[0])
@@ -96,6 +104,17 @@ def test_an_entry_that_is_missing_or_leads_out_is_found_before_anything_runs(mod
     registry = found(modules)
     assert "no file module.py" in str(registry["missing"].problems[0])
     assert "leads out" in str(registry["linked"].problems[0])
+
+
+def test_a_manifest_that_leads_out_is_not_read(modules, tmp_path):
+    """It could be a link to what only the host may read, and what is wrong with it would say what is in there."""
+    (tmp_path / "token").write_text("dsb_secret")
+    (modules / "odd").mkdir()
+    (modules / "odd" / "manifest.json").symlink_to(tmp_path / "token")
+    odd = found(modules)["odd"]
+    assert "leads out of the folder" in str(odd.problems) and "secret" not in str(odd.problems)
+    (modules / "linked").symlink_to(modules / "sound")  # the folder itself may be elsewhere
+    assert "leads out" not in str(found(modules)["sound"].problems)
 
 
 def test_a_folder_that_cannot_be_read_is_told_and_does_not_hide_the_others(modules, tmp_path):

@@ -186,6 +186,7 @@ def hostile(world):
 
     async def story():
         from democrai_sandbox.access import Caller
+        from democrai_sandbox.guard import AccessQuestion
         from democrai_sandbox.host import shadowing
         from democrai_sandbox.policy import Subject
 
@@ -212,6 +213,21 @@ def hostile(world):
             sorted([one.operation, one.target] for one in shadowing.show_shadow(sandbox, run[name].id, ada).denied)
             for name in ("near", "far")
         ]
+        long = "l" * 100_000  # as a worker could say it
+        lie = (
+            f"near.{long}",
+            "tool",
+            ("module:near", f"tool:near.{long}"),
+            *(long,) * 3,
+            False,
+            *(None,) * 3,
+            "",
+            None,
+        )
+        runtime.shadows.saw_in("module:near", AccessQuestion(lie), allowed=True, times=1)
+        runtime.shadows.flush()
+        [told] = [one for one in shadowing.show_shadow(sandbox, run["near"].id, ada).denied if one.target[0] == "l"]
+        found["lie"] = sum(map(len, (told.resource_type, told.operation, told.target, *told.chain))) < 5000
         os.kill(runtime.modules.loaded("far").worker.pid, 9)
 
         def counted(name):
@@ -243,3 +259,4 @@ def test_a_subject_cannot_see_end_or_flood_it(case):
     assert found["by the host"][2:] == [sorted([*near, ["read", f"{folder}/f"]]), far]
     assert found["kept"] == {"near": 1000, "far": 302}
     assert found["uma"] == "ExternalAccessAdminRequired"
+    assert found["lie"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import io
 import json
 import os
 import threading
@@ -10,15 +11,19 @@ import threading
 import pytest
 
 from democrai_sandbox.errors import FilesystemDenied, GuardUsageError, InvalidInputError
+from democrai_sandbox.manifests import make_manifest
 from democrai_sandbox.sdk import testing
 from democrai_sandbox.sdk.recording import Recording
 
 CODE = """
 import ctypes
+import functools
 import importlib
 import os
+import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import urllib.request
 from pathlib import Path
@@ -47,8 +52,24 @@ def never(protected):
         "its own code": lambda: Path(__file__).write_text(""),
         "a program": lambda: subprocess.run(["true"], check=True),
         "its rules": lambda: os.environ.update(DEMOCRAI_ACCESS="[]"),
+        "the folder around": lambda: Path(protected).parent.rename(Path(protected).parent.with_name("away")),
+        "variables of others": lambda: Path(f"/proc/{os.getppid()}/environ").read_bytes(),
     }
     return {name: tried(attempt) for name, attempt in attempts.items()}
+
+
+@sdk.action("by_others")
+def by_others(protected, place):
+    # Other functions where whoever decides, outside of the guard, might look for its own.
+    theft = functools.partial(shutil.copyfile, f"{protected}/secret")
+    for number, (owner, name) in enumerate(((os.path, "lexists"), (os, "lstat"), (os, "fspath"), (sys, "_getframe"))):
+        kept = getattr(owner, name)
+        setattr(owner, name, theft)
+        try:
+            open(f"{place}/{number}").close()
+        except (OSError, TypeError):
+            pass
+        setattr(owner, name, kept)
 
 
 @sdk.action("programs")
@@ -151,6 +172,8 @@ def test_the_limits_of_the_host_stay(world):
             "its own code": "FilesystemDenied",
             "a program": "SubprocessDenied",
             "its rules": "EnvironmentDenied",
+            "the folder around": "FilesystemDenied",
+            "variables of others": "FilesystemDenied",
         }
         assert (world / "module" / "module.py").read_text() == CODE
         assert module.proposal().value["access"] == []
@@ -159,6 +182,14 @@ def test_the_limits_of_the_host_stay(world):
             "SubprocessDenied",
             "EnvironmentDenied",
         }
+
+
+def test_who_decides_calls_nothing_that_is_not_its_own(world):
+    """What looks at a file for the record does so outside of the guard, where nothing of the subject's is called."""
+    with testing.module(world / "module", observe=True, protected=[str(world / "shut")]) as module:
+        module.action("by_others", protected=str(world / "shut"), place=str(world / "out"))
+        assert len(module.recording.accesses) == 4
+    assert list((world / "out").iterdir()) == []
 
 
 def test_without_observe_nothing_is_proposed(world):
@@ -180,9 +211,18 @@ def test_a_trace_is_read_back_and_odd_ones_are_refused():
     again = Recording()
     again.read(first.lines())
     assert again.seen == first.seen
-    for line in ("", "[]", "{}", '{"times": 1}', "null", "{", next(first.lines()).replace('"own"', "7")):
+    good = next(first.lines())
+    odd = [good.replace('"times": 3', f'"times": {times}') for times in ("NaN", "1.5", "-1", "0", "true", '"3"')]
+    odd += [good.replace('"own"', "7"), good.replace('"exists"', '"is"'), "[" * 100_000]
+    for line in ("", "[]", "{}", '{"times": 1}', "null", "{", *odd):
         with pytest.raises(InvalidInputError, match="/2"):
-            Recording().read([next(first.lines()), line])
+            Recording().read([good, line])
+    with pytest.raises(InvalidInputError):
+        Recording().read(io.TextIOWrapper(io.BytesIO(b"\xff\n"), "utf-8"))
+    assert again.suggestion(make_manifest({"name": "demo"}, "module")).value == {
+        "name": "demo",
+        "allowed_imports": ["ctypes"],
+    }
     with pytest.raises(ValueError, match="no such observation"):
         first.notice([1, 2])
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.errors import CommandMisused, CommandRefused
+
+from .output import visible
 
 if TYPE_CHECKING:
     import argparse
@@ -26,6 +30,20 @@ def confirm(question: str, *, yes: bool) -> None:
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise CommandRefused("it was not confirmed, and nothing was changed")
+
+
+def confirm_replacing(file: str, *, yes: bool) -> None:
+    """Go on if nothing is there, or a file that may be replaced. Links, devices and folders are left alone.
+
+    A link that somebody else has put there would say where a file is written, and ``/dev/null`` is everybody's.
+    """
+    try:
+        mode = os.lstat(file).st_mode
+    except OSError:
+        return  # what is wrong with it, writing it says best
+    if not stat.S_ISREG(mode):
+        raise CommandRefused(f"{visible(file)} is no plain file", fix="name another one")
+    confirm(f"replace {visible(file)}?", yes=yes)
 
 
 def secret(prompt: str) -> str:

@@ -33,13 +33,16 @@ def add_database(parser: argparse.ArgumentParser) -> None:
 
 def database_url(options: argparse.Namespace) -> str:
     """Return the URL of the database that is meant, after a look at whose it is. May hold a password."""
+    from democrai_sandbox.access.store.urls import is_secret  # noqa: PLC0415 - takes its time
+
     if options.database is None:
         url = configuration(options).settings.database
     else:
         url = options.database
         if _parsed(url).password == _HIDDEN:  # pasted from an error, in which passwords are hidden
             url = _parsed(url)._replace(password=None).render_as_string()
-        if _parsed(url).password is not None:
+        parsed = _parsed(url)
+        if parsed.password is not None or any(is_secret(name) for name in parsed.query):
             raise CommandMisused(
                 "a password in a command line can be read by everybody on this machine",
                 fix="leave it out and set PGPASSWORD or write ~/.pgpass, or name a configuration with --config",

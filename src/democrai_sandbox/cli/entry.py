@@ -60,12 +60,13 @@ def _carried_out(given: list[str]) -> int:
         # What the terminal's own character set lacks is written out: a name in other letters is no reason to fail.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    options = None
     try:
         options = parser_of(command).parse_args(given[1:])
         with Output(is_json=getattr(options, "json", False)) as output:
             return int(options.run(options, output))
     except Exception as error:  # noqa: BLE001 - those that are not ours are raised again
-        return ending(error)
+        return ending(error, getattr(options, "asked", None))
 
 
 def _unknown(name: str) -> int:

@@ -88,14 +88,14 @@ def _now(output: Output, reading: Reading, answer: Mapping[str, Any], unasked: s
         else:
             _explanation(output, found)
     if answer["note"]:
-        _paragraph(output, f"note: {answer['note']}", 0)
+        _paragraph(output, f"note: {visible(answer['note'])}", 0)
 
 
 def _explanation(output: Output, found: Mapping[str, Any]) -> None:
     output.line(visible(found["words"]), _MOODS.get(found["verdict"], Mood.WARNING))
     for layer in found["layers"]:
         mark = "*" if layer["decides"] else " "
-        name, answer = layer["layer"].replace("_", " "), _ANSWERS[layer["answer"]]
+        name, answer = visible(layer["layer"].replace("_", " ")), _ANSWERS[layer["answer"]]
         _paragraph(output, f"{mark} {name:<{_WIDE - 2}}  {answer:<6}  {visible(layer['text'])}", 0, _WIDE + 10)
     if found["kernel"]:
         _paragraph(output, f"the layers disagree: {visible(found['kernel'])}", 0)

@@ -38,8 +38,7 @@ def run_export(options: argparse.Namespace, output: Output) -> int:
             output.exactly(line)
         return Exit.OK
     place = Path(options.output)
-    if place.exists():
-        asking.confirm(f"replace {visible(str(place))}?", yes=options.yes)
+    asking.confirm_replacing(options.output, yes=options.yes)
     with _whole(place) as file:
         facts = _FACTS[options.format](_copied(lines, file))
     _tell(output, {"file": options.output, "format": options.format, **facts})

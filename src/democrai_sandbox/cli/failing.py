@@ -22,6 +22,8 @@ from .output import visible
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from .node import Node
+
 _STATUSES: Mapping[type[SandboxError], Exit] = MappingProxyType(
     {
         CommandMisused: Exit.USAGE,
@@ -37,9 +39,17 @@ _FIXES_BY_CODE = MappingProxyType({"scope_missing": f"{_NEW_TOKEN}, with that sc
 """What helps against refusals that have to do with the token, not with what was asked for."""
 _OF_NODES = MappingProxyType({409: Exit.CONFLICT, 502: Exit.UNREACHABLE, 503: Exit.UNREACHABLE, 504: Exit.UNREACHABLE})
 
+_MISREAD = (LookupError, TypeError, ValueError, AttributeError)
+"""What comes of an answer in which something is missing, or something else than it should be."""
 
-def ending(error: Exception) -> int:
-    """Say what went wrong, and return the exit status. What is no error of ours is raised again."""
+
+def ending(error: Exception, asked: Node | None = None) -> int:
+    """Say what went wrong, and return the exit status. What is no error of ours is raised again.
+
+    ``asked`` is the node that the command has asked: what cannot be done with its answers is told of it.
+    """
+    if asked is not None and asked.has_answered and isinstance(error, _MISREAD):
+        error = asked.misread(error)
     text = told(error)
     if text is None or isinstance(error, BrokenPipeError):
         raise error

@@ -22,7 +22,7 @@ def show_layers(output: Output, lines: Sequence[Mapping[str, Any]]) -> None:
     """Write lines of a report (``Line.as_dict()``) below the names of their areas, each with its fix."""
     wide = max((len(line["title"]) for line in lines), default=0)
     for area, found in groupby(lines, lambda line: line["area"]):
-        output.line(str(area), Mood.STRONG)
+        output.line(visible(str(area)), Mood.STRONG)
         for line in found:
             _show(output, line, wide)
 
@@ -42,7 +42,7 @@ def _show(output: Output, line: Mapping[str, Any], wide: int) -> None:
     state, well = line["state"], is_well(line)
     mood = _MOODS[state] if well or state == "degraded" else Mood.BAD
     asked = "" if line["wanted"] or state == "ok" else " (not asked for)"
-    painted = output.coloured(f"{state:<11}", mood)
+    painted = output.coloured(f"{visible(state):<11}", mood)
     output.line(f"  {painted}  {visible(line['title']):<{wide}}  {visible(line['summary'])}{asked}")
     if line["fix"] and state != "ok":
         output.line(f"  {'':11}  {'':{wide}}  fix: {visible(line['fix'])}")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _BASE = "/api/v1"
 _LARGEST = 64 * 1024 * 1024
 _AT_ONCE = 64 * 1024
+_LONGEST_LINE = 16 * 1024 * 1024
 _LINES = frozenset({"application/x-ndjson", "text/csv"})
 _MARK = "X-Request-Id"
 """Every answer of a node has it; pages of proxies and of other programs seldom do."""
@@ -36,6 +37,7 @@ class Node:
         self._source = source
         self._token = token
         self._place = _place(self.url, source)
+        self.has_answered = False
 
     def get(self, path: str, **query: Any) -> dict[str, Any]:
         """Return what the API has there. Values that are None or empty are left out, lists are repeated."""
@@ -102,7 +104,16 @@ class Node:
             found = None
         if not isinstance(found, dict):
             raise self._no_node()
+        self.has_answered = True
         return found
+
+    def misread(self, error: Exception) -> NodeUnreachable:
+        """Return what is said of answers that are not as expected: of another version, or no node's at all."""
+        return NodeUnreachable(
+            f"what {self.url} answers is not what a node of this version says: {type(error).__name__}: {error} "
+            f"(that address is from {self._source})",
+            fix="use the command line of the node's own version, or name another one with --url",
+        )
 
     def _no_node(self) -> NodeUnreachable:
         return NodeUnreachable(
@@ -134,6 +145,8 @@ def _lines(answer: http.client.HTTPResponse) -> Iterator[bytes]:
     left = b""
     while part := answer.read1(_AT_ONCE):
         *whole, left = (left + part).split(b"\n")
+        if len(left) > _LONGEST_LINE:
+            raise http.client.LineTooLong("line")
         yield from (line + b"\n" for line in whole)
     _must_be_whole(answer)
     if left:

@@ -59,7 +59,9 @@ def configuration(options: argparse.Namespace) -> Loaded:
 
 def node(options: argparse.Namespace) -> Node:
     """Return the node that is asked. Needs no configuration if address and token are given otherwise."""
-    return Node(*_address(options), token=_token(options))
+    asked = Node(*_address(options), token=_token(options))
+    options.asked = asked  # whoever tells of errors has to know
+    return asked
 
 
 def _address(options: argparse.Namespace) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import CommandRefused
 
-from .asking import add_yes, confirm
+from .asking import add_yes, confirm_replacing
 from .exits import Exit
 from .output import Mood, Output, visible
 from .places import add_json
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from .recording import Run
 
+_READABLE = 0o644
 _MOODS = {"declared": Mood.OK, "not declared": Mood.WARNING, "not used": Mood.FAINT, "never": Mood.BAD}
 
 
@@ -62,8 +63,8 @@ def report(
     bare: bool = False,
 ) -> int:
     """Run it, and say what came of it; ``bare`` for a file that has declarations and no name."""
-    if options.output and os.path.lexists(options.output):
-        confirm(f"replace {visible(options.output)} by what is proposed?", yes=options.yes)
+    for file in filter(None, (options.output, options.trace)):
+        confirm_replacing(file, yes=options.yes)
     seen = run(None)
     if options.trace:
         _write(options.trace, "".join(f"{line}\n" for line in seen.recording.lines()))
@@ -182,13 +183,25 @@ def _text(suggestion: Suggestion, *, bare: bool) -> str:
 
 def _write(file: str, text: str) -> None:
     """Write a file whole or not at all."""
-    from tempfile import NamedTemporaryFile  # noqa: PLC0415 - not needed for --help
+    from tempfile import mkstemp  # noqa: PLC0415 - not needed for --help
 
-    folder = os.path.dirname(os.path.abspath(file))  # noqa: PTH100, PTH120 - texts
+    folder, name = os.path.split(os.path.abspath(file))  # noqa: PTH100 - texts
     try:
-        with NamedTemporaryFile("w", dir=folder, encoding="utf-8", delete=False) as written:
-            written.write(text)
-        os.chmod(written.name, 0o644)  # noqa: PTH101 - a text
-        os.replace(written.name, file)  # noqa: PTH105 - likewise
+        number, made = mkstemp(prefix=f".{name[:100]}.", dir=folder)
+        try:
+            with open(number, "w", encoding="utf-8") as written:  # noqa: PTH123 - a descriptor
+                written.write(text)
+            os.chmod(made, _READABLE & ~_mask())  # noqa: PTH101 - a text
+            os.replace(made, file)  # noqa: PTH105 - likewise
+        except BaseException:  # an interrupt too
+            os.unlink(made)  # noqa: PTH108 - likewise
+            raise
     except OSError as error:
         raise CommandRefused(f"{visible(file)} cannot be written: {error.strerror}", fix="name another file") from None
+
+
+def _mask() -> int:
+    """Return what this process takes from the rights of its files; it has one thread by now."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 _CALL_SECONDS = 120.0
 _LIMITS = (
     "Everything is allowed, for real, and written down: run it where that does no harm. The files of the host, of the\n"
-    "extension itself, and what no manifest can allow stay shut. Then the smallest manifest is proposed."
+    "extension itself, and what no manifest can allow stay shut to its Python code. Nothing holds native code that it\n"
+    "calls (ctypes), nor programs that it starts. Then the smallest manifest is proposed."
 )
 
 

@@ -104,17 +104,23 @@ class _Rotation:
     def retire(self) -> int:
         from democrai_sandbox.access.keyring import retire  # noqa: PLC0415 - takes its time
 
-        old = [key.id for key in self._ring.keys[1:] if not self._used[key.id]]
-        still = [key.id for key in self._ring.keys[1:] if self._used[key.id]]
-        for key in still:
-            self._output.say(f"{key} stays: {self._used[key]} stored contexts are encrypted with it")
+        old = self._unused([key.id for key in self._ring.keys[1:]])
         if not old:
             return self._told("there is no key to remove", changed=False)
         if not self._goes_on(f"remove {_keys(old)} from {visible(self._file)} for good"):
             return Exit.OK
+        self._used = _used(self._store)  # nodes have gone on while somebody was asked
+        old = self._unused(old)
         for key in old:
             self._ring = retire(self._file, key)
-        return self._told(f"removed {_keys(old)}")
+        return self._told(f"removed {_keys(old)}" if old else "there is no key to remove", changed=bool(old))
+
+    def _unused(self, keys: list[str]) -> list[str]:
+        """Return the keys with which nothing is encrypted, and tell of the others."""
+        for key in keys:
+            if self._used[key]:
+                self._output.say(f"{key} stays: {self._used[key]} stored contexts are encrypted with it")
+        return [key for key in keys if not self._used[key]]
 
     def _resealed(self) -> Resealed:
         from democrai_sandbox.access.sealing import Sealer, reseal_all  # noqa: PLC0415 - takes its time

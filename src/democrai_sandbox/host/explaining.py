@@ -114,6 +114,8 @@ class _Explaining:
     def _target_layer(self) -> LayerAnswer:
         wanted, given = self._wanted, self._question.target
         text = f"it is {wanted.target}" if wanted.target == given else f"{given} is read as {wanted.target}"
+        if wanted.resource_type is ResourceType.FILESYSTEM and ".." in given.split("/"):
+            text += "; written with .., the folder before each of them has to be readable as well"
         if wanted.is_ambiguous:
             text += "; servers read its path in different ways, so only a rule without a path covers it"
         return LayerAnswer("target", Answer.SILENT, text)
@@ -155,8 +157,11 @@ class _Explaining:
             text = "the host keeps this path from every subject; no rule opens it, and nobody can approve it"
             return _Declared(Answer.DENIES, text, is_final=True)
         if operation in _MOVING and is_around_protected(self._sandbox, path):
-            text = f"the host protects something below it, so that no rule lets a subject {operation} it"
-            return _Declared(Answer.SILENT, text)
+            text = (
+                f"the host protects something below it, so that no rule lets a subject {operation} it, "
+                "and nobody can approve it"
+            )
+            return _Declared(Answer.DENIES, text, is_final=True)
         has_runtime_paths = any(grants.has_runtime_paths for grants in self._counting)
         if has_runtime_paths and (root := runtime_path(path, operation)):
             return _Declared(Answer.ALLOWS, f"{root} belongs to the runtime, which every subject may {operation}")

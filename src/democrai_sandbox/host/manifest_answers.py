@@ -66,7 +66,13 @@ def _loaded(file: str, question: Question) -> Manifest:
     if kind is None:
         what = f"a {question.subject.kind} has no manifest of its own: name the module, engine, extractor or MCP server"
         raise InvalidInputError.of(what, pointer="/subject")
-    return load_manifest(file, kind)
+    manifest = load_manifest(file, kind)
+    name = question.subject.name
+    if question.subject.kind is SubjectKind.TASK:
+        name = name.rpartition(".")[0] or name
+    if manifest.name != name:
+        raise InvalidInputError.of(f"{file}: it is the manifest of {manifest.name}, not of {name}", pointer="/subject")
+    return manifest
 
 
 def _rules(manifest: Manifest, *, installing: bool) -> tuple[AccessRule, ...]:

@@ -53,7 +53,7 @@ def announced(folder: str, url: str) -> Iterator[None]:
 def whereabouts(folder: str) -> Whereabouts | None:
     """Return what the file in a state folder says; None where there is none."""
     try:
-        number = os.open(Path(folder) / ADDRESS_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        number = os.open(Path(folder) / ADDRESS_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return None
     try:

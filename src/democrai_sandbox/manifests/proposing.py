@@ -18,7 +18,7 @@ from democrai_sandbox.policy import (
     Operation,
     ResourceType,
     TargetKind,
-    normalise_path,
+    normalise_target,
     parse_request,
     prefixes_of,
 )
@@ -138,8 +138,7 @@ def _wanted(one: Observed) -> _Wanted | None:
             lookup = target.host if target.kind is TargetKind.HOST and target.port is None else ""
             plain = replace(target, ambiguous=False, path=()) if target.ambiguous else target
             return _Wanted(_rule(kind, act, plain.normalized), target.ambiguous, lookup)
-        target_text = normalise_path(one.target) if kind is ResourceType.FILESYSTEM else one.target
-        return _Wanted(_rule(kind, act, target_text))
+        return _Wanted(_rule(kind, act, normalise_target(kind, one.target)))
     except (InvalidInputError, ValueError):
         return None
 

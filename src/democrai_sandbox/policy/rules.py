@@ -215,6 +215,10 @@ def _check_rule(rule: AccessRule, pointer: str) -> _Found:
 def _normalise_file_target(text: str, base: str | None) -> str:
     if control := control_character(text):
         raise InvalidInputError.of(f"the path holds the control character {control}: {shown(text)}")
+    try:
+        text.encode("utf-8", "surrogateescape")  # as file names are
+    except UnicodeEncodeError:
+        raise InvalidInputError.of(f"the path holds half a character, as no file name does: {shown(text)}") from None
     if text.startswith("~"):
         raise InvalidInputError.of(f"'~' is not expanded: write the absolute path instead of {shown(text)}")
     if text.startswith("/"):

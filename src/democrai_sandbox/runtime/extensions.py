@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from democrai_sandbox.errors import ExtensionBroken, ExtensionUnknown
 from democrai_sandbox.manifests import FILE_NAME, Manifest, ManifestError, ManifestKind, load_manifest
 from democrai_sandbox.policy import InvalidInputError, Problem, Subject, SubjectKind, nearest
+from democrai_sandbox.policy.subjects import LONGEST_SUBJECT_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -103,20 +104,39 @@ def _candidates(kind: ManifestKind, folders: tuple[str, ...]) -> Iterator[Extens
                 found = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
         except OSError as error:
             problem = Problem(f"/{kind}s_path", f"{folder} cannot be read: {error.strerror}")
-            yield Extension(kind, Path(folder).name, folder, None, (problem,))
+            yield Extension(kind, _folder_name(Path(folder)), folder, None, (problem,))
             continue
         yield from (_read(kind, Path(folder, name)) for name in found)
 
 
 def _read(kind: ManifestKind, folder: Path) -> Extension:
+    if _leads_out(folder / FILE_NAME, folder):
+        # What is wrong with it is told with a piece of it, and the host can read more than who put the link there.
+        problem = Problem("", f"{FILE_NAME} leads out of the folder of the {kind}")
+        return Extension(kind, _folder_name(folder), str(folder), None, (problem,))
     try:
         manifest = load_manifest(folder / FILE_NAME, kind)
     except ManifestError as error:
-        return Extension(kind, folder.name, str(folder), None, tuple(error.problems))
+        return Extension(kind, _folder_name(folder), str(folder), None, tuple(error.problems))
     except InvalidInputError as error:
-        return Extension(kind, folder.name, str(folder), None, error.problems)
+        return Extension(kind, _folder_name(folder), str(folder), None, error.problems)
     extension = Extension(kind, manifest.name, str(folder), manifest)
     return extension.broken(*_entry_problems(extension))
+
+
+def _leads_out(file: Path, folder: Path) -> bool:
+    try:
+        return not file.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # links in a circle
+        return True
+
+
+def _folder_name(folder: Path) -> str:
+    """Return the name of a folder; quoted, and with nothing hidden in it, where no subject could be called that."""
+    try:
+        return Subject(SubjectKind.MODULE, folder.name).name
+    except InvalidInputError:
+        return ascii(folder.name)[:LONGEST_SUBJECT_NAME]
 
 
 def _entry_problems(extension: Extension) -> Iterator[Problem]:
@@ -124,7 +144,7 @@ def _entry_problems(extension: Extension) -> Iterator[Problem]:
     entry = Path(extension.entry)
     if not entry.is_file():
         yield Problem("/entry", f"there is no file {entry.name} beside the manifest")
-    elif not entry.resolve().is_relative_to(Path(extension.folder).resolve()):
+    elif _leads_out(entry, Path(extension.folder)):
         yield Problem("/entry", f"{entry.name} leads out of the folder of the {extension.kind}")
 
 

@@ -107,14 +107,31 @@ class NoticingDecider:
         self._decider = decider
         self._tell = tell
         self._whence = whence
+        # Native, and taken before the subject's code is there: it could put others into these modules, and questions
+        # are answered outside of the guard.
+        self._look, self._frame = os.lstat, sys._getframe  # noqa: SLF001 - whoever asks is on the stack
+        self._own = f"/proc/{os.getpid()}/"
 
     def decide(self, question: AccessQuestion) -> bool | AccessDecision:
         """Answer one question."""
-        by, place = self._whence.of(sys._getframe(1))  # noqa: SLF001 - whoever asks is on the stack
         is_file = question.resource_type == ResourceType.FILESYSTEM
-        exists = not is_file or os.path.lexists(question.target)
+        if is_file and self._is_of_others(question.target):
+            return False
+        by, place = self._whence.of(self._frame(1))
+        exists = not is_file or self._is_there(question.target)
         self._tell([question.resource_type, question.operation, question.target, by, place, exists])
         return True if self._decider is None else self._decider.decide(question)
+
+    def _is_of_others(self, target: str) -> bool:
+        """Return whether it is the variables of another process: those of the host, or of whoever records."""
+        return target.startswith("/proc/") and target.endswith("/environ") and not target.startswith(self._own)
+
+    def _is_there(self, target: str) -> bool:
+        try:
+            self._look(target)
+        except (OSError, ValueError):
+            return False
+        return True
 
 
 def recorded(decider: Decider | None, send: Callable[[list[Any]], None], sensitive: Iterable[str] = ()) -> Decider:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _LONGEST_TARGET = 2000
 _LONGEST_CHAIN = 24
+_LONGEST_NAME = 300
+"""A worker can say anything, and what it says is kept."""
 _MOST_SEEN = 2 * MOST_FINDINGS
 _IMPORT = "import"
 _PATIENCE = 1.0
@@ -141,10 +143,10 @@ class Shadows:
         about = _About(
             run.id,
             allowed,
-            question.resource_type,
-            question.operation,
+            question.resource_type[:_LONGEST_NAME],
+            question.operation[:_LONGEST_NAME],
             question.target[:_LONGEST_TARGET],
-            (question.subject_kind, question.subject),
+            (question.subject_kind[:_LONGEST_NAME], question.subject[:_LONGEST_NAME]),
             str(question.user_id or ""),
             str(question.session_key or ""),
         )
@@ -152,7 +154,8 @@ class Shadows:
         if not self._counting.acquire(timeout=_PATIENCE):
             return
         try:
-            self._note(about, question.subject_chain[-_LONGEST_CHAIN:], times)
+            chain = tuple([label[:_LONGEST_NAME] for label in question.subject_chain[-_LONGEST_CHAIN:]])
+            self._note(about, chain, times)
         finally:
             self._counting.release()
 
@@ -203,6 +206,8 @@ class Shadows:
                 self._candidates[str(subject)] = declared
         except SandboxError as error:
             _log.warning("%s is not held against its candidate: %s", subject, error.diagnostics())
+        except Exception:  # noqa: BLE001 - whatever one candidate leads to, the others are no worse for it
+            _log.exception("%s is not held against its candidate", subject)
 
     def chore(self) -> None:
         """Write down what was seen; done about once per poll."""

@@ -103,16 +103,23 @@ class Recording:
 
     def read(self, lines: Iterable[str]) -> None:
         """Add what ``lines`` has written."""
-        for number, line in enumerate(lines, 1):
-            try:
-                value = json.loads(line)
-                times = value.pop("times")
-                self.notice(value[name] for name in Noticed._fields)
-                self.seen[Noticed(**value)] += times - 1
-            except (ValueError, TypeError, KeyError, AttributeError):
-                raise InvalidInputError.of(
-                    "expected an observation as record --trace writes it", pointer=f"/{number}"
-                ) from None
+        read = 0
+        try:
+            for line in lines:
+                self._read(json.loads(line))
+                read += 1
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise InvalidInputError.of(
+                "expected an observation as record --trace writes it", pointer=f"/{read + 1}"
+            ) from None
+
+    def _read(self, value: Any) -> None:
+        times = value.pop("times")
+        if type(times) is not int or times < 1 or value.keys() != set(Noticed._fields):
+            raise ValueError("no such observation")
+        noticed = Noticed(**value)
+        self.notice(noticed)
+        self.seen[noticed] += times - 1
 
 
 class Installation:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shlex
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -101,6 +104,37 @@ def test_systemd_understands_the_unit(tmp_path):
         pytest.skip(f"systemd-analyze cannot work here: {done.stderr.strip()}")
     complaints = [line for line in done.stderr.splitlines() if "democrai-os-helper" in line]
     assert not complaints and done.returncode == 0, done.stderr
+
+
+def test_the_unit_leaves_the_helper_what_it_needs():
+    """Attributes of the kind ``trusted`` on its cgroups are for CAP_SYS_ADMIN."""
+    unit = systemd_unit(COMMAND, state="/run/d", data="/var/lib/d", seconds=0)
+    lines = (line.partition("=") for line in unit.splitlines())
+    left = {word for name, _, words in lines if name == "CapabilityBoundingSet" for word in words.split()}
+    assert {"CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_KILL"} <= left
+
+
+def test_the_application_waits_for_the_helper_that_systemd_starts(tmp_path):
+    """As the unit's comment says it: by a shell that becomes the application when the socket of its number is there."""
+    state = tmp_path / "odd 'state"
+    state.mkdir()
+    unit = systemd_unit(COMMAND, state=str(state), data="/var/lib/d", seconds=0)
+    (line,) = (line for line in unit.splitlines() if "/bin/sh -c" in line)
+    words = [word.replace("$$", "$") for word in shlex.split(line.partition("ExecStart=")[2])]
+    assert words[:2] == ["/bin/sh", "-c"] and words[-2:] == ["APPLICATION", "ARGUMENTS"]
+    with subprocess.Popen([*words[:-2], "/bin/sh", "-c", "echo $$"], stdout=subprocess.PIPE, text=True) as process:
+        with socket.socket(socket.AF_UNIX) as helper:
+            assert process.poll() is None
+            with contextlib.chdir(state):  # the path itself may be too long for a socket
+                helper.bind(f"os_sandbox_helper_{process.pid}.sock")
+            assert process.communicate(timeout=60)[0] == f"{process.pid}\n"
+
+
+@pytest.mark.parametrize("user", ["%wheel", "+net", "ALL", "&all"])
+def test_a_user_whom_sudo_would_take_for_several_is_refused(user):
+    """A group, a netgroup, everybody: no rule is made of such a name."""
+    with pytest.raises(ValueError, match="for several users"):
+        sudoers_rule(user, COMMAND)
 
 
 def test_paths_that_systemd_would_change_are_escaped():

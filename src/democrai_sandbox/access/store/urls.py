@@ -46,8 +46,13 @@ def parse_url(text: str, *, must_exist: bool = False, needs_folder: bool = True)
 
 def shown_url(url: URL) -> str:
     """Return the URL without anything secret, in the form in which it was given."""
-    query = {name: "***" if "pass" in name.lower() else value for name, value in url.query.items()}
+    query = {name: "***" if is_secret(name) else value for name, value in url.query.items()}
     return url.set(drivername=url.get_backend_name(), query=query).render_as_string(hide_password=True)
+
+
+def is_secret(option: str) -> bool:
+    """Whether an option of a URL holds a secret: ``password``, ``sslpassword``, ``oauth_client_secret``."""
+    return any(word in option.lower() for word in ("password", "secret"))
 
 
 def _check_file(url: URL, *, must_exist: bool) -> None:

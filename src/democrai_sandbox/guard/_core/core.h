@@ -55,7 +55,8 @@ enum {
     FLAG_IMPORT = 64,    /* a directory only the import machinery may look into */
     FLAG_OWNED = 128,    /* counts below a protected path too: the runtime gave it to this subject */
     FLAG_STREAM = 2048,  /* may be opened for writing, and nothing else be done to it: /dev/null */
-    FLAG_PROTECTED = 256 /* nothing here or below, whatever other entries say */
+    FLAG_PROTECTED = 256, /* nothing here or below, whatever other entries say */
+    FLAG_ABOVE = 4096     /* a folder that what is protected lies in: it stays where it is, whoever approves more */
 };
 
 /* ---- policy.c ------------------------------------------------------------------------------ */
@@ -293,6 +294,7 @@ extern size_t denials_made;
 void operation_text(unsigned bits, char *out);
 PyObject *call_outside(State *state, PyObject *function, PyObject *args);
 bool path_is_memory(const char *path);
+unsigned never_approved(unsigned mask);
 int grant_quietly(State *state, const char *path, unsigned wanted, unsigned *granted); /* the host is told elsewhere */
 int grant(State *state, const char *path, unsigned wanted, unsigned *granted);
 int require(State *state, const char *path, unsigned wanted);

@@ -95,7 +95,7 @@ static PyObject *ask_path(State *state, const Asked *asked)
     if (mask & bit) {
         Py_RETURN_TRUE;
     }
-    if ((mask & FLAG_PROTECTED) || path_narrowed_away(state, place, bit)) {
+    if ((never_approved(mask) & bit) || path_narrowed_away(state, place, bit)) {
         Py_RETURN_FALSE; /* what the host protects is not for anybody to approve */
     }
     return put(state, asked, PyUnicode_DecodeFSDefault(place));

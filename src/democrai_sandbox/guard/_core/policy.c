@@ -51,7 +51,7 @@ static Entry *find_slot(const Policy *policy, uint64_t hash, const char *path, u
 unsigned policy_mask(const Policy *policy, const PathKey *key)
 {
     unsigned mask = 0;
-    bool guarded = false;
+    bool guarded = false, above = false;
     if (policy->slots == 0) {
         return 0;
     }
@@ -71,9 +71,10 @@ unsigned policy_mask(const Policy *policy, const PathKey *key)
             /* moving the folder away would carry the protected file out of its place, and planting a link where the
              * folder is still missing would decide where the host puts the file */
             mask &= ~(OP_DELETE | OP_CREATE);
+            above = true;
         }
     }
-    return guarded ? mask | FLAG_PROTECTED : mask;
+    return mask | (guarded ? FLAG_PROTECTED : 0u) | (above ? FLAG_ABOVE : 0u);
 }
 
 static Entry *insert(Policy *policy, const char *path, size_t length, uint32_t *used)

@@ -55,6 +55,12 @@ bool path_narrowed_away(const State *state, const char *path, unsigned bit)
     return narrowed_away(state, &key, bit);
 }
 
+/* What of this location nobody can approve, by its mask. */
+unsigned never_approved(unsigned mask)
+{
+    return mask & FLAG_PROTECTED ? OP_ALL : mask & FLAG_ABOVE ? OP_DELETE | OP_CREATE : 0;
+}
+
 /* *granted = which of the wanted operations the chain or an approval allows at this exact location. */
 int grant_quietly(State *state, const char *path, unsigned wanted, unsigned *granted)
 {
@@ -75,7 +81,7 @@ int grant_quietly(State *state, const char *path, unsigned wanted, unsigned *gra
     if (mask & FLAG_PROTECTED) {
         return 0; /* what the host protects is not for anybody to approve */
     }
-    return add_approvals(state, &key, wanted, granted);
+    return add_approvals(state, &key, wanted & ~never_approved(mask), granted);
 }
 
 int grant(State *state, const char *path, unsigned wanted, unsigned *granted)

@@ -44,8 +44,12 @@ polkit.addRule(function (action, subject) {{
 _SYSTEMD = """\
 # /etc/systemd/system/{unit}
 # One instance serves one process, whose number is the instance's name; it ends with that process. The application's own
-# unit starts it, by these lines in a drop-in:
+# unit starts it, by these lines in a drop-in. The shell waits for it and then becomes the application, which looks for
+# it once. Not Type=notify: then the helper would be started after the application has said that it is ready.
 #   [Service]
+#   Type=exec
+#   ExecStart=
+#   ExecStart=/bin/sh -c '{wait}' sh {front} APPLICATION ARGUMENTS
 #   ExecStartPost=+systemctl start --no-block democrai-os-helper@${{MAINPID}}.service
 # The paths below are those which the application has with state_dir {state} and data_dir {data}.
 
@@ -62,6 +66,8 @@ RestartPreventExitStatus=2 3
 KillMode=mixed
 NoNewPrivileges=yes
 CapabilityBoundingSet=CAP_NET_ADMIN CAP_NET_RAW CAP_SETUID CAP_SETGID CAP_KILL CAP_DAC_OVERRIDE CAP_SYS_PTRACE
+# It notes on its control groups whose they are, where nobody else can change it.
+CapabilityBoundingSet=CAP_SYS_ADMIN
 RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
 RestrictNamespaces=yes
 RestrictRealtime=yes
@@ -69,6 +75,10 @@ LockPersonality=yes
 ProtectSystem=full
 SystemCallArchitectures=native
 """
+_WAIT = 'until test -S "$$1$$$$.sock"; do sleep 0.1; done; shift; exec "$$@"'
+"""For a shell, in a unit: dollar signs are doubled there."""
+_SEVERAL = re.compile(r"[%+&].*|ALL", re.DOTALL)
+"""What sudo takes for a group, a netgroup or everybody."""
 
 
 def sudoers_rule(user: str, command: Sequence[str]) -> str:
@@ -80,6 +90,8 @@ def sudoers_rule(user: str, command: Sequence[str]) -> str:
     odd = next((word for word in command if _NOT_FOR_SUDO.search(word)), None)
     if odd is not None:
         raise ValueError(f"sudo would take {odd!a} for something else; install it at a path of plain characters")
+    if _SEVERAL.fullmatch(user):
+        raise ValueError(f"sudo would take {user!a} for several users; give the application a user of another name")
     who, *words = (_SPECIAL_TO_SUDO.sub(r"\\\1", word) for word in (user, *command))
     return f"{who} ALL=(root) NOPASSWD: {' '.join(words)} *"
 
@@ -105,6 +117,8 @@ def systemd_unit(command: Sequence[str], *, state: str, data: str, seconds: int)
         data=data,
         seconds=seconds,
         command=" ".join(map(_for_systemd, command)),
+        wait=_WAIT,
+        front=_for_systemd(f"{state}/os_sandbox_helper_"),
         socket=_for_systemd(f"{state}/os_sandbox_helper_", "%i.sock"),
         policy=_for_systemd(f"{data}/os_sandbox_allowlist_", "%i.json"),
     )

@@ -1,0 +1,71 @@
+"""Nodes of another version, or what poses as one: their answers are JSON, and not what was expected."""
+
+from __future__ import annotations
+
+import json
+
+from tests.cli.goldens import within
+from tests.cli.odd_servers import Odd
+
+TOKEN = {"DEMOCRAI_TOKEN": "dsb_none"}
+HIDDEN = "\x1b[2J\u202e"
+EXPLAINED = {
+    **dict.fromkeys(("verdict", "words", "kernel", "file"), HIDDEN),
+    "layers": [{"layer": HIDDEN, "answer": "allows", "text": HIDDEN, "decides": True}],
+    "entry": {HIDDEN: HIDDEN},
+    "advice": [HIDDEN],
+    "chain": [],
+}
+LINE = {
+    **dict.fromkeys(("title", "area", "state", "summary", "fix"), HIDDEN),
+    "name": "landlock",
+    "wanted": True,
+    "details": {},
+}
+SHAPES = (
+    {},
+    {"items": None, "next": None},
+    {"items": ["x", 1, None], "next": 1, "lines": 5},
+    {"items": [{"id": HIDDEN, "access": None, "created_at": "never"}], "next": ""},
+    {**EXPLAINED, "layers": [{"layer": "x", "answer": HIDDEN, "text": 1, "decides": 0}], "explanations": HIDDEN},
+    {**EXPLAINED, "explanations": [EXPLAINED], "note": HIDDEN, "lines": [LINE], "items": [], "next": ""},
+)
+COMMANDS = (
+    ("requests", "list"),
+    ("requests", "show", "r1"),
+    ("requests", "deny", "r1", "--yes", "--reason", "x"),
+    ("approvals", "list", "--json"),
+    ("approvals", "revoke", "a1", "--yes"),
+    ("audit", "verify"),
+    ("status",),
+    ("status", "--json"),
+    ("shadow", "list"),
+    ("shadow", "show", "s1"),
+    ("explain", "--subject", "module:x", "--operation", "read", "--target", "/x"),
+    ("explain", "sandbox_filesystem_denied:reports:/etc/passwd"),
+    ("explain", "PermissionError: [Errno 13] Permission denied: '/etc/x'"),
+)
+
+
+def answered(content):
+    """The bytes of an answer that a node could have given."""
+    body = json.dumps(content).encode()
+    return b"HTTP/1.1 200 OK\r\nX-Request-Id: 1\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+
+
+def test_an_answer_of_another_shape_ends_in_a_sentence():
+    """Nothing that a node says ends a command with a traceback, or reaches the terminal as it is."""
+    wrong = []
+    for shape in SHAPES:
+        with Odd(answered(shape)) as odd:
+            for command in COMMANDS:
+                done = within((*command, "--url", odd.url), TOKEN)
+                said = done.out + done.err
+                told = done.status == 0 or "no node" in said or "not what a node of this version says" in said
+                if done.status not in {0, 1, 3} or HIDDEN[0] in said or HIDDEN[-1] in said or not told:
+                    wrong.append((shape, command, done))
+    assert wrong == []
+    with Odd(answered({})) as odd:
+        done = within(("requests", "list", "--url", odd.url), TOKEN)
+    assert (done.status, done.out) == (3, "")
+    assert f"what {odd.url} answers is not what a node of this version says: KeyError: 'items'" in done.err
