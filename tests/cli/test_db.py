@@ -166,6 +166,18 @@ def test_a_backup_while_somebody_writes(url, tmp_path):
     assert left == []
 
 
+def test_a_backup_before_an_upgrade(url, tmp_path):
+    """An older schema is copied as it is, by the version that is about to upgrade it; what is none of ours is not."""
+    with closing(Database(parse_url(url))) as database:
+        database.act(lambda connection: migrating.downgrade(connection, "0003"))
+    assert says("db", "backup", tmp_path / "old.db", "--database", url).status == 0
+    assert says("db", "check", "--database", f"sqlite:///{tmp_path}/old.db", "--json").data["version"] == "0003"
+    emptied(url)
+    found = says("db", "backup", tmp_path / "empty.db", "--database", url)
+    assert (found.status, "nothing of ours in it" in found.err) == (1, True)
+    assert not (tmp_path / "empty.db").exists()
+
+
 def test_a_backup_replaces_nothing(url, tmp_path):
     """A file that is there stays as it is; a folder that is not there is said."""
     (tmp_path / "copy.db").write_text("precious")

@@ -337,12 +337,12 @@ def test_a_node_that_is_killed_takes_nothing_along(cluster, both):
     until(lambda: both["two"].get(f"/api/v1/tasks/{task}").json()["state"] == "running")
     begun = later(both, "one", f"{site}/begun", seconds=20)
     waiting = later(both, "one", f"{site}/waiting")
-    approved(both["one"], begun)
-    until(lambda: leased(cluster, begun), "beginning to go on")
-    until(lambda: any(path == "/begun" for _, path in cluster.sites.asked), "getting half-way")
-    pid, everybody = one.process.pid, family(one.process.pid)
     with load(cluster, both, wrong) as decided:
         until(lambda: len(decided) > 20, "some load")
+        approved(both["one"], begun)
+        until(lambda: leased(cluster, begun), "beginning to go on")
+        until(lambda: any(path == "/begun" for _, path in cluster.sites.asked), "getting half-way")
+        pid, everybody = one.process.pid, family(one.process.pid)
         # The helper first, and what would start it again: nobody is left to clean up.
         for victim in [*(each for each in reversed(everybody) if each != pid), pid]:
             kill(victim)

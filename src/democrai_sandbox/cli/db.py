@@ -72,7 +72,8 @@ def _upgrade(options: argparse.Namespace, output: Output) -> int:
         return _told(output, result, f"would upgrade {visible(shown(url))} {way}")
     confirm(f"upgrade the database {visible(shown(url))} {way}?", yes=options.yes)
     output.progress("upgrading; this may take a while")
-    upgrade_schema(url)
+    if upgrade_schema(url) == HEAD:
+        return _told(output, result, f"nothing to do: somebody else upgraded it {way} meanwhile")
     return _told(output, {**result, "changed": True}, f"upgraded {visible(shown(url))} {way}")
 
 
@@ -155,9 +156,10 @@ def _backup(options: argparse.Namespace, output: Output) -> int:
     file = database_file(url)
     if not file:
         raise CommandRefused("this copies a SQLite database", fix="use pg_dump for PostgreSQL")
-    with opened(url):  # refuses one that is none of ours, or of another version
-        output.progress("copying")
-        size = copy_database(file, options.file)
+    if not _schema(url).version:  # any that there is: an older one is copied before it is upgraded
+        raise CommandRefused(f"the database {shown(url)} has nothing of ours in it", fix="name another one")
+    output.progress("copying")
+    size = copy_database(file, options.file)
     if output.is_json:
         output.data("db.backup/1", {"database": shown(url), "file": options.file, "bytes": size})
     else:

@@ -42,6 +42,12 @@ class PatientProtocol(H11Protocol):
         super().data_received(data)
         self._expect()
 
+    def on_response_complete(self) -> None:
+        """Begin to wait for the rest of a request that was begun before the last one was answered."""
+        super().on_response_complete()
+        if self.conn.trailing_data[0]:
+            self._expect()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait for nothing any more."""
         self._forget()

@@ -171,10 +171,10 @@ def test_a_token_opens_what_its_scope_names(served, scope):
 
 OPENED_BY = {
     Scope.REQUESTS_READ: {"requests"},
-    Scope.REQUESTS_DECIDE: {"requests", "decisions"},
+    Scope.REQUESTS_DECIDE: {"requests", "decisions", "shadows"},
     Scope.APPROVALS_READ: {"approvals", "denials", "decisions"},
     Scope.APPROVALS_REVOKE: {"decisions"},
-    Scope.SUBJECTS_READ: {"subjects", "extensions", "explain"},
+    Scope.SUBJECTS_READ: {"subjects", "extensions", "explain", "shadows"},
     Scope.MODULES_RUN: {"modules"},
     Scope.TASKS_READ: {"tasks"},
     Scope.TASKS_CANCEL: {"tasks"},
