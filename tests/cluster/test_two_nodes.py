@@ -335,13 +335,10 @@ def test_a_node_that_is_killed_takes_nothing_along(cluster, both):
     site, wrong = cluster.sites.urls[SAMPLES], []
     task = both["one"].post("/api/v1/modules/probe/tasks/wait", json={"params": {"seconds": 500}}).json()["id"]
     until(lambda: both["two"].get(f"/api/v1/tasks/{task}").json()["state"] == "running")
-    begun = later(both, "one", f"{site}/begun", seconds=20)
     waiting = later(both, "one", f"{site}/waiting")
     with load(cluster, both, wrong) as decided:
         until(lambda: len(decided) > 20, "some load")
-        approved(both["one"], begun)
-        until(lambda: leased(cluster, begun), "beginning to go on")
-        until(lambda: any(path == "/begun" for _, path in cluster.sites.asked), "getting half-way")
+        begun = next(filter(None, (begun_at_one(cluster, both, number) for number in range(10))))
         pid, everybody = one.process.pid, family(one.process.pid)
         # The helper first, and what would start it again: nobody is left to clean up.
         for victim in [*(each for each in reversed(everybody) if each != pid), pid]:
@@ -374,10 +371,23 @@ def kill(pid):
         os.kill(pid, signal.SIGKILL)
 
 
-def leased(cluster, request):
+def begun_at_one(cluster, both, number):
+    """Have something go on that takes its time; return its request once it is half-way, if the first node took it."""
+    url = f"{cluster.sites.urls[SAMPLES]}/begun/{number}"
+    request = later(both, "one", url, seconds=20)
+    approved(both["one"], request)
+    holder = until(lambda: leased_by(cluster, request), "beginning to go on")
+    if holder != both["one"].get("/api/v1/status").json()["node"]:
+        return None
+    until(lambda: any(path == f"/begun/{number}" for _, path in cluster.sites.asked), "getting half-way")
+    return request
+
+
+def leased_by(cluster, request):
     with psycopg.connect(cluster.own_url) as connection:
-        found = connection.execute("SELECT state FROM access_resumes WHERE request_id = %s", (request,)).fetchone()
-    return found is not None and found[0] == "running"
+        wanted = "SELECT leased_by FROM access_resumes WHERE request_id = %s AND state = 'running'"
+        found = connection.execute(wanted, (request,)).fetchone()
+    return found and found[0]
 
 
 def expire_lease(cluster, request):

@@ -12,6 +12,7 @@ from starlette.requests import Request  # noqa: TC002 - the same
 
 from democrai_sandbox.access.values import Effect
 from democrai_sandbox.console.rendering import redirect, render
+from democrai_sandbox.console.text import visible_text
 from democrai_sandbox.console.visitors import require_fresh, sandbox_of
 from democrai_sandbox.errors import ErrorUnknown
 from democrai_sandbox.errors.catalogue.pages import plain
@@ -42,6 +43,7 @@ router = APIRouter()
 _MOST_SUGGESTED = 300
 _LONGEST_TARGET = 8000
 _LONGEST_REASON = 2000
+_LINE_ENDS = str.maketrans("\r\n\t", "   ")
 _BETWEEN = re.compile(r"\s*(?:->|→|,)\s*|\s+")
 
 
@@ -233,6 +235,12 @@ def _asked_for(found: Explanation, asked: Asked) -> Asked:
     return Asked(str(question.subject), access, question.target, asked.user, asked.session, around)
 
 
+def _shown(text: str) -> str:
+    """Return a text for a field, which has no place for marks: none, where something in it would not be seen."""
+    one_line = text.translate(_LINE_ENDS)
+    return text if visible_text(one_line) == one_line else ""
+
+
 def _page(
     request: Request,
     visitor: Administrator,
@@ -251,8 +259,9 @@ def _page(
     context = {
         "code": code,
         "entry": entry,
-        "asked": asked,
+        "asked": Asked(*map(_shown, asked)),
         "answer": answer,
+        "can_be_shown": answer is None or answer.access is None or bool(_shown(answer.access.target)),
         "wrong": wrong,
         "subjects": subjects,
         "accesses": accesses,
@@ -263,4 +272,5 @@ def _page(
         "plain": plain,
         **more,
     }
+    context["line"] = _shown(context["line"])
     return render(request, "explain/show.html", visitor=visitor, status=422 if wrong else status, **context)
