@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import time
@@ -100,6 +101,7 @@ def states_left():
     for _ in range(200):
         if live_states() == 0:
             break
+        gc.collect()  # errors and their frames refer to each other
         time.sleep(0.01)
     return live_states()
 
