@@ -43,7 +43,7 @@ router = APIRouter()
 _MOST_SUGGESTED = 300
 _LONGEST_TARGET = 8000
 _LONGEST_REASON = 2000
-_LINE_ENDS = str.maketrans("\r\n\t", "   ")
+_LINE_ENDS = re.compile(r"[\r\n\t]")
 _BETWEEN = re.compile(r"\s*(?:->|→|,)\s*|\s+")
 
 
@@ -237,7 +237,7 @@ def _asked_for(found: Explanation, asked: Asked) -> Asked:
 
 def _shown(text: str) -> str:
     """Return a text for a field, which has no place for marks: none, where something in it would not be seen."""
-    one_line = text.translate(_LINE_ENDS)
+    one_line = _LINE_ENDS.sub(" ", text)
     return text if visible_text(one_line) == one_line else ""
 
 
