@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import tempfile
-from contextlib import contextmanager
-from pathlib import Path
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any
 
-from democrai_sandbox.errors import CommandMisused, CommandRefused
+from democrai_sandbox.errors import CommandMisused
 
 from . import asking, places
 from .exits import Exit
+from .files import whole
 from .narrowing import given_filters
 from .output import visible
 
@@ -37,9 +34,8 @@ def run_export(options: argparse.Namespace, output: Output) -> int:
         for line in lines:
             output.exactly(line)
         return Exit.OK
-    place = Path(options.output)
     asking.confirm_replacing(options.output, yes=options.yes)
-    with _whole(place) as file:
+    with whole(options.output, fix="name another file with --output") as file:
         facts = _FACTS[options.format](_copied(lines, file))
     _tell(output, {"file": options.output, "format": options.format, **facts})
     return Exit.OK
@@ -74,31 +70,6 @@ def _facts_of_csv(lines: Iterator[str]) -> dict[str, Any]:
 
 
 _FACTS = MappingProxyType({"jsonl": _facts_of_jsonl, "csv": _facts_of_csv})
-
-
-@contextmanager
-def _whole(place: Path) -> Iterator[IO[bytes]]:
-    """Give a file to write; it gets its name when all is written, and is gone if that does not come to pass."""
-    try:
-        number, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name[:100]}.")
-    except OSError as error:
-        raise _unwritable(place, error) from None
-    try:
-        with os.fdopen(number, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(place)
-    except OSError as error:
-        Path(name).unlink()
-        raise _unwritable(place, error) from None
-    except BaseException:  # an interrupt too
-        Path(name).unlink()
-        raise
-
-
-def _unwritable(place: Path, error: OSError) -> CommandRefused:
-    return CommandRefused(f"{place} cannot be written: {error.strerror}", fix="name another file with --output")
 
 
 def _tell(output: Output, facts: dict[str, Any]) -> None:

@@ -6,10 +6,9 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.errors import CommandRefused
-
 from .asking import add_yes, confirm_replacing
 from .exits import Exit
+from .files import READABLE, whole
 from .output import Mood, Output, visible
 from .places import add_json
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
     from .recording import Run
 
-_READABLE = 0o644
 _MOODS = {"declared": Mood.OK, "not declared": Mood.WARNING, "not used": Mood.FAINT, "never": Mood.BAD}
 
 
@@ -182,26 +180,5 @@ def _text(suggestion: Suggestion, *, bare: bool) -> str:
 
 
 def _write(file: str, text: str) -> None:
-    """Write a file whole or not at all."""
-    from tempfile import mkstemp  # noqa: PLC0415 - not needed for --help
-
-    folder, name = os.path.split(os.path.abspath(file))  # noqa: PTH100 - texts
-    try:
-        number, made = mkstemp(prefix=f".{name[:100]}.", dir=folder)
-        try:
-            with open(number, "w", encoding="utf-8") as written:  # noqa: PTH123 - a descriptor
-                written.write(text)
-            os.chmod(made, _READABLE & ~_mask())  # noqa: PTH101 - a text
-            os.replace(made, file)  # noqa: PTH105 - likewise
-        except BaseException:  # an interrupt too
-            os.unlink(made)  # noqa: PTH108 - likewise
-            raise
-    except OSError as error:
-        raise CommandRefused(f"{visible(file)} cannot be written: {error.strerror}", fix="name another file") from None
-
-
-def _mask() -> int:
-    """Return what this process takes from the rights of its files; it has one thread by now."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
+    with whole(file, fix="name another file", mode=READABLE) as stream:
+        stream.write(text.encode())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -13,6 +11,7 @@ from democrai_sandbox.errors import CommandMisused, CommandRefused
 from .admin import actor, add_common, office
 from .asking import add_yes, confirm
 from .exits import Exit
+from .files import whole
 from .output import visible
 from .parsing import add_verbs
 from .places import TOKEN_FILE
@@ -104,24 +103,16 @@ def _owner(accounts: Accounts, name: str | None) -> str:
 
 def _saved(secret: str, folder: str) -> str:
     """Write the token where the commands find it: for the owner alone, whole or not at all."""
-    file = f"{folder}/{TOKEN_FILE}"
+    file, fix = f"{folder}/{TOKEN_FILE}", "see whose folder it is"
     try:
         os.makedirs(folder, 0o700, exist_ok=True)  # noqa: PTH103 - a text
-        if os.stat(folder).st_uid != os.geteuid():  # noqa: PTH116 - the same
-            raise CommandRefused(f"the state folder {folder} is somebody else's", fix="run this as its owner")
-        descriptor, made = tempfile.mkstemp(prefix=f".{TOKEN_FILE}.", dir=folder)
-        try:
-            with open(descriptor, "w", encoding="ascii") as stream:  # noqa: PTH123 - a descriptor
-                stream.write(f"{secret}\n")
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(made, file)  # noqa: PTH105 - texts
-        except BaseException:
-            with suppress(FileNotFoundError):
-                os.unlink(made)  # noqa: PTH108 - a text
-            raise
+        is_ours = os.stat(folder).st_uid == os.geteuid()  # noqa: PTH116 - the same
     except OSError as error:
-        raise CommandRefused(f"{file} cannot be written: {error.strerror}", fix="see whose folder it is") from None
+        raise CommandRefused(f"{visible(file)} cannot be written: {error.strerror}", fix=fix) from None
+    if not is_ours:
+        raise CommandRefused(f"the state folder {folder} is somebody else's", fix="run this as its owner")
+    with whole(file, fix=fix) as stream:
+        stream.write(f"{secret}\n".encode("ascii"))
     return file
 
 

@@ -1,0 +1,53 @@
+"""Files that commands write: there whole or not at all, whatever interrupts the command."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from democrai_sandbox.errors import CommandRefused
+
+from .output import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+OWN = 0o600
+READABLE = 0o644
+_LONGEST_FRONT = 100
+
+
+@contextmanager
+def whole(file: str, *, fix: str, mode: int = OWN) -> Iterator[IO[bytes]]:
+    """Give a file to write; it gets its name when all is written, and is gone if that does not come to pass.
+
+    ``mode`` is what others may do with it, as far as the mask of this process gives it to them.
+    """
+    from tempfile import mkstemp  # noqa: PLC0415 - not needed for --help
+
+    place = Path(file)
+    made: Path | None = None
+    try:
+        number, name = mkstemp(dir=place.absolute().parent, prefix=f".{place.name[:_LONGEST_FRONT]}.")
+        made = Path(name)
+        with os.fdopen(number, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        made.chmod(mode & ~_mask())
+        made.replace(place)
+        made = None
+    except OSError as error:
+        raise CommandRefused(f"{visible(file)} cannot be written: {error.strerror}", fix=fix) from None
+    finally:
+        if made is not None:  # after an interrupt too
+            made.unlink(missing_ok=True)
+
+
+def _mask() -> int:
+    """Return what this process takes from the rights of its files; it has one thread by now."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
