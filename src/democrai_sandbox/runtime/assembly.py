@@ -88,38 +88,50 @@ class Runtime:
         self.confinement = Confinement(kernel, access, settings, self.registry, owned=self._own_places)
         self._endpoints = endpoints or {}
         own = (*protected_paths, *self.confinement.protected)
-        shut = (*settings.protected, *own)
-        watching = self.confinement.observer(observer)
         self.shadows = Shadows(self.store, access.node, self._hold_against)
         configure_guard(
             decider=access.service,
             recorder=recorder,
-            observer=watching,
+            observer=self.confinement.observer(observer),
             watcher=self.shadows,
-            protected_paths=shut,
+            protected_paths=(*settings.protected, *own),
         )
+        self._make_processes(own)
+        self._make_runtimes(models, own)
+        self._open_doors()
+
+    def _make_processes(self, own: tuple[str, ...]) -> None:
+        """Make what starts processes and listens to them."""
+        settings, service = self.settings, self.access.service
         self.output = Output()
-        self._declarations = Declarations()
-        self._workers = WorkerHost(access.service, self.output, recorder, self.confinement.observe, self.shadows)
+        self._workers = WorkerHost(service, self.output, self._recorder, self.confinement.observe, self.shadows)
         self.children = Children(
-            Rights(access.service, owned=self._own_places, shadows=self.shadows),
+            Rights(service, owned=self._own_places, shadows=self.shadows),
             launcher=self.confinement.launcher,
             home_of=settings.data_of,
             longest=self.confinement.longest,
         )
         self._isolated = Workers(
-            settings, self._workers, protected=shut, on_end=self.children.stop_of, confinement=self.confinement
+            settings,
+            self._workers,
+            protected=(*settings.protected, *own),
+            on_end=self.children.stop_of,
+            confinement=self.confinement,
         )
+
+    def _make_runtimes(self, models: Mapping[str, Model] | None, own: tuple[str, ...]) -> None:
+        """Make the runtime of each kind of extension."""
+        settings, service = self.settings, self.access.service
+        self._declarations = Declarations()
         self.modules = ModuleRuntime(settings, self.registry, self._declarations)
-        self.tasks = TaskRuntime(self.store, self.modules.call, node=access.bus.node)
+        self.tasks = TaskRuntime(self.store, self.modules.call, node=self.access.bus.node)
         self._task_service = TaskService(self.tasks)
         self.engines = self._installed(ManifestKind.ENGINE, own)
         self.extractors = self._installed(ManifestKind.EXTRACTOR, own)
         self._tooling = Tooling()
         self.ai = AiRuntime(models, activate=self._activate, apart=self._apart)
-        self.mcp = McpRuntime(self.store, access.service)
-        self.media = Media(access.service, data_dir=settings.data_dir, shadows=self.shadows)
-        self._open_doors()
+        self.mcp = McpRuntime(self.store, service)
+        self.media = Media(service, data_dir=settings.data_dir, shadows=self.shadows)
 
     async def start(self) -> None:
         """Import the modules, each under its guard, and begin to serve. A broken one is listed, the others run."""
