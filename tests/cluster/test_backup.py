@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import yaml
 
+from democrai_sandbox.access.keyring import KeyRing
 from tests.cluster.page import commands, run
-from tests.console.serving import Served, until
+from tests.console.serving import Served, serving, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -91,3 +92,17 @@ def test_a_backup_brings_back_everything_of_its_time(tmp_path, request, backend)
     finally:
         served.stop()
         served.web.stop()
+
+
+def test_the_keys_of_one_node_are_rotated_while_it_serves(tmp_path):
+    """By the two commands of the page: another key is the only one afterwards, and the node goes on."""
+    with serving(tmp_path, extensions=False) as served:
+        file = tmp_path / "state" / "keys"
+        before = {key.id for key in KeyRing.read(file).keys}
+        for line in commands("rotate-key --yes"):
+            run(line, served)
+        after = {key.id for key in KeyRing.read(file).keys}
+        assert len(after) == 1
+        assert not after & before
+        with served.client() as client:
+            assert client.get("/health/ready").status_code == 200
