@@ -239,6 +239,27 @@ def test_a_key_can_be_known_everywhere_before_it_encrypts(place):
         promote(place, "other")
 
 
+def test_a_key_is_marked_until_it_is_used(place):
+    """The file says which keys were only introduced, in a comment: whoever does not know of it reads the same keys."""
+    old = KeyRing.open(place).first
+    new = introduce(place).keys[1]
+    other = introduce(place).keys[2]
+    assert [key.introduced for key in KeyRing.read(place).keys] == [False, True, True]
+    lines = [line for line in place.read_text().splitlines() if not line.startswith("#")]
+    assert lines == [key.line.strip() for key in (old, new, other)]
+    assert [key.introduced for key in rotate(place).keys] == [False, False, True, True]
+    assert [key.introduced for key in promote(place, new.id).keys] == [False, False, False, True]
+    assert [key.introduced for key in promote(place, old.id).keys] == [False, False, False, True]
+    assert other.id not in "".join(retire(place, other.id) and place.read_text())
+
+
+def test_a_mark_on_a_key_that_is_in_use_is_nothing(place):
+    """Put first by hand, or by who does not know of marks: it encrypts, and is an old one after the next."""
+    write(place, f"# introduced: a\na:{ENCODED}\n")
+    assert not KeyRing.read(place).first.introduced
+    assert not rotate(place).find("a").introduced
+
+
 def test_retiring_takes_one_key_out(place):
     """A retired key is gone from the file; the others stay."""
     write(place, f"a:{ENCODED}\n# of 2025\n b:{ENCODED}\nab:{ENCODED}\n")

@@ -486,4 +486,4 @@ class TwoNodes(RuleBasedStateMachine):
 
 
 TestTwoNodes = TwoNodes.TestCase
-TestTwoNodes.settings = settings(max_examples=int(50 * SCALE), stateful_step_count=40)
+TestTwoNodes.settings = settings(max_examples=int(20 * SCALE), stateful_step_count=40)

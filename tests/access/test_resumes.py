@@ -525,6 +525,27 @@ def test_after_resealing_old_keys_can_be_retired(tmp_path):
         world.store.close()
 
 
+def test_what_was_sealed_anew_while_it_was_looked_at_is_looked_at_again(world):
+    """Its key was exchanged and removed between fetching and opening it: what is stored by then is opened."""
+    request_id = world.approved(context="kept")
+    world.handler()
+    old, new = world.ring, KeyRing((Key("new", b"2" * 32),))
+    fetch = world.store.resume_context
+
+    def fetch_and_lag(request_id):
+        blob = fetch(request_id)
+        if world.ring is old:
+            world.ring = KeyRing((*new.keys, *old.keys))
+            again = world.sealer.reseal(world.row(request_id), blob)
+            world.ring, world.store.resume_context = new, lambda _: again
+        return blob
+
+    world.store.resume_context = fetch_and_lag
+    assert world.runner().run_due() == 1
+    assert world.runs[0][1] == "kept"
+    assert world.row(request_id).state is ResumeState.SUCCEEDED
+
+
 # ---- several at once
 
 

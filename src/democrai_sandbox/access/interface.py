@@ -74,7 +74,14 @@ class Store(Lookups, Protocol):
         ...
 
     def attach_resume(
-        self, request_id: str, action: str, context: bytes | None, *, origin: Origin, now: datetime
+        self,
+        request_id: str,
+        action: str,
+        context: bytes | None,
+        *,
+        seal_again: Callable[[], bytes] | None = None,
+        origin: Origin,
+        now: datetime,
     ) -> bool:
         """Give a pending request that has no resume action one; False when it has, or is not pending any more.
 
@@ -167,6 +174,10 @@ class Store(Lookups, Protocol):
 
     def replace_contexts(self, reseal: Callable[[Request, bytes], bytes | None]) -> int:
         """Exchange the encrypted contexts for which ``reseal`` gives another; return how many. For new keys."""
+        ...
+
+    def settle(self) -> None:
+        """Return when every context that was sealed with a key of before is stored: ``replace_contexts`` sees it."""
         ...
 
     def claim_resume(self, *, node: str, lease_until: datetime, now: datetime) -> Resume | None:

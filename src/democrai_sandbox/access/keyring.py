@@ -1,65 +1,36 @@
 """The keys that resume contexts are encrypted with: an ordered ring, kept in a file that only its owner can read.
 
-The file has one key per line, ``id:base64 of 32 bytes``; empty lines and lines that begin with ``#`` are skipped. The
-first key encrypts, all of them decrypt. Every node over one database needs the same file.
+The first key encrypts, all of them decrypt. Every node over one database needs the same file.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import errno
 import fcntl
 import logging
 import os
-import re
-import secrets
 import stat
-import tempfile
 import threading
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from democrai_sandbox.policy import InvalidInputError, Problem, nearest
+from democrai_sandbox.policy import InvalidInputError, nearest
 from democrai_sandbox.policy.text import shown
+
+from .files import whole
+from .keys import KEY_BYTES, Key, parse_keys, with_first, with_introduced, without
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-KEY_BYTES = 32
-LONGEST_KEY_ID = 64
+__all__ = ["KEY_BYTES", "Key", "KeyFile", "KeyRing", "introduce", "promote", "retire", "rotate"]
+
 _LARGEST_FILE = 64 * 1024
-_ID = re.compile(rf"[A-Za-z0-9._-]{{1,{LONGEST_KEY_ID}}}", re.ASCII)
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """One key and the name that ciphertexts know it by."""
-
-    id: str
-    secret: bytes = field(repr=False)
-
-    def __post_init__(self) -> None:
-        """Refuse what could not be written to a file and read back, or is no key of AES-256."""
-        if not _ID.fullmatch(self.id):
-            raise InvalidInputError.of(f"not the id of a key: {shown(self.id)}", pointer="/id")
-        if len(self.secret) != KEY_BYTES:
-            raise InvalidInputError.of(f"a key has {KEY_BYTES} bytes, not {len(self.secret)}", pointer="/secret")
-
-    @classmethod
-    def random(cls) -> Key:
-        """Return a new key."""
-        return cls(secrets.token_hex(8), secrets.token_bytes(KEY_BYTES))
-
-    @property
-    def line(self) -> str:
-        """The key as its line of a file. Secret."""
-        return f"{self.id}:{base64.b64encode(self.secret).decode('ascii')}\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +109,7 @@ def rotate(path: str | os.PathLike[str]) -> KeyRing:
     place = Path(path)
     with _locked(place) as text:
         _parse(text, place)
-        return _write(place, Key.random().line + text)
+        return _write(place, with_first(text, Key.random()))
 
 
 def introduce(path: str | os.PathLike[str]) -> KeyRing:
@@ -146,7 +117,7 @@ def introduce(path: str | os.PathLike[str]) -> KeyRing:
     place = Path(path)
     with _locked(place) as text:
         _parse(text, place)
-        return _write(place, (text if text.endswith("\n") else f"{text}\n") + Key.random().line)
+        return _write(place, with_introduced(text, Key.random()))
 
 
 def promote(path: str | os.PathLike[str], key_id: str) -> KeyRing:
@@ -154,7 +125,7 @@ def promote(path: str | os.PathLike[str], key_id: str) -> KeyRing:
     place = Path(path)
     with _locked(place) as text:
         key = _known(_parse(text, place), key_id)
-        return _write(place, key.line + _without(text, key_id))
+        return _write(place, with_first(text, key))
 
 
 def retire(path: str | os.PathLike[str], key_id: str) -> KeyRing:
@@ -164,7 +135,7 @@ def retire(path: str | os.PathLike[str], key_id: str) -> KeyRing:
         ring = _parse(text, place)
         if _known(ring, key_id) == ring.first:
             raise InvalidInputError.of(f"{key_id} is the key that encrypts: rotate first", pointer="/key_id")
-        return _write(place, _without(text, key_id))
+        return _write(place, without(text, key_id))
 
 
 def _known(ring: KeyRing, key_id: str) -> Key:
@@ -173,54 +144,6 @@ def _known(ring: KeyRing, key_id: str) -> Key:
         known = nearest(key_id, (key.id for key in ring.keys))
         raise InvalidInputError.of(f"no key has the id {shown(key_id)}", pointer="/key_id", suggestion=known)
     return found
-
-
-def _without(text: str, key_id: str) -> str:
-    """Return the text without the line of a key; comments stay."""
-    lines = text.splitlines(keepends=True)
-    return "".join(line for line in lines if line.strip().partition(":")[0] != key_id)
-
-
-# ---- the text of a key file
-
-
-def _parse(text: str, place: Path) -> KeyRing:
-    """Return the ring that a text says. Problems name the line and never show what is in it: it may be a key."""
-    keys: list[Key] = []
-    lines: dict[str, int] = {}
-    problems: list[Problem] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        key = _parse_line(line.strip())
-        if isinstance(key, str):
-            problems.append(Problem("", f"{place}, line {number}: {key}"))
-        elif key.id in lines:
-            problems.append(Problem("", f"{place}, line {number}: the same id as in line {lines[key.id]}"))
-        else:
-            keys.append(key)
-            lines[key.id] = number
-    if not keys and not problems:
-        problems.append(Problem("", f"{place}: there is no key in it"))
-    if problems:
-        raise InvalidInputError(problems)
-    return KeyRing(tuple(keys))
-
-
-def _parse_line(line: str) -> Key | str:
-    """Return the key, or what is wrong with its line."""
-    key_id, colon, encoded = line.partition(":")
-    if not colon:
-        return "expected id:base64"
-    if not _ID.fullmatch(key_id):
-        return f"an id has 1 to {LONGEST_KEY_ID} letters, digits, dots, dashes and underscores"
-    try:
-        secret = base64.b64decode(encoded, validate=True)
-    except (binascii.Error, ValueError):
-        return "what follows the colon is not base64"
-    if len(secret) != KEY_BYTES:
-        return f"a key has {KEY_BYTES} bytes, this one {len(secret)}"
-    return Key(key_id, secret)
 
 
 # ---- the file
@@ -283,47 +206,24 @@ def _make(place: Path) -> None:
     """Make the file with one random key, unless another process was quicker."""
     if not place.parent.is_dir():
         raise InvalidInputError.of(f"{place}: the folder for the key file does not exist")
-    with _temporary(place, Key.random().line) as made:
-        try:
-            # Unlike a rename, a link never replaces what is there.
-            place.hardlink_to(made)
-        except FileExistsError:
-            return
-        _sync_folder(place)
+    try:
+        with whole(place, replaces=False) as made:
+            made.write_text(Key.random().line, encoding="ascii")
+    except FileExistsError:
+        return
     _log.info("made the key file %s with a new key", place)
 
 
 def _write(place: Path, text: str) -> KeyRing:
     """Exchange the file as a whole, if the new text is a good one."""
     ring = _parse(text, place)
-    with _temporary(place, text) as made:
-        made.replace(place)
-        _sync_folder(place)
+    with whole(place) as made:
+        made.write_text(text, encoding="ascii")
     return ring
 
 
-@contextmanager
-def _temporary(place: Path, text: str) -> Iterator[Path]:
-    """Give a file next to ``place`` with this text in it, on disk, readable for its owner alone."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
-    made = Path(name)
-    try:
-        with open(descriptor, "w", encoding="ascii") as file:  # noqa: PTH123 - a descriptor, not a path
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        yield made
-    finally:
-        with suppress(FileNotFoundError):
-            made.unlink()
-
-
-def _sync_folder(place: Path) -> None:
-    descriptor = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _parse(text: str, place: Path) -> KeyRing:
+    return KeyRing(parse_keys(text, place))
 
 
 def _version(place: Path) -> tuple[int, ...] | None:

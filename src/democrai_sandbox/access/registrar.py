@@ -132,6 +132,7 @@ class Registrar:
                     request.id,
                     request.resume_action,
                     request.resume_context,
+                    seal_again=request.seal_again,
                     origin=request.origin,
                     now=self._node.clock(),
                 )

@@ -114,14 +114,27 @@ class ResumeRunner:
         handler = self._handlers.get(resume.action)
         if handler is None:
             return _Outcome(_unknown(resume.action, self._handlers), final=True)
-        blob = self._store.resume_context(resume.request_id)
         try:
-            context = None if blob is None else self._sealer.unseal(blob, resume)
+            context = self._context(resume)
         except ResumeContextUnreadable as error:
             return _Outcome(f"the resume context cannot be read: {error}", final=True)
+        except StoreUnavailable:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever the source of the keys raises becomes a recorded failure
             return _Outcome(_told(error))
         return _call(handler, context, resume)
+
+    def _context(self, resume: Resume) -> Any:
+        """Return what to go on with; looked at again if it was sealed anew, and its key removed, in between."""
+        blob = self._store.resume_context(resume.request_id)
+        while blob is not None:
+            try:
+                return self._sealer.unseal(blob, resume)
+            except ResumeContextUnreadable:
+                seen, blob = blob, self._store.resume_context(resume.request_id)
+                if blob == seen:
+                    raise
+        return None
 
     def _record_kept(self) -> None:
         while self._unrecorded:

@@ -67,9 +67,13 @@ class Sealer:
     def __init__(self, ring: Callable[[], KeyRing]) -> None:
         self._ring = ring
 
-    def seal(self, context: Any, request: NewRequest | Request) -> bytes:
-        """Encrypt a context for a request; raises ``InvalidInputError`` for what is not JSON."""
-        return seal(self._ring(), context, request)
+    def seal(self, context: Any, request: NewRequest | Request, sealed: bytes = b"") -> bytes:
+        """Encrypt a context for a request; raises ``InvalidInputError`` for what is not JSON.
+
+        ``sealed`` is what this gave before, and is given again as long as the same key encrypts.
+        """
+        ring = self._ring()
+        return sealed if sealed and key_of(sealed) == ring.first.id else seal(ring, context, request)
 
     def unseal(self, blob: bytes, request: NewRequest | Request | Resume) -> Any:
         """Return the context that was sealed for this request, or raise ``ResumeContextUnreadable``."""
@@ -90,7 +94,10 @@ class Resealed(NamedTuple):
 
 
 def reseal_all(store: Store, sealer: Sealer) -> Resealed:
-    """Put every stored context under the first key. It may be stopped, and started again."""
+    """Put every stored context under the first key, also those that are just being stored.
+
+    It may be stopped, and started again.
+    """
     unreadable = []
 
     def attempt(request: Request, blob: bytes) -> bytes | None:
@@ -100,6 +107,7 @@ def reseal_all(store: Store, sealer: Sealer) -> Resealed:
             unreadable.append(request.id)
             return None
 
+    store.settle()
     return Resealed(store.replace_contexts(attempt), tuple(unreadable))
 
 

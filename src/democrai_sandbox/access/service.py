@@ -10,6 +10,7 @@ import json
 import os
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from time import time_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -81,12 +82,12 @@ class AccessService:
         node: AccessNode,
         surroundings: Surroundings | None = None,
         *,
-        seal: Callable[[Any, NewRequest], bytes] | None = None,
+        seal: Callable[..., bytes] | None = None,
         limits: Limits | None = None,
     ) -> None:
         """Answer from the node's snapshot; without surroundings all callers are the host, with no identity.
 
-        ``seal`` encrypts what a request is to go on with; without it no such context is taken.
+        ``seal``, as that of ``Sealer``, encrypts what a request is to go on with; without it no such context is taken.
         """
         self.node = node
         self.surroundings: Surroundings = surroundings or Unguarded()
@@ -240,7 +241,9 @@ class AccessService:
             request = NewRequest(access, _shown(wish.target, wanted), chain, origin, wish.resume_action, request_id)
             if wish.resume_context is None or self._seal is None:
                 return request
-            return replace(request, resume_context=self._seal(wish.resume_context, request))
+            sealed = self._seal(wish.resume_context, request)
+            again = partial(self._seal, wish.resume_context, request, sealed)
+            return replace(request, resume_context=sealed, seal_again=again)
 
         return self._registrar.register(access, origin, make)
 

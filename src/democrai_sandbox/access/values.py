@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .targets import decision_key
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
 
     from democrai_sandbox.policy import Operation, ResourceType, Subject, SubjectKind
@@ -120,6 +121,9 @@ class NewRequest:
     id: str = ""
     """Chosen by the service, because the encrypted context is bound to it."""
     resume_context: bytes | None = field(default=None, repr=False)
+    seal_again: Callable[[], bytes] | None = field(default=None, repr=False, compare=False)
+    """Gives the context as it is to be stored. The store asks when nobody can look for contexts before it has stored
+    this one: what was sealed with a key that is not in use any more by then is sealed anew."""
 
 
 @dataclass(frozen=True, slots=True)

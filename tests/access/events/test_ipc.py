@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -295,6 +296,16 @@ def test_a_node_that_does_not_read_is_let_go_and_slows_nobody(ipc):
     assert len(heard.generations) < last / 10, "a flood is told as a few events"
 
 
+@pytest.fixture
+def many_files():
+    """Room for both ends of as many connections as there may be; the usual limit is 1024 files."""
+    given, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, max(given, 4096)), most))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (given, most))
+
+
+@pytest.mark.usefixtures("many_files")
 def test_a_hub_is_not_used_up_by_connections(ipc, caplog):
     """There are as many as a host has nodes; more are refused, and the bus goes on."""
     (bus, _), (_, heard) = node_in_here(ipc), node_in_here(ipc)

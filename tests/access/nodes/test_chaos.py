@@ -18,7 +18,7 @@ from tests.access.nodes.conftest import over_network
 from tests.access.nodes.processes import SCALE, eventually
 from tests.access.nodes.test_load import everything
 
-SECONDS = 20 * SCALE
+SECONDS = 8 * SCALE
 CONVERGED = 10.0
 """Seconds after which all nodes know everything again; they pause up to two between attempts to reach a server."""
 

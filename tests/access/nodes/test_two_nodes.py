@@ -118,7 +118,7 @@ class TestTime:
             (tmp_path / str(index)).mkdir()
             node.do("load", folder=str(tmp_path / str(index)), seed=index)
         took, busy = [], slowness()
-        for number in range(int(60 * SCALE)):
+        for number in range(int(40 * SCALE)):
             one, other = pair if number % 2 else pair[::-1]
             file = tmp_path / f"file-{number}"
             file.write_text("data")

@@ -7,12 +7,15 @@ import stat
 import subprocess
 import sys
 
+import psycopg
 import pytest
 from sqlalchemy.event import registry
 
 from democrai_sandbox.access.store import open_store
+from democrai_sandbox.access.store.peeking import peek_schema
+from democrai_sandbox.access.store.schema import upgrade_schema
 from democrai_sandbox.access.store.urls import parse_url, shown_url
-from democrai_sandbox.errors import InvalidInputError, StoreUnavailable
+from democrai_sandbox.errors import InvalidInputError, StateUnusable, StoreUnavailable
 from tests.access.store.samples import NOW, approval, live, request
 
 PASSWORD = "s3cr3t-w0rd"
@@ -121,6 +124,20 @@ def test_sqlite_is_told_to_keep_what_was_acknowledged(tmp_path):
 
     assert store._database.ask(settings) == ["wal", 2, 1, 5000]
     store.close()
+
+
+@pytest.mark.parametrize("query", ["", "&client_encoding=sql_ascii"])
+def test_a_database_that_cannot_hold_every_text_is_refused(postgres, query):
+    """With its encoding, and how one is made that can; nothing is made in it. What the URL asks for does not matter."""
+    name = f"ascii_{os.getpid()}_{len(query)}"
+    postgres.execute(f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+    url = f"{postgres.url(name)}{query}"
+    for act in (open_store, upgrade_schema, peek_schema):
+        with pytest.raises(StateUnusable, match="has the encoding SQL_ASCII, and UTF8 is needed") as caught:
+            act(url)
+        assert "ENCODING 'UTF8' TEMPLATE template0" in caught.value.fix
+    with psycopg.connect(postgres.url(name), client_encoding="utf8") as connection:
+        assert connection.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").fetchone() == (0,)
 
 
 def test_postgresql_is_told_how_long_to_wait(postgres):

@@ -62,6 +62,8 @@ def register(connection: Connection, request: NewRequest, *, now: datetime, most
         raise AlreadyDecided
     if most_pending and _is_waiting_for_more(connection, request, most_pending):
         raise TooManyWaiting
+    if request.seal_again is not None and (context := request.seal_again()) != request.resume_context:
+        connection.execute(_SEAL, {"its_id": request_id, "new": context})
     if has_ended(connection, request.origin.session_key):
         connection.execute(_MARK_ENDED, {"its_id": request_id})
     ledger.close([_requested(request, request_id)], now=now)
@@ -112,7 +114,14 @@ def count_again(connection: Connection, request_id: str, times: int, *, now: dat
 
 
 def attach_resume(
-    connection: Connection, request_id: str, action: str, context: bytes | None, *, origin: Origin, now: datetime
+    connection: Connection,
+    request_id: str,
+    action: str,
+    context: bytes | None,
+    *,
+    seal_again: Callable[[], bytes] | None = None,
+    origin: Origin,
+    now: datetime,
 ) -> bool:
     """Give a pending request what to go on with; the first one counts, and only one of the requester's own.
 
@@ -124,6 +133,8 @@ def attach_resume(
     if connection.execute(select(requests.c.id).where(bare)).first() is None:
         return False
     ledger = Ledger(connection)
+    if seal_again is not None:
+        context = seal_again()
     given = update(requests).where(bare).values(resume_action=action, resume_context=context, task_id=origin.task_id)
     row = connection.execute(given.returning(*REQUEST_COLUMNS)).one_or_none()
     if row is None:
@@ -204,6 +215,14 @@ def replace_contexts(database: Database, reseal: Callable[[Request, bytes], byte
         replaced += len(changed)
 
 
+def settle(connection: Connection) -> None:
+    """Wait for the turn in which contexts are sealed for good: whoever had it before has stored what was sealed.
+
+    Whoever has it afterwards seals with the key that encrypts by then.
+    """
+    Ledger(connection)
+
+
 _EXCHANGE = (
     update(requests)
     .where(requests.c.id == bindparam("its_id"), requests.c.resume_context == bindparam("old"))
@@ -228,6 +247,7 @@ def _upsert(dialect: Any) -> Any:
 _UPSERT = MappingProxyType({"sqlite": _upsert(sqlite), "postgresql": _upsert(postgresql)})
 _EXISTS = select(requests.c.id).where(requests.c.id == bindparam("its_id"))
 _MARK_ENDED = update(requests).where(requests.c.id == bindparam("its_id")).values(session_ended=1)
+_SEAL = update(requests).where(requests.c.id == bindparam("its_id")).values(resume_context=bindparam("new"))
 _DECIDED = (
     select(decisions.c.id)
     .where(is_live, decisions.c.digest == bindparam("its_digest"))

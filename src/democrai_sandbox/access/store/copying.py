@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
-import tempfile
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
+from democrai_sandbox.access.files import whole
 from democrai_sandbox.errors import StateUnusable, StoreUnavailable
 
 _PATIENCE = 30.0
@@ -18,25 +19,16 @@ def copy_database(database: str, target: str) -> int:
     """Copy a database to a file that is not there yet, for its owner alone; return how many bytes it has."""
     place = Path(target)
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
-    except OSError as error:
-        raise _unusable(place, error) from None
-    os.close(descriptor)
-    made = Path(name)
-    try:
-        _copy(database, made)
-        _sync(made)
-        # Unlike a rename, a link never replaces what is there.
-        place.hardlink_to(made)
-        _sync(place.parent)
+        with whole(place, replaces=False) as made:
+            try:
+                _copy(database, made)
+            finally:
+                for end in ("-wal", "-shm", "-journal"):
+                    made.with_name(made.name + end).unlink(missing_ok=True)
     except FileExistsError:
         raise StateUnusable(f"{place} is there already", fix="name another file, or remove it first") from None
     except OSError as error:
         raise _unusable(place, error) from None
-    finally:
-        for left in (made, *(made.with_name(made.name + end) for end in ("-wal", "-shm", "-journal"))):
-            with suppress(FileNotFoundError):
-                left.unlink()
     return place.stat().st_size
 
 
@@ -54,17 +46,11 @@ def _copy(database: str, made: Path) -> None:
             copy.execute("PRAGMA journal_mode = DELETE")
             found = copy.execute("PRAGMA quick_check").fetchone()[0]
     except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None  # of the copy: the other is only read
         raise StoreUnavailable from error
     if found != "ok":
         raise StateUnusable(f"the copy of {database} is damaged: {found}", fix="restore an older backup")
-
-
-def _sync(place: Path) -> None:
-    descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _unusable(place: Path, error: OSError) -> StateUnusable:

@@ -14,6 +14,7 @@ from sqlalchemy.event import registry
 
 from democrai_sandbox.policy import InvalidInputError
 
+from .files import is_database
 from .urls import POSTGRESQL, SQLITE
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ CONNECTIONS = 16
 
 _WRITE = "access_write"
 _FILE_MODE = 0o600
-_MAGIC = b"SQLite format 3\0"
 
 
 def make_engine(url: URL) -> Engine:
@@ -120,8 +120,8 @@ def _check_database(path: str) -> None:
     Nobody in this process has it open: it would have been made private before.
     """
     with Path(path).open("rb") as file:
-        head = file.read(len(_MAGIC))
-    if head not in (b"", _MAGIC):
+        found = is_database(file)
+    if not found:
         raise OSError(errno.EINVAL, "it is no SQLite database", path)
 
 
@@ -159,7 +159,9 @@ def _postgresql_engine(url: URL) -> Engine:
             max_overflow=0,
             pool_timeout=PATIENCE,
             pool_pre_ping=True,
-            connect_args={name: value for name, value in settings.items() if name not in url.query},
+            # In this encoding whatever the database has: without one the driver gives bytes instead of texts.
+            connect_args={name: value for name, value in settings.items() if name not in url.query}
+            | {"client_encoding": "utf8"},
         )
     except ImportError as error:
         message = "PostgreSQL needs the package psycopg: install democrai-sandbox[postgres]"

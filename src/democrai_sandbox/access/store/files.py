@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from typing import IO
+
+_FRONT = b"SQLite format 3\0"
+
+
+def is_database(file: IO[bytes]) -> bool:
+    """Whether an open file begins like a SQLite database. One in which nothing is yet is one too."""
+    return file.read(len(_FRONT)) in (b"", _FRONT)
 
 
 class DatabaseFile:

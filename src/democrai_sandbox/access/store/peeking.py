@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 from pathlib import Path
+from stat import S_ISREG
 from typing import TYPE_CHECKING, TypeVar, cast
 from urllib.parse import quote
 
@@ -42,7 +45,8 @@ class _ReadOnly:
     """Asks a file, as ``Database`` does, and cannot write. Without its log it is read as one that nobody changes."""
 
     def __init__(self, file: str) -> None:
-        is_alone = not Path(f"{file}-wal").exists()
+        self._file = file
+        is_alone = not os.path.exists(f"{file}-wal")  # noqa: PTH110 - a folder that is shut is no error here
         uri = f"file:{quote(file)}?mode=ro{'&immutable=1' if is_alone else ''}"
         self._engine = create_engine(
             "sqlite://", creator=lambda: sqlite3.connect(uri, uri=True, timeout=_PATIENCE), poolclass=NullPool
@@ -50,5 +54,8 @@ class _ReadOnly:
 
     def ask(self, work: Callable[[Connection], T]) -> T:
         """Do what reads."""
-        with unavailable(), self._engine.connect() as connection:
-            return work(connection)
+        with unavailable():
+            if not S_ISREG(Path(self._file).stat().st_mode):  # a pipe would be waited for
+                raise OSError(errno.EINVAL, "it is no plain file", self._file)
+            with self._engine.connect() as connection:
+                return work(connection)

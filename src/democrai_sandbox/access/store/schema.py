@@ -7,11 +7,11 @@ that list: they go on while nodes are exchanged one by one. After any other migr
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import inspect, text
 
-from democrai_sandbox.errors import SchemaOutdated
+from democrai_sandbox.errors import SchemaOutdated, StateUnusable
 
 from .engines import unhurried
 from .transactions import Database
@@ -27,6 +27,7 @@ VERSION_TABLE = "access_schema"
 NODES_TABLE = "access_schema_nodes"
 """The versions whose nodes may use the database, in the column ``version_num``; made with the table above."""
 _BOOKKEEPING = frozenset({VERSION_TABLE, NODES_TABLE})
+_ENCODING = "UTF8"
 _NOTHING = ""
 _UNKNOWN = "unknown"
 
@@ -101,6 +102,7 @@ def _lock(connection: Connection) -> None:
 
 
 def _found(connection: Connection) -> Schema:
+    _check_encoding(connection)
     names = {name for name in inspect(connection).get_table_names() if name.startswith("access_")}
     versions = _listed(connection, VERSION_TABLE) if VERSION_TABLE in names else ()
     if not versions:
@@ -110,6 +112,19 @@ def _found(connection: Connection) -> Schema:
     if len(versions) > 1 or (nodes and versions[0] not in nodes):
         return Schema(", ".join(versions), frozenset())
     return Schema(versions[0], frozenset(nodes or versions))
+
+
+def _check_encoding(connection: Connection) -> None:
+    """Refuse a database that cannot hold every text: what a subject asks for may be written in any script."""
+    if connection.dialect.name != POSTGRESQL:
+        return
+    driver: Any = connection.connection.driver_connection
+    encoding = driver.info.parameter_status("server_encoding")
+    if encoding != _ENCODING:
+        raise StateUnusable(
+            f"the database {driver.info.dbname} has the encoding {encoding}, and {_ENCODING} is needed",
+            fix=f"make another one: CREATE DATABASE ... ENCODING '{_ENCODING}' TEMPLATE template0",
+        )
 
 
 def _listed(connection: Connection, table: str) -> tuple[str, ...]:

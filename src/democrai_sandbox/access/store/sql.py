@@ -108,11 +108,24 @@ class SqlStore:
         return self._database.act(partial(asking.count_again, request_id=request_id, times=times, now=now))
 
     def attach_resume(
-        self, request_id: str, action: str, context: bytes | None, *, origin: Origin, now: datetime
+        self,
+        request_id: str,
+        action: str,
+        context: bytes | None,
+        *,
+        seal_again: Callable[[], bytes] | None = None,
+        origin: Origin,
+        now: datetime,
     ) -> bool:
         """Give a pending request of this origin that has no resume action one."""
         work: Callable[[Connection], bool] = partial(
-            asking.attach_resume, request_id=request_id, action=action, context=context, origin=origin, now=now
+            asking.attach_resume,
+            request_id=request_id,
+            action=action,
+            context=context,
+            seal_again=seal_again,
+            origin=origin,
+            now=now,
         )
         return self._database.act(work)
 
@@ -238,6 +251,10 @@ class SqlStore:
     def replace_contexts(self, reseal: Callable[[Request, bytes], bytes | None]) -> int:
         """Exchange the encrypted contexts for which ``reseal`` gives another."""
         return asking.replace_contexts(self._database, reseal)
+
+    def settle(self) -> None:
+        """Return when every context that was sealed with a key of before is stored."""
+        self._database.act(asking.settle)
 
     def claim_resume(self, *, node: str, lease_until: datetime, now: datetime) -> Resume | None:
         """Take the next resumption that is due and approved still."""
