@@ -1,4 +1,4 @@
-"""Five hundred swaps under a load of connections, with kills of helpers and of applications; nothing is left."""
+"""Two hundred swaps under a load of connections, with kills of helpers and of applications; nothing is left."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from tests.kernel.netlab import Lab, cgroup_mount, needs_netlab, wait_until
 
-SWAPS = 500
+SWAPS = 200
 ROUND = 25
 """Swaps between two kills."""
 

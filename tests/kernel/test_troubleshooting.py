@@ -176,14 +176,15 @@ def test_7_the_process_is_in_the_cgroup(place):
     assert place.reach(app, other) == "ConnectionRefusedError"
 
 
-def test_two_instances_that_share_a_socket_by_configuration_are_told(place):
-    """The second finds a helper that is not its own: an error that names the cure, and the first is not disturbed."""
-    shared = {**EGRESS, "helper_socket": f"{place.here}/shared.sock"}
+@pytest.mark.parametrize("setting", ["helper_socket", "policy_file"])
+def test_two_instances_that_share_a_place_by_configuration_are_told(place, setting):
+    """The second finds what is not its own: an error that names the cure, and the first is not disturbed."""
+    shared = {**EGRESS, setting: f"{place.here}/shared"}
     first = place.start(shared, f"{place.host}:{place.port}", folder=_folder(place, "a"))
     assert place.reach(first) == "nothing"
     second = place.start(shared, folder=_folder(place, "b"))
     seen = value(second, "look()")
-    assert seen["egress"] == "off" and seen["helper"] == "off" and seen["fix"]
+    assert seen["egress"] == "off" and seen["helper"] == "off" and f"sandbox.os.{setting}" in seen["fix"]
     assert place.reach(first) == "nothing" and value(first, "look()")["helper"] == "active"
 
 

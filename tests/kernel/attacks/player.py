@@ -194,7 +194,9 @@ def serve() -> None:
     for name in ("tests.kernel.attacks.worker", f"{PACKAGE}.kit", "json", "tempfile", "threading", "asyncio"):
         import_module(name)
     while line := sys.stdin.readline():
-        print(json.dumps(play_in_fork(json.loads(line))), flush=True)
+        order = json.loads(line)
+        load(order["file"], order["name"])
+        print(json.dumps(play_in_fork(order)), flush=True)
 
 
 serve()

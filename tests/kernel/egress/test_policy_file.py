@@ -145,6 +145,43 @@ def test_what_a_killed_writer_left_is_removed_when_it_is_old(folder):
     assert young.exists() and other.exists()
 
 
+_HOLDER = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from democrai_sandbox.kernel.egress.policy_file import PolicyFile
+file = PolicyFile(sys.argv[2])
+for content in (b"[1]", b"[2]"):
+    file.write(content)
+if os.fork():
+    sys.stdin.readline()
+else:
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_second_application_is_refused_until_the_first_has_ended(folder):
+    """Whoever wrote it first has it, after each writing anew, until it is killed; what it has forked may live on."""
+    path = folder / "p.json"
+    file = PolicyFile(path)
+    command = [sys.executable, "-c", _HOLDER, SOURCES, path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        try:
+            assert holder.stdout.readline() == b"held\n"
+            with pytest.raises(PolicyFileRefused, match="another application uses") as caught:
+                file.write(b"[3]")
+            assert "{pid}" in caught.value.fix
+            file.remove()
+            assert path.read_bytes() == b"[2]" and os.listdir(folder) == ["p.json"]
+        finally:
+            holder.kill()
+            holder.wait()
+        file.write(b"[3]")
+        assert path.read_bytes() == b"[3]"
+    file.remove()
+    assert os.listdir(folder) == []
+
+
 _WRITER = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -152,10 +189,10 @@ from democrai_sandbox.kernel.egress import Endpoint
 from democrai_sandbox.kernel.egress.policy_file import PolicyFile, encoded
 file = PolicyFile(sys.argv[2])
 contents = [encoded([Endpoint(f"h{n}.example", 1 + kind) for n in range(1, 400 + 300 * kind)]) for kind in range(2)]
-print("ready", flush=True)
-while True:
-    for content in contents:
-        file.write(content)
+for number in range(10**9):
+    file.write(contents[number % 2])
+    if number == 1:
+        print("ready", flush=True)
 """
 
 

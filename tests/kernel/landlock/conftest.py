@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.landlock.harness import Ground
+from tests.services.marks import mark_below
 
 
 @pytest.fixture
@@ -23,6 +24,4 @@ def pytest_collection_modifyitems(items):
 
     support = landlock_support()
     missing = pytest.mark.skipif(support.abi < 7, reason=f"needs Landlock ABI 7: {support.reason or support.abi}")
-    for item in items:
-        if item.path.parent == Path(__file__).parent:
-            item.add_marker(missing)
+    mark_below(__file__, items, missing)

@@ -149,7 +149,7 @@ def may_make(profile: Profile, family: int, kind: int, protocol: int) -> bool:
 
 
 @BOTH
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(profile=st.sampled_from(PROFILES), family=_noisy(_families), kind=_noisy(_types), protocol=_noisy(_protocols))
 def test_sockets_are_made_as_promised(arch, profile, family, kind, protocol):
     answer = answered(profile, arch, "socket", (family, kind, protocol))
@@ -168,7 +168,7 @@ def test_sockets_of_every_small_combination_are_made_as_promised(arch, profile):
 
 
 @BOTH
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(profile=st.sampled_from(PROFILES), family=_noisy(_families), kind=_noisy(_types))
 def test_pairs_of_sockets_are_local_and_without_unix_rules_stay_connected(arch, profile, family, kind):
     answer = answered(profile, arch, "socketpair", (family, kind, 0, 0x1000))
@@ -185,7 +185,7 @@ _BY_NUMBER = (
 
 
 @BOTH
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(profile=st.sampled_from(PROFILES), which=_noisy(st.integers(0, 4)), who=_noisy(st.integers(0, 3) | _word))
 def test_a_child_changes_nothing_about_how_others_run(arch, profile, which, who):
     """Not even other threads of its own, which a filter cannot tell from those of the application."""
@@ -203,7 +203,7 @@ def test_a_child_changes_nothing_about_how_others_run(arch, profile, which, who)
 
 
 @BOTH
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     profile=st.sampled_from(PROFILES),
     flags=_noisy(st.one_of(_word, st.sampled_from([1 << bit for bit in range(32)]), st.just(0x003D0F00))),
@@ -215,7 +215,7 @@ def test_no_namespace_is_made_by_clone(arch, profile, flags):
 
 
 @BOTH
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     profile=st.sampled_from(PROFILES),
     call=st.sampled_from([("sendto", 3), ("sendmsg", 2), ("sendmmsg", 3)]),

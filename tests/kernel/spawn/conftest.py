@@ -7,13 +7,11 @@ import sys
 import pytest
 
 from democrai_sandbox.kernel.spawn import SpawnServer
+from tests.services.marks import mark_below
 
 
 def pytest_collection_modifyitems(items):
-    here = __file__.rpartition("/")[0]
-    for item in items:
-        if str(item.path).startswith(here):
-            item.add_marker(pytest.mark.skipif(sys.platform != "linux", reason="the spawn server is for Linux"))
+    mark_below(__file__, items, pytest.mark.skipif(sys.platform != "linux", reason="the spawn server is for Linux"))
 
 
 @pytest.fixture(scope="module")

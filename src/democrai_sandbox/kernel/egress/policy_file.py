@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -24,7 +26,11 @@ LARGEST = 4 * 1024 * 1024
 """Bytes that the helper reads."""
 _ROOT = 0
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_OPEN_OLD = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_OPEN_TO_HOLD = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_OF_OTHERS = frozenset({errno.EACCES, errno.ELOOP})
+"""A file of another user, which the helper would refuse, or a link: replaced without a look."""
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _UNFINISHED = ".unfinished"
 _FORGOTTEN_AFTER = 60.0
@@ -53,16 +59,21 @@ def digest_of(content: bytes) -> str:
 
 
 class PolicyFile:
-    """One file that is replaced as a whole. Whoever opens it sees one complete state, also after a loss of power."""
+    """One file that is replaced as a whole. Whoever opens it sees one complete state, also after a loss of power.
+
+    It is locked by the process that wrote it, from the first writing on until it is removed or the process ends: two
+    processes that were given the same file would have their allowlists applied in turn.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Keep the path; nothing is touched yet."""
         self.path = os.fspath(path)
         self._folder, self._name = os.path.split(self.path)
-        self._written = False
+        self._held = -1
+        """A descriptor of what was written last, with the lock on it."""
 
     def write(self, content: bytes) -> None:
-        """Put the content in the place of what is there."""
+        """Put the content in the place of what is there; refused while another process has its own there."""
         if len(content) > LARGEST:
             raise PolicyFileRefused(
                 f"the allowlist has {len(content)} bytes, and the helper reads at most {LARGEST}",
@@ -79,29 +90,71 @@ class PolicyFile:
 
     def remove(self) -> None:
         """Take the file away, if it was written here."""
-        if self._written:
-            with suppress(OSError):
+        held, self._held = self._held, -1
+        if held < 0:
+            return
+        with suppress(OSError):
+            if os.path.samestat(os.stat(self.path, follow_symlinks=False), os.fstat(held)):  # noqa: PTH116 - a text
                 Path(self.path).unlink()
-            self._written = False
+        os.close(held)
 
     def _replace(self, folder: int, content: bytes) -> None:
         self._sweep(folder)
         unfinished = f".{self._name}.{secrets.token_hex(8)}{_UNFINISHED}"
-        number = os.open(unfinished, _OPEN_NEW, 0o600, dir_fd=folder)
+        number = -1
         try:
-            try:
-                os.fchmod(number, 0o600)  # whatever the umask takes away or a default ACL adds
-                _write_all(number, content)
-                os.fsync(number)
-            finally:
+            _write_new(folder, unfinished, content)
+            # For reading: nobody who comes upon the descriptor can write with it, and a lock against writers needs
+            # no more. It is of this process alone: a fork does not keep it.
+            number = os.open(unfinished, _OPEN_TO_HOLD, dir_fd=folder)
+            fcntl.lockf(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            self._place(folder, unfinished)
+            self._held, number = number, self._held
+        finally:
+            if number >= 0:
                 os.close(number)
-            os.rename(unfinished, self._name, src_dir_fd=folder, dst_dir_fd=folder)
-        except BaseException:
             with suppress(OSError):
                 os.unlink(unfinished, dir_fd=folder)
-            raise
-        self._written = True
         os.fsync(folder)
+
+    def _place(self, folder: int, unfinished: str) -> None:
+        """Give the file its name, unless another process has one of this name."""
+        try:
+            try:
+                with self._claimed(folder):
+                    os.rename(unfinished, self._name, src_dir_fd=folder, dst_dir_fd=folder)
+            except FileNotFoundError:
+                # Unlike a rename, a link never replaces what came there meanwhile.
+                os.link(unfinished, self._name, src_dir_fd=folder, dst_dir_fd=folder)
+        except (BlockingIOError, FileExistsError):
+            raise PolicyFileRefused(
+                f"another application uses the policy file {self.path}",
+                fix="put {pid} into sandbox.os.policy_file, or leave it out: each application needs a file of its own",
+            ) from None
+
+    @contextmanager
+    def _claimed(self, folder: int) -> Iterator[None]:
+        """Have what is there to oneself: it is of this process, or was left by one that has ended."""
+        while not self._is_at(folder, self._held):
+            try:
+                number = os.open(self._name, _OPEN_OLD, dir_fd=folder)
+            except OSError as error:
+                if error.errno not in _OF_OTHERS:
+                    raise
+                break
+            try:
+                fcntl.lockf(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if self._is_at(folder, number):  # else it was replaced before it was locked
+                    yield
+                    return
+            finally:
+                os.close(number)
+        yield
+
+    def _is_at(self, folder: int, number: int) -> bool:
+        """Whether an open file is the one that has the name; raises when there is none of this name."""
+        found = os.stat(self._name, dir_fd=folder, follow_symlinks=False)
+        return number >= 0 and os.path.samestat(found, os.fstat(number))
 
     def _sweep(self, folder: int) -> None:
         """Remove what a writer left that was killed."""
@@ -145,6 +198,17 @@ class PolicyFile:
 
 def _placed(configured: str, default: Path, pid: int) -> str:
     return configured.replace("{pid}", str(pid)) if configured else str(default.absolute())
+
+
+def _write_new(folder: int, name: str, content: bytes) -> None:
+    """Make a file and write all of it to the disk."""
+    number = os.open(name, _OPEN_NEW, 0o600, dir_fd=folder)
+    try:
+        os.fchmod(number, 0o600)  # whatever the umask takes away or a default ACL adds
+        _write_all(number, content)
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def _write_all(number: int, content: bytes) -> None:

@@ -44,8 +44,9 @@ polkit.addRule(function (action, subject) {{
 _SYSTEMD = """\
 # /etc/systemd/system/{unit}
 # One instance serves one process, whose number is the instance's name; it ends with that process. The application's own
-# unit starts it, by these lines in a drop-in. The shell waits for it and then becomes the application, which looks for
-# it once. Not Type=notify: then the helper would be started after the application has said that it is ready.
+# unit starts it, by these lines in a drop-in. The shell waits for it, half a minute at most, and then becomes the
+# application, which looks for it once. Not Type=notify: then the helper would be started after the application has said
+# that it is ready. The application leaves the control group of its unit: find its lines by "journalctl --identifier".
 #   [Service]
 #   Type=exec
 #   ExecStart=
@@ -75,8 +76,8 @@ LockPersonality=yes
 ProtectSystem=full
 SystemCallArchitectures=native
 """
-_WAIT = 'until test -S "$$1$$$$.sock"; do sleep 0.1; done; shift; exec "$$@"'
-"""For a shell, in a unit: dollar signs are doubled there."""
+_WAIT = 'n=0; until test -S "$$1$$$$.sock" || test $$n -ge 300; do n=$$((n+1)); sleep 0.1; done; shift; exec "$$@"'
+"""For a shell, in a unit: dollar signs are doubled there. After half a minute the application says what is missing."""
 _SEVERAL = re.compile(r"[%+&].*|ALL", re.DOTALL)
 """What sudo takes for a group, a netgroup or everybody."""
 
