@@ -9,6 +9,7 @@ import sys
 
 # Modules that only the parent needs. A child that imported pytest would start ten times slower.
 PARENT_ONLY = {"pytest", "hypothesis", "tests"}
+TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 class World:
@@ -107,14 +108,30 @@ def caught(function, /, *args, **kwargs):
 
 def load(path, provided):
     """The functions and constants of a test module, without its tests and without what only the parent imports."""
-    with open(path, "rb") as file:
-        tree = compile(file.read(), path, "exec", flags=0x400, dont_inherit=True)  # ast.PyCF_ONLY_AST
-    tree.body = [node for node in tree.body if _wanted(node)]
     module = type(sys)(os.path.basename(path).removesuffix(".py"))
     module.__dict__.update(provided, __file__=path)
     sys.modules[module.__name__] = module
-    exec(compile(tree, path, "exec", dont_inherit=True), module.__dict__)
+    exec(COMPILED.pop(path, None) or compiled(path), module.__dict__)
     return module.__dict__
+
+
+def compiled(path):
+    """The code of that."""
+    with open(path, "rb") as file:
+        tree = compile(file.read(), path, "exec", flags=0x400, dont_inherit=True)  # ast.PyCF_ONLY_AST
+    tree.body = [node for node in tree.body if _wanted(node)]
+    return compile(tree, path, "exec", dont_inherit=True)
+
+
+COMPILED = {}
+"""What a process whose forks run bodies has compiled for them."""
+
+
+def prepare(spec):
+    """Compile what a body will load: its own file, and one that its test names."""
+    for path in (spec["file"], *spec["args"]):
+        if isinstance(path, str) and path.endswith(".py") and path.startswith(TESTS) and path not in COMPILED:
+            COMPILED[path] = compiled(path)
 
 
 def _wanted(node):

@@ -28,6 +28,8 @@ class ChildError(AssertionError):
 class Case:
     """One test's private world: a root, an outside with a secret, a home and a temp directory of its own."""
 
+    child = CHILD
+
     def __init__(self, base: Path) -> None:
         self.base = base
         for name in ("root", "outside", "home", "tmp"):
@@ -67,7 +69,7 @@ class Case:
 
     def play(self, spec: dict[str, Any], environment: dict[str, str], timeout: float) -> tuple[int, str, str]:
         """Run the body in a fresh process; return its exit status and what it wrote."""
-        command = [sys.executable, "-P", "-W", "ignore::DeprecationWarning", str(CHILD), json.dumps(spec)]
+        command = [sys.executable, "-P", "-W", "ignore::DeprecationWarning", str(self.child), json.dumps(spec)]
         done = subprocess.run(command, cwd=self.base, env=environment, capture_output=True, text=True, timeout=timeout)
         return done.returncode, done.stdout, done.stderr
 

@@ -16,7 +16,7 @@ from tests.policy.differential import Tally, compare, explore
 from tests.policy.url_readers import READERS
 from tests.policy.url_targets import GROUPS
 
-SHARES = {"grammar": 35_000, "insertions": 30_000, "twists": 15_000, "hosts": 15_000, "scripts": 15_000, "soup": 5_000}
+SHARES = {"grammar": 12_000, "insertions": 45_000, "twists": 20_000, "hosts": 15_000, "scripts": 8_000, "soup": 3_000}
 
 
 def test_a_hundred_thousand_targets_are_compared():

@@ -59,7 +59,8 @@ def test_empty_network_target_has_the_documented_shape():
     assert caught.value.code == "network_target_missing"
     assert str(caught.value) == "network_target_missing"
     assert isinstance(caught.value, InvalidInputError)
-    assert "network_target_missing" in caught.value.diagnostics()
+    assert caught.value.diagnostics().startswith("network_target_missing: the target is empty; ")
+    assert NetworkTargetMissingError([Problem("/url", "no host")]).diagnostics().endswith("\n  - /url: no host")
 
 
 def test_diagnostics_of_the_root_do_not_repeat_the_code():

@@ -60,17 +60,20 @@ def code_entries() -> Iterator[Entry]:
     yield entry("/dev/null", _READ | STREAM)
     for path in _code_roots():
         yield entry(path, _READ | CODE)
-    for path in _too_wide_to_read():
-        yield entry(path, IMPORT_ONLY)
-    too_wide = set(_too_wide_to_read())
-    for path in sys.path:
-        if os.path.isabs(path) and os.path.realpath(path) not in too_wide:
-            yield entry(path, _READ)
+    wide = _too_wide_to_read()
+    for path in filter(os.path.isabs, sys.path):
+        real = os.path.realpath(path)
+        yield entry(real, IMPORT_ONLY) if real in wide else entry(path, _READ)
 
 
 def runtime_entries() -> Iterator[Entry]:
     """Yield the code roots and everything else that comes with ``include_runtime_paths``."""
     yield from code_entries()
+    yield from data_entries()
+
+
+def data_entries() -> Iterator[Entry]:
+    """Yield what ``include_runtime_paths`` adds to the code roots: the interpreter, system files, temp."""
     for path in (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix, os.path.realpath(sys.executable)):
         yield entry(path, _READ)
     for path in _SYSTEM_FILES:
@@ -89,7 +92,8 @@ def protected_entries(paths: Iterable[str]) -> tuple[Entry, ...]:
 
 
 def _code_roots() -> set[str]:
-    roots = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    known = sysconfig.get_paths()  # each call computes all of them
+    roots = {known[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     roots.update(site.getsitepackages())
     if site.ENABLE_USER_SITE:
         roots.add(site.getusersitepackages())
@@ -97,7 +101,6 @@ def _code_roots() -> set[str]:
     return {root for root in roots if root}
 
 
-def _too_wide_to_read() -> list[str]:
-    """Folders on sys.path that would give away far more than modules: the root, a home."""
-    wide = {"/", "/home", os.path.realpath(os.path.expanduser("~"))}
-    return [real for path in sys.path if os.path.isabs(path) and (real := os.path.realpath(path)) in wide]
+def _too_wide_to_read() -> set[str]:
+    """Folders that on sys.path would give away far more than modules: the root, a home."""
+    return {"/", "/home", os.path.realpath(os.path.expanduser("~"))}

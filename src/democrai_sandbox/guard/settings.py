@@ -22,7 +22,7 @@ from .clients import ADAPTERS, DIVERTED
 from .denials import make_denial
 from .handles import handle_code
 from .interface import CandidateWatcher, Decider, DenialRecorder, EndpointObserver
-from .runtime_paths import Entry, code_entries, library_entries, protected_entries, runtime_entries
+from .runtime_paths import Entry, code_entries, data_entries, library_entries, protected_entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -101,10 +101,11 @@ def install_defaults(child_environment: Callable[[tuple[Any, ...]], dict[str, st
 
 def install_runtime_paths() -> None:
     """Compute the runtime paths; again when the protected paths change, never per activation."""
+    code = tuple(code_entries())
     further = (*_core.library_entries(), *_core.protected_entries())
     _core.setup(
-        code_policy=bare_policy("runtime", (*code_entries(), *further)),
-        runtime_policy=bare_policy("runtime", (*runtime_entries(), *further)),
+        code_policy=bare_policy("runtime", (*code, *further)),
+        runtime_policy=bare_policy("runtime", (*code, *data_entries(), *further)),
     )
 
 

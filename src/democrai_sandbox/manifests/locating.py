@@ -65,6 +65,8 @@ def _below(folder: str, depth: int) -> Iterator[str]:
 
 
 def _kind_of(file: str) -> ManifestKind:
+    if not os.path.lexists(file):
+        raise InvalidInputError.of(f"there is no file or folder {shown(file)}")
     names = _schema_of(file)
     for kind in ManifestKind:
         if names.endswith((f"/{kind}.schema.json", f":manifest:{kind}:1")) or names == f"{kind}.schema.json":
@@ -73,9 +75,7 @@ def _kind_of(file: str) -> ManifestKind:
     for name, kind in _FOLDERS:
         if around == name:
             return kind
-    raise InvalidInputError.of(
-        f"{shown(file)}: its kind cannot be told; name it ({', '.join(ManifestKind)}), or its {SCHEMA_KEY} in the file"
-    )
+    raise InvalidInputError.of(f"{shown(file)}: its kind cannot be told from its folder, nor from its {SCHEMA_KEY}")
 
 
 def _schema_of(file: str) -> str:

@@ -29,7 +29,7 @@ from .covering import Coverage
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-__all__ = ["Entry", "Observed", "Proposal", "propose"]
+__all__ = ["Entry", "Observed", "Proposal", "allowing", "propose"]
 
 _ORDER = tuple((kind, operation) for kind, operations in VALID_OPERATIONS.items() for operation in operations)
 _TEMPORARY = re.compile(
@@ -97,8 +97,18 @@ class Proposal:
 
     def allows(self, observed: Observed) -> bool:
         """Tell whether something that was seen would be allowed."""
+        return bool(allowing(self.rules)(observed))
+
+
+def allowing(rules: tuple[AccessRule, ...]) -> Callable[[Observed], frozenset[int]]:
+    """Return what tells the positions of the rules that allow something that was seen. Made once for many questions."""
+    covering = _covering(rules)
+
+    def find(observed: Observed) -> frozenset[int]:
         wanted = _wanted(observed)
-        return wanted is not None and bool(_covering(self.rules)(wanted))
+        return frozenset() if wanted is None else covering(wanted)
+
+    return find
 
 
 def propose(observed: Iterable[Observed], imports: Iterable[str] = (), *, most: int | None = None) -> Proposal:
@@ -173,13 +183,14 @@ def _together(rules: dict[AccessRule, None], most: int, notes: dict[AccessRule, 
         parent = _parent(rule)
         if parent:
             siblings.setdefault((rule.resource_type, rule.operation, parent), []).append(rule)
-    fewer = dict(rules)
+    replaced: set[AccessRule] = set()
+    wider = []
     for (kind, act, parent), many in siblings.items():
         if len(many) > most:
-            wider = _rule(kind, act, parent)
-            notes[wider] = f"stands for {len(many)} that were seen below it"
-            fewer = dict.fromkeys([*(rule for rule in fewer if rule not in many), wider])
-    return fewer
+            replaced.update(many)
+            wider.append(_rule(kind, act, parent))
+            notes[wider[-1]] = f"stands for {len(many)} that were seen below it"
+    return dict.fromkeys(rule for rule in (*rules, *wider) if rule not in replaced)
 
 
 def _parent(rule: AccessRule) -> str:

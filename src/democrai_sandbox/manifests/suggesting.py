@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .lint import Finding, lint
 from .loading import manifest_to_dict, parse_manifest
 from .models import Section
-from .proposing import Entry, Observed, Proposal, propose
+from .proposing import Observed, Proposal, allowing, propose
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from democrai_sandbox.policy import AccessRule
 
@@ -38,6 +38,8 @@ class Suggestion:
     """The same, read back."""
     findings: tuple[Finding, ...]
     """Advice about it; lines are those of ``text``."""
+    allowed_by: Callable[[Observed], frozenset[int]] = field(repr=False, compare=False)
+    """Tells which of ``declared`` allow something."""
 
     @property
     def text(self) -> str:
@@ -46,7 +48,7 @@ class Suggestion:
 
     def is_declared(self, observed: Observed) -> bool:
         """Tell whether the manifest allows something now."""
-        return _as_proposal(self.declared).allows(observed)
+        return bool(self.allowed_by(observed))
 
 
 def suggest(
@@ -62,24 +64,22 @@ def suggest(
 
     ``granted`` is what the subject has from elsewhere: it needs no entries.
     """
-    elsewhere = _as_proposal(granted)
-    seen = tuple(one for one in dict.fromkeys(observed) if not elsewhere.allows(one))
+    elsewhere = allowing(granted)
+    seen = tuple(one for one in dict.fromkeys(observed) if not elsewhere(one))
     proposal = propose(seen, imports, most=most)
     value = _with(manifest, pointer, proposal)
     made = parse_manifest(_text(value), manifest.kind, folder=manifest.source.folder)
     section = section_of(manifest, pointer)
     declared = section.access
-    unused = tuple(rule for rule in declared if not any(map(_as_proposal((rule,)).allows, seen)))
-    return Suggestion(proposal, declared, section.allowed_imports, unused, value, made, lint(made))
+    allowed_by = allowing(declared)
+    used = frozenset[int]().union(*map(allowed_by, seen))
+    unused = tuple(rule for position, rule in enumerate(declared) if position not in used)
+    return Suggestion(proposal, declared, section.allowed_imports, unused, value, made, lint(made), allowed_by)
 
 
 def section_of(manifest: Manifest, pointer: str) -> Section:
     """Return what a manifest says about one phase."""
     return manifest.sections.get(pointer) or Section()
-
-
-def _as_proposal(rules: tuple[AccessRule, ...]) -> Proposal:
-    return Proposal(tuple(Entry(rule.resource_type, (rule.operation,), rule.normalized_target) for rule in rules), ())
 
 
 def _with(manifest: Manifest, pointer: str, proposal: Proposal) -> dict[str, Any]:

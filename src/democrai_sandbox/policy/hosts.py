@@ -127,7 +127,9 @@ def _to_ascii_label(label: str, host: str) -> str:
         encoded = idna.alabel(lowered).decode("ascii")
     except UnicodeError as error:
         raise InvalidInputError.of(f"not an internationalised host name: {shown(host)} ({error})") from None
-    _refuse_other_reading(lowered, encoded, host)
+    # As it is written too: tables of the older standard that some versions of Python have know small letters alone.
+    for written in (label, lowered):
+        _refuse_other_reading(written, encoded, host)
     return encoded
 
 

@@ -93,6 +93,14 @@ class NetworkTargetMissingError(InvalidInputError):
         """Return the documented error shape, which is the code alone."""
         return self.code
 
+    def diagnostics(self) -> str:
+        """Say where, if that is known, and what to look at."""
+        if any(problem.message != self.code for problem in self.problems):
+            return super().diagnostics()
+        places = ", ".join(problem.pointer for problem in self.problems if problem.pointer)
+        where = f"{places}: " if places else ""
+        return f"{self.code}: {where}the target is empty; look at the value that it comes from, no approval helps"
+
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
     """Return the candidate that ``name`` is most likely a misspelling of, if any is close."""

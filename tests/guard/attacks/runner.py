@@ -1,13 +1,15 @@
 """Play one attack in a process of its own and print its verdict as one line of JSON.
 
     python -P runner.py <attack file> <attack name> --guard on|off|loaded --base <empty directory>
-    python -P runner.py --serve [network]
+    python -P runner.py --serve [network] [open | armed]
 
 The process is the host: it builds the ground, prepares what the attack wants the host to have prepared, enters the
 guard (or not), lets the attack run, leaves the guard, and then looks at what the attack carried away or changed.
 
 `--serve` reads such orders from its input, one line of JSON each, and plays each in a fork of itself. The guard is not
 installed in the serving process, only what it imports anyway is there already: that makes a thousand attacks bearable.
+With `armed` it is installed there, for attacks to which it makes no difference what was loaded before the guard, and
+with `open` no attack will have a guard: then more is there.
 """
 
 from __future__ import annotations
@@ -197,14 +199,17 @@ def run(file: str, name: str, *, guarded: str, base: str) -> None:
 
 TIME_LIMIT = 20
 PRELOADED = (
-    *("dataclasses", "enum", "functools", "glob", "json", "pathlib", "re", "site", "struct", "sysconfig", "tempfile"),
-    *("threading", "typing", "weakref", "democrai_sandbox.policy"),
+    *("contextvars", "dataclasses", "enum", "functools", "glob", "json", "locale", "logging", "pathlib", "queue", "re"),
+    *("selectors", "signal", "site", "struct", "sysconfig", "tempfile", "threading", "typing", "weakref"),
+    *("democrai_sandbox.errors", f"{PACKAGE}.kit"),
 )
 PRELOADED_FOR_NETWORK = (
-    *("base64", "email.message", "email.parser", "hashlib", "http", "inspect", "ipaddress", "logging", "random"),
-    *("selectors", "socket", "urllib.parse", f"{PACKAGE}.namespaces", f"{PACKAGE}.network", f"{PACKAGE}.peer_names"),
+    *("base64", "email.message", "email.parser", "encodings.idna", "hashlib", "http", "inspect", "ipaddress", "random"),
+    *("socket", "urllib.parse", f"{PACKAGE}.namespaces", f"{PACKAGE}.network", f"{PACKAGE}.peer_names"),
 )
 """What the library's clients are made of, but nothing that the guard adapts: the attacked process loads that."""
+PRELOADED_FREELY = ("asyncio", "subprocess", "urllib.request")
+"""What many attacks load, for those to which it makes no difference."""
 
 
 def play_in_fork(order: dict[str, str]) -> int | None:
@@ -218,6 +223,7 @@ def play_in_fork(order: dict[str, str]) -> int | None:
             os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.environ |= {"TMPDIR": f"{base}/tmp", "HOME": f"{base}/outside"}
+        sys.modules["tempfile"].tempdir = None
         run(order["file"], order["name"], guarded=order["guard"], base=base)
         sys.exit(0)
     handle = os.pidfd_open(pid)
@@ -239,17 +245,24 @@ def preload(names) -> None:
     sys.path.remove(ROOT)
 
 
-def serve(kind: str) -> None:
+def serve(*kind: str) -> None:
     """Play orders until the input ends."""
     import json
 
-    preload(PRELOADED + PRELOADED_FOR_NETWORK if kind == "network" else PRELOADED)
+    preload(PRELOADED + PRELOADED_FOR_NETWORK if "network" in kind else PRELOADED)
+    freely = not {"open", "armed"}.isdisjoint(kind)
+    if "armed" in kind:
+        preload(["democrai_sandbox.guard"])
+    if freely:
+        preload(PRELOADED_FREELY)
     while line := sys.stdin.readline():
-        status = play_in_fork(json.loads(line))
-        os.write(1, json.dumps(status).encode() + b"\n")
+        order = json.loads(line)
+        if freely:
+            load(order["file"], order["name"])
+        os.write(1, json.dumps(play_in_fork(order)).encode() + b"\n")
 
 
 if sys.argv[1] == "--serve":
-    serve("".join(sys.argv[2:]))
+    serve(*sys.argv[2:])
 else:
     run(sys.argv[1], sys.argv[2], guarded=sys.argv[4], base=sys.argv[6])

@@ -35,13 +35,13 @@ def load_attacks() -> list[Attack]:
 class Stage:
     """A process that plays attacks in forks of itself, one at a time."""
 
-    def __init__(self, kind: str, bytecode: Path) -> None:
+    def __init__(self, *kind: str) -> None:
         kept = {
             name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LANG", "LD_LIBRARY_PATH") if name in os.environ
         }
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-W", "ignore", str(RUNNER), "--serve", kind],
-            env=kept | {"PYTHONPYCACHEPREFIX": str(bytecode)},
+            [sys.executable, "-P", "-W", "ignore", str(RUNNER), "--serve", *kind],
+            env=kept,
             cwd="/",
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -78,25 +78,25 @@ class Stage:
         self.process.stdout.close()
 
 
-class Stages(dict[str, tuple[Stage, Stage]]):
-    """By kind: two processes that play attacks, so that the unguarded and the guarded play run side by side."""
+class Stages(dict[tuple[str, ...], Stage]):
+    """By kind: processes that play attacks; those of an unguarded and of a guarded play run side by side."""
 
-    def __init__(self, bytecode: Path) -> None:
-        self.bytecode = bytecode
+    def __missing__(self, kind: tuple[str, ...]) -> Stage:
+        return self.setdefault(kind, Stage(*kind))
 
-    def __missing__(self, kind: str) -> tuple[Stage, Stage]:
-        self[kind] = Stage(kind, self.bytecode), Stage(kind, self.bytecode)
-        return self[kind]
+    def of(self, entry: Attack) -> tuple[Stage, Stage]:
+        """Where the attack is played without a guard and under one."""
+        armed = "armed" if is_read_by_the_core(entry) else ""
+        return self[entry.stage, "open"], self[entry.stage, armed]
 
 
-@pytest.fixture(scope="module")
-def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
+@pytest.fixture(scope="session")
+def stages() -> Iterator[Stages]:
     """The processes that play attacks, begun when they are needed."""
-    made = Stages(tmp_path_factory.mktemp("bytecode"))
+    made = Stages()
     yield made
-    for both in made.values():
-        for stage in both:
-            stage.close()
+    for stage in made.values():
+        stage.close()
 
 
 @cache
@@ -168,12 +168,16 @@ READ_BY_THE_CORE = (
 )
 
 
+def is_read_by_the_core(entry: Attack) -> bool:
+    """Whether neither the interpreter's version nor what it loaded before the guard can matter to the attack."""
+    return entry.since <= (3, 11) and entry.file.startswith(READ_BY_THE_CORE)
+
+
 def as_parameter(entry: Attack) -> ParameterSet:
     """An attack, marked when one interpreter is enough for it."""
-    version_matters = entry.since > (3, 11) or not entry.file.startswith(READ_BY_THE_CORE)
     if entry.since > (3, 11):
         return pytest.param(entry, id=entry.id, marks=pytest.mark.every)
-    return pytest.param(entry, id=entry.id, marks=() if version_matters else pytest.mark.once)
+    return pytest.param(entry, id=entry.id, marks=pytest.mark.once if is_read_by_the_core(entry) else ())
 
 
 @pytest.mark.parametrize("entry", [as_parameter(entry) for entry in ATTACKS])
@@ -183,7 +187,7 @@ def test_attack(entry: Attack, stages: Stages, pytestconfig: pytest.Config) -> N
         pytest.skip(f"concerns Python {entry.since} to {entry.until}")
     if lacking := unmet(entry):
         pytest.skip(f"needs {lacking}")
-    open_stage, guarded_stage = stages[entry.stage]
+    open_stage, guarded_stage = stages.of(entry)
     # A short name: below it there may be a unix socket, whose path has to fit into 108 bytes.
     with tempfile.TemporaryDirectory(prefix="attack-", ignore_cleanup_errors=True) as folder:
         free, caught = Path(folder, "free"), Path(folder, "caught")

@@ -20,9 +20,9 @@ CLOSED = [
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def stage() -> Iterator[Stage]:
     """The process that plays attacks in forks of itself."""
-    made = Stage("", tmp_path_factory.mktemp("bytecode"))
+    made = Stage()
     yield made
     made.close()
 

@@ -150,8 +150,9 @@ def denial_behind(error):
     return error
 
 
+main, prepare = words.main, words.prepare
 words.World = World
 words.PROVIDED |= {made.__name__: made for made in (World, rule, outcomes, outcome, run_async, tell, denial_behind)}
 
 if __name__ == "__main__":
-    words.main()
+    main()

@@ -1,4 +1,4 @@
-"""Run the body of a network test in a fresh process, next to real servers, here or in a network namespace.
+"""Run the body of a network test in a process of its own, next to real servers, here or in a network namespace.
 
 The child has what every guard test's child has, and besides it knows where the servers are (see child.py).
 """
@@ -11,43 +11,56 @@ import os
 import select
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.guard.harness import Case, ChildError
+from tests.services.forks import ForkedCase
 
 if TYPE_CHECKING:
     from tests.guard.network.servers.bed import Bed
 
 CHILD = Path(__file__).with_name("child.py")
 TOWN = Path(__file__).parent / "servers" / "town.py"
+COMMAND = [sys.executable, "-P", "-W", "ignore::DeprecationWarning", str(CHILD)]
 START_LIMIT = 30
 
 
-class NetCase(Case):
+# What clients and the guard are made of, but nothing that the guard adapts or changes: each test loads that itself.
+PARTS = (
+    *("email.message", "email.parser", "email.utils", "encodings.idna", "fractions", "hashlib", "hmac", "http"),
+    *("http.cookies", "inspect", "json", "locale", "logging", "mimetypes", "netrc", "pathlib", "platform", "queue"),
+    *("random", "selectors", "signal", "sysconfig", "tempfile", "typing", "uuid", "zipfile", "democrai_sandbox.errors"),
+    *("certifi", "charset_normalizer", "click", "h11", "idna", "multidict", "pygments", "rich.progress", "yarl"),
+)
+
+
+class NetCase(ForkedCase):
     """A private world with servers on this machine's loopback."""
+
+    child = CHILD
+    modules = tuple(name for name in PARTS if find_spec(name.partition(".")[0]))
 
     def __init__(self, base: Path, bed: Bed) -> None:
         super().__init__(base)
         self._bed = bed
         self.places = bed.places
 
-    def run(self, body: Any, *args: Any, guarded: bool = True, timeout: float = 120, **extra: str) -> Any:
-        """Run the body in a child. It makes its guards itself; if not `guarded`, those it makes guard nothing."""
-        self._bed.journal.drain()
-        done = subprocess.run(
-            self.command(body, args, guarded=guarded),
-            cwd=self.base,
-            env=self.environment(**extra),
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
-        return result_of(done.returncode, done.stdout, done.stderr)
+    def run(
+        self, body: Any, *args: Any, guarded: bool = True, fresh: bool = False, timeout: float = 120, **extra: str
+    ) -> Any:
+        """Run the body in a child. It makes its guards itself; if not `guarded`, those it makes guard nothing.
 
-    def command(self, body: Any, args: tuple[Any, ...], *, guarded: bool) -> list[str]:
-        """The command line of the child."""
-        spec = {
+        It is a fork of a process that has imported parts of clients, unless it has to be `fresh`.
+        """
+        self._bed.journal.drain()
+        play = Case.play if fresh or extra else ForkedCase.play
+        return result_of(*play(self, self.spec(body, args, guarded=guarded), self.environment(**extra), timeout))
+
+    def spec(self, body: Any, args: tuple[Any, ...], *, guarded: bool) -> dict[str, Any]:
+        """What the child is told."""
+        return {
             "file": inspect.getsourcefile(body),
             "body": body.__name__,
             "base": str(self.base),
@@ -56,7 +69,6 @@ class NetCase(Case):
             "guarded": guarded,
             "places": self.places,
         }
-        return [sys.executable, "-P", "-W", "ignore::DeprecationWarning", str(CHILD), json.dumps(spec)]
 
 
 class TownCase(NetCase):
@@ -80,7 +92,7 @@ class TownCase(NetCase):
         """Run the body in a child inside the namespace."""
         told = self._town.order(
             {
-                "command": self.command(body, args, guarded=guarded),
+                "command": [*COMMAND, json.dumps(self.spec(body, args, guarded=guarded))],
                 "cwd": str(self.base),
                 "env": self.environment(**extra),
                 "zone": zone or {},

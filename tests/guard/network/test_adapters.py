@@ -106,14 +106,14 @@ class TestWhen:
     @pytest.mark.parametrize("client", CLIENTS)
     def test_it_does_not_matter_when_a_client_is_imported(self, net, client, moment):
         """The URL is what is denied, not the connection: the adapter is there in time."""
-        seen = net.run(imported, client, moment, CLIENT_FILE)
+        seen = net.run(imported, client, moment, CLIENT_FILE, fresh=moment == "inside")
         port = net.places["http"][1]
         assert set(seen.values()) == {f"denied receive http://127.0.0.1:{port}/other"}, seen
 
     def test_none_is_imported_by_the_guard(self, net):
         """They are optional, and whoever does without them does not pay for them."""
         names = {"http.client", "urllib.request", "asyncio", "logging", *OPTIONAL}
-        assert names.isdisjoint(net.run(loaded_by_us))
+        assert names.isdisjoint(net.run(loaded_by_us, fresh=True))
 
     def test_a_forged_module_gains_nothing(self, net):
         """Whatever of it is called runs as the subject, and the real one is recognised when it comes."""

@@ -28,7 +28,7 @@ DIALS_ITSELF = {name for name in ITEMS if name.startswith("own_")} | {"multiproc
 def outcomes(tmp_path_factory, bed):
     """All pieces, done once in one child."""
     case = NetCase(tmp_path_factory.mktemp("ordinary"), bed)
-    return case.run(work, FILES, sorted(DIALS_ITSELF | {"ftp"}))
+    return case.run(work, FILES, sorted(DIALS_ITSELF | {"ftp"}), fresh=True)
 
 
 @pytest.mark.parametrize("item", ITEMS)

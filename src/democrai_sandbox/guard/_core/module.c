@@ -274,8 +274,8 @@ static int check_system(void)
     }
     PyErr_Format(
         PyExc_ImportError,
-        "democrai-sandbox needs the openat2 system call (%s): Linux 5.6 or newer, and a container profile that "
-        "permits it",
+        "democrai-sandbox needs the openat2 system call (%s): Linux 5.6 or newer, and a container profile or "
+        "service manager that permits it (RestrictSUIDSGID= of systemd does not)",
         strerror(failed));
     return -1;
 }
