@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.services.marks import mark_below
+
 ONCE = {"children", "engines", "installs", "mcp", "media", "store", "tasks"}
 """Parts that stand on processes, sockets and the store; what the interpreter changes is tested with the guard."""
 
@@ -13,7 +15,5 @@ ONCE = {"children", "engines", "installs", "mcp", "media", "store", "tasks"}
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Run those parts on the default interpreter only."""
-    here = Path(__file__).parent
-    for item in items:
-        if item.path.is_relative_to(here) and item.path.relative_to(here).parts[0] in ONCE:
-            item.add_marker(pytest.mark.once)
+    for part in ONCE:
+        mark_below(Path(__file__).with_name(part) / "conftest.py", items, pytest.mark.once)

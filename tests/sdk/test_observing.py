@@ -7,6 +7,7 @@ import io
 import json
 import os
 import threading
+import time
 
 import pytest
 
@@ -15,6 +16,7 @@ from democrai_sandbox.manifests import make_manifest
 from democrai_sandbox.sdk import testing
 from democrai_sandbox.sdk.recording import Recording
 
+READ = {"resource_type": "filesystem", "operation": "read"}
 CODE = """
 import ctypes
 import functools
@@ -225,6 +227,24 @@ def test_a_trace_is_read_back_and_odd_ones_are_refused():
     }
     with pytest.raises(ValueError, match="no such observation"):
         first.notice([1, 2])
+
+
+def test_many_things(monkeypatch):
+    """What it costs grows with their number; and where there is more than is kept, nothing is proposed."""
+    manifest = make_manifest({"name": "demo", "access": [READ | {"target": "/srv/a/1"}]}, "module")
+    recording = Recording()
+    begun = time.process_time()
+    for number in range(10_000):
+        recording.notice(("filesystem", "read", f"/srv/a/{number % 97}/{number}", "own", f"/x.py:{number % 3}", True))
+    found = recording.suggestion(manifest, most=5)
+    declared = [one for one in recording.accesses if found.is_declared(one)]
+    assert {(recording.times(one), len(recording.places(one))) for one in recording.accesses} == {(1, 1)}
+    assert time.process_time() - begun < 15
+    assert (len(declared), found.unused, found.value["access"]) == (104, (), [READ | {"target": "/srv/a"}])
+    monkeypatch.setattr("democrai_sandbox.sdk.recording._MOST", 10_000)
+    recording.notice(("filesystem", "read", "/srv/b"))
+    with pytest.raises(InvalidInputError, match="10,000 different things"):
+        recording.suggestion(manifest)
 
 
 def test_what_libraries_look_for_in_vain_is_not_needed():

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from democrai_sandbox.errors import NotInstalled
 from democrai_sandbox.policy import SandboxError
 
+from .installs.installations import Installations
 from .installs.installer import Installer
-from .installs.plan import Use
 from .installs.serving import runtime_rules, worker_spec
 from .promises import Promises
 from .worker.interface import Identity
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .confinement.assembly import Confinement
     from .extensions import Extension, Registry
     from .installs.interface import InstallStatus, Progress, Reporter
-    from .installs.plan import Installed
+    from .installs.plan import Installed, Use
     from .settings import RuntimeSettings
     from .worker.interface import Host, Starter, WorkerSpec
 
@@ -40,7 +40,6 @@ METHOD = "method"
 _NOBODY = Identity()
 _NO_CONFIGURATION: Mapping[str, Any] = {}
 _DRAIN_PAUSE = 0.05
-_ATTEMPTS = 3
 _PATIENCE = 3600.0
 """Longest wait of code that is not async; the call itself has a time of its own."""
 _log = logging.getLogger(__name__)
@@ -80,18 +79,16 @@ class InstalledRuntime:
         """
         self.kind = kind
         self._settings = settings
-        self._registry = registry
         self._host = host
         self._configuration = configuration or (lambda *_: _NO_CONFIGURATION)
-        self._decider = decider
         self._confinement = confinement
         by_host = None if confinement is None else confinement.host_starter()
         self._starter: Starter = starter or by_host or PlainStarter()
         self._protected = (*settings.protected, *protected)
         self._sensitive = sensitive_imports
         self._look_seconds = look_seconds
-        self._installers: dict[str, Installer] = {}
-        self._installing: dict[str, asyncio.Task[Installed]] = {}
+        make = partial(Installer, decider=decider, protected=self._protected, confinement=confinement)
+        self._installations = Installations(kind, registry, lambda extension: make(extension, settings, self._starter))
         self._running: dict[str, _Running] = {}
         self._looked: dict[str, float] = {}
         self._candidates: dict[str, Manifest] = {}
@@ -108,16 +105,7 @@ class InstalledRuntime:
         From here on this runtime belongs to the loop that runs.
         """
         self.promises.open()
-        names = [name for name, extension in self._found().items() if not extension.is_broken]
-        swept = {name: await self._recover(name) for name in names}
-        return {name: folders for name, folders in swept.items() if folders}
-
-    async def _recover(self, name: str) -> list[str]:
-        try:
-            return await self._installer(name).recover()
-        except Exception:  # noqa: BLE001 - what one of them left behind keeps none of the others from starting
-            _log.exception("what an installation of %s %s left could not be removed", self.kind, name)
-            return []
+        return await self._installations.recover()
 
     async def install(
         self, name: str, report: Reporter | None = None, *, caller: Identity | Caller = _NOBODY, again: bool = False
@@ -126,28 +114,17 @@ class InstalledRuntime:
 
         Calls go on on the environment before it, if there is one; the first after it goes to a new worker.
         """
-        installer = self._installer(name)
-        task = self._installing.get(name)
-        if task is None:
-            work = installer.install(report, caller=Identity(*caller), again=again)
-            task = self._installing[name] = asyncio.create_task(work)
-            task.add_done_callback(lambda _: self._installing.pop(name, None))
-        try:
-            installed = await asyncio.shield(task)
-        except asyncio.CancelledError:
-            task.cancel()
-            await asyncio.wait([task])
-            raise
+        installed = await self._installations.install(name, report, caller=Identity(*caller), again=again)
         self._looked.pop(name, None)
         return installed
 
     def status(self, name: str) -> InstallStatus:
         """Return whether an extension is installed, and how far its installation is."""
-        return self._installer(name).status()
+        return self._installations.of(name).status()
 
     def progress(self, name: str) -> Progress | None:
         """Return the last step of the present or latest installation."""
-        return self._installer(name).progress
+        return self._installations.of(name).progress
 
     # ---- runtime phase -----------------------------------------------------------------------------------------------
 
@@ -225,11 +202,7 @@ class InstalledRuntime:
 
     async def stop(self) -> None:
         """End all workers and installations."""
-        installing = tuple(self._installing.values())
-        for task in installing:
-            task.cancel()
-        if installing:
-            await asyncio.wait(installing)
+        await self._installations.stop()
         for running in tuple(self._running.values()):
             await _end(running)
         self._running.clear()
@@ -246,7 +219,7 @@ class InstalledRuntime:
         running = self._running.get(name)
         if running is not None and now < self._looked.get(name, 0.0) + self._look_seconds:
             return running.worker
-        installer = self._installer(name)
+        installer = self._installations.of(name)
         async with self._turns[name]:
             running = self._running.get(name)
             configuration = await self._read_configuration(name, running)
@@ -268,8 +241,8 @@ class InstalledRuntime:
             return running.configuration
 
     async def _replace(self, name: str, old: _Running | None, configuration: Mapping[str, Any]) -> _Running:
-        installer = self._installer(name)
-        installed, use = await asyncio.to_thread(_take_share, installer)
+        installer = self._installations.of(name)
+        installed, use = await asyncio.to_thread(self._installations.take, name)
         try:
             spec = worker_spec(installer.extension, installed, configuration, self._settings)
         except BaseException:
@@ -296,38 +269,6 @@ class InstalledRuntime:
             return Worker(spec, self._host, starter=self._starter)
         confined, starter, rights = self._confinement.worker(extension, spec)
         return Worker(confined, self._host, starter=starter or self._starter, rights=rights)
-
-    def _found(self) -> Mapping[str, Extension]:
-        return {extension.name: extension for extension in self._registry if extension.kind is self.kind}
-
-    def _installer(self, name: str) -> Installer:
-        extension = self._registry.get(self.kind, name)
-        extension.require_sound()
-        known = self._installers.get(name)
-        if known is None:
-            known = self._installers[name] = Installer(
-                extension,
-                self._settings,
-                self._starter,
-                decider=self._decider,
-                protected=self._protected,
-                confinement=self._confinement,
-            )
-        return known
-
-
-def _take_share(installer: Installer) -> tuple[Installed, Use]:
-    """Return the environment that counts, held: another process may replace it between one step and the next."""
-    for _ in range(_ATTEMPTS):
-        installed = installer.require()
-        try:
-            use = Use(installed.folder)
-        except (FileNotFoundError, BlockingIOError):
-            continue
-        if installer.place.installed() == installed:
-            return installed, use
-        use.end()
-    raise NotInstalled(f"{installer.extension.subject} is being installed again; try once more")
 
 
 async def _retire(running: _Running, seconds: float) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from democrai_sandbox.guard.probes import facade_files
 from democrai_sandbox.guard.runtime_paths import CODE, code_entries
 from democrai_sandbox.guard.settings import SENSITIVE_ROOTS
-from democrai_sandbox.policy import Operation, ResourceType
+from democrai_sandbox.policy import Operation, ResourceType, prefixes_of
 
 from . import doors
 
@@ -64,9 +64,8 @@ def needed(noticed: Iterable[Noticed]) -> Iterator[Noticed]:
     # Whoever opens a file to write is asked for both. One that was there is not made by it.
     found = [one for one in found if not (one.operation == Operation.CREATE and one.exists and one.target in changed)]
     read = {one.target for one in found if _is_looked_at(one) and os.path.isfile(one.target)}  # noqa: PTH113 - a text
-    for one in found:
-        if not _is_looked_at(one) or any(file.startswith(f"{one.target}/") or file == one.target for file in read):
-            yield one
+    leading = {place for file in read for place in prefixes_of(file)}
+    yield from (one for one in found if not _is_looked_at(one) or one.target in leading)
 
 
 def _is_looked_at(one: Noticed) -> bool:

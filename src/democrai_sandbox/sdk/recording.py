@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["Installation", "Recording"]
 
 _MOST = 100_000
+_MOST_DENIED = 10_000
+_MOST_LETTERS = 64 * 1024 * 1024
 _TYPES = (str, str, str, str, str, bool)
 
 
@@ -36,6 +38,11 @@ class Recording:
         """What was denied all the same, by its text: the host's own limits."""
         self.refused: set[Observed] = set()
         """What was asked about, and not allowed."""
+        self.is_full = False
+        """Whether there was more than is kept: what it amounts to cannot be told then."""
+        self._room = _MOST_LETTERS
+        self._times: Counter[Observed] = Counter()
+        self._places: dict[Observed, dict[str, None]] = {}
 
     def notice(self, facts: Iterable[Any]) -> None:
         """Take down what a process tells. It is the subject's, and may tell anything."""
@@ -43,13 +50,29 @@ class Recording:
         given = (*told, *(("", "", "", "own", "", True)[len(told) :]))
         if len(given) != len(_TYPES) or any(type(one) is not kind for one, kind in zip(given, _TYPES, strict=True)):
             raise ValueError("no such observation")
-        if len(self.seen) >= _MOST:
-            raise ValueError(f"more than {_MOST} different things were reached for")
-        self.seen[Noticed(*given)] += 1
+        noticed = Noticed(*given)
+        if noticed in self.seen or (len(self.seen) < _MOST and self._has_room(given[:-1])):
+            self._add(noticed, 1)
+        else:
+            self.is_full = True
+
+    def _add(self, noticed: Noticed, times: int) -> None:
+        about = Observed(*noticed[:3])
+        self.seen[noticed] += times
+        self._times[about] += times
+        places = self._places.setdefault(about, {})
+        if noticed.place:
+            places[noticed.place] = None
+
+    def _has_room(self, texts: Iterable[str]) -> bool:
+        self._room -= sum(map(len, texts))
+        return self._room >= 0
 
     def deny(self, denial: SandboxDenied) -> None:
-        """Take down a denial."""
-        self.denied.setdefault(str(denial), denial)
+        """Take down a denial; those beyond some thousands are like those before."""
+        text = str(denial)
+        if text not in self.denied and len(self.denied) < _MOST_DENIED and self._has_room([text]):
+            self.denied[text] = denial
 
     # ---- what it amounts to ------------------------------------------------------------------------------------------
 
@@ -73,7 +96,7 @@ class Recording:
 
     def places(self, observed: Observed) -> tuple[str, ...]:
         """Return the lines of the subject's own code that led there."""
-        return tuple(dict.fromkeys(one.place for one in self.seen if one[:3] == observed and one.place))
+        return tuple(self._places.get(observed, ()))
 
     def import_places(self, root: str) -> tuple[str, ...]:
         """Return the lines of the subject's own code that import a root."""
@@ -81,7 +104,7 @@ class Recording:
 
     def times(self, observed: Observed) -> int:
         """Return how often it was asked about."""
-        return sum(times for one, times in self.seen.items() if one[:3] == observed)
+        return self._times[observed]
 
     def suggestion(
         self,
@@ -92,6 +115,9 @@ class Recording:
         granted: tuple[AccessRule, ...] = (),
     ) -> Suggestion:
         """Return the smallest manifest under which it does the same, beside what it is ``granted`` anyway."""
+        if self.is_full:
+            kept = f"{_MOST:,} different things, with {_MOST_LETTERS:,} letters"
+            raise InvalidInputError.of(f"more was reached for than can be kept ({kept}): record less at a time")
         return suggest(manifest, self.accesses, self.imports, pointer=pointer, most=most, granted=granted)
 
     # ---- traces ------------------------------------------------------------------------------------------------------
@@ -119,7 +145,7 @@ class Recording:
             raise ValueError("no such observation")
         noticed = Noticed(**value)
         self.notice(noticed)
-        self.seen[noticed] += times - 1
+        self._add(noticed, times - 1)
 
 
 class Installation:

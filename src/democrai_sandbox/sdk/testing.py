@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.runtime.worker.interface import Starter
 
 T = TypeVar("T")
+_PATIENCE = 30.0
 
 __all__ = ["Access", "Extension", "engine", "extractor", "module"]
 
@@ -259,7 +260,8 @@ class Extension:
         return _Running(self._worker, self._wait(self._worker.start()))
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(self._timeout * 2)
+        # The worker keeps the time, and needs a little more to end a call that hangs: this is for faults of its own.
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(self._timeout * 2 + _PATIENCE)
 
 
 async def _rest(patience: float) -> None:

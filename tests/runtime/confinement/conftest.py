@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.services.forks import RuntimeCase as Case
-
-_HERE = Path(__file__).parent
+from tests.services.marks import mark_below
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    for item in items:
-        if _HERE in item.path.parents:
-            item.add_marker(pytest.mark.once)
+    mark_below(__file__, items, pytest.mark.once)
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ There is no application around it to be held, and no egress helper: of the netwo
 
 from __future__ import annotations
 
+import os
+import tempfile
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,6 +16,7 @@ from democrai_sandbox.kernel.landlock.support import landlock_support
 from democrai_sandbox.kernel.seccomp import applying as seccomp
 from democrai_sandbox.kernel.spawn import SpawnServer
 from democrai_sandbox.kernel.states import ControlState
+from democrai_sandbox.policy import Operation, ResourceType, is_at_or_below
 
 from .confining import Confiner, Program
 from .launching import ConfinedChild
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     from .interface import Egress, Spawner, Whose
 
 __all__ = ["Alone", "alone", "check_support"]
+
+_MAKING = (Operation.CREATE, Operation.MODIFY)
 
 
 class _Layer(NamedTuple):
@@ -89,6 +94,15 @@ class Alone:
     def unenforced(self) -> tuple[str, ...]:
         """What the kernel does not keep of the rules, in words."""
         return self._prepared.enforcement.unenforced
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What its rules let it make, and the kernel does not: a rule of Landlock is for what is there."""
+        rules = (rule for rule in self._whose.rules if rule.resource_type is ResourceType.FILESYSTEM)
+        wanted = {rule.normalized_target for rule in rules if rule.operation in _MAKING}
+        there = {place for place in wanted if os.path.exists(place)}  # noqa: PTH110 - a text
+        around = (*there, *self._whose.write, tempfile.gettempdir())
+        return tuple(sorted(one for one in wanted if not any(is_at_or_below(one, place) for place in around)))
 
     def start(self, command: Command) -> _Child:
         """Start a program with the streams of this process."""

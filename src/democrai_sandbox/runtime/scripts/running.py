@@ -167,19 +167,23 @@ class _Hearing:
 
 
 def _waited(started: Started, timeout: float | None, hearing: _Hearing | None) -> int:
-    """Wait for the end; an interrupt is passed on, and the end waited for all the same."""
+    """Wait for the end; an interrupt is passed on, and the end waited for all the same.
+
+    One that has the number of a signal is about this process, too: it is raised again afterwards.
+    """
     until = None if timeout is None else monotonic() + timeout
-    interrupted, late, harder = False, False, iter((signal.SIGTERM,))
+    interrupt: KeyboardInterrupt | None = None
+    late, harder = False, iter((signal.SIGTERM,))
     try:
         while True:
             try:
                 if _is_over(started.ended, hearing, until):
                     break
-                late = not interrupted
+                late = interrupt is None
                 started.signal(next(harder, signal.SIGKILL))
-            except KeyboardInterrupt:
-                interrupted = True
-                started.signal(signal.SIGINT)
+            except KeyboardInterrupt as error:
+                interrupt = error
+                started.signal(*(error.args or (signal.SIGINT,)))
             until = monotonic() + _GRACE
     except BaseException:
         with suppress(OSError):
@@ -189,7 +193,9 @@ def _waited(started: Started, timeout: float | None, hearing: _Hearing | None) -
     status = started.collect()
     if late:
         raise CallTimeout(f"it took longer than {timeout:g} s, and was ended")
-    return _INTERRUPTED if interrupted else status if status >= 0 else _BY_SIGNAL - status
+    if interrupt is not None and interrupt.args:
+        raise interrupt
+    return _INTERRUPTED if interrupt is not None else status if status >= 0 else _BY_SIGNAL - status
 
 
 def _is_over(ended: int, hearing: _Hearing | None, until: float | None) -> bool:

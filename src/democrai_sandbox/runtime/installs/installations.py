@@ -1,0 +1,96 @@
+"""The installers of all extensions of one kind, and what they are doing. Belongs to one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from democrai_sandbox.errors import NotInstalled
+
+from .plan import Use
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from democrai_sandbox.manifests import ManifestKind
+    from democrai_sandbox.runtime.extensions import Extension, Registry
+    from democrai_sandbox.runtime.worker.interface import Identity
+
+    from .installer import Installer
+    from .interface import Reporter
+    from .plan import Installed
+
+_ATTEMPTS = 3
+_log = logging.getLogger(__name__)
+
+
+class Installations:
+    """One installer for each extension, and one installation of it at a time."""
+
+    def __init__(self, kind: ManifestKind, registry: Registry, make: Callable[[Extension], Installer]) -> None:
+        """Take what was found; ``make`` returns the installer of an extension."""
+        self._kind = kind
+        self._registry = registry
+        self._make = make
+        self._installers: dict[str, Installer] = {}
+        self._going_on: dict[str, asyncio.Task[Installed]] = {}
+
+    def of(self, name: str) -> Installer:
+        """Return the installer of an extension that is there and sound; else its error is raised."""
+        extension = self._registry.get(self._kind, name)
+        extension.require_sound()
+        known = self._installers.get(name)
+        if known is None:
+            known = self._installers[name] = self._make(extension)
+        return known
+
+    def take(self, name: str) -> tuple[Installed, Use]:
+        """Return the environment that counts, held: another process may replace it between one step and the next."""
+        installer = self.of(name)
+        for _ in range(_ATTEMPTS):
+            installed = installer.require()
+            try:
+                use = Use(installed.folder)
+            except (FileNotFoundError, BlockingIOError):
+                continue
+            if installer.place.installed() == installed:
+                return installed, use
+            use.end()
+        raise NotInstalled(f"{installer.extension.subject} is being installed again; try once more")
+
+    async def recover(self) -> dict[str, list[str]]:
+        """Take away what interrupted installations left; returns what that was."""
+        found = [extension for extension in self._registry if extension.kind is self._kind]
+        swept = {each.name: await self._recover(each.name) for each in found if not each.is_broken}
+        return {name: folders for name, folders in swept.items() if folders}
+
+    async def _recover(self, name: str) -> list[str]:
+        try:
+            return await self.of(name).recover()
+        except Exception:  # noqa: BLE001 - what one of them left behind keeps none of the others from starting
+            _log.exception("what an installation of %s %s left could not be removed", self._kind, name)
+            return []
+
+    async def install(self, name: str, report: Reporter | None, *, caller: Identity, again: bool) -> Installed:
+        """Install what an extension needs. Whoever asks while it is going on waits for the same installation."""
+        installer = self.of(name)
+        task = self._going_on.get(name)
+        if task is None:
+            work = installer.install(report, caller=caller, again=again)
+            task = self._going_on[name] = asyncio.create_task(work)
+            task.add_done_callback(lambda _: self._going_on.pop(name, None))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait([task])
+            raise
+
+    async def stop(self) -> None:
+        """End all installations that are going on."""
+        going_on = tuple(self._going_on.values())
+        for task in going_on:
+            task.cancel()
+        if going_on:
+            await asyncio.wait(going_on)
