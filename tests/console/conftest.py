@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.console.serving import served  # a fixture, found by its name
+from tests.services.marks import mark_below
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Run these on the default interpreter only: what the interpreter changes is tested with the guard."""
-    here = Path(__file__).parent
-    for item in items:
-        if item.path.is_relative_to(here):
-            item.add_marker(pytest.mark.once)
+    mark_below(__file__, items, pytest.mark.once)

@@ -18,7 +18,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -27,20 +26,30 @@ import httpx
 import pytest
 import yaml
 
+from democrai_sandbox.host.accounts import Cost
+from tests.console.entering import enter
+from tests.services.commands import COMMAND, Forked
+
 ROOT = Path(__file__).resolve().parents[2]
 EXTENSIONS = ROOT / "examples" / "extensions"
 READY = re.compile(r"^democrai-sandbox is ready at (http\S+)$")
 FIRST = re.compile(r"^first login: (\S+), password: (\S+)$")
 PASSWORD = "correct horse battery staple"
 PATIENCE = 90
+CHEAP = Cost(memory_kib=8, passes=1)
+"""For passwords of people who are there for other reasons: comparing one is slow by design."""
 SAME_ORIGIN = {"Sec-Fetch-Site": "same-origin"}
 
 
 class Served:
     """One process that serves, its folder, and ways in."""
 
-    def __init__(self, folder, config=None, *, extensions=True, environ=None, command=(), outside=None):
-        """``config`` is merged over: a free port, SQLite and all folders in ``folder``."""
+    def __init__(self, folder, config=None, *, extensions=True, environ=None, command=(), outside=None, fresh=False):
+        """``config`` is merged over: a free port, SQLite and all folders in ``folder``.
+
+        It is a fork of a process that has imported everything, unless it is to be a ``fresh`` one, or to be started by
+        another command or with an environment of its own.
+        """
         self.folder = Path(folder)
         self.web = outside or Web()
         self.config = {
@@ -56,6 +65,7 @@ class Served:
         self.file.chmod(0o600)
         self.environ = environ or {}
         self.command = command
+        self.fresh = fresh or bool(environ) or bool(command)
         self.url = self.admin = self.password = ""
         self._accounts = None
         self.process = None
@@ -88,14 +98,15 @@ class Served:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("DEMOCRAI_")}
         environ |= {"TMPDIR": str(scratch), "no_proxy": "127.0.0.1", "PYTHONUNBUFFERED": "1", **self.environ}
         self.log = self.folder / "log"
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*self.command, sys.executable, "-m", "democrai_sandbox.cli", "serve", "--config", str(self.file)],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env=environ,
-            )
+        arguments = ["serve", "--config", str(self.file)]
+        with self.log.open("ab") as log, open(os.devnull) as nothing:
+            if self.fresh:
+                command = [*self.command, *COMMAND, *arguments]
+                self.process = subprocess.Popen(
+                    command, stdin=nothing, stdout=subprocess.PIPE, stderr=log, text=True, env=environ
+                )
+            else:
+                self.process = Forked(arguments, environ=environ, streams=(nothing, subprocess.PIPE, log))
         self._hear()
 
     def _hear(self):
@@ -141,7 +152,7 @@ class Served:
         if self._accounts is None:
             settings = load(self.file, environ={}).settings
             store = open_store(settings.database)
-            self._accounts = (store, Accounts(store.database, settings))
+            self._accounts = (store, Accounts(store.database, settings, cost=CHEAP))
         return self._accounts[1]
 
     def person(self, name, *, role="", **more):
@@ -168,8 +179,11 @@ class Served:
         return httpx.Client(base_url=self.url, timeout=60, trust_env=False, headers=SAME_ORIGIN, **more)
 
     def signed_in(self, name="", password="", **more):
-        """Somebody with a session, by default the first administrator."""
-        form = {"name": name or self.admin, "password": password or (PASSWORD if name else self.password)}
+        """Somebody with a session, by default the first administrator: by the form if there is a password."""
+        if not password:
+            cookies, _ = enter(self.accounts, name or self.admin)
+            return self.client(cookies=cookies, **more)
+        form = {"name": name, "password": password}
         with self.client() as door:
             answer = door.post("/login", data=form)
             if answer.status_code != 303:
@@ -233,11 +247,12 @@ def merge(config, more):
 
 def until(happened, what="it", seconds=PATIENCE):
     """Ask again and again until something is true; return that."""
-    end = time.monotonic() + seconds
+    end, pause = time.monotonic() + seconds, 0.02
     while time.monotonic() < end:
         if found := happened():
             return found
-        time.sleep(0.05)
+        time.sleep(pause)
+        pause = min(pause * 1.3, 0.3)  # what takes long is not made longer by being asked again and again
     raise AssertionError(f"{what} did not happen within {seconds} s")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 from datetime import UTC, datetime
 from functools import partial
@@ -11,9 +12,12 @@ from time import perf_counter
 
 import httpx
 import pytest
+from sqlalchemy import insert
 
 from democrai_sandbox.access.ids import new_id
 from democrai_sandbox.access.store import asking, open_store
+from democrai_sandbox.access.store.journal import Ledger
+from democrai_sandbox.access.store.tables import requests
 from democrai_sandbox.access.values import AccessTuple, NewRequest, Origin
 from democrai_sandbox.console.server import bind
 from democrai_sandbox.host.settings import ServerSettings
@@ -24,7 +28,7 @@ from tests.console.serving import serving
 FEW, MANY = 10, 10_000
 MOST = 3
 SESSIONS = 200
-ROUNDS = 25
+ROUNDS = 15
 PATIENCE = 120
 
 
@@ -38,13 +42,19 @@ def wait_for(served, number, host="host"):
 
 
 def _put(connection, number, host):
+    # As registering does it, but for all of them at once.
     now = datetime.now(UTC)
-    for one in range(number):
-        subject = Subject.parse(f"module:m{one % 5}")
-        target = f"https://{host}{one}.example/v1/items"
-        access = AccessTuple(subject, ResourceType.NETWORK, Operation.RECEIVE, target)
-        origin = Origin(f"user{one % 10}", "", f"session{one % 100}")
-        asking.register(connection, NewRequest(access, target, (str(subject),), origin, id=new_id()), now=now)
+    asked = [_request(one, host) for one in range(number)]
+    connection.execute(insert(requests), [asking._columns(one, one.id, now) for one in asked])
+    Ledger(connection).close([asking._requested(one, one.id) for one in asked], now=now)
+
+
+def _request(number, host):
+    subject = Subject.parse(f"module:m{number % 5}")
+    target = f"https://{host}{number}.example/v1/items"
+    access = AccessTuple(subject, ResourceType.NETWORK, Operation.RECEIVE, target)
+    origin = Origin(f"user{number % 10}", "", f"session{number % 100}")
+    return NewRequest(access, target, (str(subject),), origin, id=new_id())
 
 
 def signed_in(served):
@@ -110,24 +120,26 @@ async def crowd(served, cookies, token):
     async with httpx.AsyncClient(base_url=served.url, timeout=PATIENCE, trust_env=False, limits=limits) as client:
         listening = asyncio.Semaphore(0)
         changed = asyncio.Event()
-        people = [asyncio.create_task(visitor(client, cookie, listening, changed)) for cookie in cookies]
-        ran = []
-        modules = asyncio.create_task(work(client, token, ran))
+        shown = itertools.cycle(("/requests/states?ids=", "/requests", "/approvals"))
+        people = [
+            asyncio.create_task(visitor(client, cookie, listening, changed, path))
+            for cookie, path in zip(cookies, shown)
+        ]
+        ran, over = [], asyncio.Event()
+        modules = asyncio.create_task(work(client, token, ran, over))
         for _ in cookies:
             await listening.acquire()
         await asyncio.to_thread(wait_for, served, FEW, "new")
         changed.set()
         heard = await asyncio.gather(*people)
-        if modules.done():
-            modules.result()  # it ends by an error alone
-        modules.cancel()
-        await asyncio.gather(modules, return_exceptions=True)
+        over.set()
+        await modules
         assert ran
         return sum(heard)
 
 
-async def visitor(client, cookie, listening, changed):
-    """Look at pages, listen, and look again when something changed."""
+async def visitor(client, cookie, listening, changed, path):
+    """Look at the queue, listen, and look at a page when something changed."""
     headers = {"Cookie": cookie}
     async with client.stream("GET", "/live", headers={**headers, "Accept": "text/event-stream"}) as stream:
         assert stream.status_code == 200
@@ -138,9 +150,7 @@ async def visitor(client, cookie, listening, changed):
         await changed.wait()
         while await told(lines) == first:
             pass
-    for path in ("/requests/states?ids=", "/requests", "/approvals"):
-        answer = await client.get(path, headers=headers)
-        assert answer.status_code == 200
+    assert (await client.get(path, headers=headers)).status_code == 200
     return True
 
 
@@ -152,10 +162,11 @@ async def told(lines):
     raise AssertionError("the stream has ended")
 
 
-async def work(client, token, ran):
+async def work(client, token, ran, over):
     """Have a module run again and again."""
     headers = {"Authorization": f"Bearer {token}"}
-    while True:
+    while not over.is_set():
         answer = await client.post("/api/v1/modules/weather/render", json={"params": {}}, headers=headers)
         assert answer.status_code == 200, answer.text
         ran.append(answer.json())
+        await asyncio.sleep(0.05)

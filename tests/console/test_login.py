@@ -136,11 +136,20 @@ def test_after_the_sign_in_nobody_is_led_elsewhere(served, onward):
     with served.client() as client:
         page = client.get("/login", params={"next": onward})
         assert re.search(r'name="next" value="([^"]*)"', page.text)[1] == "/"
+    with served.signed_in() as client:
+        again = client.get("/login", params={"next": onward})
+        assert (again.status_code, again.headers["location"]) == (303, "/")
+
+
+@pytest.mark.parametrize(
+    "onward", ["//evil.example", "/\\evil.example", "/people\r\nSet-Cookie: x=y", "/login?next=/login", "x" * 3000]
+)
+def test_the_form_itself_leads_nobody_elsewhere(served, onward):
+    """Whatever was put into its hidden field: the rule is the same."""
+    with served.client() as client:
         answer = client.post("/login", data={"name": served.admin, "password": served.password, "next": onward})
         assert (answer.status_code, answer.headers["location"]) == (303, "/")
         assert len(cookies_of(answer)) == 1
-        again = client.get("/login", params={"next": onward})
-        assert (again.status_code, again.headers["location"]) == (303, "/")
 
 
 def test_a_sign_in_begins_with_a_new_secret(served):
@@ -190,7 +199,7 @@ def test_a_token_in_an_address_or_a_cookie_opens_nothing(served):
 
 def test_signing_out_ends_the_session_for_good(served):
     """The cookie goes, and is worth nothing if somebody kept it."""
-    with served.signed_in() as client:
+    with served.signed_in(served.admin, served.password) as client:
         (ours,) = client.cookies.values()
         answer = client.post("/logout")
         assert (answer.status_code, answer.headers["location"]) == (303, "/login?done=signed_out")
@@ -498,11 +507,11 @@ def set_back(served, session_id, name):
 
 def test_many_sign_ins_at_once_leave_room_for_pages(served):
     """While passwords are compared, pages are answered, and who is turned away is told when to come back."""
-    served.person("many")
+    form = {"name": served.admin, "password": served.password}
 
     def sign_in(_):
         with served.client() as client:
-            return client.post("/login", data={"name": "many", "password": PASSWORD}).status_code
+            return client.post("/login", data=form).status_code
 
     with ThreadPoolExecutor(20) as pool, served.client() as client:
         running = [pool.submit(sign_in, number) for number in range(20)]

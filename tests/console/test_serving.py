@@ -36,7 +36,7 @@ def test_the_whole_story_over_http(served):
 
 def test_lines_of_the_log_are_json_and_hold_no_secret(served):
     """One object per line, a line per request with its number, no password and no token, hostile text escaped."""
-    with served.signed_in() as client:
+    with served.signed_in(served.admin, served.password) as client:
         answer = client.get("/nowhere/%1b%5b2J%0aforged")
         number = answer.headers["x-request-id"]
     token = served.token(served.administrator())

@@ -93,6 +93,10 @@ def prepared(base):
         (data / name).mkdir(parents=True, mode=0o700)
         (data / name / "x").write_text("x")
     yield from (("read", path) for path in ("/etc/passwd", "/etc/group", "/etc/hosts", "/usr", f"{base}/link"))
+    own = data / "probe"
+    (own / "hop").symlink_to("/etc")
+    dotted = ("/etc/../etc/passwd", f"{own}/../probe/x", *(f"{own}/hop/../etc/{name}" for name in ("passwd", "shadow")))
+    yield from (("read", path) for path in dotted)
     yield from (("modify", path) for path in ("/etc/passwd", "/etc/hosts", "/dev/null"))
     (base / "full" / "inner").mkdir(parents=True)
     yield from (("delete", str(path)) for path in (base, base / "full"))  # nothing goes: they are not empty

@@ -147,6 +147,16 @@ class TestTarget:
         (tmp_path / "link").symlink_to("/srv/reports")
         assert house.read(f"{tmp_path}/link/x").access.target == "/srv/reports/x"
 
+    def test_a_path_that_goes_up_is_answered_for_where_it_leads(self, house):
+        """It says so, and what stands before the dots has to be readable: the guard looks at that first."""
+        found = house.read("/srv/reports/../reports/x")
+        assert (found.verdict, found.access.target) == (Verdict.ALLOWED, "/srv/reports/x")
+        assert "leads to /srv/reports/x" in layer(found, "target").text
+        found = house.read("/srv/../srv/reports/x")
+        assert (found.verdict, found.access.target) == (Verdict.NEEDS_APPROVAL, "/srv")
+        assert "because of /srv, before it is followed to /srv/reports/x" in found.words
+        assert found.advice[0] == "Write the path without ..: /srv/reports/x"
+
 
 class TestDeclared:
     """The second layer: the manifest, and what the runtime gives."""

@@ -13,6 +13,7 @@ PROGRAM = Path(__file__).with_name("explaining_program.py")
 def test_an_explanation_is_what_happens(tmp_path):
     """For files and URLs, declared, approved, its own, the runtime's and the host's, also in chains.
 
+    For paths with dots in them, over links as well.
     Also for a folder that the host's own state lies in: an approval to delete it opens what is beside the state alone.
     """
     done = subprocess.run(
@@ -26,7 +27,10 @@ def test_an_explanation_is_what_happens(tmp_path):
     assert {("read", "passwd"), ("read", "group"), ("receive", "yes"), ("modify", "x")} <= allowed
     assert {("modify", "null"), ("delete", "full")} <= allowed and ("delete", tmp_path.name) not in allowed
     assert sum(1 for row in found if not row[3]) >= 6
-    inside = {(command, Path(target).name): happened for command, target, _, happened in found if ":" in command}
+    dotted = [happened for operation, target, _, happened in found if operation == "read" and "/../" in target]
+    assert dotted == [False, True, True, False]  # the first by the folder before it, the last by where it leads
+    plain = [row for row in found if ":" in row[0] and "/../" not in row[1]]
+    inside = {(command, Path(target).name): happened for command, target, _, happened in plain}
     assert inside["tool:probe.own", "passwd"] is inside["tool:probe.bare", "passwd"] is True
     assert inside["tool:probe.own", "x"] is False
     assert inside["tool:probe.bare", "module.py"] is True

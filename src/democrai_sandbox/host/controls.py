@@ -23,6 +23,17 @@ _TITLES = MappingProxyType(
 )
 
 
+_FACTS = MappingProxyType(
+    {
+        "landlock": "ABI {abi}, {paths} paths",
+        "seccomp": "{architecture}, {threads_covered} of {threads} threads",
+        "spawn_server": "process {pid}, {running} running",
+        "egress": "{endpoints} endpoints at {addresses} addresses, last applied {last_apply[at]}",
+        "helper": "process {pid} at {socket}",
+    }
+)
+"""What is worth a line about a control that is active; the details have the rest."""
+
 _STATES = MappingProxyType(
     {
         ControlState.ACTIVE: LineState.OK,
@@ -40,8 +51,15 @@ def control_line(control: ControlStatus, *, wanted: bool) -> Line:
         _TITLES.get(control.name, control.name),
         Area.KERNEL,
         _STATES[control.state],
-        control.reason or ("in force" if control.state is ControlState.ACTIVE else control.state.value),
+        control.reason or (_active(control) if control.state is ControlState.ACTIVE else control.state.value),
         control.fix,
         control.details,
         wanted,
     )
+
+
+def _active(control: ControlStatus) -> str:
+    try:
+        return f"in force: {_FACTS[control.name].format_map(control.details)}"
+    except (KeyError, TypeError):  # it was not measured
+        return "in force"

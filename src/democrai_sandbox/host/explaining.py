@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.access.coverage import answering, covers
@@ -22,6 +23,7 @@ from democrai_sandbox.policy import (
 
 from .advising import advice_for
 from .chains import links_of, rule_owner
+from .dotted import is_dotted, leads_to, on_the_way
 from .enforcement import kernel_view
 from .explanations import Answer, Explanation, LayerAnswer, Question, Verdict
 from .grants import is_around_protected, is_protected, runtime_path
@@ -30,7 +32,7 @@ from .nearness import Nearest, covering_rule, nearest_rule
 from .wording import rule_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from democrai_sandbox.access.targets import Wanted
     from democrai_sandbox.access.values import Decision, Request
@@ -49,8 +51,13 @@ _MOST_DECISIONS = 20_000
 
 def explain(sandbox: Sandbox, question: Question) -> Explanation:
     """Return what would happen now if the subject did this. Who may know that is for the caller to ask."""
+    refused = on_the_way(question, partial(_explain, sandbox, None))
+    return refused or _explain(sandbox, os.path.realpath, question)
+
+
+def _explain(sandbox: Sandbox, place_of: Callable[[str], str] | None, question: Question) -> Explanation:
     try:
-        wanted = Reader().read(question.resource_type, question.operation, question.target, os.path.realpath)
+        wanted = Reader().read(question.resource_type, question.operation, leads_to(question), place_of)
     except InvalidInputError as error:
         layer = LayerAnswer("target", Answer.DENIES, str(error), decides=True)
         return Explanation(question, Verdict.REFUSED, f"This cannot be asked for: {error}", (layer,))
@@ -114,8 +121,8 @@ class _Explaining:
     def _target_layer(self) -> LayerAnswer:
         wanted, given = self._wanted, self._question.target
         text = f"it is {wanted.target}" if wanted.target == given else f"{given} is read as {wanted.target}"
-        if wanted.resource_type is ResourceType.FILESYSTEM and ".." in given.split("/"):
-            text += "; written with .., the folder before each of them has to be readable as well"
+        if is_dotted(self._question):
+            text = f"{given} leads to {wanted.target}, which decides; what stands before each .. may be read as well"
         if wanted.is_ambiguous:
             text += "; servers read its path in different ways, so only a rule without a path covers it"
         return LayerAnswer("target", Answer.SILENT, text)
@@ -213,10 +220,11 @@ class _Explaining:
     def _waiting(self) -> LayerAnswer:
         waiting = self._sandbox.access.store.waiting_for(self._access)
         if not waiting:
-            return LayerAnswer("request", Answer.SILENT, "nobody has asked for it")
+            return LayerAnswer("request", Answer.SILENT, "no request for it waits")
         mine = [one for one in waiting if one.origin.user_id == self._question.user_id]
         whose = "for this user" if mine and self._question.user_id else f"for {waiting[0].origin.user_id or 'nobody'}"
-        text = f"{len(waiting)} wait for a decision; one was made {whose}"
+        many = "1 waits" if len(waiting) == 1 else f"{len(waiting)} wait"
+        text = f"{many} for a decision; one was made {whose}"
         return LayerAnswer("request", Answer.SILENT, text, request=(mine or waiting)[0])
 
     # ---- verdict -----------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.access.targets import Reader
@@ -10,12 +11,15 @@ from democrai_sandbox.access.values import AccessTuple
 from democrai_sandbox.manifests import EngineManifest, ExtractorManifest, McpServer, ModuleManifest, load_manifest
 from democrai_sandbox.policy import InvalidInputError, SubjectKind
 
+from .dotted import leads_to, on_the_way
 from .explanations import Answer, Explanation, LayerAnswer, Verdict
 from .hints import hint_for
 from .nearness import covering_rule, nearest_rule
 from .wording import rule_words
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from democrai_sandbox.manifests import Manifest
     from democrai_sandbox.policy import AccessRule
 
@@ -32,8 +36,15 @@ _KINDS = (
 def explain_by_manifest(file: str, question: Question) -> Explanation:
     """Return whether a manifest declares something. What the runtime gives, and what was decided, is not known here."""
     rules = _rules(_loaded(file, question), installing=question.installing)
+    refused = on_the_way(question, partial(_explain, file, rules, None))
+    return refused or _explain(file, rules, os.path.realpath, question)
+
+
+def _explain(
+    file: str, rules: tuple[AccessRule, ...], place_of: Callable[[str], str] | None, question: Question
+) -> Explanation:
     try:
-        wanted = Reader().read(question.resource_type, question.operation, question.target, os.path.realpath)
+        wanted = Reader().read(question.resource_type, question.operation, leads_to(question), place_of)
     except InvalidInputError as error:
         layer = LayerAnswer("target", Answer.DENIES, str(error), decides=True)
         return Explanation(question, Verdict.REFUSED, f"This cannot be asked for: {error}", (layer,))

@@ -97,7 +97,7 @@ def _is_stopped(act: Callable[[], object]) -> bool:
 def _store_line(sandbox: Sandbox) -> Line:
     url = parse_url(sandbox.settings.database)
     details: dict[str, object] = {"url": shown_url(url), "schema": HEAD}
-    line = Line("store", "Store", Area.DECISIONS, LineState.OK, "", details=details)
+    line = Line("store", "Database", Area.DECISIONS, LineState.OK, "", details=details)
     begun = perf_counter()
     try:
         details["schema"] = version = sandbox.access.store.check_schema()

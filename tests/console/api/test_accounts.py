@@ -6,7 +6,6 @@ import httpx
 import pytest
 
 from democrai_sandbox.host.scopes import Scope
-from tests.console.serving import PASSWORD
 
 API = "/api/v1"
 
@@ -85,14 +84,14 @@ def test_me(served, uma, admin):
     mine = uma.get(f"{API}/me").json()
     assert (mine["user_id"], mine["may_decide"], len(mine["scopes"])) == ("uma", False, len(Scope))
     assert admin.get(f"{API}/me").json()["may_decide"] is True
-    with served.signed_in("uma", PASSWORD) as client:
+    with served.signed_in("uma") as client:
         assert client.get(f"{API}/me").json()["scopes"] is None
 
 
 def test_sessions_work_too(served):
     """A person's session does for the API, from this origin; from another, what would change something is refused."""
     served.person("uma")
-    with served.signed_in("uma", PASSWORD) as client:
+    with served.signed_in("uma") as client:
         assert client.post(f"{API}/modules/weather/render", json={}).status_code == 200
         client.headers["Sec-Fetch-Site"] = "cross-site"
         answer = client.post(f"{API}/modules/weather/render", json={})
@@ -158,13 +157,13 @@ def test_bad_tokens(uma, order):
 
 def test_sessions(served, uma):
     """One's own sessions are listed, and ended from elsewhere."""
-    with served.signed_in("uma", PASSWORD) as client:
+    with served.signed_in("uma") as client:
         sessions = client.get(f"{API}/sessions").json()["items"]
         (present,) = [session["id"] for session in sessions if session["is_present"]]
         assert present in [session["id"] for session in uma.get(f"{API}/sessions").json()["items"]]
         assert uma.delete(f"{API}/sessions/{present}").json() == {"ended": 1}
         assert client.get(f"{API}/me").status_code == 401
-    with served.signed_in("uma", PASSWORD) as one, served.signed_in("uma", PASSWORD) as other:
+    with served.signed_in("uma") as one, served.signed_in("uma") as other:
         assert one.delete(f"{API}/sessions").json()["ended"] >= 1
         assert one.get(f"{API}/me").status_code == 200
         assert other.get(f"{API}/me").status_code == 401

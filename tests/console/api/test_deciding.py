@@ -114,7 +114,7 @@ def test_bulk(admin, ask):
     order = {"request_ids": [*numbers, "nothing"], "act": "session", "reason": "all of it"}
     preview = admin.post(f"{API}/requests/decide", json={**order, "dry_run": True}).json()
     assert [(item["done"], item["code"]) for item in preview["items"]] == [
-        (False, "conflict"),
+        (False, "external_access_conflict"),
         (True, ""),
         (True, ""),
         (False, "external_access_request_unknown"),

@@ -13,7 +13,7 @@ from schemathesis import GenerationMode, checks
 from schemathesis.core.result import Ok
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-EXAMPLES = int(os.environ.get("API_FUZZ_EXAMPLES", "8"))
+EXAMPLES = int(os.environ.get("API_FUZZ_EXAMPLES", "5"))
 """For each operation and each kind of data. More are for those who look for something: they take minutes."""
 CALLS = {"render_module", "run_action", "run_command"}
 """Operations that may answer 502 and 504: an extension's own code failed, or took too long."""

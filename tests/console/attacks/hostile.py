@@ -30,7 +30,8 @@ class Hostile(Served):
 
     def __init__(self, folder, config=None, *, access=(), **more):
         self.access = list(access)
-        super().__init__(folder, {"sandbox": {"call_timeout": 120}, **(config or {})}, **more)
+        # What is loaded, and before what, is what some attacks are about.
+        super().__init__(folder, {"sandbox": {"call_timeout": 120}, **(config or {})}, fresh=True, **more)
 
     def furnish(self):
         super().furnish()
@@ -38,6 +39,10 @@ class Hostile(Served):
         folder.mkdir()
         (folder / "manifest.json").write_text(json.dumps({"name": "hostile", "access": self.access}))
         (folder / "module.py").write_text(MODULE)
+
+    def by_the_form(self):
+        """The first administrator, whose password the process has seen."""
+        return self.signed_in(self.admin, self.password)
 
     def run(self, client, code):
         """Have the module run a text for whoever the client is."""

@@ -54,7 +54,7 @@ def ruined(tmp_path):
 
 def test_a_module_finds_neither_the_sandbox_nor_the_secrets_of_whom_it_works_for(hostile):
     """By no attribute, item, closure, frame, task or connection, while it runs for an administrator's token."""
-    with hostile.signed_in() as browser, hostile.bearer(hostile.administrator()) as client:
+    with hostile.by_the_form() as browser, hostile.bearer(hostile.administrator()) as client:
         for page in ("/requests", "/status", "/account"):
             assert browser.get(page).status_code == 200
         assert client.get("/metrics").status_code == 200
@@ -158,7 +158,7 @@ def test_what_signing_in_compares_with_cannot_be_exchanged(ruined):
     assert told == "None"
     with ruined.client() as door:
         assert door.post("/login", data={"name": ruined.admin, "password": "wrong"}).status_code == 401
-    ruined.signed_in().close()
+    ruined.by_the_form().close()
 
 
 def test_secrets_stay_random_when_the_functions_for_it_are_exchanged(ruined):
@@ -173,7 +173,7 @@ def test_secrets_stay_random_when_the_functions_for_it_are_exchanged(ruined):
     assert told == "known"
     cookies = set()
     for _ in range(2):
-        with ruined.signed_in() as client:
+        with ruined.by_the_form() as client:
             cookies.add(next(iter(client.cookies.values())))
     assert len(cookies) == 2
     assert all(re.fullmatch(r"[\w-]{43}", cookie) and "a2tr" not in cookie for cookie in cookies)

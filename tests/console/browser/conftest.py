@@ -62,3 +62,11 @@ def people(request, house, tmp_path):
     failed = getattr(request.node, "failed", True)
     found.close(failed=failed, name=request.node.name.replace("/", "_"))
     assert failed or found.complaints == []
+
+
+@pytest.fixture
+def standing(request, house):
+    """Windows that stay open, one of each person; a page that complained fails the test."""
+    yield house.standing
+    name = request.node.name.replace("/", "_")
+    house.standing.settle(failed=getattr(request.node, "failed", True), name=name)

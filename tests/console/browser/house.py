@@ -9,6 +9,7 @@ from functools import cached_property
 import pytest
 from playwright.sync_api import sync_playwright
 
+from tests.console.browser.windows import Standing
 from tests.console.entering import enter
 from tests.console.pages.asking import Desk
 from tests.console.serving import serving
@@ -50,6 +51,13 @@ class House:
         desk = Desk(self.served)
         self._open.callback(desk.close)
         return desk
+
+    @cached_property
+    def standing(self):
+        """Windows that tests share."""
+        windows = Standing(self.browser, self.served.url, self._folder, self.cookie)
+        self._open.callback(windows.close, failed=False, name="")
+        return windows
 
     def cookie(self, name, **more):
         """The cookie of a new session: of the first administrator for "", of uma who may not decide, or of another."""

@@ -14,10 +14,10 @@ def said(page):
     return page.get_by_role("status").first
 
 
-def test_a_broad_approval_is_spelled_out_first(people, desk):
+def test_a_broad_approval_is_spelled_out_first(standing, desk):
     """To approve more than was asked for takes a second page with the rule in words; only then it is stored."""
     one = desk.ask("https://broad.example/v1/items")
-    page = people.window("ada")
+    page = standing.window("ada")
     page.goto(f"/requests/{one}")
     page.get_by_role("radio").last.check()
     page.get_by_role("button", name="Approve permanently").click()
@@ -54,10 +54,10 @@ def test_a_permanent_approval_takes_the_password_of_late(people, served, desk):
     expect(said(page)).to_contain_text("Approved permanently")
 
 
-def test_a_denial_with_its_reason_can_be_changed(people, desk):
+def test_a_denial_with_its_reason_can_be_changed(standing, desk):
     """The reason of a denial stays with it; the list of denials leads to an approval in its place."""
     one = desk.ask("https://denied.example/v1")
-    page = people.window("ada")
+    page = standing.window("ada")
     page.goto(f"/requests/{one}")
     page.get_by_label("Reason").fill("Use the mirror instead.")
     page.get_by_role("button", name="Deny").click()
@@ -74,10 +74,10 @@ def test_a_denial_with_its_reason_can_be_changed(people, desk):
     expect(page.get_by_role("main")).to_contain_text("No denial matches")
 
 
-def test_the_second_of_two_administrators_is_told_of_the_first(people, desk):
+def test_the_second_of_two_administrators_is_told_of_the_first(standing, desk):
     """Two decide about the same at once: the later one is shown who decided what, and nothing is changed."""
     one = desk.ask("https://contested.example/v1")
-    ada, bob = people.window("ada"), people.window("bob")
+    ada, bob = standing.window("ada"), standing.window("bob")
     for page in (ada, bob):
         page.goto(f"/requests/{one}")
     ada.get_by_role("button", name="Deny").click()
@@ -88,10 +88,10 @@ def test_the_second_of_two_administrators_is_told_of_the_first(people, desk):
     assert desk.state(one) == "denied"
 
 
-def test_a_page_that_is_open_says_what_a_colleague_decided(people, desk):
+def test_a_page_that_is_open_says_what_a_colleague_decided(standing, desk):
     """The page of a request says that it was decided meanwhile, without losing what was written on it."""
     one = desk.ask("https://meanwhile.example/v1")
-    ada, bob = people.window("ada"), people.window("bob")
+    ada, bob = standing.window("ada"), standing.window("bob")
     for page in (ada, bob):
         page.goto(f"/requests/{one}")
     bob.get_by_label("Reason").fill("half a sen")
@@ -100,11 +100,11 @@ def test_a_page_that_is_open_says_what_a_colleague_decided(people, desk):
     expect(bob.get_by_label("Reason")).to_have_value("half a sen")
 
 
-def test_many_are_decided_with_a_preview(people, desk):
+def test_many_are_decided_with_a_preview(standing, desk):
     """What is selected in the queue is listed request by request before it is decided, and after."""
     ids = [desk.ask(f"https://bulk.example/v1/{number}") for number in range(3)]
     same = desk.ask("https://bulk.example/v1/0", user="ursula", session="another")
-    page = people.window("ada")
+    page = standing.window("ada")
     page.goto("/requests?text=bulk.example")
     for number in (0, 1):
         page.get_by_role("checkbox", name=f"https://bulk.example/v1/{number}").check()
@@ -140,10 +140,10 @@ def test_decisions_are_made_without_scripts(people, desk):
     assert (desk.state(one), desk.state(other)) == ("approved_for_session", "approved")
 
 
-def test_a_request_without_a_session_says_why_it_cannot_be_approved_for_one(people, desk):
+def test_a_request_without_a_session_says_why_it_cannot_be_approved_for_one(standing, desk):
     """The button is there, disabled, with the reason beside it."""
     one = desk.ask(session="")
-    page = people.window("ada")
+    page = standing.window("ada")
     page.goto(f"/requests/{one}")
     expect(page.get_by_role("button", name="Approve for this session")).to_be_disabled()
     expect(page.get_by_role("main")).to_contain_text("It was made without a session.")

@@ -9,8 +9,9 @@ from tests.console.browser.everything import FORMS, PAGES, Everything
 from tests.console.browser.windows import NARROW, WIDE
 
 RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
-CHANGING = ("color-contrast", "target-size", "scrollable-region-focusable", "link-in-text-block")
-"""What colours and the width of the screen can make a difference to."""
+COLOURS = ("color-contrast", "link-in-text-block")
+CHANGING = (*COLOURS, "target-size", "scrollable-region-focusable")
+"""What the width of the screen can make a difference to: colours as well, for rows become cards."""
 TOO_WIDE = """() => [...document.querySelectorAll("body *")]
     .filter((one) => one.getBoundingClientRect().right > innerWidth + 1)
     .slice(0, 5).map((one) => one.outerHTML.slice(0, 200))"""
@@ -41,7 +42,7 @@ def problems(page):
     """What is wrong with the page as it is: light and dark, wide and narrow."""
     yield from (f"light: {one}" for one in findings(page))
     page.emulate_media(color_scheme="dark")
-    yield from (f"dark: {one}" for one in findings(page, CHANGING))
+    yield from (f"dark: {one}" for one in findings(page, COLOURS))
     page.set_viewport_size(NARROW)
     yield from (f"narrow: {one}" for one in findings(page, CHANGING))
     if page.evaluate("document.scrollingElement.scrollWidth") > NARROW["width"]:
@@ -58,9 +59,9 @@ def check(page):
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_is_for_everybody(people, every, name):
+def test_a_page_is_for_everybody(standing, every, name):
     """It has one heading and a title, nothing that a tool for accessibility finds, and nothing wider than a phone."""
-    page = people.window(None if name == "sign in" else "ada")
+    page = standing.window(None if name == "sign in" else "ada")
     answer = page.goto(every.pages()[name])
     assert answer.status == {"queue, wrong filter": 422, "not there": 404}.get(name, 200)
     assert name == "sign in" or "/login" not in page.url
@@ -68,10 +69,10 @@ def test_a_page_is_for_everybody(people, every, name):
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_what_an_act_leads_to_is_for_everybody(people, every, name):
+def test_what_an_act_leads_to_is_for_everybody(standing, every, name):
     """The same holds for the pages that ask once more, and that tell what came of an act."""
     go, heading = FORMS[name]
-    page = people.window("ada")
+    page = standing.window("ada")
     go(page, every)
     page.get_by_role("heading", level=1).filter(has_text=heading).wait_for()
     check(page)
@@ -80,10 +81,10 @@ def test_what_an_act_leads_to_is_for_everybody(people, every, name):
 @pytest.mark.parametrize(
     "path", ["/requests", "/extensions", "/extensions/module/weather", "/tasks", "/account", "/audit"]
 )
-def test_a_page_of_somebody_who_may_not_decide_is_for_everybody(people, every, path):
+def test_a_page_of_somebody_who_may_not_decide_is_for_everybody(standing, every, path):
     """The same holds for what others see, who have less on their pages, and for the page that says so."""
     assert every.ids
-    page = people.window("uma")
+    page = standing.window("uma")
     assert page.goto(path).status == (403 if path == "/audit" else 200)
     check(page)
 

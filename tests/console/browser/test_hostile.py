@@ -6,7 +6,7 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from tests.console.browser.windows import NARROW
+from tests.console.browser.windows import NARROW, WIDE
 
 SCRIPT = "<script>hit('script')</script><img src=x onerror=hit('img')>"
 LONG = "a-very-long-label-of-a-host-name." * 7 + "example"
@@ -35,9 +35,9 @@ UNSEEN = "\u202e\u2067\u2069\u200b\u2060\ufeff\x1b\x7f\U000e0041"
 RUNS = "window.hit = (what) => { window.hits = [...(window.hits || []), what]; };"
 
 
-def look(page, path):
+def look(page, path=""):
     """Open a page, see that nothing on it ran and nothing is hidden, and return what is to be read on it."""
-    assert page.goto(path).status in {200, 422}
+    assert not path or page.goto(path).status in {200, 422}
     text = page.get_by_role("main").inner_text()
     assert page.evaluate("window.hits") is None
     assert page.locator("main img, main script, main [onerror], main [onmouseover], main [onfocus]").count() == 0
@@ -48,13 +48,12 @@ def look(page, path):
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_hostile_target_is_shown_for_what_it_is(people, desk, name):
+def test_a_hostile_target_is_shown_for_what_it_is(standing, desk, name):
     """In the queue, on its page, decided, and in the audit: characters that cannot be seen are named, none runs."""
     target = TARGETS[name]
     one = desk.ask(target, raw=target + " ", chain=("module:weather", "tool:<b>x</b>"), user=f"{name}\u202eresu")
-    page = people.window("ada")
-    page.add_init_script(RUNS)
-    for path in (f"/requests/{one}", "/requests?user=" + quote(f"{name}\u202eresu")):
+    page = standing.window("ada", script=RUNS)
+    for path in ("/requests?user=" + quote(f"{name}\u202eresu"), f"/requests/{one}"):
         text = look(page, path)
         assert "U+202E" in text  # of the user
         for mark in MARKS.get(name, ()):
@@ -68,13 +67,12 @@ def test_a_hostile_target_is_shown_for_what_it_is(people, desk, name):
             assert "<script>" in text
         if name == "long path":
             assert len(text) < 6000 or path.startswith("/requests/")
-    page.set_viewport_size({"width": 1280, "height": 900})
-    page.goto(f"/requests/{one}")
+    page.set_viewport_size(WIDE)
     page.get_by_label("Reason").fill(f"{SCRIPT} \u202ereason\u200b")
     page.get_by_role("button", name="Deny").click()
     page.wait_for_url("**done=denied*")
     decision = page.url.rpartition("about=")[2]
-    for path in (f"/requests/{one}", f"/decisions/{decision}", f"/audit?request={one}"):
+    for path in ("", f"/decisions/{decision}", f"/audit?request={one}"):
         text = look(page, path)
         for mark in MARKS.get(name, ()):
             assert mark in text
@@ -83,12 +81,12 @@ def test_a_hostile_target_is_shown_for_what_it_is(people, desk, name):
     kind, operation = ("filesystem", "read") if target.startswith("/") else ("network", "receive")
     asked = {"subject": "module:weather", "resource_type": kind, "operation": operation, "target": target}
     look(page, f"/explain?{urlencode(asked)}")
+    page.set_viewport_size(WIDE)
 
 
-def test_what_an_extension_prints_and_returns_is_text(people, served):
+def test_what_an_extension_prints_and_returns_is_text(standing):
     """Neither the output of a module nor its result, its name in a message, or an address runs or hides anything."""
-    page = people.window("ada")
-    page.add_init_script(RUNS)
+    page = standing.window("ada", script=RUNS)
     page.goto("/extensions/module/weather/run/action/fetch")
     page.get_by_label("Parameters").fill('{"url": "http://127.0.0.1:1/\\u202e<img src=x onerror=hit(1)>"}')
     page.get_by_role("button", name="Run").click()
@@ -111,10 +109,9 @@ def test_what_an_extension_prints_and_returns_is_text(people, served):
         "/explain?subject=%3Cscript%3E&target=%22%3E%3Cscript%3Ehit(1)%3C/script%3E",
     ],
 )
-def test_an_address_that_somebody_was_sent_runs_nothing(people, path):
+def test_an_address_that_somebody_was_sent_runs_nothing(standing, path):
     """What a link carries is a filter or a name, never a part of the page."""
-    page = people.window(None if path.startswith("/login") else "ada")
-    page.add_init_script(RUNS)
+    page = standing.window(None if path.startswith("/login") else "ada", script=RUNS)
     assert page.goto(path).status in {200, 404, 422}
     assert page.evaluate("window.hits") is None
     assert page.locator("main script, main img").count() == 0

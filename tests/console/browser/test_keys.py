@@ -19,11 +19,11 @@ def places(page):
 # ---- keys ------------------------------------------------------------------------------------------------------------
 
 
-def test_rows_are_walked_opened_and_selected_by_key(people, desk):
+def test_rows_are_walked_opened_and_selected_by_key(standing, desk):
     """j and k move, x selects, o opens, and Enter opens what has the focus."""
     for number in range(3):
         desk.ask(f"https://keys.example/v1/{number}")
-    page = people.window("ada")
+    page = standing.window("ada")
     page.goto("/requests?text=keys.example")
     links = page.get_by_role("row").get_by_role("link").filter(has_text="keys.example")
     for key, at in (("j", 0), ("j", 1), ("j", 2), ("j", 2), ("k", 1)):
@@ -41,10 +41,10 @@ def test_rows_are_walked_opened_and_selected_by_key(people, desk):
     page.wait_for_url(f"**{first}")
 
 
-def test_search_and_help_have_keys(people, desk):
+def test_search_and_help_have_keys(standing, desk):
     """/ goes to the search, where letters are letters; ? shows what the keys do, and Escape closes that."""
     desk.ask("https://searched.example/v1")
-    page = people.window("ada")
+    page = standing.window("ada")
     page.goto("/requests")
     page.keyboard.press("/")
     expect(page.get_by_label("Target contains")).to_be_focused()
@@ -68,10 +68,10 @@ def test_search_and_help_have_keys(people, desk):
         ("d", "Deny", "denied"),
     ],
 )
-def test_a_decision_by_key_asks_first(people, desk, key, label, state):
+def test_a_decision_by_key_asks_first(standing, desk, key, label, state):
     """s, a and d ask, with the focus on the button that does nothing; Enter and Escape leave it undecided."""
     one = desk.ask()
-    page = people.window("ada")
+    page = standing.window("ada")
     page.goto(f"/requests/{one}")
     dialog = page.get_by_role("dialog", name=f"{label}?")
     for leaving in ("Enter", "Escape"):
@@ -89,10 +89,10 @@ def test_a_decision_by_key_asks_first(people, desk, key, label, state):
     assert desk.state(one) == state
 
 
-def test_enter_decides_nothing(people, desk):
+def test_enter_decides_nothing(standing, desk):
     """Enter in any field of the page of a request, on a choice, or right after it opened, leaves it undecided."""
     one = desk.ask("https://enter.example/v1/items")
-    page = people.window("ada")
+    page = standing.window("ada")
     page.goto(f"/requests/{one}")
     page.keyboard.press("Enter")
     page.get_by_label("Reason").fill("because")
@@ -109,9 +109,9 @@ def test_enter_decides_nothing(people, desk):
     assert desk.state(one) == "pending"
 
 
-def test_the_first_stop_of_the_keyboard_is_the_way_to_the_content(people):
+def test_the_first_stop_of_the_keyboard_is_the_way_to_the_content(standing):
     """Tab reaches the link that skips the navigation, and it moves the focus to the content."""
-    page = people.window("ada")
+    page = standing.window("ada")
     page.goto("/requests")
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
@@ -138,11 +138,11 @@ def test_colours_are_chosen_and_remembered(people):
 # ---- live ------------------------------------------------------------------------------------------------------------
 
 
-def test_new_requests_are_told_and_no_row_moves(people, desk):
+def test_new_requests_are_told_and_no_row_moves(standing, desk):
     """What comes in is counted above the list, in a place that is read out; the rows stay until somebody asks."""
     for number in range(2):
         desk.ask(f"https://live.example/v1/{number}")
-    page = people.window("ada")
+    page = standing.window("ada")
     page.goto("/requests?text=live.example")
     page.get_by_role("checkbox").last.check()
     page.get_by_role("row").last.hover()
@@ -161,10 +161,10 @@ def test_new_requests_are_told_and_no_row_moves(people, desk):
     expect(page.get_by_role("row").filter(has_text="live.example")).to_have_count(4)
 
 
-def test_a_row_that_a_colleague_decides_says_so_in_its_place(people, desk):
+def test_a_row_that_a_colleague_decides_says_so_in_its_place(standing, desk):
     """It stays where it is, with who decided what, and cannot be selected any more."""
     ids = [desk.ask(f"https://decided.example/v1/{number}") for number in range(3)]
-    ada, bob = people.window("ada"), people.window("bob")
+    ada, bob = standing.window("ada"), standing.window("bob")
     bob.goto("/requests?text=decided.example")
     bob.get_by_role("checkbox", name="v1/1").check()
     before = [row for row, _ in places(bob)]

@@ -54,3 +54,27 @@ class Windows:
                 except Error as error:
                     print("no picture:", error)
             context.close()
+
+
+class Standing(Windows):
+    """Windows that stay open from one test to the next, one of each person: a new one costs more than most pages."""
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self._pages = {}
+
+    def window(self, name=None, *, script=""):
+        """The window of somebody, in which a script runs before those of the pages."""
+        if (name, script) not in self._pages:
+            page = self._pages[name, script] = super().window(name)
+            page.add_init_script(script)
+        return self._pages[name, script]
+
+    def settle(self, *, failed, name):
+        """After a test: what a failed one leaves is for nobody else."""
+        if failed:
+            self.close(failed=True, name=name)
+            self._pages.clear()
+            self._contexts.clear()
+        found, self.complaints[:] = [*self.complaints], []
+        assert failed or found == []

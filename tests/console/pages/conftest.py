@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.console.pages.asking import Desk
-from tests.console.serving import PASSWORD
 
 
 @pytest.fixture(scope="module")
@@ -20,5 +19,5 @@ def desk(served):
 def ada(served):
     """An administrator."""
     served.person("ada", role="super")
-    with served.signed_in("ada", PASSWORD) as client:
+    with served.signed_in("ada") as client:
         yield client

@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from tests.console.pages.asking import Desk, decide, words
-from tests.console.serving import PASSWORD
+from tests.console.pages.asking import decide, words
 
 
 def preview(client, act, *ids):
@@ -113,7 +112,7 @@ def test_who_may_not_decide_is_refused(served, desk):
     """Neither preview nor confirmation is for people who may not decide."""
     served.person("uma")
     one = desk.ask(user="uma")
-    with served.signed_in("uma", PASSWORD) as uma:
+    with served.signed_in("uma") as uma:
         assert preview(uma, "deny", one).status_code == 403
         assert confirm(uma, "deny", one).status_code == 403
     assert desk.state(one) == "pending"

@@ -9,7 +9,7 @@ import pytest
 from democrai_sandbox.access.values import Effect, NewDecision, Scope
 from democrai_sandbox.console.pages.decisions import remarks
 from tests.console.pages.asking import Desk, decide, words
-from tests.console.serving import PASSWORD, until
+from tests.console.serving import until
 
 
 def decided(desk, client, act, target=None, **more):
@@ -188,7 +188,7 @@ def test_others_neither_see_nor_change_decisions(served, desk, ada):
     """People who may not decide are refused, with the reason; unknown ids are not found."""
     one = decided(desk, ada, "permanent")
     served.person("uma")
-    with served.signed_in("uma", PASSWORD) as uma:
+    with served.signed_in("uma") as uma:
         for path in ("/approvals", "/denials", f"/decisions/{one}", f"/decisions/{one}/revoke"):
             assert uma.get(path).status_code == 403, path
         assert uma.post(f"/decisions/{one}/revoke").status_code == 403

@@ -8,15 +8,15 @@ from datetime import timedelta
 
 import pytest
 
-from tests.console.pages.asking import Desk, button, decide, words
-from tests.console.serving import PASSWORD, until
+from tests.console.pages.asking import button, decide, words
+from tests.console.serving import until
 
 
 @pytest.fixture(scope="module")
 def uma(served):
     """Somebody who may not decide."""
     served.person("uma")
-    with served.signed_in("uma", PASSWORD) as client:
+    with served.signed_in("uma") as client:
         yield client
 
 
@@ -400,7 +400,7 @@ def test_requests_of_others_are_not_shown(desk, uma):
 def test_people_of_an_organization_do_not_decide(served, desk):
     """The super role of one organization is not enough, and the page says that."""
     served.person("olga", role="super", organization_id="north")
-    with served.signed_in("olga", PASSWORD) as olga:
+    with served.signed_in("olga") as olga:
         one = desk.ask(user="olga")
         assert "People of an organization may not do this" in words(olga.get(f"/requests/{one}"))
         assert decide(olga, one, "permanent").status_code == 403

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -13,6 +12,7 @@ from democrai_sandbox.host.accounts import Accounts, Cost
 from democrai_sandbox.host.interface import Visit
 from democrai_sandbox.host.settings import ConsoleSettings, HostSettings, ServerSettings
 from tests.access.store.samples import sql
+from tests.services.marks import mark_below
 from tests.services.postgres import postgres_server
 
 PASSWORD = "correct horse battery staple"
@@ -23,9 +23,7 @@ TABLES = "host_sessions, host_tokens, host_throttle, host_people"
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Run these on the default interpreter only: nothing here depends on it."""
-    for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
-            item.add_marker(pytest.mark.once)
+    mark_below(__file__, items, pytest.mark.once)
 
 
 class Clock:

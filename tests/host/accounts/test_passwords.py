@@ -90,6 +90,24 @@ def test_an_unknown_name_takes_as_long_as_a_wrong_password(house):
     assert 0.4 < statistics.median(unknown) / statistics.median(known) < 2.5
 
 
+def test_sign_ins_of_one_moment_all_succeed_when_the_cost_was_raised(house):
+    """Each of them keeps the password anew, one is the first, and the others go by what that one kept."""
+    house.person("ada")
+    dearer = house.node(cost=LIKE_REAL)
+    at_once, sessions = threading.Barrier(4), []
+
+    def sign_in():
+        at_once.wait(30)
+        sessions.append(house.sign_in(accounts=dearer))
+
+    threads = [threading.Thread(target=sign_in) for _ in range(at_once.parties)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(sessions) == at_once.parties
+
+
 def test_a_password_is_kept_at_the_present_cost_after_a_sign_in(house):
     """Raising the cost reaches everybody who signs in, and their passwords go on working."""
     house.person("ada")

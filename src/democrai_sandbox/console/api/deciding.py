@@ -12,7 +12,7 @@ from pydantic import Field
 from democrai_sandbox.access.values import Effect, RequestState
 from democrai_sandbox.console.problems import told as told_of
 from democrai_sandbox.console.visitors import Visitor, holder, require_fresh, sandbox_of
-from democrai_sandbox.errors import SandboxError
+from democrai_sandbox.errors import DecisionConflict, SandboxError
 from democrai_sandbox.host.scopes import Scope
 from democrai_sandbox.runtime.surroundings import serving
 
@@ -199,7 +199,8 @@ def _previewed(administration: Administration, bulk: Bulk, request_id: str) -> B
     what = f"{found.access.subject} {found.access.operation} {found.access.target}"
     if found.state is not RequestState.PENDING:
         by = f" by {found.decided_by}" if found.decided_by else ""
-        return BulkItem(id=request_id, done=False, told=f"{what} is {found.state.value}{by} already", code="conflict")
+        said = f"{what} is {found.state.value}{by} already"
+        return BulkItem(id=request_id, done=False, told=said, code=DecisionConflict.code)
     if bulk.act == "session" and (not found.origin.session_key or found.session_ended):
         return BulkItem(id=request_id, done=False, told=f"{what} has no session that goes on", code="skipped")
     return BulkItem(id=request_id, done=True, told=f"{what} {_PREVIEW[bulk.act]}")

@@ -84,10 +84,10 @@ def set_password(connection: Connection, person_id: str, kept: str, *, actor: st
     _tell(ledger, AuditAction.ACCOUNT_PASSWORD_CHANGED, actor, person_id, now)
 
 
-def strengthen(connection: Connection, person_id: str, before: str, kept: str) -> None:
-    """Keep the same password in another way, unless it was changed meanwhile."""
+def strengthen(connection: Connection, person_id: str, before: str, kept: str) -> bool:
+    """Keep the same password in another way, unless what was kept is another one meanwhile; return whether it was."""
     same = (people.c.id == person_id, people.c.password == before)
-    connection.execute(update(people).where(*same).values(password=kept))
+    return connection.execute(update(people).where(*same).values(password=kept)).rowcount == 1
 
 
 def find(connection: Connection, person_id: str) -> Person:

@@ -42,25 +42,29 @@ class Doorkeeper:
         kept = self._database.ask(partial(people.kept_password, person_id=who))
         try:
             right = self._passwords.matches(password, kept)
+            found = self._strengthened(who, password, kept) if right and kept is not None else None
         except SignInThrottled:
             self._database.act(partial(throttle.withdraw, attempt=tried))
             raise
-        if not right or kept is None:
+        if found is None:
             self._tell(tried, known=kept is not None)
             raise SignInRefused
-        return tried, self._strengthened(who, password, kept)
+        return tried, found
 
     def settle(self, tried: Attempt) -> None:
         """Take back what an attempt was counted for that was no sign-in."""
         self._database.act(partial(throttle.settle, attempt=tried, now=self._clock()))
 
-    def _strengthened(self, who: str, password: str, kept: str) -> str:
-        """Keep a password at the present cost, now that it is here."""
+    def _strengthened(self, who: str, password: str, kept: str) -> str | None:
+        """Keep a password at the present cost, now that it is here; None when it is not the one any more."""
         if self._passwords.cost.made(kept):
             return kept
         better = self._passwords.keep(password)
-        self._database.act(partial(people.strengthen, person_id=who, before=kept, kept=better))
-        return better
+        if self._database.act(partial(people.strengthen, person_id=who, before=kept, kept=better)):
+            return better
+        # Changed meanwhile, or the same one was kept anew by another sign-in of the same moment.
+        present = self._database.ask(partial(people.kept_password, person_id=who))
+        return present if self._passwords.matches(password, present) else None
 
     def _tell(self, tried: Attempt, *, known: bool) -> None:
         """Write the first, second, fourth... failure to the audit, with the count: a stranger does not fill it.

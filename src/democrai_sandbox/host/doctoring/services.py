@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from democrai_sandbox.access.store.peeking import peek_schema
 from democrai_sandbox.access.store.schema import HEAD
 from democrai_sandbox.access.store.urls import parse_url, shown_url
-from democrai_sandbox.errors import StoreUnavailable
+from democrai_sandbox.errors import StateUnusable, StoreUnavailable
 from democrai_sandbox.host.config.showing import without_password
 from democrai_sandbox.host.lines import Area, Line, LineState
 from democrai_sandbox.host.places import database_file
@@ -40,7 +40,7 @@ def _store(settings: HostSettings) -> Line:
     shown = shown_url(parse_url(settings.database, needs_folder=False))
     line = Line("store", "Database", Area.DECISIONS, LineState.OK, shown, details={"url": shown, "needed": HEAD})
     file = database_file(settings)
-    if file and not Path(file).exists():
+    if file and not _is_there(file):
         return replace(line, summary=f"{shown}, made at the first start")
     try:
         found = peek_schema(settings.database)
@@ -48,6 +48,8 @@ def _store(settings: HostSettings) -> Line:
         reason = " ".join(str(getattr(error.__cause__, "orig", None) or error.__cause__ or error).split())
         fix = "see that it is there and that this user may use it, or set database.url"
         return replace(line, state=LineState.OFF, summary=f"{shown} does not answer: {reason}", fix=fix)
+    except StateUnusable as error:
+        return replace(line, state=LineState.OFF, summary=error.what, fix=error.fix)
     if HEAD in found.nodes:
         return replace(line, summary=f"{shown}, schema {found.version}")
     if not found.version:
@@ -55,6 +57,17 @@ def _store(settings: HostSettings) -> Line:
     summary = f"{shown} has the schema {found.version}, and {HEAD} is needed"
     fix = "democrai-sandbox db upgrade, after a backup; or install the version that made it"
     return replace(line, state=LineState.OFF, summary=summary, fix=fix)
+
+
+def _is_there(file: str) -> bool:
+    """Whether there is such a file, or it cannot be told: then asking it says why."""
+    try:
+        Path(file).stat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 # ---- events ----------------------------------------------------------------------------------------------------------
