@@ -19,10 +19,9 @@ import os
 import pty
 import re
 import select
-import signal
 import struct
-import subprocess
 import sys
+import tempfile
 import termios
 import time
 from pathlib import Path
@@ -30,11 +29,11 @@ from typing import NamedTuple
 from unittest import mock
 
 from democrai_sandbox.cli.entry import main
+from tests.services.commands import COMMAND, Forked
 
 GOLDEN = Path(__file__).parent / "golden"
 PATIENCE = 90
 CTRL_C = "\x03"
-COMMAND = (sys.executable, "-m", "democrai_sandbox.cli")
 _ID = re.compile(r"\b0[0-9a-hjkmnp-tv-z]{25}\b")
 _HASH = re.compile(r"\b[0-9a-f]{64}\b")
 _TIME = re.compile(r"\b20\d\d-\d\d-\d\d(?P<gap>[T ])\d\d:\d\d:\d\d(?P<part>\.\d+)?")
@@ -95,15 +94,23 @@ def environment(environ=None):
 
 def piped(arguments, environ=None, stdin="", timeout=PATIENCE):
     """Run a command to its end as a script does: no stream is a terminal."""
-    done = subprocess.run(
-        [*COMMAND, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        input=stdin,
-        timeout=timeout,
-        env=environment(environ),
-    )
-    return Piped(done.returncode, done.stdout, done.stderr)
+    with contextlib.ExitStack() as stack:
+        streams = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(3)]
+        streams[0].write(stdin)
+        streams[0].seek(0)
+        process = Forked(arguments, environ=environment(environ), streams=streams)
+        status = ended(process, timeout)
+        streams[1].seek(0)
+        streams[2].seek(0)
+        return Piped(status, streams[1].read(), streams[2].read())
+
+
+def ended(process, timeout):
+    """Wait for the end of a process, which is killed if that takes too long."""
+    try:
+        return process.wait(timeout)
+    finally:
+        process.kill()
 
 
 def within(arguments, environ=None, stdin=""):
@@ -140,20 +147,13 @@ def in_terminal(arguments, environ=None, columns=100):
     """Run a command in a terminal, in whose foreground it is: ``screen.type(CTRL_C)`` interrupts it."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-    process = subprocess.Popen(
-        ["setsid", "--ctty", *COMMAND, *map(str, arguments)],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env=environment(environ),
-    )
+    process = Forked(arguments, environ=environment(environ), streams=[theirs] * 3, terminal=True)
     os.close(theirs)
     try:
         yield process, Screen(ours)
     finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-            process.wait(PATIENCE)
+        process.kill()
+        process.wait(PATIENCE)
         os.close(ours)
 
 

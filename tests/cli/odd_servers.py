@@ -6,6 +6,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 
 HTML = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 13\r\n\r\n<h1>Hello</h1>"
 EXPORT = (
@@ -26,14 +27,58 @@ ANSWERS = {
     "too deep": b"HTTP/1.1 200 OK\r\nX-Request-Id: 1\r\nContent-Length: 100000\r\n\r\n" + b"[" * 100000,
 }
 
+DRIPS = {
+    "a head": (b"HTTP/1.1 200 OK\r\nX-Request-Id: 1\r\n", b"X-A"),
+    "a body": (b"HTTP/1.1 200 OK\r\nX-Request-Id: 1\r\n\r\n{", b" "),
+    "a promise": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "a line": (EXPORT, b"1\r\nx\r\n"),
+}
+"""What begins an answer, and what then comes again and again."""
+
+
+class Relay:
+    """Stands before a node; while it ``cuts``, every answer ends after so many bytes. 0 cuts before the first."""
+
+    def __init__(self, url):
+        self.cuts = None
+        self.cut = threading.Event()
+        """Set when an answer was cut."""
+        host, port = url.removeprefix("http://").rsplit(":", 1)
+        self._node = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self):
+        while True:
+            try:
+                asking, _ = self._listener.accept()
+            except OSError:
+                return
+            with asking, socket.create_connection(self._node, 30) as node:
+                node.sendall(asking.recv(65536))
+                answer = b"".join(iter(lambda: node.recv(65536), b""))
+                asking.sendall(answer[: self.cuts])
+                if self.cuts is not None:
+                    self.cut.set()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(30)
+
 
 class Odd:
-    """A server that answers every connection with the same bytes, and then closes it or keeps it."""
+    """A server that answers every connection with the same bytes, and then closes it, keeps it, or goes on dripping."""
 
-    def __init__(self, answer, *, keeps=False, context=None):
+    def __init__(self, answer, *, keeps=False, drips=b"", context=None):
         self.asked = threading.Event()
         """Set when somebody has got the answer."""
-        self._answer, self._keeps, self._context = answer, keeps, context
+        self._answer, self._keeps, self._drips, self._context = answer, keeps, drips, context
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._kept = []
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -59,6 +104,9 @@ class Odd:
             connection.recv(65536)
             connection.sendall(self._answer)
             self.asked.set()
+        while self._drips:  # until nobody wants it
+            connection.sendall(self._drips)
+            time.sleep(0.01)
         if self._keeps:
             self._kept.append(connection)
         else:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import sqlite3
 
-from tests.cli.goldens import CTRL_C, golden
+import pytest
+
+from tests.cli.goldens import CTRL_C, golden, in_terminal
+from tests.cli.odd_servers import Relay
 from tests.cli.test_approvals import approved
 
 
@@ -20,6 +23,7 @@ def test_the_tail(asked):
     records = [json.loads(line) for line in asked.says(*arguments, "-n", "1", "--json").out.splitlines()]
     assert [(one["schema"], one["action"]) for one in records] == [("democrai-sandbox/audit.tail/1", "denied")]
     assert asked.says(*arguments, "--action", "revoked").err == "no record was found\n"
+    assert "person " in asked.says("audit", "tail", "--action", "account_token_made").out
 
 
 def test_following(asked):
@@ -35,6 +39,30 @@ def test_following(asked):
     assert screen.text.count(first) == 1
     assert "Traceback" not in screen.text
     assert screen.text.rstrip().endswith("^C")
+
+
+@pytest.mark.parametrize("cuts", [0, 1500])
+def test_following_goes_on_when_the_node_is_back(asked, cuts):
+    """It is said once that it is away, and that it answers again; what happened meanwhile is shown, once."""
+    seen = asked.wants(f"https://followed.example.org/{cuts}/seen")
+    arguments = ("audit", "tail", "-n", "1", "--follow", "--subject", "module:wishes")
+    with Relay(asked.served.url) as relay:
+        environ = asked.environ | {"DEMOCRAI_URL": relay.url}
+        with in_terminal(arguments, environ, columns=300) as (process, screen):
+            screen.read_until(seen)
+            relay.cuts = cuts
+            missed = asked.wants(f"https://followed.example.org/{cuts}/missed")
+            screen.read_until("trying again until it answers")
+            relay.cut.clear()
+            assert relay.cut.wait(60)
+            relay.cuts = None
+            screen.read_until(missed)
+            later = asked.wants(f"https://followed.example.org/{cuts}/later")
+            screen.read_until(later)
+            screen.type(CTRL_C)
+            screen.read_to_end()
+            assert process.wait(60) == 130
+    assert [screen.text.count(text) for text in (seen, missed, later, "trying again", "answers again")] == [1] * 5
 
 
 def test_an_export_can_be_verified(asked, tmp_path):

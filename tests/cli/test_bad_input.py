@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from democrai_sandbox.cli.commands import COMMANDS
 from democrai_sandbox.cli.node import Node
 from democrai_sandbox.host.scopes import Scope
 from tests.cli.goldens import COMMAND, CTRL_C, environment, in_terminal, within
-from tests.cli.odd_servers import ANSWERS, EXPORT, Odd, unknown_certificate
+from tests.cli.odd_servers import ANSWERS, DRIPS, EXPORT, Odd, unknown_certificate
 from tests.cli.test_entry import configured
 from tests.console.serving import until
 
@@ -138,6 +139,35 @@ def test_nobody_answers_in_time():
     """A server that says nothing is given up."""
     with Odd(None, keeps=True) as odd, mock.patch.object(Node, "patience", 0.3):
         refused(within(("status", "--url", odd.url), NOWHERE), 3, "it takes too long")
+
+
+@pytest.mark.parametrize("name", DRIPS)
+def test_an_answer_that_drips_without_end(name):
+    """A word now and then is no answer: it has its time as a whole, and each line of an export has."""
+    begins, goes_on = DRIPS[name]
+    command = ("audit", "export") if name == "a line" else ("status",)
+    with Odd(begins, drips=goes_on) as odd, mock.patch.object(Node, "longest", 0.3):
+        done = within((*command, "--url", odd.url), NOWHERE)
+        refused(done._replace(out=""), 3, "it takes too long")
+
+
+def test_a_pipe_in_the_place_of_the_token(tmp_path):
+    """Nobody waits for whoever would write into it."""
+    (tmp_path / "state").mkdir()
+    os.mkfifo(tmp_path / "state" / "cli.token", 0o600)
+    file = configured(tmp_path)
+    done = within(("status", "--config", file), {"DEMOCRAI_URL": NOWHERE["DEMOCRAI_URL"]})
+    refused(done, 1, "cli.token is no plain file")
+
+
+def test_a_list_without_end():
+    """A page that leads to itself, or to more of nothing, is no node's; nor is a redirect that has a page with it."""
+    for page, status in (({"items": [], "next": "x"}, b"200 OK"), ({"items": [], "next": ""}, b"302 Found")):
+        body = json.dumps(page).encode()
+        head = b"HTTP/1.1 %s\r\nX-Request-Id: 1\r\nContent-Length: %d\r\n\r\n" % (status, len(body))
+        with Odd(head + body) as odd:
+            done = within(("approvals", "revoke", "--subject", "module:x", "--yes", "--url", odd.url), NOWHERE)
+            refused(done, 3, odd.url)
 
 
 def test_encryption_that_does_not_fit(tmp_path):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import stat
+import subprocess
 import threading
 from contextlib import closing
 from dataclasses import replace
@@ -16,12 +18,15 @@ from democrai_sandbox.access.ids import new_id
 from democrai_sandbox.access.keyring import KeyRing
 from democrai_sandbox.access.sealing import Sealer, unseal
 from democrai_sandbox.access.store import migrating, open_store
+from democrai_sandbox.access.store.peeking import peek_schema
 from democrai_sandbox.access.store.schema import HEAD
 from democrai_sandbox.access.store.transactions import Database
 from democrai_sandbox.access.store.urls import parse_url
+from democrai_sandbox.errors import StoreUnavailable
 from tests.access.store.samples import NOW, approval, request, sql
 from tests.cli.goldens import golden, in_terminal, terminal
 from tests.cli.local import configured, says
+from tests.services.commands import COMMAND
 
 NOBODY = 65534
 
@@ -133,6 +138,24 @@ def test_the_database_of_somebody_else_is_left_alone(url, tmp_path):
     assert (found.status, found.out) == (1, "")
     assert "belongs to nobody" in found.err
     assert "sudo -u nobody" in found.err
+    (tmp_path / "link.db").symlink_to("/etc/hostname")
+    os.chown(tmp_path / "link.db", NOBODY, NOBODY, follow_symlinks=False)
+    found = says("db", "check", "--database", f"sqlite:///{tmp_path}/link.db")
+    assert (found.status, found.out) == (1, "")
+    assert "is one of nobody" in found.err
+
+
+def test_looking_changes_nothing(tmp_path):
+    """A file in which nothing is yet is neither filled nor taken from others; a pipe is not waited for."""
+    file = tmp_path / "empty.db"
+    file.touch(0o644)
+    for words in (("check",), ("upgrade", "--dry-run"), ("backup", str(tmp_path / "copy.db"))):
+        says("db", *words, "--database", f"sqlite:///{file}")
+        assert (file.read_bytes(), stat.S_IMODE(file.stat().st_mode)) == (b"", 0o644)
+    assert list(tmp_path.iterdir()) == [file]
+    os.mkfifo(tmp_path / "pipe.db")
+    with pytest.raises(StoreUnavailable):
+        peek_schema(f"sqlite:///{tmp_path}/pipe.db")
 
 
 def test_a_backup_while_somebody_writes(url, tmp_path):
@@ -176,6 +199,18 @@ def test_a_backup_before_an_upgrade(url, tmp_path):
     found = says("db", "backup", tmp_path / "empty.db", "--database", url)
     assert (found.status, "nothing of ours in it" in found.err) == (1, True)
     assert not (tmp_path / "empty.db").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount a disk that is soon full")
+def test_a_backup_on_a_full_disk(url, tmp_path):
+    """The place is what is wrong, not the database, and nothing of the copy is left there."""
+    (tmp_path / "small").mkdir()
+    command = f"{shlex.join(COMMAND)} db backup small/copy.db --database {url}; echo $?; ls -A small"
+    script = f"mount -t tmpfs -o size=64k none small && {command}"
+    argv = ["unshare", "--mount", "sh", "-c", script]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "1\n"
+    assert "small/copy.db cannot be written: No space left on device" in done.stderr
 
 
 def test_a_backup_replaces_nothing(url, tmp_path):
@@ -236,6 +271,9 @@ def test_another_key_in_steps(kept):
     new = ids(keys)[1]
     assert (told.out, ids(keys)) == (f"added the key {new}\n", [old, new])
     assert f"--use {new}" in told.err
+    told = says(*words, "--retire", "--yes")
+    assert (told.out, ids(keys)) == ("there is no key to remove\n", [old, new])
+    assert f"{new} stays: it was introduced" in told.err
     assert says(*words, "--use", "nonsense", "--yes").status == 2
     assert says(*words, "--use", new, "--yes").status == 0
     assert (ids(keys), opened()) == ([new, old], {"a": 1})
@@ -244,21 +282,36 @@ def test_another_key_in_steps(kept):
     assert says("db", "rotate-key", "--database", "sqlite:////x", "--yes").status == 2
 
 
-def test_a_key_that_came_into_use_while_a_person_was_asked_stays(kept):
-    """Between the question and the answer nodes go on: what is sealed with a key by then keeps it."""
-    config, keys, opened = kept
+def test_a_key_with_which_something_is_just_being_sealed_stays(kept, tmp_path):
+    """Nodes go on while a person is asked: what one of them was about to store then is waited for, and counted."""
+    config, keys, _ = kept
     words = ("db", "rotate-key", "--config", config)
-    assert says(*words, "--introduce", "--yes").status == 0
-    used, unused = ids(keys)
-    with in_terminal((*words, "--retire"), columns=300) as (process, screen):
+    url = f"sqlite:///{tmp_path}/state/sandbox.db"
+    old, bare = KeyRing.read(keys), replace(request("/y", action="go"), id=new_id())
+    has_sealed, go_on = threading.Event(), threading.Event()
+
+    def seal():
+        has_sealed.set()
+        assert go_on.wait(60)
+        return Sealer(lambda: old).seal({"b": 2}, bare)
+
+    assert says(*words, "--yes").status == 0
+    with closing(open_store(url)) as store, in_terminal((*words, "--retire"), columns=300) as (process, screen):
         screen.read_until("for good?")
-        assert says(*words, "--use", unused, "--yes").status == 0  # it is sealed with this one now
-        keys.write_text("".join(key.line for key in reversed(KeyRing.read(keys).keys)))  # by a copy of before
-        screen.type("y\n")
+        writer = threading.Thread(target=store.register, args=(replace(bare, seal_again=seal),), kwargs={"now": NOW})
+        writer.start()
+        try:
+            assert has_sealed.wait(60)
+            screen.type("y\n")
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(1)
+        finally:
+            go_on.set()
+            writer.join(60)
         screen.read_to_end()
         assert process.wait(60) == 0
-    assert f"{unused} stays: 1 stored contexts" in screen.text
-    assert (ids(keys), opened()) == ([used, unused], {"a": 1})
+    assert f"{old.first.id} stays: 1 stored contexts" in screen.text
+    assert ids(keys)[1:] == [old.first.id]
 
 
 def test_keys_that_no_one_may_use(kept):

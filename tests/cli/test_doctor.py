@@ -18,7 +18,9 @@ from democrai_sandbox.access.keyring import KeyRing
 from democrai_sandbox.access.store import migrating, open_store
 from democrai_sandbox.access.store.transactions import Database
 from democrai_sandbox.access.store.urls import parse_url
-from tests.cli.goldens import COMMAND, environment, golden, piped, terminal
+from democrai_sandbox.host.config import load
+from democrai_sandbox.host.doctoring.services import service_lines
+from tests.cli.goldens import COMMAND, PATIENCE, environment, golden, piped, terminal
 from tests.cli.local import configured, says
 from tests.kernel.appcase import NOBODY, SOURCE, interpreter_for_all, needs_other_user, short_folder
 from tests.kernel.netlab import Lab, needs_netlab
@@ -122,7 +124,7 @@ def test_the_helper_is_tried_when_asked_to():
     """With ``--egress`` all five controls are put over a process for real, and nothing of it stays."""
     with short_folder() as here, Lab() as lab:
         words = [*COMMAND, "doctor", "--egress", "--json", "--config", str(configured(here, sandbox=EVERYTHING))]
-        found = lab.inside.run(words, env=environment(), check=False)
+        found = lab.inside.run(words, env=environment(), check=False, timeout=PATIENCE)
         assert "DEMOCRAI" not in lab.inside.rules()
     lines = lines_of(found.stdout)
     assert {name: lines[name]["state"] for name in (*KERNEL, "helper")} == dict.fromkeys((*KERNEL, "helper"), "ok")
@@ -159,6 +161,25 @@ def test_a_user_who_is_not_root_is_told_what_only_root_can_have():
     assert (lines["egress"]["state"], lines["egress"]["wanted"]) == ("unsupported", True)
     assert "helper sudoers --user nobody" in lines["egress"]["fix"]
     assert {lines[name]["state"] for name in ("guard", "landlock", "seccomp", "state_dir")} == {"ok"}
+
+
+@needs_other_user
+def test_a_state_folder_that_this_user_cannot_enter():
+    """What cannot be looked at is said of the database, and takes no other line with it."""
+    with short_folder() as here:
+        here.chmod(0o755)
+        (here / "state").mkdir(0o700)
+        settings = load({"state_dir": str(here / "state"), "server": {"port": 0}}, environ={}).settings
+        os.seteuid(NOBODY)
+        try:
+            store, *others = service_lines(settings)
+        finally:
+            os.seteuid(0)
+    assert (store.state, "Permission denied" in store.summary, [line.name for line in others]) == (
+        "off",
+        True,
+        ["events", "address"],
+    )
 
 
 def test_a_configuration_that_is_wrong(tmp_path):

@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.cli.goldens import piped
+
 
 def command(*arguments, timeout=60, **environ):
-    """Run ``democrai-sandbox`` to its end."""
+    """Run ``democrai-sandbox`` to its end, in a process that was started for it."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("DEMOCRAI_")}
     return subprocess.run(
         [sys.executable, "-m", "democrai_sandbox.cli", *map(str, arguments)],
@@ -36,10 +38,10 @@ def configured(folder, **config):
 
 def refusal(*arguments, **environ):
     """Run it, expect a refusal, and return what it says: on standard error, without a traceback."""
-    done = command(*arguments, **environ)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "Traceback" not in done.stderr
-    return done.stderr
+    done = piped(arguments, environ)
+    assert (done.status, done.out) == (1, "")
+    assert "Traceback" not in done.err
+    return done.err
 
 
 def test_it_says_its_version():
@@ -79,7 +81,10 @@ def test_what_is_wrong_with_a_configuration_is_said_all_at_once(tmp_path):
 
 def test_a_configuration_that_is_not_there(tmp_path):
     """The file is named."""
-    assert f"{tmp_path}/none.yaml" in refusal("serve", "--config", tmp_path / "none.yaml")
+    done = command("serve", "--config", tmp_path / "none.yaml")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"{tmp_path}/none.yaml" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_port_that_is_taken(tmp_path):

@@ -34,6 +34,7 @@ def test_a_line_is_explained_by_the_node(asked):
     assert {one["subject"] for one in told["node"]["explanations"]} == {"module:wishes"}
     unknown = asked.says("explain", "sandbox_filesystem_denied:nobody-here:/etc/passwd")
     assert "nobody here is called nobody-here" in unknown.out
+    assert "\nentry:" in unknown.out
 
 
 def test_a_question_is_answered_by_the_node(asked):
@@ -110,7 +111,8 @@ def test_a_manifest_alone_is_asked(manifest):
         (("--subject", "module:x"), 2),
         (("--subject", "module:x", "--operation", "read"), 2),
         (("--subject", "module:x", "--operation", "red", "--target", "/x"), 2),
-        (("--subject", "x", "--operation", "read", "--target", "/x", "--manifest", "/nowhere/manifest.json"), 1),
+        (("--subject", "x", "--operation", "read", "--target", "/x", "--manifest", "/nowhere/manifest.json"), 2),
+        (("--subject", "module:x", "--operation", "read", "--target", "/x", "--manifest", "/nowhere/manifest.json"), 1),
     ],
 )
 def test_what_cannot_be_explained_is_refused(arguments, status):
@@ -125,7 +127,7 @@ def test_a_line_is_read_from_standard_input():
     """A whole log, of which the last error counts; what is no text is not a reason to fail, and too much is refused."""
     log = f"one line\n{LINE}\nanother line\n"
     found = piped(("explain", "-", "--offline"), stdin=log)
-    assert (found.status, "subject:  reports" in found.out) == (0, True)
+    assert (found.status, "subject:   reports" in found.out) == (0, True)
     assert piped(("explain", "-", "--offline"), stdin="x" * 1_100_000).status == 2
 
 

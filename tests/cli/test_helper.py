@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from democrai_sandbox.kernel.helper.arguments import helper_command
-from tests.cli.goldens import COMMAND, environment, golden, piped
+from tests.cli.goldens import COMMAND, PATIENCE, environment, golden, piped
 from tests.cli.local import configured, says
 from tests.kernel.appcase import short_folder
 from tests.kernel.netlab import Lab, needs_netlab, wait_until
@@ -136,7 +136,7 @@ def test_a_helper_that_runs():
         wait_until(socket.exists, "the helper")
         (here / "state" / "data" / f"os_sandbox_allowlist_{pid}.json").write_text(json.dumps(POLICY))
         words = [*COMMAND, "helper", "status", "--json", "--config", str(config)]
-        asked = lab.inside.run(words, env=environment(), check=False)
+        asked = lab.inside.run(words, env=environment(), check=False, timeout=PATIENCE)
         (found,) = json.loads(asked.stdout)["helpers"]
         assert (found["application"], found["answers"], len(found["endpoints"])) == (application.pid, True, 3)
         # It was asked to apply nothing yet, and root sees that.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -18,6 +20,26 @@ EVERYTHING = {
 }
 
 
+WITHOUT_OPENAT2 = """
+import ctypes, os, struct, sys
+load, is_it, refuse, allow = (0x20, 0, 0, 0), (0x15, 0, 1, 437), (6, 0, 0, 0x00050000 | 38), (6, 0, 0, 0x7FFF0000)
+steps = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in (load, is_it, refuse, allow)))
+program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", 4, ctypes.addressof(steps)))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program, 0, 0) == 0, ctypes.get_errno()
+os.execv(sys.executable, [sys.executable, "-m", "democrai_sandbox.cli", *sys.argv[1:]])
+"""
+
+
+def test_a_filter_that_takes_away_what_the_guard_is_built_on_is_told_in_one_line(tmp_path):
+    """As container profiles and service managers have them; there is no guard without openat2, and nothing serves."""
+    command = [sys.executable, "-c", WITHOUT_OPENAT2, "run", "script", "--no-kernel", __file__]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("democrai-sandbox needs the openat2 system call (Function not implemented)")
+
+
 @pytest.fixture
 def short():
     """A folder whose name is short enough for the sockets in it."""
@@ -29,7 +51,7 @@ def short():
 @needs_netlab
 def test_the_story_goes_on_under_the_kernel_layer(short):
     """Every control is active and required; a module is stopped, approved, goes on, and the process ends in order."""
-    with Lab() as lab, lab.inside.entered(), serving(short, EVERYTHING) as served:
+    with Lab() as lab, lab.inside.entered(), serving(short, EVERYTHING, fresh=True) as served:
         with served.bearer(served.administrator()) as admin:
             status = admin.get("/api/v1/status").json()
             request = served.stop_weather(admin)

@@ -89,6 +89,8 @@ def test_what_is_not_there_is_a_problem_like_another(tmp_path):
     assert missing.status == 1
     assert missing.out.count("there is no file") == 2
     assert "\x1b" not in missing.out
+    nothing = says("manifest", "check", tmp_path / "nothing")
+    assert (nothing.status, "there is no file or folder" in nothing.err) == (2, True)
     empty = says("manifest", "check", tmp_path)
     assert (empty.status, empty.out) == (2, "")
     assert "there is no manifest.json in" in empty.err
@@ -121,6 +123,9 @@ def test_what_a_new_version_may_do_more(manifest, tmp_path):
     assert (back.status, back.data["adds_power"], back.data["changes"][0]["effect"]) == (0, False, "dropped")
     assert says("manifest", "diff", old, old).err == "both may do the same\n"
     assert says("manifest", "diff", tmp_path / "modules", old).status == 2
+    proposal = tmp_path / "proposal.json"
+    proposal.write_text(json.dumps(BROAD))
+    assert says("manifest", "diff", old, proposal).out == found.out  # of the kind of the other one
     assert says("manifest", "diff", old, new, "--kind", "mcp").status == 1
 
 

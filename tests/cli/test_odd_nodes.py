@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.server
 import json
+import threading
 
 from tests.cli.goldens import within
 from tests.cli.odd_servers import Odd
@@ -69,3 +71,43 @@ def test_an_answer_of_another_shape_ends_in_a_sentence():
         done = within(("requests", "list", "--url", odd.url), TOKEN)
     assert (done.status, done.out) == (3, "")
     assert f"what {odd.url} answers is not what a node of this version says: KeyError: 'items'" in done.err
+
+
+def test_a_refusal_without_end_is_cut():
+    """Nobody reads megabytes of why."""
+    with Odd(answered({"code": "x", "detail": "y" * 1_000_000}).replace(b"200 OK", b"403 Forbidden")) as odd:
+        done = within(("status", "--url", odd.url), TOKEN)
+    assert (done.status, 3000 < len(done.err) < 6000) == (1, True)
+
+
+class Failing(http.server.BaseHTTPRequestHandler):
+    """A node that has two approvals, and goes away after the first of them is revoked."""
+
+    def do_GET(self):
+        access = {"subject": "module:x", "operation": "read", "target": "/x"}
+        one = {"access": access, "scope": "permanent", "effect": "approval", "ended_at": None}
+        self.answer(200, {"items": [one | {"id": "a1"}, one | {"id": "a2"}], "next": ""})
+
+    def do_POST(self):
+        self.answer(503 if "a2" in self.path else 200, {})
+
+    def answer(self, status, content):
+        body = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("X-Request-Id", "1")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_node_that_goes_away_after_the_first():
+    """What was revoked until then is told, beside the error."""
+    with http.server.HTTPServer(("127.0.0.1", 0), Failing) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        done = within(("approvals", "revoke", "--subject", "module:x", "--yes", "--url", url), TOKEN)
+        server.shutdown()
+    assert (done.status, done.out) == (3, "a1  module:x read /x: revoked\n")

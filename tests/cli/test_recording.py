@@ -247,6 +247,16 @@ def test_a_check_that_fails_says_what_is_missing(world):
     assert done.data["check"]["missing"] == [f"sandbox_filesystem_denied:odd:{world}/data/1"]
 
 
+def test_what_fails_by_itself_is_not_said_to_run(world):
+    """Under the proposal it ends as it did before, which is no success."""
+    (world / "fails.py").write_text("raise SystemExit(3)\n")
+    done = says("record", "script", "--config", configured(world), "--check", world / "fails.py")
+    assert done.status == 1
+    assert "it ended with 3" in done.err
+    assert "it ends in the same way under the proposal" in done.err
+    assert "it runs under" not in done.err
+
+
 def test_a_policy_file_stays_one(world, script):
     """A file with declarations and no name gets declarations, and no name."""
     policy = world / "policy.json"

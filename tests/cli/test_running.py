@@ -223,6 +223,61 @@ def test_a_module_runs_under_the_kernel_as_well(world):
     assert (done.status, json.loads(done.out or "null")) == (0, ["kept", 0]), done.err
 
 
+@held
+def test_what_the_kernel_keeps_shut_is_said(world):
+    """A rule of Landlock is for what is there: a file that is yet to be made needs its folder, and one is told so."""
+    folder, target = world / "demo", world / "made" / "out.txt"
+    for place in (folder, target.parent):
+        place.mkdir()
+    (folder / "module.py").write_text(
+        "from democrai_sandbox import sdk\n"
+        f"@sdk.action('go')\ndef go():\n    return open({str(target)!r}, 'w').write('x')\n"
+    )
+    words = ("run", "module", "--config", configured(world), folder, "--action", "go")
+
+    def declaring(place):
+        access = [{**entry("create", place), "operation": ["create", "modify"]}]
+        (folder / "manifest.json").write_text(json.dumps({"name": "demo", "access": access}))
+        return piped(words, {"TMPDIR": str(world / "temp")})
+
+    alone = declaring(target)
+    assert alone.status == 1
+    assert f"kept shut by the kernel: {target} is not there" in alone.err
+    assert "this was not the guard" in alone.err
+    whole = declaring(target.parent)
+    assert (whole.status, whole.out) == (0, "1\n")
+    assert "kept shut" not in whole.err
+
+
+@held
+def test_a_temp_folder_with_files_of_the_host_in_it(world):
+    """The kernel keeps such a one shut: a script and a program get one of their own, which goes with the run."""
+    text = "import tempfile\ntempfile.TemporaryFile().close()\nprint(tempfile.gettempdir())\n"
+    script, config = written(world, text), configured(world)
+    for words in (
+        ("script", "--config", config, script),
+        ("program", "--config", config, "--", "sh", "-c", "echo $TMPDIR"),
+    ):
+        done = piped(("run", *words), {"TMPDIR": str(world)})
+        assert (done.status, done.out.startswith(f"{world}/run-")) == (0, True), done.err
+    assert not list(world.glob("run-*"))
+
+
+def test_the_time_of_a_module_is_limited(world):
+    """However short it is: what ended it is said."""
+    folder = world / "demo"
+    folder.mkdir()
+    (folder / "module.py").write_text(
+        "import time\nfrom democrai_sandbox import sdk\n@sdk.action('go')\ndef go():\n    time.sleep(600)\n"
+    )
+    (folder / "manifest.json").write_text('{"name": "demo"}')
+    done = says(
+        "run", "module", "--config", configured(world), "--no-kernel", "--timeout", "1", folder, "--action", "go"
+    )
+    assert (done.status, done.out) == (1, "")
+    assert "worker_timeout:module:demo: " in done.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [

@@ -50,7 +50,7 @@ def slow_module(folder):
 
 def test_a_request_that_runs_is_answered_before_the_end(tmp_path):
     """After SIGTERM nobody new gets in, what runs gets its answer, and the exit status is 0."""
-    with serving(tmp_path, slow_module(tmp_path), extensions=False) as served:
+    with serving(tmp_path, slow_module(tmp_path), extensions=False, fresh=True) as served:
         answers = []
 
         def ask():
@@ -68,7 +68,7 @@ def test_a_request_that_runs_is_answered_before_the_end(tmp_path):
 
 def test_a_second_signal_hurries(tmp_path):
     """A call that would take a minute does not hold up somebody who means it."""
-    with serving(tmp_path, slow_module(tmp_path), extensions=False) as served:
+    with serving(tmp_path, slow_module(tmp_path), extensions=False, fresh=True) as served:
 
         def ask():
             try:
@@ -115,7 +115,7 @@ def test_the_service_manager_is_told(tmp_path):
 
 def test_a_process_that_was_killed_leaves_nothing_in_the_way(tmp_path):
     """After SIGKILL the next one starts on the same state, knows the same people, and tells which tasks are lost."""
-    with serving(tmp_path, slow_module(tmp_path), extensions=False) as served:
+    with serving(tmp_path, slow_module(tmp_path), extensions=False, fresh=True) as served:
         served.person("uma")
         with served.bearer(served.administrator()) as client:
             task = client.post("/api/v1/modules/slow/tasks/long", json={"params": {}}).json()["id"]
@@ -129,7 +129,7 @@ def test_a_process_that_was_killed_leaves_nothing_in_the_way(tmp_path):
 
 def test_a_live_stream_does_not_hold_up_the_end(tmp_path):
     """A page that listens for changes is let go when the server stops."""
-    with serving(tmp_path, extensions=False) as served, served.signed_in() as client:
+    with serving(tmp_path, extensions=False, fresh=True) as served, served.signed_in() as client:
         path = "/live"
         with client.stream("GET", path, headers={"Accept": "text/event-stream"}) as stream:
             assert stream.status_code == 200, path

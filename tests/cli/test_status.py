@@ -59,6 +59,14 @@ def test_a_node_that_was_killed(tmp_path):
     assert f"node_unreachable: the node that wrote {tmp_path}/node.url has gone without removing it" in gone.err
 
 
+def test_a_node_that_does_not_answer_comes_before_a_missing_token(tmp_path):
+    """No token helps there: it ends with 3."""
+    options = ("--config", configured(tmp_path), "--url", "http://127.0.0.1:9")
+    done = within(("status", *options), {"DEMOCRAI_TOKEN": ""})
+    assert (done.status, done.out) == (3, "")
+    assert "http://127.0.0.1:9 does not answer as a node" in done.err
+
+
 def test_a_node_that_never_ran(tmp_path):
     """Without a node and without a port to expect it at, it ends with 3 and says what to do."""
     done = within(("status", "--config", configured(tmp_path)), {"DEMOCRAI_TOKEN": "dsb_x"})

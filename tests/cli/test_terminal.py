@@ -72,12 +72,13 @@ def test_a_pipe_gets_all_of_it(asked):
 
 
 def test_another_character_set(asked):
-    """What a terminal's character set lacks is written out."""
-    asked.wants(WISH)
+    """What a terminal's character set lacks is written out; ids are whole, however narrow it is."""
+    request = asked.wants(WISH)
     arguments = ("requests", "list", "--text", "coloured.example")
     done = asked.terminal(*arguments, columns=60, PYTHONIOENCODING="ascii", NO_COLOR="1")
     assert done.status == 0
     assert "\\u2026" in done.text
+    assert request in done.text
 
 
 def test_progress_is_for_terminals():
@@ -100,6 +101,13 @@ def test_nothing_hidden_reaches_a_terminal():
     Output(out=stream).table(("A",), [("x\x1b[2J\r\ny\u202e\u200b\x9b",)])
     assert stream.getvalue() == "A\nx\\x1b[2J\\r\\ny\\u202e\\u200b\\x9b\n"
     assert visible("été 漢字") == "été 漢字"
+
+
+def test_marks_do_not_pile_up():
+    """A few on one letter are writing, and stay; what comes on top of them is written out."""
+    written = "e\u0323\u0302 \u05e9\u05bc\u05c1\u05b8\u0591"
+    assert visible(written) == written
+    assert visible("x" + "\u0336" * 500 + "y\u0336") == "x" + "\u0336" * 4 + r"\u0336" * 496 + "y\u0336"
 
 
 def test_ages():

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-_HERE = Path(__file__).parent
+from tests.services.marks import mark_below
 
 
 def pytest_collection_modifyitems(items):
-    for item in items:
-        if _HERE in item.path.parents:
-            item.add_marker(pytest.mark.once)
+    mark_below(__file__, items, pytest.mark.once)

@@ -10,7 +10,6 @@ import pytest
 from democrai_sandbox.kernel.helper.printing import polkit_rule
 from tests.docs.examples import blocks as examples_of
 from tests.docs.examples import examples, run
-from tests.services.postgres import postgres_server
 from tests.services.redis import RedisServer
 
 
@@ -45,15 +44,14 @@ def test_examples_of_approvals_print_what_the_page_says(example, expected, tmp_p
 
 
 @pytest.fixture
-def servers(tmp_path):
+def servers(tmp_path, postgres):
     """What stands in the place of the servers that the page names."""
-    with postgres_server() as postgres:
-        redis = RedisServer(tmp_path).start()
-        yield {
-            "postgresql://access@db.example.com/access": postgres.new_database(),
-            "redis://events.example.com:6379/0": redis.url,
-        }
-        redis.stop()
+    redis = RedisServer(tmp_path).start()
+    yield {
+        "postgresql://access@db.example.com/access": postgres.new_database(),
+        "redis://events.example.com:6379/0": redis.url,
+    }
+    redis.stop()
 
 
 @pytest.mark.parametrize(("example", "expected"), examples("docs/access-service.md"), ids=itertools.count(1))

@@ -21,7 +21,7 @@ from democrai_sandbox.policy import DecisionCode
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCE = REPOSITORY / "src" / "democrai_sandbox"
 DOCS = REPOSITORY / "docs"
-WORDS = {"unknown_tool", "invalid_arguments", "invalid_result", "tool_failed", "tool_timeout", "conflict", "skipped"}
+WORDS = {"unknown_tool", "invalid_arguments", "invalid_result", "tool_failed", "tool_timeout", "skipped"}
 """Words that answers have, and no exception."""
 FRAMEWORK = {"bad_request", "not_found", "method_not_allowed"}
 

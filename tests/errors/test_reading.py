@@ -101,6 +101,7 @@ def test_what_a_line_tells_beside_that():
     assert read_line(json.dumps(PROBLEM)).request_id == "01J"
     assert read_line("no_iptables: x").word.fix == "install iptables"
     assert read_line("sandbox_network_denied:x:socket:foreign").word.word == "socket:foreign"
+    assert read_line("sandbox_network_denied:x:socket:16/3/0").word.fix == "use TCP or UDP"
     assert read_line("os_sandbox_required: landlock is off").detail == "landlock is off"
 
 

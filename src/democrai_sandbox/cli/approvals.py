@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.access.values import Scope
-from democrai_sandbox.errors import NodeRefused
+from democrai_sandbox.errors import DecisionConflict, NodeRefused, SandboxError
 
 from . import asking, places
 from .deciding import cells, misused, repeated, spoken
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from .output import Output
 
 _FILTERS = ("subject", "resource_type", "operation", "session", "text")
-_CONFLICT = 409
-_GONE = (404, _CONFLICT)
+_GONE = (404, 409)
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -115,7 +114,13 @@ def run_revoke(options: argparse.Namespace, output: Output) -> int:
         output.say("nothing to revoke was found")
     elif not options.dry_run:
         asking.confirm(f"{repeated([spoken(one) for one in found])}\n{_question(found)}", yes=options.yes)
-    items = [_would(one) if options.dry_run else _revoked(node, one, options.reason or "") for one in found]
+    items: list[dict[str, Any]] = []
+    try:
+        items.extend(_would(one) if options.dry_run else _revoked(node, one, options.reason or "") for one in found)
+    except (SandboxError, KeyboardInterrupt):  # in the middle of it: what is done is done
+        if items:
+            _told(output, items, is_dry=options.dry_run)
+        raise
     return _told(output, items, is_dry=options.dry_run)
 
 
@@ -132,7 +137,7 @@ def _question(found: Sequence[Mapping[str, Any]]) -> str:
 
 def _would(decision: Mapping[str, Any]) -> dict[str, Any]:
     if decision["ended_at"]:
-        return _item(decision, f"{spoken(decision)} ended already: {_end(decision)}", "conflict")
+        return _item(decision, f"{spoken(decision)} ended already: {_end(decision)}", DecisionConflict.code)
     return _item(decision, f"{spoken(decision)}: would be revoked")
 
 
@@ -143,8 +148,7 @@ def _revoked(node: Node, decision: Mapping[str, Any], reason: str) -> dict[str, 
     except NodeRefused as error:
         if error.status not in _GONE:
             raise
-        code = "conflict" if error.status == _CONFLICT else str(error.answer.get("code"))
-        return _item(decision, str(error.answer.get("detail")), code)
+        return _item(decision, str(error.answer.get("detail")), str(error.answer.get("code")))
     return _item(decision, f"{spoken(decision)}: revoked")
 
 
@@ -159,6 +163,6 @@ def _told(output: Output, items: list[dict[str, Any]], *, is_dry: bool) -> int:
         for one in items:
             output.line(f"{one['id']}  {visible(one['told'])}", None if one["done"] else Mood.BAD)
     failed = [item for item in items if not item["done"]]
-    if any(item["code"] == "conflict" for item in failed):
+    if any(item["code"] == DecisionConflict.code for item in failed):
         return Exit.CONFLICT
     return Exit.FAILED if failed else Exit.OK

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from democrai_sandbox.errors import SandboxError
 
 from . import asking, exporting, places, verifying
 from .exits import Exit
+from .failing import status_of
 from .narrowing import a_number, add_filters, given_filters
 from .output import visible
 from .parsing import add_verbs
@@ -70,10 +73,31 @@ def run_tail(options: argparse.Namespace, output: Output) -> int:
     last = _shown(output, found)
     if not found and not options.follow:
         output.say("no record was found")
-    while options.follow:
-        time.sleep(_SECONDS)
-        last = _shown(output, list(_since(node, last, query))) or last
+    if options.follow:
+        _follow(options, output, node, last)
     return Exit.OK
+
+
+def _follow(options: argparse.Namespace, output: Output, node: Node, last: int) -> NoReturn:
+    """Go on with what comes after a record. What comes while the node is away is shown when it is back."""
+    query, is_away = given_filters(options), False
+    while True:
+        time.sleep(_SECONDS)
+        try:
+            if is_away:
+                node = places.node(options)  # it may be somewhere else now
+            found = list(_since(node, last, query))  # all of it, or it is asked for again
+        except SandboxError as error:
+            if status_of(error) is not Exit.UNREACHABLE:
+                raise
+            if not is_away:
+                output.say(f"{visible(str(error))}; trying again until it answers")
+            is_away = True
+            continue
+        if is_away:
+            output.say(f"{visible(node.url)} answers again")
+        is_away = False
+        last = _shown(output, found) or last
 
 
 def _since(node: Node, last: int, query: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -92,12 +116,15 @@ def _shown(output: Output, newest_first: list[dict[str, Any]]) -> int:
 
 
 def _line(record: Mapping[str, Any]) -> str:
-    access, reason = record["access"], record["after"].get("reason")
+    access, after = record["access"], record["after"]
+    reason, person, text = after.get("reason"), after.get("person"), after.get("text")
     parts = [
         f"{record['sequence']:>6}  {when(record['at'])}  {record['action']:<20}",
         f"by {record['actor']}" if record["actor"] else "",
         f"{access['subject']} {access['operation']} {access['target']}" if access else "",
+        f"person {person}" if person else "",
         f"request {record['request_id']}" if record["request_id"] else "",
+        str(text) if text else "",
         f"because: {reason}" if reason else "",
     ]
     return visible("  ".join(filter(None, parts)))

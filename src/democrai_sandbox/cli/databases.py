@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import CommandMisused, CommandRefused
 
-from .places import add_config, configuration
+from .places import add_config, at_once, configuration
 
 if TYPE_CHECKING:
     import argparse
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from democrai_sandbox.access.store import SqlStore
     from democrai_sandbox.host.settings import HostSettings
 
-_FRONT = b"SQLite format 3\0"
 _HIDDEN = "***"
 
 
@@ -69,29 +68,28 @@ def check_own(url: str) -> None:
 
     Also one that is no database. Opening it as one would take it from all but its owner.
     """
+    from democrai_sandbox.access.store.files import is_database  # noqa: PLC0415 - takes its time
+
     file = database_file(url)
     if not file:
         return
     try:
-        with open(file, "rb", opener=_at_once) as stream:
-            owner = os.fstat(stream.fileno()).st_uid
-            front = stream.read(len(_FRONT))
+        with open(file, "rb", opener=at_once) as stream:
+            owner, link = os.fstat(stream.fileno()).st_uid, os.lstat(file).st_uid
+            is_one = is_database(stream)
     except FileNotFoundError:
         return
     except OSError as error:
         raise CommandRefused(
             f"the database {file} cannot be read: {error.strerror}", fix="run this as the user to whom it belongs"
         ) from None
+    if link not in {0, owner}:  # whoever has put a link there chooses what is opened
+        raise CommandRefused(f"the link {file} is one of {_name(link)}", fix="name the file that it leads to")
     if owner != os.geteuid():
         name = _name(owner)
         raise CommandRefused(f"the database {file} belongs to {name}", fix=f"run this as that user: sudo -u {name} ...")
-    if front not in (_FRONT, b""):
+    if not is_one:
         raise CommandRefused(f"{file} is no SQLite database", fix="name another file")
-
-
-def _at_once(path: str, flags: int) -> int:
-    """Open a file without waiting for whoever would write into a pipe of this name."""
-    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 @contextmanager

@@ -78,22 +78,18 @@ def _upgrade(options: argparse.Namespace, output: Output) -> int:
 
 
 def _schema(url: str) -> Schema:
-    """Return the schema that a database has, which may be any."""
-    from democrai_sandbox.access.store.schema import find_schema  # noqa: PLC0415 - takes its time
-    from democrai_sandbox.access.store.transactions import Database  # noqa: PLC0415
+    """Return the schema that a database has, which may be any. Nothing is changed."""
+    from democrai_sandbox.access.store.peeking import peek_schema  # noqa: PLC0415 - takes its time
     from democrai_sandbox.access.store.urls import parse_url  # noqa: PLC0415
     from democrai_sandbox.errors import InvalidInputError  # noqa: PLC0415
 
     try:
-        database = Database(parse_url(url, must_exist=True))
+        parse_url(url, must_exist=True)
     except InvalidInputError as error:
         raise CommandRefused(
             "; ".join(each.message for each in error.problems), fix="start democrai-sandbox serve once: it makes one"
         ) from None
-    try:
-        return find_schema(database)
-    finally:
-        database.close()
+    return peek_schema(url)
 
 
 def _told(output: Output, result: dict[str, object], text: str) -> int:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _MOST_AT_ONCE = 500
 _MOST_REPEATED = 20
-_CONFLICTS = frozenset({"conflict", DecisionConflict.code})
 _MOODS: Mapping[str, Mood] = MappingProxyType({"yes": Mood.OK, "no": Mood.BAD})
 
 
@@ -149,6 +148,6 @@ def _told(output: Output, schema: str, items: list[dict[str, Any]], *, is_dry: b
         rows = [(one["id"], "yes" if one["done"] else "no", one["told"]) for one in items]
         output.table(("ID", head, "WHAT"), rows, _MOODS)
     failed = [item for item in items if not item["done"]]
-    if any(item["code"] in _CONFLICTS for item in failed):
+    if any(item["code"] == DecisionConflict.code for item in failed):
         return Exit.CONFLICT
     return Exit.FAILED if failed else Exit.OK

@@ -27,9 +27,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _fill_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return _about(given) if not given or given[0].startswith("-") else _carried_out(given)
-    except KeyboardInterrupt:
-        return _INTERRUPTED
+        if not given or given[0].startswith("-"):
+            return _about(given)
+        if arguments is None:
+            _heed_signals()
+        return _carried_out(given)
+    except KeyboardInterrupt as interrupt:
+        return _interrupted(interrupt)
     except BrokenPipeError:
         return _nobody_reads()
 
@@ -67,6 +71,19 @@ def _carried_out(given: list[str]) -> int:
             return int(options.run(options, output))
     except Exception as error:  # noqa: BLE001 - those that are not ours are raised again
         return ending(error, getattr(options, "asked", None))
+
+
+def _heed_signals() -> None:
+    from .signals import heed_signals  # noqa: PLC0415 - see above
+
+    heed_signals()
+
+
+def _interrupted(interrupt: KeyboardInterrupt) -> int:
+    from .signals import end_by  # noqa: PLC0415 - see above
+
+    end_by(interrupt)
+    return _INTERRUPTED
 
 
 def _unknown(name: str) -> int:

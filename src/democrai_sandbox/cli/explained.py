@@ -20,6 +20,7 @@ _LAYERS = ("landlock", "seccomp", "egress", "helper", "spawn")
 _ANSWERS = {"allows": "allows", "denies": "denies", "silent": "-"}
 _MOODS = {"allowed": Mood.OK, "denied": Mood.BAD, "refused": Mood.BAD}
 _WIDE = 20
+_HEAD = 11
 
 
 def show_entry(output: Output, entry: Entry) -> None:
@@ -69,11 +70,8 @@ def show_access(output: Output, found: Mapping[str, Any], unasked: str) -> None:
 
 
 def _now(output: Output, reading: Reading, answer: Mapping[str, Any], unasked: str) -> None:
-    from democrai_sandbox.errors.reading import entry_for  # noqa: PLC0415 - takes its time
-
     if unasked:
-        if entry := entry_for(reading):
-            output.line(f"{'entry:':<10}{visible(entry)}")
+        _would_be_declared(output, reading)
         output.say(f"no node was asked: {visible(unasked)}")
         return
     output.line()
@@ -89,6 +87,16 @@ def _now(output: Output, reading: Reading, answer: Mapping[str, Any], unasked: s
             _explanation(output, found)
     if answer["note"]:
         _paragraph(output, f"note: {visible(answer['note'])}", 0)
+    if not answer["explanations"]:
+        _would_be_declared(output, reading)
+
+
+def _would_be_declared(output: Output, reading: Reading) -> None:
+    """Say what the manifest lacks, from the line alone."""
+    from democrai_sandbox.errors.reading import entry_for  # noqa: PLC0415 - takes its time
+
+    if entry := entry_for(reading):
+        output.line(f"{'entry:':<{_HEAD}}{visible(entry)}")
 
 
 def _explanation(output: Output, found: Mapping[str, Any]) -> None:
@@ -112,15 +120,15 @@ def _explanation(output: Output, found: Mapping[str, Any]) -> None:
 def _texts(output: Output, entry: Entry) -> None:
     for head, text in (("meaning", entry.meaning), ("cause", entry.cause), ("fix", entry.fix)):
         if text:
-            _paragraph(output, f"{head + ':':<10}{_plain(text)}", 0, 10)
+            _paragraph(output, f"{head + ':':<{_HEAD}}{_plain(text)}", 0, _HEAD)
     if entry.see:
-        _paragraph(output, f"{'see:':<10}{', '.join(f'docs/{place}' for place in entry.see)}", 0, 10)
+        _paragraph(output, f"{'see:':<{_HEAD}}{', '.join(f'docs/{place}' for place in entry.see)}", 0, _HEAD)
 
 
 def _facts(output: Output, facts: Mapping[str, object]) -> None:
     for name, value in facts.items():
         if value:
-            output.line(f"{name + ':':<10}{visible(str(value))}")
+            output.line(f"{name + ':':<{_HEAD}}{visible(str(value))}")
 
 
 def _paragraph(output: Output, text: str, indent: int, hanging: int = 0) -> None:

@@ -17,6 +17,7 @@ from democrai_sandbox.policy import Operation, ResourceType, Subject, chain_from
 from . import places
 from .exits import Exit
 from .explained import show_access, show_entry, show_line
+from .narrowing import a_subject
 
 if TYPE_CHECKING:
     import argparse
@@ -47,7 +48,9 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.add_argument("line", metavar="LINE", nargs="?", help="an error, a log line or a traceback; - reads it")
     parser.add_argument("--code", metavar="CODE", help="explain a code; no node is asked")
-    parser.add_argument("--subject", metavar="KIND:NAME", help="who would do it, such as module:reports")
+    parser.add_argument(
+        "--subject", metavar="KIND:NAME", type=a_subject, help="who would do it, such as module:reports"
+    )
     parser.add_argument("--operation", choices=tuple(one.value for one in Operation), help="what it would do")
     parser.add_argument("--target", metavar="TARGET", help="a URL, a host, a path or a program")
     parser.add_argument(

@@ -16,8 +16,9 @@ from democrai_sandbox.errors import (
     SandboxError,
 )
 
+from .commands import PROGRAM
 from .exits import Exit
-from .output import visible
+from .output import shortened, visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,6 +40,8 @@ _FIXES_BY_CODE = MappingProxyType({"scope_missing": f"{_NEW_TOKEN}, with that sc
 """What helps against refusals that have to do with the token, not with what was asked for."""
 _OF_NODES = MappingProxyType({409: Exit.CONFLICT, 502: Exit.UNREACHABLE, 503: Exit.UNREACHABLE, 504: Exit.UNREACHABLE})
 
+_LONGEST = 4000
+"""Of what a node says about a refusal."""
 _MISREAD = (LookupError, TypeError, ValueError, AttributeError)
 """What comes of an answer in which something is missing, or something else than it should be."""
 
@@ -77,12 +80,14 @@ def told(error: Exception) -> str | None:
         return text if text.startswith(f"{error.code}: ") else error.diagnostics()
     if isinstance(error, OSError):  # a file that a command was pointed at, a full disk
         return _one_line(error)
+    if isinstance(error, ImportError) and str(error).startswith(f"{PROGRAM} needs "):
+        return _one_line(error)  # of the guard: what it is built on is not there
     return None
 
 
 def _refusal(error: NodeRefused) -> str:
     """Return what the node said, in which no text of somebody else's makes lines of its own."""
-    said = NodeRefused(error.status, _visible(error.answer)).diagnostics()
+    said = shortened(NodeRefused(error.status, _visible(error.answer)).diagnostics(), _LONGEST)
     fix = _FIXES.get(error.status) or _FIXES_BY_CODE.get(str(error.answer.get("code")))
     return f"{said}: {fix}" if fix else said
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 OWN = 0o600
 READABLE = 0o644
-_LONGEST_FRONT = 100
 
 
 @contextmanager
@@ -25,25 +24,13 @@ def whole(file: str, *, fix: str, mode: int = OWN) -> Iterator[IO[bytes]]:
 
     ``mode`` is what others may do with it, as far as the mask of this process gives it to them.
     """
-    from tempfile import mkstemp  # noqa: PLC0415 - not needed for --help
+    from democrai_sandbox.access import files  # noqa: PLC0415 - not needed for --help
 
-    place = Path(file)
-    made: Path | None = None
     try:
-        number, name = mkstemp(dir=place.absolute().parent, prefix=f".{place.name[:_LONGEST_FRONT]}.")
-        made = Path(name)
-        with os.fdopen(number, "wb") as stream:
+        with files.whole(Path(file), mode=mode & ~_mask()) as made, made.open("wb") as stream:
             yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        made.chmod(mode & ~_mask())
-        made.replace(place)
-        made = None
     except OSError as error:
         raise CommandRefused(f"{visible(file)} cannot be written: {error.strerror}", fix=fix) from None
-    finally:
-        if made is not None:  # after an interrupt too
-            made.unlink(missing_ok=True)
 
 
 def _mask() -> int:

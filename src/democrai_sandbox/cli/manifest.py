@@ -166,7 +166,8 @@ def _finding(finding: Finding) -> dict[str, object]:
 def _diff(options: argparse.Namespace, output: Output) -> int:
     from democrai_sandbox.manifests import diff  # noqa: PLC0415 - takes its time
 
-    old, new = (_one(place, options.kind) for place in (options.old, options.new))
+    old = _one(options.old, options.kind)
+    new = _like(old, options.new, options.kind)
     found = diff(_loaded(old), _loaded(new))
     if output.is_json:
         changes = [
@@ -238,6 +239,14 @@ def _one(place: str, kind: str | None) -> Located:
     return found[0]
 
 
+def _like(other: Located, place: str, kind: str | None) -> Located:
+    """Return a manifest that is of the kind of the other one, where it does not say its own: a proposal, a draft."""
+    try:
+        return _one(place, kind)
+    except CommandMisused:
+        return _one(place, other.kind)
+
+
 def _meant(places: list[str], kind: str | None) -> tuple[Located, ...]:
     from democrai_sandbox.errors import InvalidInputError  # noqa: PLC0415 - see below
     from democrai_sandbox.manifests import ManifestKind  # noqa: PLC0415 - takes its time
@@ -246,7 +255,8 @@ def _meant(places: list[str], kind: str | None) -> tuple[Located, ...]:
     try:
         return locate(places, ManifestKind(kind) if kind else None)
     except InvalidInputError as error:
-        raise CommandMisused(visible(str(error)), fix="see manifest check --help") from None
+        fix = f"name a manifest or a folder with extensions; --kind says what it is ({', '.join(_KINDS)})"
+        raise CommandMisused(visible(str(error)), fix=fix) from None
 
 
 def _loaded(one: Located) -> Manifest:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.access.values import AuditAction
-from democrai_sandbox.policy import Operation, ResourceType, SubjectKind
+from democrai_sandbox.policy import InvalidInputError, Operation, ResourceType, Subject, SubjectKind
 
 from .output import shortened
 from .times import moment
@@ -41,6 +41,15 @@ def a_text(text: str) -> str:
     return text
 
 
+def a_subject(text: str) -> str:
+    """Return a subject as it was given; for ``type=`` of an argument."""
+    try:
+        Subject.parse(text)
+    except InvalidInputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
 def a_number(text: str) -> int:
     """Return how many; for ``type=`` of an argument."""
     if not text.isdecimal() or not text.isascii() or not 0 < int(text[:20]) <= _MOST:
@@ -56,7 +65,7 @@ def one_of(kind: type[StrEnum], metavar: str, words: str) -> dict[str, Any]:
 
 _OPTIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
-        "subject": {"metavar": "KIND:NAME", "type": a_text, "help": "of this subject, such as module:reports"},
+        "subject": {"metavar": "KIND:NAME", "type": a_subject, "help": "of this subject, such as module:reports"},
         "kind": one_of(SubjectKind, "KIND", "of subjects of this kind"),
         "resource_type": one_of(ResourceType, "TYPE", "about this type of resource"),
         "operation": one_of(Operation, "OPERATION", "about this operation"),

@@ -5,11 +5,14 @@ from __future__ import annotations
 import http.client
 import json
 from contextlib import contextmanager
+from functools import partial
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, urlencode, urlsplit
 
 from democrai_sandbox.errors import CommandMisused, NodeRefused, NodeUnreachable
+
+from .patience import TimedAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -22,7 +25,8 @@ _LINES = frozenset({"application/x-ndjson", "text/csv"})
 _MARK = "X-Request-Id"
 """Every answer of a node has it; pages of proxies and of other programs seldom do."""
 _PAGE = 200
-_REFUSED = 400
+_MOST_PAGES = 5000
+_FINE, _REFUSED = range(200, 300), 400
 
 
 class Node:
@@ -30,6 +34,8 @@ class Node:
 
     patience = 30.0
     """Seconds without a word from the node before it counts as gone."""
+    longest = 120.0
+    """Seconds for an answer as a whole, or for each line of one that is text: one that drips has no end."""
 
     def __init__(self, url: str, source: str = "--url", *, token: str) -> None:
         """Take the address of the console, what it was found by, and a token; nothing is asked yet."""
@@ -50,13 +56,16 @@ class Node:
     def items(self, path: str, most: int = 0, **query: Any) -> Iterator[dict[str, Any]]:
         """Go through a list page by page: all of it, or the first so many."""
         after, left = "", most
-        while True:
+        for _ in range(_MOST_PAGES):
             limit = min(left, _PAGE) if most else _PAGE
             found = self.get(path, **query, after=after, limit=limit)
             yield from found["items"]
-            after, left = found["next"], left - limit
+            before, after, left = after, found["next"], left - limit
             if not after or (most and left <= 0):
                 return
+            if after == before or not found["items"]:
+                break
+        raise ValueError("a list that does not come to its end")
 
     def lines(self, path: str, **query: Any) -> Iterator[bytes]:
         """Go through an answer that is text, line by line with their ends, as it comes."""
@@ -70,10 +79,10 @@ class Node:
             return self._object(answer)
 
     @contextmanager
-    def _answer(
-        self, method: str, path: str, content: Mapping[str, Any] | None = None
-    ) -> Iterator[http.client.HTTPResponse]:
-        headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json", "Connection": "close"}
+    def _answer(self, method: str, path: str, content: Mapping[str, Any] | None = None) -> Iterator[TimedAnswer]:
+        headers = {"Accept": "application/json", "Connection": "close"}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
         body = None if content is None else json.dumps(content)
         if body is not None:
             headers["Content-Type"] = "application/json"
@@ -81,8 +90,8 @@ class Node:
         try:
             with self._reaching():
                 connection.request(method, f"{self._place.path}{_BASE}{path}", body, headers)
-                answer = connection.getresponse()
-                if _MARK not in answer.headers:
+                answer = cast("TimedAnswer", connection.getresponse())
+                if _MARK not in answer.headers or not (answer.status in _FINE or answer.status >= _REFUSED):
                     raise self._no_node()
                 if answer.status >= _REFUSED:
                     raise NodeRefused(answer.status, self._object(answer))
@@ -92,7 +101,9 @@ class Node:
 
     def _connection(self) -> http.client.HTTPConnection:
         kind = http.client.HTTPSConnection if self._place.scheme == "https" else http.client.HTTPConnection
-        return kind(self._place.hostname or "", self._place.port, timeout=self.patience)
+        connection = kind(self._place.hostname or "", self._place.port, timeout=self.patience)
+        connection.response_class = partial(TimedAnswer, longest=self.longest)  # type: ignore[assignment] # it makes one
+        return connection
 
     def _object(self, answer: http.client.HTTPResponse) -> dict[str, Any]:
         body = answer.read(_LARGEST + 1)
@@ -140,16 +151,22 @@ def below(*parts: str) -> str:
     return "".join(f"/{quote(part, safe='')}" for part in parts)
 
 
-def _lines(answer: http.client.HTTPResponse) -> Iterator[bytes]:
+def _lines(answer: TimedAnswer) -> Iterator[bytes]:
     """Take an answer apart. ``readline`` would take one that breaks off for one that is complete."""
-    left = b""
+    begun: list[bytes] = []  # parts of a line without its end: put together once, not with each part
     while part := answer.read1(_AT_ONCE):
-        *whole, left = (left + part).split(b"\n")
-        if len(left) > _LONGEST_LINE:
+        *whole, left = part.split(b"\n")
+        if whole:
+            whole[0] = b"".join((*begun, whole[0]))
+            begun = []
+        begun.append(left)
+        if sum(map(len, begun)) > _LONGEST_LINE:
             raise http.client.LineTooLong("line")
-        yield from (line + b"\n" for line in whole)
+        for line in whole:
+            yield line + b"\n"
+            answer.prolong()
     _must_be_whole(answer)
-    if left:
+    if left := b"".join(begun):
         yield left
 
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _ESCAPES = {"ok": "32", "warning": "33", "bad": "31", "faint": "2", "strong": "1"}
 _GAP = "  "
@@ -18,6 +18,9 @@ _NARROWEST = 12
 _USUAL = 80
 _BLANK = "\u115f\u1160\u2800\u3164\uffa0"
 """Letters that show nothing."""
+_MARKS = ("Mn", "Me")
+_MOST_MARKS = 4
+"""On one letter. Writing needs no more, and a pile of them covers other lines."""
 _LONGEST = 300
 
 
@@ -88,12 +91,13 @@ class Output:
     ) -> None:
         """Write rows below each other. On a terminal the widest column is cut in the middle to fit, elsewhere none.
 
-        Cells are made visible here. ``moods`` are the colours of cells with such a text.
+        Ids never are: people copy them into the next command. Cells are made visible here. ``moods`` are the colours of
+        cells with such a text.
         """
         cells = [[visible(str(cell)) for cell in row] for row in rows]
         widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
         if self.is_watched:
-            _narrow(widths, columns(self._out))
+            _narrow(widths, columns(self._out), [place for place, head in enumerate(heads) if not head.endswith("ID")])
         self._row(heads, widths, dict.fromkeys(heads, Mood.FAINT))
         for row in cells:
             self._row(row, widths, moods or {})
@@ -154,10 +158,27 @@ def has_colour(stream: TextIO) -> bool:
 
 
 def visible(text: str) -> str:
-    """Return a text as one line in which nothing is hidden and nothing moves the cursor."""
+    """Return a text as one line in which nothing is hidden, moves the cursor, or covers the lines around it."""
+    if text.isascii() and text.isprintable():
+        return text
     return "".join(
-        sign if sign.isprintable() and sign not in _BLANK else sign.encode("unicode_escape").decode() for sign in text
+        sign if sign.isprintable() and sign not in _BLANK and marks <= _MOST_MARKS else _escaped(sign)
+        for sign, marks in _marked(text)
     )
+
+
+def _escaped(sign: str) -> str:
+    return sign.encode("unicode_escape").decode()
+
+
+def _marked(text: str) -> Iterator[tuple[str, int]]:
+    """Yield each sign and the how manieth mark on its letter it is: 0 for what is none, such as a letter."""
+    from unicodedata import category  # noqa: PLC0415 - not needed for --help
+
+    marks = 0
+    for sign in text:
+        marks = marks + 1 if category(sign) in _MARKS else 0
+        yield sign, marks
 
 
 def shortened(text: str, most: int = _LONGEST) -> str:
@@ -165,10 +186,10 @@ def shortened(text: str, most: int = _LONGEST) -> str:
     return _cut(text, most)
 
 
-def _narrow(widths: list[int], room: int) -> None:
-    """Take from the widest column what is too much for the terminal, and from the next where that is not enough."""
+def _narrow(widths: list[int], room: int, places: list[int]) -> None:
+    """Take from the widest of these columns what is too much for the terminal, and then from the next."""
     over = sum(widths) + len(_GAP) * (len(widths) - 1) - room
-    for place in sorted(range(len(widths)), key=widths.__getitem__, reverse=True):
+    for place in sorted(places, key=widths.__getitem__, reverse=True):
         taken = max(min(over, widths[place] - _NARROWEST), 0)
         widths[place] -= taken
         over -= taken

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from democrai_sandbox.errors import CommandMisused, CommandRefused, NodeUnreachable
+from democrai_sandbox.errors import CommandMisused, CommandRefused, NodeRefused, NodeUnreachable
 
 from .node import Node
 
@@ -59,7 +60,15 @@ def configuration(options: argparse.Namespace) -> Loaded:
 
 def node(options: argparse.Namespace) -> Node:
     """Return the node that is asked. Needs no configuration if address and token are given otherwise."""
-    asked = Node(*_address(options), token=_token(options))
+    address, token = _address(options), _token(options)
+    if not token:
+        with suppress(NodeRefused):
+            Node(*address, token="").get("/status")  # that nobody is there is the better thing to say
+        raise CommandMisused(
+            "there is no token to ask the node with",
+            fix=f"run democrai-sandbox admin token create --save, or set {TOKEN_VARIABLE}",
+        )
+    asked = Node(*address, token=token)
     options.asked = asked  # whoever tells of errors has to know
     return asked
 
@@ -105,8 +114,9 @@ def _running(state_dir: str) -> str:
 
 
 def _token(options: argparse.Namespace) -> str:
+    """Return the token; empty if there is none where it is looked for."""
     if options.token_file:
-        token, source = _kept(options.token_file), options.token_file
+        token, source = _kept(options.token_file, waits=True), options.token_file
         if not token:
             raise CommandRefused(f"there is no token in {source}", fix="write one into its first line")
     elif token := os.environ.get(TOKEN_VARIABLE, ""):
@@ -114,27 +124,33 @@ def _token(options: argparse.Namespace) -> str:
     else:
         source = f"{configuration(options).settings.state_dir}/{TOKEN_FILE}"
         token = _kept(source)
-    if not token:
-        raise CommandMisused(
-            "there is no token to ask the node with",
-            fix=f"run democrai-sandbox admin token create --save, or set {TOKEN_VARIABLE}",
-        )
-    if not _TOKEN.fullmatch(token):
+    if token and not _TOKEN.fullmatch(token):
         raise CommandRefused(f"what is in {source} is no token", fix="copy the whole token, and nothing else")
     return token
 
 
-def _kept(file: str) -> str:
-    """Return the token in a file that nobody else reads; empty if there is none."""
+def _kept(file: str, *, waits: bool = False) -> str:
+    """Return the token in a file that nobody else reads; empty if there is none.
+
+    ``waits`` for whoever writes into a pipe, as a shell makes one of a command: not for what is found by itself.
+    """
     try:
-        with open(file, "rb") as text:  # noqa: PTH123 - a text
-            if stat.S_IMODE(os.fstat(text.fileno()).st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
+        with open(file, "rb", opener=None if waits else at_once) as text:
+            mode = os.fstat(text.fileno()).st_mode
+            if not waits and not stat.S_ISREG(mode):
+                raise CommandRefused(f"{file} is no plain file", fix=f"remove it, or set {TOKEN_VARIABLE}")
+            if stat.S_IMODE(mode) & (stat.S_IRWXG | stat.S_IRWXO):
                 raise CommandRefused(f"others may read {file}", fix=f"chmod 600 {file}, and make another token")
             return text.readline(_LONGEST).decode("utf-8", "replace").strip()
     except FileNotFoundError:
         return ""
     except OSError as error:
         raise _unreadable(file, error) from None
+
+
+def at_once(path: str, flags: int) -> int:
+    """Open a file without waiting for whoever would write into a pipe of this name; for ``opener=``."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _unreadable(file: str, error: OSError) -> CommandRefused:

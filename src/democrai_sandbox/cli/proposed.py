@@ -6,6 +6,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from democrai_sandbox.errors import CommandRefused
+
 from .asking import add_yes, confirm_replacing
 from .exits import Exit
 from .files import READABLE, whole
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from .recording import Run
 
 _MOODS = {"declared": Mood.OK, "not declared": Mood.WARNING, "not used": Mood.FAINT, "never": Mood.BAD}
+_FOLDER = "made by it; where the kernel holds its process, the folder around it has to be declared"
 
 
 def add_report(parser: argparse.ArgumentParser, *, is_run: bool = True) -> None:
@@ -66,7 +69,7 @@ def report(
     seen = run(None)
     if options.trace:
         _write(options.trace, "".join(f"{line}\n" for line in seen.recording.lines()))
-    suggestion = seen.recording.suggestion(manifest, pointer=pointer, most=options.generalise, granted=granted)
+    suggestion = _suggested(seen.recording, manifest, options, pointer=pointer, granted=granted)
     missing = list(_missing(seen, run(suggestion.manifest))) if options.check else None
     failed = seen.status != Exit.OK or bool(missing)
     if output.is_json:
@@ -84,6 +87,18 @@ def report(
     elif not output.is_json:
         output.line(text.rstrip("\n"))
     return Exit.FAILED if failed else Exit.OK
+
+
+def _suggested(recording: Recording, manifest: Manifest, options: argparse.Namespace, **more: Any) -> Suggestion:
+    from democrai_sandbox.manifests import ManifestError  # noqa: PLC0415 - takes its time
+
+    try:
+        return recording.suggestion(manifest, most=options.generalise, **more)
+    except ManifestError as error:  # the one that would be proposed
+        problem = "; ".join(one.message for one in error.problems)
+        raise CommandRefused(
+            f"what was seen does not fit into a manifest: {problem}", fix="put more of it together: --generalise 10"
+        ) from None
 
 
 def _missing(seen: Run, checked: Run) -> Iterator[str]:
@@ -107,21 +122,36 @@ def _tell(
     beside = output if options.output else Output(out=sys.stderr)
     rows = list(_rows(seen.recording, suggestion))
     if rows:
-        beside.table(("OPERATION", "TARGET", "MANIFEST", "TIMES", "FROM"), rows, _MOODS)
+        beside.table(("OPERATION", "TARGET", "MANIFEST", "CALLS", "FROM"), rows, _MOODS)
     else:
         output.say("nothing was reached for beyond its own files and those of the system")
-    for entry in suggestion.proposal.entries:
-        for note in entry.notes:
-            output.say(f"{visible(entry.target)}: {note}", Mood.WARNING)
-    for finding in suggestion.findings:
-        output.say(visible(str(finding)), Mood.WARNING)
+    for remark in _remarks(suggestion):
+        output.say(visible(remark), Mood.WARNING)
     if seen.status != Exit.OK:
         output.say(f"it ended with {seen.status}: what it would have done after that is not in here", Mood.BAD)
     if missing is not None:
         for text in missing:
             output.say(f"denied under the proposal: {visible(text)}", Mood.BAD)
-        if not missing:
+        if not missing and seen.status != Exit.OK:
+            output.say("it ends in the same way under the proposal", Mood.WARNING)
+        elif not missing:
             output.say("it runs under the proposal", Mood.OK)
+
+
+def _remarks(suggestion: Suggestion) -> Iterator[str]:
+    """Yield what there is to be known about a proposal."""
+    for entry in suggestion.proposal.entries:
+        yield from (f"{entry.target}: {note}" for note in entry.notes)
+    yield from map(str, suggestion.findings)
+    if made := _made(suggestion):
+        more = f" and {len(made) - 1} more" if len(made) > 1 else ""
+        yield f"{made[0]}{more}: {_FOLDER}"
+
+
+def _made(suggestion: Suggestion) -> list[str]:
+    """Return the files that are made, each declared by itself: it may be gone before the next run."""
+    entries = (entry for entry in suggestion.proposal.entries if "create" in entry.operations)
+    return [entry.target for entry in entries if not os.path.isdir(entry.target)]  # noqa: PTH112 - a text
 
 
 def _rows(recording: Recording, suggestion: Suggestion) -> Iterator[tuple[object, ...]]:

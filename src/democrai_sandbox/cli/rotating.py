@@ -2,6 +2,9 @@
 
 With one key file for all nodes it is one step. Where each has a copy there are three, and the file is copied to all
 nodes after each: ``--introduce``, ``--use ID``, ``--retire``. Nothing is sealed with a key that a node has not got.
+
+A node seals for good in the transaction that stores, one at a time (``Store.settle``). Once that was waited for, and
+every node has the file with another key first, nothing more comes that was sealed with an old one.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from .places import configuration
 if TYPE_CHECKING:
     import argparse
 
-    from democrai_sandbox.access.keyring import KeyRing
+    from democrai_sandbox.access.keyring import Key, KeyRing
     from democrai_sandbox.access.sealing import Resealed
     from democrai_sandbox.access.store import SqlStore
     from democrai_sandbox.access.values import Request
@@ -104,16 +107,23 @@ class _Rotation:
     def retire(self) -> int:
         from democrai_sandbox.access.keyring import retire  # noqa: PLC0415 - takes its time
 
-        old = self._unused([key.id for key in self._ring.keys[1:]])
+        old = self._unused([key.id for key in self._ring.keys[1:] if not self._is_introduced(key)])
         if not old:
             return self._told("there is no key to remove", changed=False)
         if not self._goes_on(f"remove {_keys(old)} from {visible(self._file)} for good"):
             return Exit.OK
-        self._used = _used(self._store)  # nodes have gone on while somebody was asked
+        self._store.settle()  # nodes have gone on while somebody was asked
+        self._used = _used(self._store)
         old = self._unused(old)
         for key in old:
             self._ring = retire(self._file, key)
         return self._told(f"removed {_keys(old)}" if old else "there is no key to remove", changed=bool(old))
+
+    def _is_introduced(self, key: Key) -> bool:
+        """Whether a key is yet to come into use, and tell of it."""
+        if key.introduced:
+            self._output.say(f"{key.id} stays: it was introduced, and is not in use yet")
+        return key.introduced
 
     def _unused(self, keys: list[str]) -> list[str]:
         """Return the keys with which nothing is encrypted, and tell of the others."""
@@ -143,7 +153,12 @@ class _Rotation:
             self._output.line(text)
             return Exit.OK
         keys = [
-            {"id": key.id, "encrypts": key is self._ring.first, "contexts": self._used[key.id]}
+            {
+                "id": key.id,
+                "encrypts": key is self._ring.first,
+                "introduced": key.introduced,
+                "contexts": self._used[key.id],
+            }
             for key in self._ring.keys
         ]
         self._output.data(

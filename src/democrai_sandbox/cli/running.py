@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from .output import Output
 
 _CALL_SECONDS = 30.0
+_MISSING = "its rules open what is there: declare the folder around it, or make it before"
+_SYSTEM = ("PermissionError: [Errno 1]", "PermissionError: [Errno 13]")
+_NO_CODE = "this was not the guard, which names a code: with --no-kernel it decides alone, and says what is missing"
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -107,10 +110,12 @@ def _script(options: argparse.Namespace, output: Output) -> int:
 
     file, shut = script_file(options), protected(options)
     manifest, _ = read_manifest(options.manifest, named(file))
-    spec = script_spec(options, file, manifest, shut)
-    whose = Whose(spec.label, rules_of(manifest), read=(file, spec.environment), protected=shut)
     recording = Recording()
     with ExitStack() as stack:
+        temp = _temp(shut, stack)
+        spec = script_spec(options, file, manifest, shut)
+        spec = spec._replace(env=(*(("TMPDIR", place) for place in temp), *spec.env))
+        whose = Whose(spec.label, rules_of(manifest), (file, spec.environment), temp, protected=shut)
         held = _held(whose, output, stack, kernel=options.kernel)
         start = PlainStart if held is None else held.start
         confined = spec._replace(no_exec=held is not None)
@@ -140,6 +145,8 @@ def _module(options: argparse.Namespace, output: Output) -> int:
                 value, surfaces = call(module, wanted, params), module.surfaces
         except (SandboxDenied, ExtensionFailed) as error:
             say_failure(output, error, module.printed)
+            if held is not None and any(sign in getattr(error, "traceback", "") for sign in _SYSTEM):
+                output.say(_NO_CODE)
             return Exit.FAILED
     say_all(output, module.printed)
     if output.is_json:
@@ -166,15 +173,29 @@ def _program(options: argparse.Namespace, output: Output) -> int:
         raise CommandRefused(f"there is no program {visible(options.argv[0])}", fix="name one, or its path")
     program, shut, here = os.path.realpath(found), protected(options), os.getcwd()  # noqa: PTH109 - a text
     manifest, _ = read_manifest(options.manifest, named(found))
-    whose = Whose(str(manifest.subject), rules_of(manifest), execute=(program,), protected=shut)
-    spec = WorkerSpec(manifest.kind.value, manifest.name, here, program, env=variables(options.env))
-    command = Command(tuple(options.argv), environment_of(spec), here, program=program)
     with ExitStack() as stack:
+        temp = _temp(shut, stack)
+        env = (*(("TMPDIR", place) for place in temp), *variables(options.env))
+        whose = Whose(str(manifest.subject), rules_of(manifest), write=temp, execute=(program,), protected=shut)
+        spec = WorkerSpec(manifest.kind.value, manifest.name, here, program, env=env)
+        command = Command(tuple(options.argv), environment_of(spec), here, program=program)
         held = stack.enter_context(alone(whose))  # nothing else would hold it
         _say_layers(output, held)
         status = run_program(command, start=held.start, timeout=options.timeout)
     _report(output, "run.program/1", {"status": status, "layers": _layers(held)})
     return status
+
+
+def _temp(shut: tuple[str, ...], stack: ExitStack) -> tuple[str, ...]:
+    """Return a temp folder of its own, where the usual one has files of the host in it: the kernel keeps that shut."""
+    from tempfile import TemporaryDirectory, gettempdir  # noqa: PLC0415 - not needed for --help
+
+    from democrai_sandbox.policy import is_at_or_below  # noqa: PLC0415 - takes its time
+
+    usual = os.path.realpath(gettempdir())
+    if not any(is_at_or_below(os.path.realpath(place), usual) for place in shut):
+        return ()
+    return (stack.enter_context(TemporaryDirectory(prefix="run-")),)
 
 
 # ---- layers ----------------------------------------------------------------------------------------------------------
@@ -202,13 +223,16 @@ def _say_layers(output: Output, held: Alone) -> None:
     output.say(f"held by: {', '.join(_layers(held)['held'])}", Mood.FAINT)
     for text in held.unenforced:
         output.say(f"not kept by the kernel: {visible(text)}", Mood.FAINT)
+    for path in held.missing:
+        output.say(f"kept shut by the kernel: {visible(path)} is not there; {_MISSING}", Mood.WARNING)
 
 
 def _layers(held: Alone | None) -> dict[str, list[str]]:
     if held is None:
-        return {"held": ["guard"], "unenforced": []}
+        return {"held": ["guard"], "unenforced": [], "missing": []}
     guard = [] if held.is_program else ["guard"]
-    return {"held": [*guard, f"Landlock (ABI {held.abi})", "seccomp"], "unenforced": list(held.unenforced)}
+    layers = [*guard, f"Landlock (ABI {held.abi})", "seccomp"]
+    return {"held": layers, "unenforced": list(held.unenforced), "missing": list(held.missing)}
 
 
 # ---- what is said ----------------------------------------------------------------------------------------------------

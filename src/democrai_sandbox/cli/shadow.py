@@ -8,7 +8,7 @@ from democrai_sandbox.errors import CommandRefused
 
 from . import asking, places
 from .exits import Exit
-from .narrowing import a_text, an_id
+from .narrowing import a_subject, an_id
 from .node import below
 from .output import Mood, visible
 from .parsing import add_verbs
@@ -30,7 +30,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     """Add the verbs."""
     verbs = add_verbs(parser)
     start = verbs.add_parser("start", help="try a candidate", description=_START)
-    start.add_argument("--subject", metavar="KIND:NAME", type=a_text, required=True, help="such as module:reports")
+    start.add_argument("--subject", metavar="KIND:NAME", type=a_subject, required=True, help="such as module:reports")
     start.add_argument("--manifest", metavar="FILE", required=True, help="the candidate, with the name of the subject")
     start.add_argument("--dry-run", action="store_true", help="only check the candidate")
     asking.add_yes(start)

@@ -50,11 +50,13 @@ class NodeRefused(SandboxError, RuntimeError):  # noqa: N818 - it says what happ
 
     def diagnostics(self) -> str:
         """Return what the node said, every problem with the input, and the hint."""
-        lines = [str(self), *(f"  - {_told(problem)}" for problem in self.answer.get("problems") or ())]
+        problems = [str(_told(problem)) for problem in self.answer.get("problems") or ()]
+        told = () if problems == [self.answer.get("detail")] else problems  # said already
+        lines = [str(self), *(f"  - {problem}" for problem in told)]
         if self.answer.get("hint"):
             lines.append(str(self.answer["hint"]))
         return "\n".join(lines)
 
 
 def _told(problem: dict[str, Any]) -> Problem:
-    return Problem(str(problem.get("pointer", "")), str(problem.get("message", "")), problem.get("suggestion"))
+    return Problem(str(problem.get("pointer", "")), str(problem.get("message", "")), problem.get("suggestion") or None)

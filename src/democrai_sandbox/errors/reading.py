@@ -34,6 +34,7 @@ _LOGGED = re.compile(r"^(?:\d\d:\d\d:\d\d [a-z]+ +)?")
 _CLASS = re.compile(r"(?<![\w.])democrai_sandbox(?:\.\w+)*\.(?P<name>[A-Z]\w+)(?:: (?P<rest>.*))?", re.DOTALL)
 _ASKED = re.compile(r"^\s*(?P<chain>[a-z]+:.+?) asked for: (?P<operation>[a-z]+) (?P<target>.+)$")
 _INSTALLED = re.compile(r"extension_install_failed: (?P<subject>(?:engine|extractor):(?P<name>[^\s:]+)): ")
+_SOCKET = re.compile(r"^socket:-?\d+/-?\d+/-?\d+$")
 _SECTION = re.compile(r'in the "(?P<phase>runtime|install)" section of manifest\.json of ')
 _CLASSES: Mapping[str, str] = MappingProxyType({name: code for code, one in ENTRIES.items() for name in one.classes})
 _REASONS: Mapping[str, Word] = MappingProxyType({one.word: one for one in HELPER_REASONS if "_" in one.word})
@@ -224,7 +225,8 @@ def _by_word(text: str) -> Reading | None:
 
 
 def _word(entry: Entry, target: str) -> Word | None:
-    return next((one for one in entry.words if one.word == target), None)
+    word = _SOCKET.sub("socket:<family>/<type>/<protocol>", target)
+    return next((one for one in entry.words if one.word == word), None)
 
 
 def _with_asker(found: Reading, lines: list[str]) -> Reading:

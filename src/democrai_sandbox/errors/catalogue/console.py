@@ -158,13 +158,6 @@ CONSOLE = (
         fix="Look for the `request_id` of the answer in the log, and report what stands there.",
     ),
     Entry(
-        code="conflict",
-        title="One of several was decided by somebody else",
-        layer=Layer.CONSOLE,
-        meaning=("When several requests were decided at once, this one had been decided already. It was not changed."),
-        fix="Look at the list again.",
-    ),
-    Entry(
         code="skipped",
         title="One of several was left as it is",
         layer=Layer.CONSOLE,

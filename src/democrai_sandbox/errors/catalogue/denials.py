@@ -158,8 +158,8 @@ DENIALS = (
         ),
         words=(
             Word(
-                "socket:<family>/<type>/<protocol>`, in numbers",
-                "a kind of socket other than TCP, UDP and unix",
+                "socket:<family>/<type>/<protocol>",
+                "in numbers: a kind of socket other than TCP, UDP and unix",
                 "use TCP or UDP",
             ),
             Word("socket:family", "a call on a socket of such a kind, which the host had made", "the same"),

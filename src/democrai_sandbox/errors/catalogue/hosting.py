@@ -44,12 +44,16 @@ HOSTING = (
         code="host_state_unusable",
         title="The state folder cannot be used",
         layer=Layer.HOST,
-        meaning="A folder or file that the host keeps its state in cannot be made, read or written.",
+        meaning="A folder, file or database that the host keeps its state in cannot be made, read or written.",
         cause=(
             "`state_dir` or a folder above it belongs to another user, is read-only or is a file; the disk is "
-            "full; or another process has the state in use already."
+            "full; another process has the state in use already; or the PostgreSQL database has another encoding "
+            "than UTF8."
         ),
-        fix="Give the host a folder of its own user, by `state_dir`, or end the other process.",
+        fix=(
+            "Give the host a folder of its own user, by `state_dir`, or end the other process. A database is made "
+            "with `CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0`."
+        ),
         classes=("StateUnusable",),
         remark="A `HostRefused`.",
     ),

@@ -67,10 +67,13 @@ KERNEL = (
         title="The policy file cannot be used",
         layer=Layer.KERNEL,
         meaning="The file of the egress allowlist cannot be written, or is not safe where it lies.",
-        cause="Its folder is missing, full, or can be written by other users.",
+        cause=(
+            "Its folder is missing, full, or can be written by other users; or another application that runs has "
+            "been given the same file."
+        ),
         fix=(
             "Set `sandbox.os.policy_file`, or the data directory, to a folder of the application's own user with "
-            "mode 0700."
+            "mode 0700. Put `{pid}` into it, or leave it out, where several applications run."
         ),
         classes=("PolicyFileRefused",),
         remark="A `KernelLayerError`.",

@@ -46,11 +46,16 @@ SYMPTOMS = (
             "the file, or Landlock, which holds the whole application, or a child that the spawn server "
             "started, to its paths."
         ),
-        cause="The path is not in the lists that Landlock was given when the process started.",
+        cause=(
+            "The path is not in the lists that Landlock was given when the process started. In a process of its own (a "
+            "worker, a program, `democrai-sandbox run`) also: what is declared was not there at that time, and a rule "
+            "of Landlock is for what is there, so a file that has yet to be made cannot be declared by itself."
+        ),
         fix=(
             "Ask `democrai-sandbox explain` with subject, operation and target: it says whether Landlock keeps "
             "the application from the path although the guard allows it. Then add the path to "
-            "`sandbox.os.landlock.extra_read_paths` or `extra_write_paths`, and start again. Otherwise look at "
+            "`sandbox.os.landlock.extra_read_paths` or `extra_write_paths`, and start again. For a file that a process "
+            "of its own makes, declare the folder around it, which has to be there. Otherwise look at "
             "owner and mode of the file."
         ),
         see=("os-enforcement.md",),
@@ -66,12 +71,15 @@ SYMPTOMS = (
             "so does the system itself, for whoever lacks the right, and the packet filter for what is no TCP."
         ),
         cause=(
-            "A library uses a call that is filtered, such as mounting, tracing or making namespaces; or packets "
-            "of UDP went to a target that is not on the allowlist."
+            "A process of its own (a worker, a program, `democrai-sandbox run`) made a socket, and its subject "
+            "declares nothing of the network: then it has none. Or a library uses a call that is filtered, such as "
+            "mounting, tracing or making namespaces; or packets of UDP went to a target that is not on the allowlist."
         ),
         fix=(
-            "See in `democrai-sandbox status` whether `seccomp` is active. If it is, do without the call: no "
-            "declaration opens the filter. For UDP, declare the host and port with `connect`."
+            "For a socket, declare its host and port with `connect`, or the URL with `receive` or `send`; "
+            "`democrai-sandbox run module --no-kernel` has the guard say which entry is missing. For any other "
+            "call, see in `democrai-sandbox status` whether `seccomp` is active. If it is, do without the call: no "
+            "declaration opens the filter for it. For UDP, declare the host and port with `connect`."
         ),
         see=("os-enforcement.md",),
         is_ours=False,
