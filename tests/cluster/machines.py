@@ -40,7 +40,7 @@ class Node(Served):
         self.space = space
         self._own_url = own_url
         with space.entered():
-            super().__init__(folder, config, **more)
+            super().__init__(folder, config, fresh=True, **more)  # a fork would be in the network of the tests
 
     def start(self):
         with self.space.entered():

@@ -34,14 +34,14 @@ def settings_of(text):
 
 
 @needs_systemd
-@pytest.mark.parametrize("drop_in", [False, True])
-def test_systemd_takes_the_unit(tmp_path, drop_in):
+@pytest.mark.parametrize("drop_ins", [(), ("20-no-sudo.conf",), ("20-no-sudo.conf", "30-helper.conf")])
+def test_systemd_takes_the_unit(tmp_path, drop_ins):
     """Nothing in it is unknown, misspelt or doubtful to systemd itself."""
     unit = tmp_path / "democrai-sandbox.service"
     unit.write_text((SYSTEMD / unit.name).read_text().replace(INSTALLED, sys.executable))
-    if drop_in:
-        (tmp_path / f"{unit.name}.d").mkdir()
-        shutil.copy(SYSTEMD / "20-no-helper.conf", tmp_path / f"{unit.name}.d")
+    (tmp_path / f"{unit.name}.d").mkdir()
+    for name in drop_ins:
+        shutil.copy(SYSTEMD / name, tmp_path / f"{unit.name}.d")
     status, said = verify(unit)
     assert status == 0 and said == "", said
     unit.write_text(unit.read_text().replace("UMask=", "UMasc="))
@@ -74,6 +74,33 @@ def test_the_unit_is_as_the_program_behaves():
     assert implied & set(unit) == set()
 
 
+def test_no_unit_takes_away_what_the_guard_needs():
+    """With RestrictSUIDSGID systemd refuses openat2, and the package could not even be imported."""
+    for file in SYSTEMD.iterdir():
+        assert "RestrictSUIDSGID" not in settings_of(file.read_text()), file.name
+
+
+def test_the_drop_in_for_the_helper_is_what_the_command_prints():
+    """For the folders and the command of the unit: the shell waits for the socket that the helper will have."""
+    from democrai_sandbox.kernel.helper.printing import systemd_unit
+
+    state = "/var/lib/democrai-sandbox"
+    printed = systemd_unit(["/usr/bin/python3"], state=state, data=f"{state}/data", seconds=60)
+    lines = re.findall(r"^#   (\S.*)", printed, re.MULTILINE)
+    serve = settings_of((SYSTEMD / "democrai-sandbox.service").read_text())["ExecStart"]
+    wanted = [line.replace("APPLICATION ARGUMENTS", serve) for line in lines]
+    text = (SYSTEMD / "30-helper.conf").read_text()
+    assert [line for line in text.splitlines() if line and not line.startswith("#")] == wanted
+    assert f"--state-dir {state} --data-dir {state}/data" in text
+
+
+def test_the_first_login_is_looked_for_where_the_journal_has_it():
+    """By the name that the unit gives: the node leaves the control group by which the journal knows its unit."""
+    name = settings_of((SYSTEMD / "democrai-sandbox.service").read_text())["SyslogIdentifier"]
+    page = (ROOT / "docs" / "deployment.md").read_text()
+    assert f"journalctl --identifier {name} | grep 'first login'" in page
+
+
 def test_the_configuration_of_a_node_is_read(tmp_path):
     """Every key is known, and what it says is what a node of several needs."""
     text = (DEPLOY / "node.yaml").read_text()
@@ -99,6 +126,24 @@ def test_the_nodes_of_the_compose_file_have_settings_that_are_read(tmp_path):
         settings = load(None, environ=environ).settings
         assert settings.stream_type == "redis" and settings.server.host == "0.0.0.0"
         assert settings.os.landlock.enabled and settings.os.seccomp.enabled and not settings.os.enabled
+
+
+def test_the_health_check_of_the_nodes_is_that_of_the_image():
+    """Which an image in the OCI format does not have."""
+    nodes = yaml.safe_load((DEPLOY / "container" / "compose.yaml").read_text())["services"]
+    (words,) = re.findall(r"^    CMD (\[.*\])$", (DEPLOY / "container" / "Containerfile").read_text(), re.MULTILINE)
+    for name in ("one", "two"):
+        assert nodes[name]["healthcheck"]["test"] == ["CMD", *json.loads(words)]
+
+
+def test_a_builder_is_given_what_the_container_file_copies():
+    """And nothing compiled on this machine, which would be older than the source."""
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    copies = re.findall(
+        r"^COPY (?!--from)(.*) \S+$", (DEPLOY / "container" / "Containerfile").read_text(), re.MULTILINE
+    )
+    assert {line[1:] for line in lines if line.startswith("!")} == {word for copy in copies for word in copy.split()}
+    assert lines[1] == "*" and "**/*.so" in lines
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ pytestmark = [
     needs_netlab,
     pytest.mark.skipif(find_programs() is None, reason="PostgreSQL is not installed"),
 ]
-SAMPLES = 40
+SAMPLES = 20
 WITHIN = 2.0
 """Seconds for a decision to be in force on the other node, for 95 of 100."""
 PORT = re.compile(r"-A DEMOCRAI_OS_\d+_[AB] .*--dport (\d+) -j RETURN")
@@ -75,7 +75,7 @@ def revoked(client, decision):
 
 
 class Watch:
-    """Looks at the packet filters of both nodes all the time, and knows when a port was first there, or last."""
+    """Looks at the packet filters of both nodes again and again, and knows when a port was first there, or last."""
 
     def __init__(self, cluster):
         self._cluster = cluster
@@ -101,7 +101,7 @@ class Watch:
 
     def _look(self, name):
         before = set()
-        while not self._ending.wait(0.02):
+        while not self._ending.wait(0.1):  # a look costs a process: more of them slow down what they look at
             now = set(map(int, PORT.findall(self._cluster.rules(name))))
             seen = time.monotonic()
             for port in now - before:
@@ -295,13 +295,13 @@ def left_behind(cluster, pid):
 
 @contextmanager
 def load(cluster, both, wrong):
-    """Renders and decisions at both nodes, all the time; what was acknowledged is in the list that is given."""
+    """Renders and decisions at both nodes, many in each second; what was acknowledged is in the list that is given."""
     ending, decided = threading.Event(), []
     site = cluster.sites.urls[SAMPLES]
 
     def work(name, worker):
         number = 0
-        while not ending.is_set():
+        while not ending.wait(0.1):
             number += 1
             try:
                 answer = both[name].post("/api/v1/modules/probe/render", json={"params": {}})
@@ -317,7 +317,6 @@ def load(cluster, both, wrong):
                     wrong.append((name, answer.status_code, answer.text))
             except Exception as error:
                 wrong.append((name, 0, repr(error)))
-                time.sleep(0.05)
 
     with ThreadPoolExecutor(4) as pool:
         futures = [pool.submit(work, name, worker) for name in both for worker in range(2)]
@@ -374,7 +373,7 @@ def kill(pid):
 def begun_at_one(cluster, both, number):
     """Have something go on that takes its time; return its request once it is half-way, if the first node took it."""
     url = f"{cluster.sites.urls[SAMPLES]}/begun/{number}"
-    request = later(both, "one", url, seconds=20)
+    request = later(both, "one", url, seconds=10)
     approved(both["one"], request)
     holder = until(lambda: leased_by(cluster, request), "beginning to go on")
     if holder != both["one"].get("/api/v1/status").json()["node"]:

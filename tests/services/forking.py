@@ -15,10 +15,11 @@ import signal
 import sys
 
 
-def orders():
+def orders(prepare):
     """Take orders, one after the other; returns in a fork alone, with its order."""
     for line in sys.stdin:
         order = json.loads(line)
+        prepare(order["spec"])
         pid = os.fork()
         if pid == 0:
             return order
@@ -67,7 +68,7 @@ def main(program, *modules):
     found.loader.exec_module(child)
     for name in modules:
         importlib.import_module(name)
-    settle(orders())
+    settle(orders(child.prepare))
     child.main()
 
 

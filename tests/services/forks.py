@@ -34,9 +34,9 @@ HOST = ("democrai_sandbox.host", "democrai_sandbox.host.sandbox", *RUNTIME)
 class Forks:
     """The process that forks; ends with the tests."""
 
-    def __init__(self, modules):
+    def __init__(self, child, modules):
         given = harness.Case.environment(_Nowhere())
-        command = [sys.executable, "-P", "-W", "ignore::DeprecationWarning", PROGRAM, harness.CHILD, *modules]
+        command = [sys.executable, "-P", "-W", "ignore::DeprecationWarning", PROGRAM, child, *modules]
         self._process = subprocess.Popen(
             command, cwd="/", env=given, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -61,15 +61,15 @@ class _Nowhere:
 
 
 @cache
-def forks(modules):
+def forks(child, modules):
     """Return the process that has imported these."""
-    return Forks(modules)
+    return Forks(child, modules)
 
 
-class RuntimeCase(harness.Case):
-    """A private world in which a body runs in a process of its own, with the runtime imported."""
+class ForkedCase(harness.Case):
+    """A private world in which a body runs in a process of its own, with modules imported."""
 
-    modules = RUNTIME
+    modules = ()
 
     def play(self, spec, environment, timeout):
         """Run the body; return its exit status and what it wrote."""
@@ -77,19 +77,25 @@ class RuntimeCase(harness.Case):
         for path in (out, err):
             path.write_bytes(b"")
         order = {"spec": spec, "environ": environment, "folder": str(self.base), "timeout": timeout}
-        status = forks(self.modules).run(order | {"out": str(out), "err": str(err)})
+        status = forks(self.child, self.modules).run(order | {"out": str(out), "err": str(err)})
         if status is None:
             raise subprocess.TimeoutExpired("a body", timeout, out.read_bytes(), err.read_bytes())
         return status, *(path.read_text(errors="replace") for path in (out, err))
 
 
-class AccessCase(RuntimeCase):
+class RuntimeCase(ForkedCase):
+    """The same, with the runtime imported."""
+
+    modules = RUNTIME
+
+
+class AccessCase(ForkedCase):
     """The same, with the access service imported and no more."""
 
     modules = ACCESS
 
 
-class HostCase(RuntimeCase):
+class HostCase(ForkedCase):
     """The same, with the whole host imported."""
 
     modules = HOST

@@ -1,0 +1,137 @@
+"""Commands in forks of a process that has imported all they need, one such process for all tests of a worker.
+
+For commands whose point is what they say and do: importing is most of what a fresh one spends. Where the start of the
+process is the point, or what lies around it (its arguments, variables of the interpreter, another user), a command has
+a process of its own: subprocess, with ``COMMAND``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import pkgutil
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+
+import democrai_sandbox.cli
+from tests.services.forks import HOST
+
+COMMAND = (sys.executable, "-m", "democrai_sandbox.cli")
+PROGRAM = Path(__file__).with_name("commanding.py")
+FOLLOWED = {"PYTHONIOENCODING", "PYTHONUNBUFFERED"}
+"""Variables of the interpreter that a fork follows; with another one a command needs a process of its own."""
+
+NETWORK = os.readlink("/proc/thread-self/ns/net")
+
+
+class Forked:
+    """A command that runs: as much of a ``subprocess.Popen`` as is of use.
+
+    Its three streams are files or their numbers; ``subprocess.PIPE`` for the second is a pipe, read as ``stdout``.
+    """
+
+    def __init__(self, arguments, *, environ, streams, folder=None, terminal=False):
+        changed = {name for name, _ in environ.items() ^ os.environ.items() if name.startswith("PYTHON")}
+        assert changed <= FOLLOWED, f"a fork does not follow {changed}"
+        assert os.readlink("/proc/thread-self/ns/net") == NETWORK, "a fork would be in the network of the tests"
+        order = {
+            "arguments": [str(argument) for argument in arguments],
+            "environ": environ,
+            "folder": str(folder or Path.cwd()),
+            "terminal": terminal,
+        }
+        self.returncode = self.stdout = None
+        with ExitStack() as theirs:
+            told, report = _pipe(theirs)
+            self._report = open(told, "rb", 0)  # not read ahead: what is left in the pipe tells when there is more
+            given = [stream if isinstance(stream, int) else stream.fileno() for stream in streams]
+            if given[1] == subprocess.PIPE:
+                heard, given[1] = _pipe(theirs)
+                self.stdout = open(heard)
+            prepared().send(order, [*given, report])
+        self.pid = int(self._report.readline() or self._lost())
+
+    def poll(self):
+        """The exit status; nothing while it runs."""
+        return self._ended(0)
+
+    def wait(self, timeout=None):
+        """Wait for its end, and return the exit status."""
+        if self._ended(timeout) is None:
+            raise subprocess.TimeoutExpired("a command", timeout)
+        return self.returncode
+
+    def send_signal(self, number):
+        """Send it a signal, if it has not ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self):
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+    def _ended(self, seconds):
+        if self.returncode is None and select.select([self._report], [], [], seconds)[0]:
+            self.returncode = int(self._report.readline() or self._lost())
+            self._report.close()
+        return self.returncode
+
+    def _lost(self):
+        raise RuntimeError("the process that forks has ended")
+
+
+def _pipe(theirs):
+    """Make a pipe, whose end for writing is another process's, and closed here with the stack."""
+    reader, writer = os.pipe()
+    theirs.callback(os.close, writer)
+    return reader, writer
+
+
+class Prepared:
+    """The process that forks; ends with the tests."""
+
+    def __init__(self, modules):
+        self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._turn = threading.Lock()
+        with theirs:
+            command = [sys.executable, "-P", PROGRAM, str(theirs.fileno()), *modules]
+            environ = {name: value for name, value in os.environ.items() if not name.startswith(("DEMOCRAI_", "COV_"))}
+            self._process = subprocess.Popen(command, env=environ, cwd="/", pass_fds=[theirs.fileno()])
+        atexit.register(self._end)
+
+    def send(self, order, streams):
+        """Have it fork for an order."""
+        with self._turn:
+            socket.send_fds(self._link, [json.dumps(order).encode()], streams)
+
+    def _end(self):
+        self._link.close()
+        self._process.wait()
+
+
+@cache
+def prepared():
+    """Return the process that has imported all commands, and what the one that serves needs."""
+    commands = (module.name for module in pkgutil.iter_modules(democrai_sandbox.cli.__path__, "democrai_sandbox.cli."))
+    return Prepared(
+        (
+            *HOST,
+            "democrai_sandbox.console.server",
+            "anyio._backends._asyncio",
+            "anyio._core._fileio",
+            "democrai_sandbox.runtime.scripts.running",
+            "democrai_sandbox.sdk.recording",
+            "democrai_sandbox.sdk.testing",
+            *commands,
+        )
+    )
