@@ -21,8 +21,34 @@ def group(request):
     remove_cgroup(cgroup_mount() / name)
 
 
-def sleeper(code="import time; time.sleep(60)"):
-    return subprocess.Popen([sys.executable, "-I", "-S", "-c", code])
+SLEEP = "import time; time.sleep(60)"
+# It forks when it is told to: children made before it is moved would stay outside.
+FORK = "import os, time\ninput()\nfor _ in range(5):\n    if os.fork() == 0: break\ntime.sleep(60)"
+
+
+@pytest.fixture
+def sleeper():
+    """Start processes that do not outlive the test, whatever becomes of it."""
+    started = []
+
+    def start(code=SLEEP):
+        argv = [sys.executable, "-I", "-S", "-c", code]
+        started.append(subprocess.Popen(argv, stdin=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait(30)
+        process.stdin.close()
+
+
+def fork_inside(group, process):
+    """Move a process in, and let it fork there."""
+    group.add(process.pid)
+    process.stdin.write("now\n")
+    process.stdin.flush()
+    wait_until(lambda: len(group.members()) > 1, "children")
 
 
 def mountinfo(tmp_path, *lines):
@@ -111,16 +137,15 @@ def test_a_tree_that_is_bound_read_only_is_noticed_by_the_real_kernel():
 
 
 @needs_netlab
-def test_a_process_is_moved_in_and_killed_with_what_it_has_started(group):
+def test_a_process_is_moved_in_and_killed_with_what_it_has_started(group, sleeper):
     group.make("7 8")
     assert group.mark() == "7 8"
-    code = "import os, time\nfor _ in range(5):\n    if os.fork() == 0: break\ntime.sleep(60)"
     process = sleeper()
     group.add(process.pid)
     second = group.below("set_1")
     second.make()
-    forking = sleeper(code)
-    second.add(forking.pid)
+    forking = sleeper(FORK)
+    fork_inside(second, forking)
     assert cgroup_of(process.pid) == f"/{group.relative}"
     assert group.members() == [process.pid]
     assert group.populated()
@@ -133,14 +158,12 @@ def test_a_process_is_moved_in_and_killed_with_what_it_has_started(group):
 
 
 @needs_netlab
-def test_a_kernel_without_cgroup_kill_is_helped_by_signals(group, monkeypatch):
+def test_a_kernel_without_cgroup_kill_is_helped_by_signals(group, sleeper, monkeypatch):
     group.make()
     inner = group.below("set_1")
     inner.make()
-    code = "import os, time\nfor _ in range(5):\n    if os.fork() == 0: break\ntime.sleep(60)"
-    process = sleeper(code)
-    inner.add(process.pid)
-    wait_until(lambda: len(inner.members()) > 1, "children")
+    process = sleeper(FORK)
+    fork_inside(inner, process)
     write = Cgroup._write
 
     def older(self, name, text):
@@ -154,7 +177,7 @@ def test_a_kernel_without_cgroup_kill_is_helped_by_signals(group, monkeypatch):
 
 
 @needs_netlab
-def test_a_dead_process_cannot_be_moved(group):
+def test_a_dead_process_cannot_be_moved(group, sleeper):
     group.make()
     process = sleeper("pass")
     process.wait(30)
@@ -195,7 +218,7 @@ def test_the_folder_can_be_looked_into_whatever_the_umask(group):
 
 
 @needs_netlab
-def test_the_place_of_a_process_is_told_as_a_folder(group):
+def test_the_place_of_a_process_is_told_as_a_folder(group, sleeper):
     group.make()
     tree = find_tree()
     process = sleeper()
