@@ -73,19 +73,10 @@ class Store(Lookups, Protocol):
         """Add to the count of a pending request; False when it is not pending any more."""
         ...
 
-    def attach_resume(
-        self,
-        request_id: str,
-        action: str,
-        context: bytes | None,
-        *,
-        seal_again: Callable[[], bytes] | None = None,
-        origin: Origin,
-        now: datetime,
-    ) -> bool:
-        """Give a pending request that has no resume action one; False when it has, or is not pending any more.
+    def attach_resume(self, request: NewRequest, *, now: datetime) -> bool:
+        """Give the pending request of this id the resume action of this one; False when it has one, or is decided.
 
-        False also when the user, the organization or the session of ``origin`` is not the request's.
+        False also when the user, the organization or the session of its origin is another.
         """
         ...
 

@@ -128,14 +128,7 @@ class Registrar:
             request = make(known.request_id)
             if request.resume_action:
                 known.resumes = True
-                self._node.store.attach_resume(
-                    request.id,
-                    request.resume_action,
-                    request.resume_context,
-                    seal_again=request.seal_again,
-                    origin=request.origin,
-                    now=self._node.clock(),
-                )
+                self._node.store.attach_resume(request, now=self._node.clock())
         return known.request_id
 
     def _counted(self, key: _Key) -> _Known | None:

@@ -57,7 +57,8 @@ def test_another_tuple_or_origin_is_another_request(store, another):
 
 def attach(store, request_id, action="go", *, now=NOW, **origin):
     details = {"user_id": "ann", "organization_id": "acme", "session_key": "s-1", "task_id": "t-2"} | origin
-    return store.attach_resume(request_id, action, b"sealed", origin=Origin(**details), now=now)
+    bare = request(action=action, key=request_id)
+    return store.attach_resume(replace(bare, origin=Origin(**details), resume_context=b"sealed"), now=now)
 
 
 def test_what_to_go_on_with_may_come_later(store):

@@ -39,9 +39,7 @@ def test_what_was_sealed_with_a_key_that_is_gone_is_sealed_anew(store, keys, way
         assert store.register(new, now=NOW).created
     else:
         store.register(request(key="r-1"), now=NOW)
-        assert store.attach_resume(
-            "r-1", "go", new.resume_context, seal_again=new.seal_again, origin=new.origin, now=NOW
-        )
+        assert store.attach_resume(replace(new, resume_action="go"), now=NOW)
     assert unseal(KeyRing.read(keys), store.resume_context("r-1"), new) == {"a": 1}
 
 

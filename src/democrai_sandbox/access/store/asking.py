@@ -113,35 +113,27 @@ def count_again(connection: Connection, request_id: str, times: int, *, now: dat
     return connection.execute(counted).rowcount == 1
 
 
-def attach_resume(
-    connection: Connection,
-    request_id: str,
-    action: str,
-    context: bytes | None,
-    *,
-    seal_again: Callable[[], bytes] | None = None,
-    origin: Origin,
-    now: datetime,
-) -> bool:
+def attach_resume(connection: Connection, request: NewRequest, *, now: datetime) -> bool:
     """Give a pending request what to go on with; the first one counts, and only one of the requester's own.
 
     The organization is compared as well: it is no part of what makes requests the same, but it goes on as that one.
     The task is that of whoever comes with the action from then on.
     """
+    origin, context = request.origin, request.resume_context
     same = [requests.c[name] == getattr(origin, name) for name in ("user_id", "organization_id", "session_key")]
-    bare = and_(requests.c.id == request_id, is_pending, requests.c.resume_action == "", *same)
+    bare = and_(requests.c.id == request.id, is_pending, requests.c.resume_action == "", *same)
     if connection.execute(select(requests.c.id).where(bare)).first() is None:
         return False
     ledger = Ledger(connection)
-    if seal_again is not None:
-        context = seal_again()
-    given = update(requests).where(bare).values(resume_action=action, resume_context=context, task_id=origin.task_id)
-    row = connection.execute(given.returning(*REQUEST_COLUMNS)).one_or_none()
+    if request.seal_again is not None:
+        context = request.seal_again()
+    given = {"resume_action": request.resume_action, "resume_context": context, "task_id": origin.task_id}
+    row = connection.execute(update(requests).where(bare).values(given).returning(*REQUEST_COLUMNS)).one_or_none()
     if row is None:
         return False
     access = to_access(row)
-    after = {"resume_action": action, **_origin_shown(origin)}
-    entry = Entry(AuditAction.RESUME_ATTACHED, f"subject:{access.subject}", access, request_id, after=after)
+    after = {"resume_action": request.resume_action, **_origin_shown(origin)}
+    entry = Entry(AuditAction.RESUME_ATTACHED, f"subject:{access.subject}", access, request.id, after=after)
     ledger.close([entry], now=now)
     return True
 

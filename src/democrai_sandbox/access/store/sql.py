@@ -30,7 +30,6 @@ if TYPE_CHECKING:
         Listing,
         NewDecision,
         NewRequest,
-        Origin,
         Page,
         Request,
         RequestFilter,
@@ -107,27 +106,9 @@ class SqlStore:
         """Add to the count of a pending request."""
         return self._database.act(partial(asking.count_again, request_id=request_id, times=times, now=now))
 
-    def attach_resume(
-        self,
-        request_id: str,
-        action: str,
-        context: bytes | None,
-        *,
-        seal_again: Callable[[], bytes] | None = None,
-        origin: Origin,
-        now: datetime,
-    ) -> bool:
+    def attach_resume(self, request: NewRequest, *, now: datetime) -> bool:
         """Give a pending request of this origin that has no resume action one."""
-        work: Callable[[Connection], bool] = partial(
-            asking.attach_resume,
-            request_id=request_id,
-            action=action,
-            context=context,
-            seal_again=seal_again,
-            origin=origin,
-            now=now,
-        )
-        return self._database.act(work)
+        return self._database.act(partial(asking.attach_resume, request=request, now=now))
 
     def decide(self, decision: NewDecision, *, now: datetime) -> Decision:
         """Record an approval or a denial."""

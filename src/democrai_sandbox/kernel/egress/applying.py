@@ -40,9 +40,9 @@ class Applying:
         """Keep the parts."""
         self.applied: Applied | None = None
         self.error: KernelLayerError | None = None
+        """Why the last attempt failed; what was applied before it is in force still."""
         self.failures = 0
         """How often it came to nothing, since the start."""
-        """Why the last attempt failed; what was applied before it is in force still."""
         self._builder = builder
         self._file = file
         self._client = client
