@@ -50,7 +50,7 @@ def create_app(sandbox: Sandbox) -> FastAPI:
         app.add_route("/static/{name:path}", _static, methods=["GET", "HEAD"], include_in_schema=False)
     api.document(app)
     security.protect(app, sandbox)
-    problems.install(app)
+    problems.install(app, sandbox.closing.is_set)
     security.dress(app, sandbox)
     return app
 

@@ -22,7 +22,7 @@ from .rendering import render
 from .tracing import RequestIds, log_fault, request_id
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from fastapi import FastAPI
     from starlette.types import Scope
@@ -126,11 +126,11 @@ def is_for_machines(request: Request) -> bool:
     return bool(scope["path"].removeprefix(scope.get("root_path", "")).startswith(_MACHINES))
 
 
-def install(app: FastAPI) -> None:
+def install(app: FastAPI, is_ending: Callable[[], bool]) -> None:
     """Have every error of an application answered. To be called after all other middlewares were added."""
     for kind in (SandboxError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, _answered)
-    app.add_middleware(RequestIds, failed=_answered)
+    app.add_middleware(RequestIds, failed=_answered, is_ending=is_ending)
 
 
 def refusal(scope: Scope, status: int, code: str, detail: str) -> Response:

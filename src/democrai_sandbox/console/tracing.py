@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import secrets
+from asyncio import CancelledError
 from contextvars import ContextVar
+from http import HTTPStatus
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 if TYPE_CHECKING:
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HEADER = "X-Request-Id"
+_AGAIN_AFTER = 5
+"""Seconds after which a node that ends may have been started again."""
 _log = logging.getLogger("democrai_sandbox.console")
 _access = logging.getLogger("democrai_sandbox.console.access")
 _present: ContextVar[str] = ContextVar("console_request", default="")
@@ -40,10 +45,13 @@ class RequestIds:
     A number that comes from outside is not taken: it would let a stranger write into the log what is to be looked for.
     """
 
-    def __init__(self, app: ASGIApp, *, failed: Callable[[Request, Exception], Response]) -> None:
+    def __init__(
+        self, app: ASGIApp, *, failed: Callable[[Request, Exception], Response], is_ending: Callable[[], bool]
+    ) -> None:
         """``failed`` makes the answer to a request that ended with an exception."""
         self._app = app
         self._failed = failed
+        self._is_ending = is_ending
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -68,11 +76,20 @@ class RequestIds:
             if status:
                 log_fault(error)
                 raise  # half an answer is out already: all that can be done is to cut it off
-            request = Request(scope, receive)
-            await self._failed(request, error)(scope, receive, numbered)
+            await self._failed(Request(scope, receive), error)(scope, receive, numbered)
+        except CancelledError:
+            if not status and self._is_ending():  # else nobody waits for an answer
+                await self._failed(Request(scope, receive), _cut_off())(scope, receive, numbered)
+            raise
         finally:
             _tell(scope, number, status, perf_counter() - begun)
             _present.reset(token)
+
+
+def _cut_off() -> HTTPException:
+    """Return what becomes of a request that took longer than a node waits when it ends."""
+    words = "This node ends, and did not wait for this any longer: what was asked for may have been done or not."
+    return HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, words, {"Retry-After": str(_AGAIN_AFTER)})
 
 
 def _tell(scope: Scope, number: str, status: int, seconds: float) -> None:

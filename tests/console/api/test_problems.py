@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import socket
 
+import httpx
 import pytest
+import uvicorn
 from fastapi import FastAPI
 from pydantic import BaseModel
 from starlette.testclient import TestClient
@@ -72,7 +76,7 @@ def client():
     def body(given: Body, limit: int = 1):
         return {"request": request_id()}
 
-    problems.install(app)
+    problems.install(app, lambda: False)
     return TestClient(app, follow_redirects=False)
 
 
@@ -190,6 +194,41 @@ def test_paths_and_methods(client):
     assert wrong.headers["allow"] == "POST"
 
 
+@pytest.mark.parametrize("path", ["/api/v1/wait", "/wait"])
+def test_whoever_is_cut_off_at_the_end_is_told_to_come_back(path):
+    """A server that ends waits for requests for a while; one that takes longer is no fault, and the answer says so."""
+    app, is_waiting, is_ending = FastAPI(), asyncio.Event(), asyncio.Event()
+
+    @app.get(path)
+    async def wait():
+        is_waiting.set()
+        await asyncio.Event().wait()
+
+    problems.install(app, is_ending.is_set)
+
+    async def ask():
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            server = uvicorn.Server(
+                uvicorn.Config(app, log_config=None, lifespan="off", ws="none", timeout_graceful_shutdown=1)
+            )
+            serving = asyncio.create_task(server._serve([listener]))
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}{path}"
+            async with httpx.AsyncClient(timeout=30, trust_env=False) as client:
+                asked = asyncio.create_task(client.get(url))
+                await asyncio.wait_for(is_waiting.wait(), 30)
+                is_ending.set()
+                server.should_exit = True
+                answer = await asked
+            await serving
+            return answer
+
+    answer = asyncio.run(ask())
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "5"
+    assert "This node ends" in answer.text
+    assert answer.headers["x-request-id"] in answer.text
+
+
 def test_numbers_are_not_taken(client):
     """A number that somebody sends is not taken: each request gets a new one, which the endpoint knows as well."""
     answers = [client.post("/api/v1/body", json={"number": 1}, headers={"X-Request-Id": "chosen"}) for _ in range(2)]
@@ -234,7 +273,7 @@ def test_mounted():
     def conflict():
         raise errors.DecisionConflict("already denied")
 
-    problems.install(inner)
+    problems.install(inner, lambda: False)
     outer.mount("/sandbox", inner)
     answer = TestClient(outer).get("/sandbox/api/v1/conflict")
     assert (answer.status_code, answer.json()["code"]) == (409, "external_access_conflict")
