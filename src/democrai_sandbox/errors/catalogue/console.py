@@ -150,6 +150,14 @@ CONSOLE = (
         fix="Take the method from `/api/v1/openapi.json`.",
     ),
     Entry(
+        code="service_unavailable",
+        title="The node ended before the answer was there",
+        layer=Layer.CONSOLE,
+        meaning="The node was told to end while this request ran, and did not wait for it any longer.",
+        cause="It waits ten seconds for requests that run when it is stopped or restarted.",
+        fix="Look whether what was asked for has been done, and ask again otherwise: another node, or this one later.",
+    ),
+    Entry(
         code="internal_error",
         title="A fault of this program",
         layer=Layer.CONSOLE,
