@@ -216,9 +216,10 @@ def test_7_the_process_is_in_the_cgroup(app):
 def test_two_instances_do_not_share_a_socket(place, app):
     """The second is told what is taken and what to set; with its own it works, and the first always does."""
     taken = place.start({"enabled": True, "helper_socket": f"{place.here}/helper.sock"})
-    text = taken.view()["text"]
+    text, fix = taken.view()["text"], "set sandbox.os.helper_socket to a path of this application's own"
     assert "something else than a helper of this application listens at" in text
-    assert "set sandbox.os.helper_socket to a path of this application's own, e.g. with {pid} in it" in text
+    assert f"{fix}, e.g. with {{pid}} in it" in text
+    assert fix in _refused(place, helper_socket=f"{place.here}/helper.sock")
     mended = place.start({"enabled": True, "helper_socket": f"{place.here}/{{pid}}.sock"})
     assert (mended.view()["passes"], mended.reach(), mended.reach(place.other)) == (True, "", REFUSED)
     assert (app.reach(), app.reach(place.other)) == ("", REFUSED)
@@ -228,12 +229,17 @@ def test_two_instances_do_not_share_a_policy_file(place):
     """The second is refused what the first has, and says which setting helps; with a file each, both are held."""
     (first, _), (second, fix) = _both(place, "shared.json")
     assert (first, second) == ("partial", "off") and "put {pid} into sandbox.os.policy_file" in fix
-    section = {"enabled": True, "require": True, "policy_file": f"{place.here}/shared.json"}
-    folder = place.here / "required"
+    assert "put {pid} into sandbox.os.policy_file" in _refused(place, policy_file=f"{place.here}/shared.json")
+    assert [state for state, _ in _both(place, "{pid}.json")] == ["partial", "partial"]
+
+
+def _refused(place, **paths):
+    """Start an application that requires its filter; return with what it does not start."""
+    section = {"enabled": True, "require": True, **paths}
+    folder = place.here / "-".join(["required", *paths])
     folder.mkdir()
     told = application(folder, f"{WORDS}\ntell(error=raised(begin, {section!r}))", space=place.lab.inside)
-    assert "put {pid} into sandbox.os.policy_file" in told["error"][1], told
-    assert [state for state, _ in _both(place, "{pid}.json")] == ["partial", "partial"]
+    return told["error"][1]
 
 
 def _both(place, name):
