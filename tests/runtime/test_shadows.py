@@ -4,12 +4,17 @@ programs that the host starts for a module."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 from types import SimpleNamespace
 
 import pytest
 
+from democrai_sandbox.errors import StoreUnavailable
+from democrai_sandbox.guard import AccessQuestion
+from democrai_sandbox.policy import Subject
+from democrai_sandbox.runtime.shadows import Shadows
 from tests.services.forks import RuntimeCase as Case
 
 HOUSE = os.path.join(os.path.dirname(__file__), "house.py")
@@ -260,3 +265,30 @@ def test_a_subject_cannot_see_end_or_flood_it(case):
     assert found["kept"] == {"near": 1000, "far": 302}
     assert found["uma"] == "ExternalAccessAdminRequired"
     assert found["lie"]
+
+
+def test_nothing_that_waits_for_the_store_is_lost(monkeypatch):
+    """While the store is away, more is seen than there is room for: every check is counted when it is back."""
+    monkeypatch.setattr("democrai_sandbox.runtime.shadows._MOST_SEEN", 4)
+    run = SimpleNamespace(id="r-1", subject=Subject("module", "near"), candidate="{}")
+    moments, written = itertools.count(), []
+
+    def look(*names):
+        for name in names:
+            what = ("near", "module", ("module:near",), "filesystem", "read", f"/{name}", False, "ann", "acme", "s", "")
+            shadows.saw_in("module:near", AccessQuestion((*what, None)), allowed=True, times=1)
+
+    def fail(run_id, findings):
+        look("f", "g", "h")
+        raise StoreUnavailable
+
+    store = SimpleNamespace(shadows=lambda running: [run], add_findings=fail)
+    node = SimpleNamespace(clock=lambda: next(moments), snapshot=SimpleNamespace(find=lambda *_: None))
+    shadows = Shadows(store, node, lambda subject, candidate: "")
+    shadows.refresh()
+    look("a", "b", "a", "c")
+    shadows.flush()
+    store.add_findings = lambda run_id, findings: written.extend(findings)
+    shadows.flush()
+    assert {one.target: one.count for one in written} == {"/f": 1, "/g": 1, "/h": 1, "/a": 2, "": 2}
+    assert min(one.first_seen for one in written) == 0

@@ -161,16 +161,15 @@ class Shadows:
 
     def _note(self, about: _About, chain: tuple[str, ...], times: int) -> None:
         now = self._node.clock()
-        seen = self._seen.get(about)
-        if seen is None and len(self._seen) >= _MOST_SEEN:
-            # Nothing in particular: it is only counted, as is what there is no room for in the store.
-            about = about._replace(resource_type="", operation="", target="", subject=("", ""), user_id="")
-            about = about._replace(session_key="")
-            seen = self._seen.get(about)
-        if seen is None:
-            seen = self._seen[about] = _Seen(0, now, now, chain)
+        seen = self._seen.setdefault(self._room_for(about), _Seen(0, now, now, chain))
         seen.count += times
         seen.last = now
+
+    def _room_for(self, about: _About) -> _About:
+        """Return as what it is counted: where there is no room, as nothing in particular, as in the store."""
+        if about in self._seen or len(self._seen) < _MOST_SEEN:
+            return about
+        return _About(about.run_id, about.allowed, "", "", "", ("", ""), "", "")
 
     # ---- what goes on ------------------------------------------------------------------------------------------------
 
@@ -237,12 +236,10 @@ class Shadows:
     def _put_back(self, seen: dict[_About, _Seen]) -> None:
         with self._counting:
             for about, times in seen.items():
-                known = self._seen.get(about)
-                if known is not None:
+                known = self._seen.setdefault(self._room_for(about), times)
+                if known is not times:
                     known.count += times.count
-                    known.first = times.first
-                elif len(self._seen) < _MOST_SEEN:
-                    self._seen[about] = times
+                    known.first = min(known.first, times.first)
 
     def _is_approved(self, about: _About) -> bool:
         """Return whether an approval allows it whatever the manifest says, so that nothing would change."""
