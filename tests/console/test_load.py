@@ -7,7 +7,6 @@ import itertools
 import socket
 from datetime import UTC, datetime
 from functools import partial
-from statistics import median
 from time import perf_counter
 
 import httpx
@@ -94,14 +93,14 @@ def test_a_long_queue_is_as_quick_as_a_short_one(served, tmp_path):
 
 
 def ratio(few, many, path):
-    """Ask one and the other in turns: whatever else the machine does meets both."""
+    """Ask one and the other in turns, and compare the quickest: what else the machine does only makes it slower."""
     taken = {few: [], many: []}
     for _ in range(ROUNDS):
         for client, times in taken.items():
             start = perf_counter()
             assert client.get(path).status_code == 200
             times.append(perf_counter() - start)
-    return median(taken[many]) / median(taken[few])
+    return min(taken[many]) / min(taken[few])
 
 
 @pytest.mark.slow

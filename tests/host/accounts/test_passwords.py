@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import threading
 import time
 
@@ -87,7 +86,7 @@ def test_an_unknown_name_takes_as_long_as_a_wrong_password(house):
     for number in range(1, 8):
         known.append(took(f"known{number}"))
         unknown.append(took(f"stranger{number}"))
-    assert 0.4 < statistics.median(unknown) / statistics.median(known) < 2.5
+    assert 0.4 < min(unknown) / min(known) < 2.5  # other work makes some slower, and none quicker
 
 
 def test_sign_ins_of_one_moment_all_succeed_when_the_cost_was_raised(house):
