@@ -230,7 +230,10 @@ def test_a_state_folder_of_somebody_else():
         file = configured(folder)
         file.chmod(0o644)
         # The interpreter may lie where that user cannot read it: everything is imported before.
-        program = "import os, sys, encodings.idna; from democrai_sandbox.cli import entry, status, failing, output"
+        program = (
+            "import os, sys, encodings.idna; from democrai_sandbox.cli import entry, status, failing, output, signals"
+        )
+        program += "; from democrai_sandbox.cli import parsing; from democrai_sandbox.cli.arguments import status as _"
         program += "; from democrai_sandbox.host import whereabouts; from democrai_sandbox.host.config import load"
         program += "; load(sys.argv[2]); os.setgroups([]); os.setgid(65534); os.setuid(65534)"
         program += "; sys.exit(entry.main(['status', '--config', *sys.argv[2:]]))"

@@ -122,7 +122,7 @@ class Prepared:
 @cache
 def prepared():
     """Return the process that has imported all commands, and what the one that serves needs."""
-    commands = (module.name for module in pkgutil.iter_modules(democrai_sandbox.cli.__path__, "democrai_sandbox.cli."))
+    found = pkgutil.walk_packages(democrai_sandbox.cli.__path__, "democrai_sandbox.cli.")
     return Prepared(
         (
             *HOST,
@@ -132,6 +132,6 @@ def prepared():
             "democrai_sandbox.runtime.scripts.running",
             "democrai_sandbox.sdk.recording",
             "democrai_sandbox.sdk.testing",
-            *commands,
+            *(module.name for module in found),
         )
     )

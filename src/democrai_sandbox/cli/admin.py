@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from democrai_sandbox.errors import CommandMisused, CommandRefused
 
-from .asking import add_yes, confirm, is_answerable, secret
+from .asking import confirm, is_answerable, secret
 from .databases import opened
 from .exits import Exit
 from .output import Mood, visible
-from .parsing import add_verbs
-from .places import add_config, add_json, configuration
+from .places import configuration
 
 if TYPE_CHECKING:
     import argparse
@@ -29,47 +28,6 @@ if TYPE_CHECKING:
     from .output import Output
 
 _STATES = {"shut out": Mood.WARNING}
-
-
-def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the verbs."""
-    from .tokens import add_tokens  # noqa: PLC0415 - it needs this module
-
-    verbs = add_verbs(parser)
-    create = verbs.add_parser(
-        "create",
-        help="add somebody who can sign in",
-        description="Add somebody who can sign in, with a password that is asked for or read from standard input.",
-    )
-    create.add_argument("--role", choices=("super",), help="super may approve and deny; without it one may look")
-    create.add_argument("--organization", metavar="ID", default="", help="whose people decide nothing")
-    passwd = verbs.add_parser(
-        "passwd",
-        help="give somebody another password",
-        description="Give somebody another password, and end all their sessions. Tokens stay.",
-    )
-    disable = verbs.add_parser(
-        "disable",
-        help="shut somebody out",
-        description="Shut somebody out: their sessions end, and their tokens are of no use meanwhile.",
-    )
-    enable = verbs.add_parser("enable", help="let somebody in again", description="Let somebody in again.")
-    listing = verbs.add_parser("list", help="list the people", description="List everybody who can sign in.")
-    for verb, run in ((create, _create), (passwd, _passwd), (disable, _disable), (enable, _enable), (listing, _list)):
-        if verb is not listing:
-            verb.add_argument("name", metavar="NAME", help="small letters, digits, and . _ @ - between them")
-        add_common(verb)
-        verb.set_defaults(run=run)
-    for verb in (create, passwd):
-        verb.add_argument("--generate", action="store_true", help="make up a password, and print it once")
-    add_yes(disable)
-    add_tokens(verbs.add_parser("token", help="tokens for programs", description="Tokens, by which programs come in."))
-
-
-def add_common(parser: argparse.ArgumentParser) -> None:
-    """Add what all of these verbs take."""
-    add_config(parser)
-    add_json(parser)
 
 
 class Office(NamedTuple):
@@ -106,7 +64,8 @@ def actor() -> str:
         return f"cli:#{os.getuid()}"
 
 
-def _create(options: argparse.Namespace, output: Output) -> int:
+def run_create(options: argparse.Namespace, output: Output) -> int:
+    """Add somebody."""
     from democrai_sandbox.host.accounts.people import check_name  # noqa: PLC0415 - takes its time
 
     name = check_name(options.name)  # before anybody types a password for it
@@ -124,7 +83,8 @@ def _create(options: argparse.Namespace, output: Output) -> int:
     return Exit.OK
 
 
-def _passwd(options: argparse.Namespace, output: Output) -> int:
+def run_passwd(options: argparse.Namespace, output: Output) -> int:
+    """Give somebody another password."""
     with office(options) as (accounts, _):
         person = accounts.person(options.name)
         password = _password(options, person.id)
@@ -134,7 +94,8 @@ def _passwd(options: argparse.Namespace, output: Output) -> int:
     return Exit.OK
 
 
-def _disable(options: argparse.Namespace, output: Output) -> int:
+def run_disable(options: argparse.Namespace, output: Output) -> int:
+    """Shut somebody out."""
     with office(options) as (accounts, _):
         person = accounts.person(options.name)
         confirm(f"shut out {person.id}, and end all of their sessions?", yes=options.yes)
@@ -143,14 +104,16 @@ def _disable(options: argparse.Namespace, output: Output) -> int:
     return Exit.OK
 
 
-def _enable(options: argparse.Namespace, output: Output) -> int:
+def run_enable(options: argparse.Namespace, output: Output) -> int:
+    """Let somebody in again."""
     with office(options) as (accounts, _):
         person = accounts.enable(options.name, actor=actor())
     _tell(output, "admin.enable/1", person, f"{person.id} can sign in again")
     return Exit.OK
 
 
-def _list(options: argparse.Namespace, output: Output) -> int:
+def run_list(options: argparse.Namespace, output: Output) -> int:
+    """List the people."""
     with office(options) as (accounts, _):
         people = accounts.people()
     if output.is_json:

@@ -11,10 +11,9 @@ from democrai_sandbox.errors import DecisionConflict, NodeRefused, SandboxError
 from . import asking, places
 from .deciding import cells, misused, repeated, spoken
 from .exits import Exit
-from .narrowing import a_text, add_filters, add_limit, an_id, given_filters, listed, one_of, show_list
+from .narrowing import given_filters, listed, show_list
 from .node import below
 from .output import Mood, visible
-from .parsing import add_verbs
 from .times import ago, when
 
 if TYPE_CHECKING:
@@ -24,40 +23,7 @@ if TYPE_CHECKING:
     from .node import Node
     from .output import Output
 
-_FILTERS = ("subject", "resource_type", "operation", "session", "text")
 _GONE = (404, 409)
-
-
-def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the verbs."""
-    verbs = add_verbs(parser)
-    shown = verbs.add_parser(
-        "list", help="what was approved", description="List approvals or denials, the newest first."
-    )
-    shown.add_argument(
-        "--state", choices=("live", "ended", "any"), default="live", help="in force, over, or both; live if not given"
-    )
-    add_limit(shown)
-    _add_choice(shown, run_list)
-    revoke = verbs.add_parser(
-        "revoke",
-        help="take approvals or denials back",
-        description="Take approvals or denials back: what they are about is undecided again, on every node.",
-    )
-    revoke.add_argument("ids", metavar="ID", nargs="*", type=an_id, help="of an approval or a denial; or use filters")
-    revoke.add_argument("--reason", metavar="TEXT", type=a_text, help="why; the audit keeps it")
-    revoke.add_argument("--dry-run", action="store_true", help="only say which would be revoked")
-    asking.add_yes(revoke)
-    _add_choice(revoke, run_revoke)
-
-
-def _add_choice(parser: argparse.ArgumentParser, run: Any) -> None:
-    parser.add_argument("--denials", action="store_true", help="denials instead of approvals")
-    parser.add_argument("--scope", **one_of(Scope, "SCOPE", "that reach so far"))
-    add_filters(parser, *_FILTERS)
-    places.add_node(parser)
-    places.add_json(parser)
-    parser.set_defaults(run=run)
 
 
 def run_list(options: argparse.Namespace, output: Output) -> int:

@@ -5,19 +5,10 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from typing import TYPE_CHECKING
 
 from democrai_sandbox.errors import CommandMisused, CommandRefused
 
 from .output import visible
-
-if TYPE_CHECKING:
-    import argparse
-
-
-def add_yes(parser: argparse.ArgumentParser) -> None:
-    """Add ``--yes``."""
-    parser.add_argument("--yes", action="store_true", help="do it without asking; needed where there is no terminal")
 
 
 def confirm(question: str, *, yes: bool) -> None:

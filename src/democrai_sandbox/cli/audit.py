@@ -1,4 +1,4 @@
-"""``democrai-sandbox audit``: what happened, written out, and whether the chain of hashes is whole."""
+"""``democrai-sandbox audit tail``: what happened last, and what happens."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from democrai_sandbox.errors import SandboxError
 
-from . import asking, exporting, places, verifying
+from . import places
 from .exits import Exit
 from .failing import status_of
-from .narrowing import a_number, add_filters, given_filters
+from .narrowing import given_filters
 from .output import visible
-from .parsing import add_verbs
 from .times import when
 
 if TYPE_CHECKING:
@@ -23,46 +22,8 @@ if TYPE_CHECKING:
     from .node import Node
     from .output import Output
 
-_FILTERS = ("action", "actor", "subject", "request", "since", "until")
 _SECONDS = 1.0
 """Between two looks for what is new."""
-_USUAL = 20
-
-
-def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the verbs."""
-    verbs = add_verbs(parser)
-    tail = verbs.add_parser("tail", help="what happened last", description="Show the last records, the newest last.")
-    tail.add_argument("-n", metavar="N", type=a_number, default=_USUAL, help=f"so many; {_USUAL} if not given")
-    tail.add_argument("-f", "--follow", action="store_true", help="go on with what happens, until it is interrupted")
-    add_filters(tail, *_FILTERS)
-    _finish(tail, run_tail)
-    export = verbs.add_parser(
-        "export",
-        help="write the records out",
-        description="Write records out, the oldest first: as lines of JSON that can be verified, or as CSV.",
-    )
-    export.add_argument("--format", choices=("jsonl", "csv"), default="jsonl", help="jsonl if not given")
-    export.add_argument("--output", metavar="FILE", help="write here, all or nothing, instead of to standard output")
-    asking.add_yes(export)
-    add_filters(export, *_FILTERS)
-    _finish(export, exporting.run_export)
-    verify = verbs.add_parser(
-        "verify",
-        help="check the chain of hashes",
-        description="Check the chain of hashes from the first record to the last, and change nothing.",
-    )
-    verifying.add_sources(verify)
-    _finish(verify, verifying.run_verify)
-
-
-def _finish(parser: argparse.ArgumentParser, run: Any) -> None:
-    places.add_node(parser)
-    places.add_json(parser)
-    parser.set_defaults(run=run)
-
-
-# ---- tail ------------------------------------------------------------------------------------------------------------
 
 
 def run_tail(options: argparse.Namespace, output: Output) -> int:

@@ -1,33 +1,29 @@
-"""Every command of ``democrai-sandbox``, and the module that knows it. Nothing is imported before it is asked for."""
+"""Every command of ``democrai-sandbox``. Nothing is imported before it is asked for."""
 
 from __future__ import annotations
 
 from collections import namedtuple
 
 PROGRAM = "democrai-sandbox"
-Command = namedtuple("Command", ("name", "module", "help"))  # noqa: PYI024 - typing is slow to import
-"""A first word of the command line.
-
-Its module has ``add_to(parser)``, which adds arguments or verbs and sets ``run``: a function that takes the parsed
-options and an ``Output``, and returns the exit status.
-"""
+Command = namedtuple("Command", ("name", "help"))  # noqa: PYI024 - typing is slow to import
+"""A first word of the command line; what it takes, the module of this name in ``arguments`` says."""
 
 COMMANDS = (
-    Command("serve", "serving", "serve the console and the API"),
-    Command("run", "running", "run a script, a module or a program under a policy, once"),
-    Command("record", "recording", "run something, write down what it reaches for, and propose the smallest manifest"),
-    Command("explain", "explaining", "say why something is allowed or not, from an error line or a question"),
-    Command("manifest", "manifest", "check, lint and compare manifests, and print their schema"),
-    Command("shadow", "shadow", "try a candidate manifest beside the present one, and count the differences"),
-    Command("requests", "requests", "list, show, approve and deny what extensions ask for"),
-    Command("approvals", "approvals", "list and revoke what was approved"),
-    Command("audit", "audit", "follow, export and verify the audit"),
-    Command("status", "status", "ask a node what it enforces now"),
-    Command("doctor", "doctor", "try what this machine and this configuration can enforce"),
-    Command("config", "config", "show the configuration, and where each value comes from"),
-    Command("db", "db", "check and upgrade the database, and rotate its keys"),
-    Command("helper", "helper", "run the privileged helper, or print what installs it"),
-    Command("admin", "admin", "people who decide, and tokens for programs"),
+    Command("serve", "serve the console and the API"),
+    Command("run", "run a script, a module or a program under a policy, once"),
+    Command("record", "run something, write down what it reaches for, and propose the smallest manifest"),
+    Command("explain", "say why something is allowed or not, from an error line or a question"),
+    Command("manifest", "check, lint and compare manifests, and print their schema"),
+    Command("shadow", "try a candidate manifest beside the present one, and count the differences"),
+    Command("requests", "list, show, approve and deny what extensions ask for"),
+    Command("approvals", "list and revoke what was approved"),
+    Command("audit", "follow, export and verify the audit"),
+    Command("status", "ask a node what it enforces now"),
+    Command("doctor", "try what this machine and this configuration can enforce"),
+    Command("config", "show the configuration, and where each value comes from"),
+    Command("db", "check and upgrade the database, and rotate its keys"),
+    Command("helper", "run the privileged helper, or print what installs it"),
+    Command("admin", "people who decide, and tokens for programs"),
 )
 
 _HEAD = f"""\

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from .exits import Exit
 from .output import Mood, visible
-from .parsing import add_verbs
-from .places import add_config, add_json, configuration
+from .places import configuration
 
 if TYPE_CHECKING:
     import argparse
@@ -18,28 +17,8 @@ if TYPE_CHECKING:
     from .output import Output
 
 
-def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the verbs."""
-    verbs = add_verbs(parser)
-    show = verbs.add_parser(
-        "show",
-        help="print every value",
-        description="Print every value of the configuration; passwords are hidden. Changes nothing.",
-    )
-    show.add_argument("--origin", action="store_true", help="say where each one was given: file and line, or variable")
-    show.add_argument("--given", action="store_true", help="leave out what is a default")
-    check = verbs.add_parser(
-        "check",
-        help="say everything that is wrong",
-        description="Read the configuration as serve does, and say everything that is wrong with it. Changes nothing.",
-    )
-    for verb, run in ((show, _show), (check, _check)):
-        add_config(verb)
-        add_json(verb)
-        verb.set_defaults(run=run)
-
-
-def _show(options: argparse.Namespace, output: Output) -> int:
+def run_show(options: argparse.Namespace, output: Output) -> int:
+    """Print every value."""
     from democrai_sandbox.host.config.origins import DEFAULT  # noqa: PLC0415 - takes its time
     from democrai_sandbox.host.config.showing import shown_values  # noqa: PLC0415
 
@@ -57,7 +36,7 @@ def _show(options: argparse.Namespace, output: Output) -> int:
     return Exit.OK
 
 
-def _check(options: argparse.Namespace, output: Output) -> int:
+def run_check(options: argparse.Namespace, output: Output) -> int:
     """Loading says what is wrong, all at once; what is left to do is to say that nothing is."""
     loaded = configuration(options)
     file = loaded.settings.config_file

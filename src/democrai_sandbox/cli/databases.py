@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import CommandMisused, CommandRefused
 
-from .places import add_config, at_once, configuration
+from .places import at_once, configuration
 
 if TYPE_CHECKING:
     import argparse
@@ -18,16 +18,6 @@ if TYPE_CHECKING:
     from democrai_sandbox.host.settings import HostSettings
 
 _HIDDEN = "***"
-
-
-def add_database(parser: argparse.ArgumentParser) -> None:
-    """Add what tells which database is meant."""
-    add_config(parser)
-    parser.add_argument(
-        "--database",
-        metavar="URL",
-        help="this database instead: sqlite:////path/to/file or postgresql://user@host/name, without a password",
-    )
 
 
 def database_url(options: argparse.Namespace) -> str:

@@ -1,4 +1,4 @@
-"""``democrai-sandbox db``: looking after the database, and after the keys of what is encrypted in it."""
+"""``democrai-sandbox db``: looking after the database."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ from typing import TYPE_CHECKING
 
 from democrai_sandbox.errors import CommandRefused
 
-from .asking import add_yes, confirm
-from .databases import add_database, database_file, database_url, opened, shown
+from .asking import confirm
+from .databases import database_file, database_url, opened, shown
 from .exits import Exit
 from .output import Mood, visible
-from .parsing import add_verbs
-from .places import add_json
-from .rotating import add_rotation
 
 if TYPE_CHECKING:
     import argparse
@@ -23,43 +20,8 @@ if TYPE_CHECKING:
     from .output import Output
 
 
-def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the verbs."""
-    verbs = add_verbs(parser)
-    upgrade = verbs.add_parser(
-        "upgrade",
-        help="bring it to the schema that this version needs",
-        description="Bring the database to the schema that this version needs, in one transaction; after a backup.",
-    )
-    upgrade.add_argument("--dry-run", action="store_true", help="say from which schema to which, and change nothing")
-    add_yes(upgrade)
-    upgrade.set_defaults(run=_upgrade)
-    check = verbs.add_parser(
-        "check",
-        help="see that it answers and has the schema that is needed",
-        description="See that the database answers and that its schema is one that this version works with.",
-    )
-    check.add_argument("--audit", action="store_true", help="check the audit's chain of hashes too: reads all of it")
-    check.set_defaults(run=_check)
-    backup = verbs.add_parser(
-        "backup",
-        help="copy a SQLite database to a file, while it is in use",
-        description="Copy a SQLite database to a file, whole or not at all; nodes may go on. The keys are not in it.",
-    )
-    backup.add_argument("file", metavar="FILE", help="where the copy goes; must not be there yet")
-    backup.set_defaults(run=_backup)
-    rotate = verbs.add_parser(
-        "rotate-key",
-        help="exchange the key that encrypts what requests go on with",
-        description="Exchange the key that encrypts what requests go on with, and encrypt what is stored with it.",
-    )
-    add_rotation(rotate)
-    for verb in (upgrade, check, backup, rotate):
-        add_database(verb)
-        add_json(verb)
-
-
-def _upgrade(options: argparse.Namespace, output: Output) -> int:
+def run_upgrade(options: argparse.Namespace, output: Output) -> int:
+    """Bring the database to the schema that is needed."""
     from democrai_sandbox.access.store.schema import HEAD, upgrade_schema  # noqa: PLC0415 - takes its time
 
     url = database_url(options)
@@ -100,7 +62,8 @@ def _told(output: Output, result: dict[str, object], text: str) -> int:
     return Exit.OK
 
 
-def _check(options: argparse.Namespace, output: Output) -> int:
+def run_check(options: argparse.Namespace, output: Output) -> int:
+    """See that it answers and has that schema."""
     from democrai_sandbox.access.store.schema import HEAD  # noqa: PLC0415 - takes its time
 
     url = database_url(options)
@@ -145,7 +108,8 @@ def _audit(report: AuditReport) -> dict[str, object]:
     return {"ok": report.ok, "records": report.count, "first_bad": report.first_bad, "what": report.what}
 
 
-def _backup(options: argparse.Namespace, output: Output) -> int:
+def run_backup(options: argparse.Namespace, output: Output) -> int:
+    """Copy a SQLite database to a file."""
     from democrai_sandbox.access.store.copying import copy_database  # noqa: PLC0415 - takes its time
 
     url = database_url(options)

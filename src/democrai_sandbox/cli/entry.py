@@ -15,7 +15,10 @@ from .commands import COMMANDS, PROGRAM, overview
 
 TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
+
+    from .commands import Command
 
 _FAILED, _USAGE, _CLOSED_PIPE, _INTERRUPTED = 1, 2, 141, 130
 """As in ``Exit``, which is slow to import."""
@@ -29,9 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if not given or given[0].startswith("-"):
             return _about(given)
-        if arguments is None:
-            _heed_signals()
-        return _carried_out(given)
+        return _carried_out(given, heeds_signals=arguments is None)
     except KeyboardInterrupt as interrupt:
         return _interrupted(interrupt)
     except BrokenPipeError:
@@ -52,11 +53,7 @@ def _about(given: list[str]) -> int:
     return 0
 
 
-def _carried_out(given: list[str]) -> int:
-    from .failing import ending  # noqa: PLC0415 - see above
-    from .output import Output  # noqa: PLC0415
-    from .parsing import parser_of  # noqa: PLC0415
-
+def _carried_out(given: list[str], *, heeds_signals: bool) -> int:
     command = next((one for one in COMMANDS if one.name == given[0]), None)
     if command is None:
         return _unknown(given[0])
@@ -66,11 +63,32 @@ def _carried_out(given: list[str]) -> int:
             stream.reconfigure(errors="backslashreplace")
     options = None
     try:
-        options = parser_of(command).parse_args(given[1:])
-        with Output(is_json=getattr(options, "json", False)) as output:
-            return int(options.run(options, output))
+        options = _parsed(command, given[1:])
+        if heeds_signals:
+            _heed_signals()
+        return _done(options)
     except Exception as error:  # noqa: BLE001 - those that are not ours are raised again
+        from .failing import ending  # noqa: PLC0415 - see above
+
         return ending(error, getattr(options, "asked", None))
+
+
+def _parsed(command: Command, given: list[str]) -> argparse.Namespace:
+    """Read the command line; ends here if it asks for help or is wrong."""
+    from .parsing import parser_of  # noqa: PLC0415 - see above
+
+    return parser_of(command).parse_args(given)
+
+
+def _done(options: argparse.Namespace) -> int:
+    """Do what was asked for: only now the module that does it is imported."""
+    from importlib import import_module  # noqa: PLC0415 - see above
+
+    from .output import Output  # noqa: PLC0415
+
+    module, _, name = options.run.partition(":")
+    with Output(is_json=getattr(options, "json", False)) as output:
+        return int(getattr(import_module(f".{module}", __package__), name)(options, output))
 
 
 def _heed_signals() -> None:

@@ -6,7 +6,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from .layers import show_layers
-from .output import Mood, columns, visible
+from .output import Mood, visible
+from .terminals import columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

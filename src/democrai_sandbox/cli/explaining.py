@@ -17,7 +17,6 @@ from democrai_sandbox.policy import Operation, ResourceType, Subject, chain_from
 from . import places
 from .exits import Exit
 from .explained import show_access, show_entry, show_line
-from .narrowing import a_subject
 
 if TYPE_CHECKING:
     import argparse
@@ -27,44 +26,11 @@ if TYPE_CHECKING:
 
     from .output import Output
 
-_DESCRIPTION = """\
-Say what an error line means and how things stand now, or what would happen if a subject did something: which layer
-decides, by which rule, and what to declare or whom to ask. Changes nothing.
-
-  explain 'sandbox_filesystem_denied:reports:/etc/passwd'      a line; - reads it from standard input
-  explain --code sandbox_network_denied                        a code
-  explain --subject module:reports --operation receive --target https://api.example.com/v1
-
-Without a node, a line is explained from the catalogue of errors, and it is said that no node was asked."""
 _STDIN = "-"
 _MOST_READ = 1 << 20
 _UNASKED = (CommandRefused, NodeUnreachable, NodeRefused, ConfigInvalid, StateUnusable)
 """What keeps a node from being asked, and is no reason not to explain a line."""
 _NETWORK = frozenset({Operation.CONNECT, Operation.RECEIVE, Operation.SEND})
-
-
-def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add what the command takes."""
-    parser.description = _DESCRIPTION
-    parser.add_argument("line", metavar="LINE", nargs="?", help="an error, a log line or a traceback; - reads it")
-    parser.add_argument("--code", metavar="CODE", help="explain a code; no node is asked")
-    parser.add_argument(
-        "--subject", metavar="KIND:NAME", type=a_subject, help="who would do it, such as module:reports"
-    )
-    parser.add_argument("--operation", choices=tuple(one.value for one in Operation), help="what it would do")
-    parser.add_argument("--target", metavar="TARGET", help="a URL, a host, a path or a program")
-    parser.add_argument(
-        "--resource-type", choices=tuple(one.value for one in ResourceType), help="else told by the operation"
-    )
-    parser.add_argument("--chain", metavar="A,B", default="", help="the subjects around it, outermost first")
-    parser.add_argument("--install", action="store_true", help="while an engine or extractor is being installed")
-    parser.add_argument("--session", metavar="KEY", default="", help="in this session")
-    parser.add_argument("--user", metavar="ID", default="", help="for this user")
-    parser.add_argument("--manifest", metavar="FILE", help="by this manifest alone; no node is asked")
-    parser.add_argument("--offline", action="store_true", help="explain a line without asking a node")
-    places.add_node(parser)
-    places.add_json(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace, output: Output) -> int:

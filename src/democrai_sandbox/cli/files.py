@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from democrai_sandbox.access import files
 from democrai_sandbox.errors import CommandRefused
 
 from .output import visible
@@ -24,8 +25,6 @@ def whole(file: str, *, fix: str, mode: int = OWN) -> Iterator[IO[bytes]]:
 
     ``mode`` is what others may do with it, as far as the mask of this process gives it to them.
     """
-    from democrai_sandbox.access import files  # noqa: PLC0415 - not needed for --help
-
     try:
         with files.whole(Path(file), mode=mode & ~_mask()) as made, made.open("wb") as stream:
             yield stream

@@ -9,8 +9,7 @@ from democrai_sandbox.errors import CommandMisused, CommandRefused
 
 from .exits import Exit
 from .output import Mood, visible
-from .parsing import add_verbs
-from .places import add_config, add_json, configuration
+from .places import configuration
 
 if TYPE_CHECKING:
     import argparse
@@ -24,75 +23,10 @@ if TYPE_CHECKING:
 _MOODS = {"answers": Mood.OK, "silent": Mood.BAD}
 
 
-def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the verbs."""
-    verbs = add_verbs(parser)
-    run = verbs.add_parser(
-        "run",
-        help="be the helper of a process, in the foreground",
-        description="Be the helper of a process: apply its allowlist, and end with it. Needs root, or sudo without a "
-        "question. serve starts one by itself; this is for process managers and for finding faults.",
-    )
-    run.add_argument("--parent-pid", metavar="PID", required=True, help="the application")
-    run.add_argument("--socket", metavar="PATH", help="where it listens; else where the configuration puts it")
-    run.add_argument("--policy-file", metavar="PATH", help="the allowlist; else where the configuration puts it")
-    run.add_argument("--refresh-seconds", metavar="N", help="resolve names again every N seconds; 0 never does")
-    run.add_argument("--debug", action="store_true", help="print the flow")
-    add_config(run)
-    run.set_defaults(run=_run)
-    status = verbs.add_parser(
-        "status",
-        help="say which helpers run, and what they were given",
-        description="Say which helpers run for this configuration, what they were given, and, as root, which rules "
-        "are in the packet filter. Changes nothing.",
-    )
-    add_config(status)
-    add_json(status)
-    status.set_defaults(run=_status)
-    apply = verbs.add_parser(
-        "apply",
-        help="print the rules that a policy file comes to",
-        description="Read a policy file as the helper does, resolve its names, and print the transactions for the "
-        "packet filter. Applying is the helper's alone, for its application.",
-    )
-    apply.add_argument(
-        "file", metavar="FILE", help="a policy file, as os_sandbox_allowlist_PID.json in the data folder"
-    )
-    apply.add_argument("--dry-run", action="store_true", required=True, help="apply nothing; must be given")
-    apply.add_argument("--parent-pid", metavar="PID", default=str(os.getpid()), help="for rules named for this process")
-    add_json(apply)
-    apply.set_defaults(run=_apply)
-    _add_installable(verbs)
-
-
-def _add_installable(verbs: Any) -> None:
-    for name, program, run in (("sudoers", "sudo", _sudoers), ("polkit", "pkexec", _polkit)):
-        rule = verbs.add_parser(
-            name,
-            help=f"print the rule that lets a user start the helper through {program}",
-            description=f"Print the rule that lets a user start the helper through {program}. Installs nothing.",
-        )
-        rule.add_argument("--user", metavar="NAME", help="to whom the application belongs; you, unless you are root")
-        add_json(rule)
-        rule.set_defaults(run=run)
-    unit = verbs.add_parser(
-        "systemd",
-        help="print the unit that runs the helper for a service",
-        description="Print the unit that runs the helper for a service. Installs nothing.",
-    )
-    unit.add_argument("--state-dir", metavar="DIR", default="/run/democrai", help="the application's (/run/democrai)")
-    unit.add_argument(
-        "--data-dir", metavar="DIR", default="/var/lib/democrai", help="the application's (/var/lib/democrai)"
-    )
-    unit.add_argument("--refresh-seconds", metavar="N", default="60", help="how often names are resolved again (60)")
-    add_json(unit)
-    unit.set_defaults(run=_systemd)
-
-
 # ---- run -------------------------------------------------------------------------------------------------------------
 
 
-def _run(options: argparse.Namespace, output: Output) -> int:
+def run(options: argparse.Namespace, output: Output) -> int:
     """Become the helper: the program that sudo and polkit permit, with what it is told."""
     from democrai_sandbox.kernel.egress.elevation import elevation  # noqa: PLC0415 - takes its time
     from democrai_sandbox.kernel.helper.arguments import helper_command  # noqa: PLC0415
@@ -119,7 +53,8 @@ def _told(options: argparse.Namespace) -> list[str]:
 # ---- status ----------------------------------------------------------------------------------------------------------
 
 
-def _status(options: argparse.Namespace, output: Output) -> int:
+def run_status(options: argparse.Namespace, output: Output) -> int:
+    """Say which helpers run, and what they were given."""
     from democrai_sandbox.kernel.egress.looking import chains, helpers  # noqa: PLC0415 - takes its time
 
     settings = configuration(options).settings
@@ -182,7 +117,8 @@ def _status_data(found: Iterable[Seen], rules: Iterable[Chain] | None, *, ok: bo
 # ---- apply -----------------------------------------------------------------------------------------------------------
 
 
-def _apply(options: argparse.Namespace, output: Output) -> int:
+def run_apply(options: argparse.Namespace, output: Output) -> int:
+    """Print the rules that a policy file comes to."""
     from democrai_sandbox.kernel.egress.rehearsing import rehearse  # noqa: PLC0415 - takes its time
 
     output.progress("resolving names")
@@ -211,19 +147,22 @@ def _apply(options: argparse.Namespace, output: Output) -> int:
 # ---- what is installed -----------------------------------------------------------------------------------------------
 
 
-def _sudoers(options: argparse.Namespace, output: Output) -> int:
+def run_sudoers(options: argparse.Namespace, output: Output) -> int:
+    """Print the rule for sudo."""
     from democrai_sandbox.kernel.helper.printing import sudoers_file  # noqa: PLC0415 - takes its time
 
     return _printed(output, "helper.sudoers/1", lambda: sudoers_file(_user(options.user)))
 
 
-def _polkit(options: argparse.Namespace, output: Output) -> int:
+def run_polkit(options: argparse.Namespace, output: Output) -> int:
+    """Print the rule for pkexec."""
     from democrai_sandbox.kernel.helper.printing import polkit_file  # noqa: PLC0415 - takes its time
 
     return _printed(output, "helper.polkit/1", lambda: polkit_file(_user(options.user)))
 
 
-def _systemd(options: argparse.Namespace, output: Output) -> int:
+def run_systemd(options: argparse.Namespace, output: Output) -> int:
+    """Print the unit for a service."""
     from democrai_sandbox.kernel.helper.printing import systemd_file  # noqa: PLC0415 - takes its time
 
     state, data = _folder("--state-dir", options.state_dir), _folder("--data-dir", options.data_dir)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import CommandMisused, CommandRefused
+from democrai_sandbox.policy import Problem
 
+from .arguments.words import MANIFEST_KINDS
 from .exits import Exit
 from .output import Mood, visible
-from .parsing import add_verbs
-from .places import add_json
 
 if TYPE_CHECKING:
     import argparse
@@ -18,73 +18,17 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.manifests import Finding, Manifest, ManifestKind
     from democrai_sandbox.manifests.locating import Located
-    from democrai_sandbox.policy import Problem
 
     from .output import Output
 
-_KINDS = ("module", "engine", "extractor", "mcp", "tool", "agent", "pipeline")
 _MOODS = {"warning": Mood.WARNING, "added": Mood.BAD, "widened": Mood.BAD}
-
-
-def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the verbs."""
-    verbs = add_verbs(parser)
-    check = verbs.add_parser(
-        "check",
-        help="say everything that is wrong, with its line",
-        description="Read manifests as the sandbox does, and say everything that is wrong with them. Changes nothing.",
-    )
-    _add_places(check)
-    check.set_defaults(run=_check)
-    lint = verbs.add_parser(
-        "lint",
-        help="point out what gives more than is likely to be needed",
-        description="Point out what in manifests gives more than is likely to be needed. Changes nothing.",
-    )
-    _add_places(lint)
-    lint.add_argument("--strict", action="store_true", help="end with 1 when there is a warning")
-    lint.set_defaults(run=_lint)
-    diff = verbs.add_parser(
-        "diff",
-        help="list the power that a new version adds and drops",
-        description="List what a new version of a manifest may do that the old one may not, and the reverse.",
-    )
-    diff.add_argument("old", metavar="OLD", help="a manifest, or the folder with it")
-    diff.add_argument("new", metavar="NEW", help="the other version")
-    _add_kind(diff)
-    diff.add_argument("--exit-code", action="store_true", help="end with 1 when power was added")
-    add_json(diff)
-    diff.set_defaults(run=_diff)
-    schema = verbs.add_parser(
-        "schema",
-        help="print the JSON Schema of a kind, or write those of all kinds",
-        description="Print the JSON Schema (draft 2020-12) of a kind of manifest, for editors.",
-    )
-    schema.add_argument("kind", nargs="?", choices=_KINDS, metavar="KIND", help=", ".join(_KINDS))
-    schema.add_argument("--output", metavar="FOLDER", help="write KIND.schema.json into it, for all kinds without KIND")
-    add_json(schema)
-    schema.set_defaults(run=_schema)
-
-
-def _add_places(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("places", nargs="+", metavar="PATH", help="a manifest, or a folder with extensions")
-    _add_kind(parser)
-    add_json(parser)
-
-
-def _add_kind(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--kind",
-        choices=_KINDS,
-        metavar="KIND",
-        help=f"what it is ({', '.join(_KINDS)}), where neither its $schema nor its folder says so",
-    )
 
 
 # ---- check -----------------------------------------------------------------------------------------------------------
 
 
-def _check(options: argparse.Namespace, output: Output) -> int:
+def run_check(options: argparse.Namespace, output: Output) -> int:
+    """Say everything that is wrong."""
     from democrai_sandbox.manifests import ManifestError, load_manifest  # noqa: PLC0415 - takes its time
 
     found = _located(options)
@@ -124,15 +68,14 @@ def _place(file: str, problem: Problem) -> str:
 
 
 def _said(problem: Problem) -> str:
-    from democrai_sandbox.policy import Problem  # noqa: PLC0415 - not needed for --help
-
     return str(Problem(problem.pointer, problem.message, problem.suggestion))
 
 
 # ---- lint ------------------------------------------------------------------------------------------------------------
 
 
-def _lint(options: argparse.Namespace, output: Output) -> int:
+def run_lint(options: argparse.Namespace, output: Output) -> int:
+    """Point out what gives more than is likely to be needed."""
     from democrai_sandbox.manifests import Severity, lint  # noqa: PLC0415 - takes its time
 
     found = [(one, lint(_loaded(one))) for one in _located(options)]
@@ -163,7 +106,8 @@ def _finding(finding: Finding) -> dict[str, object]:
 # ---- diff ------------------------------------------------------------------------------------------------------------
 
 
-def _diff(options: argparse.Namespace, output: Output) -> int:
+def run_diff(options: argparse.Namespace, output: Output) -> int:
+    """List the power that a new version adds and drops."""
     from democrai_sandbox.manifests import diff  # noqa: PLC0415 - takes its time
 
     old = _one(options.old, options.kind)
@@ -191,7 +135,8 @@ def _diff(options: argparse.Namespace, output: Output) -> int:
 # ---- schema ----------------------------------------------------------------------------------------------------------
 
 
-def _schema(options: argparse.Namespace, output: Output) -> int:
+def run_schema(options: argparse.Namespace, output: Output) -> int:
+    """Print the schema of a kind, or write those of all."""
     from democrai_sandbox.manifests import ManifestKind, manifest_schema  # noqa: PLC0415 - takes its time
     from democrai_sandbox.manifests.schema import schema_text  # noqa: PLC0415
 
@@ -203,7 +148,9 @@ def _schema(options: argparse.Namespace, output: Output) -> int:
         for file in files if not output.is_json else ():
             output.line(visible(file))
     elif not options.kind:
-        raise CommandMisused("which schema?", fix=f"name a kind ({', '.join(_KINDS)}), or add --output FOLDER for all")
+        raise CommandMisused(
+            "which schema?", fix=f"name a kind ({', '.join(MANIFEST_KINDS)}), or add --output FOLDER for all"
+        )
     elif output.is_json:
         output.data("manifest.schema/1", {"kind": options.kind, "json_schema": manifest_schema(kinds[0])})
     else:
@@ -255,7 +202,7 @@ def _meant(places: list[str], kind: str | None) -> tuple[Located, ...]:
     try:
         return locate(places, ManifestKind(kind) if kind else None)
     except InvalidInputError as error:
-        fix = f"name a manifest or a folder with extensions; --kind says what it is ({', '.join(_KINDS)})"
+        fix = f"name a manifest or a folder with extensions; --kind says what it is ({', '.join(MANIFEST_KINDS)})"
         raise CommandMisused(visible(str(error)), fix=fix) from None
 
 

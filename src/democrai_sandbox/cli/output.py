@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import io
-import os
 import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self, TextIO
+
+from .terminals import columns, has_colour
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 _ESCAPES = {"ok": "32", "warning": "33", "bad": "31", "faint": "2", "strong": "1"}
 _GAP = "  "
 _NARROWEST = 12
-_USUAL = 80
 _BLANK = "\u115f\u1160\u2800\u3164\uffa0"
 """Letters that show nothing."""
 _MARKS = ("Mn", "Me")
@@ -138,23 +138,10 @@ class _Closed(io.StringIO):
         raise OSError(errno.EBADF, "standard output is closed")
 
 
-def columns(stream: TextIO | None) -> int:
-    """Return how wide a terminal is; 80 for one that does not say, without ``shutil``, which is slow to import."""
-    try:
-        return (os.get_terminal_size(stream.fileno()).columns if stream else 0) or _USUAL
-    except (OSError, ValueError):
-        return _USUAL
-
-
 def _json(content: Mapping[str, Any], **options: Any) -> str:
-    import json  # noqa: PLC0415 - not needed for --help
+    import json  # noqa: PLC0415 - seldom needed
 
     return json.dumps(content, **options)
-
-
-def has_colour(stream: TextIO) -> bool:
-    """Whether a stream is a terminal that shows colours, and nobody asked for none."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def visible(text: str) -> str:
@@ -173,7 +160,7 @@ def _escaped(sign: str) -> str:
 
 def _marked(text: str) -> Iterator[tuple[str, int]]:
     """Yield each sign and the how manieth mark on its letter it is: 0 for what is none, such as a letter."""
-    from unicodedata import category  # noqa: PLC0415 - not needed for --help
+    from unicodedata import category  # noqa: PLC0415 - seldom needed
 
     marks = 0
     for sign in text:

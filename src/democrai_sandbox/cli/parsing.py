@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, NoReturn
 
 from .commands import PROGRAM
-from .exits import Exit
-from .output import columns, shortened, visible
+from .terminals import columns
 
+TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, NoReturn
+
     from .commands import Command
 
 _WIDEST = 120
@@ -24,27 +26,51 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
         """Find out how wide."""
         super().__init__(prog, max_help_position=30, width=min(columns(sys.stdout), _WIDEST) - 2)
 
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        """As it is done elsewhere, though only at blanks, and without ``textwrap``, which is slow to import."""
+        lines = [""]
+        for word in text.split():
+            if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
+                lines.append("")
+            lines[-1] += f" {word}" if lines[-1] else word
+        return lines
+
 
 class Parser(argparse.ArgumentParser):
-    """Takes no abbreviations, which would change their meaning with the next option; says a mistake in one line."""
+    """Takes no abbreviations, which would change their meaning with the next option; says a mistake in one line.
 
-    def __init__(self, *arguments: object, **options: object) -> None:
-        """As every parser, with these two settings."""
-        options = {"allow_abbrev": False, "formatter_class": Formatter, **options}
-        super().__init__(*arguments, **options)  # type: ignore[arg-type]
+    It is made when something of it is needed. A command has up to ten verbs, a command line has one of them, and making
+    all of their parsers takes longer than the rest of ``--help``.
+    """
+
+    def __init__(self, *, takes: Callable[[Parser], None], **options: Any) -> None:
+        """``takes`` adds what it takes; the rest is as for every parser."""
+        self._later = takes, options
+
+    def __getattr__(self, name: str) -> Any:
+        """Make it, when it is asked for the first thing that it does not have yet."""
+        if "_later" not in self.__dict__:
+            raise AttributeError(name)
+        takes, options = self.__dict__.pop("_later")
+        super().__init__(allow_abbrev=False, formatter_class=Formatter, **options)
+        takes(self)
+        return getattr(self, name)
 
     def error(self, message: str) -> NoReturn:
         """End with the documented status, after what is wrong with the command line and where to read on."""
+        from .exits import Exit  # noqa: PLC0415 - not needed for --help
+        from .output import shortened, visible  # noqa: PLC0415
+
         self.exit(Exit.USAGE, f"{self.prog}: {shortened(visible(message))}\n{self.prog} --help says what it takes\n")
 
 
 def parser_of(command: Command) -> Parser:
     """Return the parser of a command."""
-    parser = Parser(prog=f"{PROGRAM} {command.name}", description=command.help[0].upper() + command.help[1:] + ".")
-    import_module(f".{command.module}", __package__).add_to(parser)
-    return parser
+    takes = import_module(f".arguments.{command.name}", __package__).add_to
+    description = command.help[0].upper() + command.help[1:] + "."
+    return Parser(prog=f"{PROGRAM} {command.name}", description=description, takes=takes)
 
 
-def add_verbs(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[Parser]:
-    """Have a command take verbs; ``.add_parser(name, help=..., description=...)`` adds one."""
+def add_verbs(parser: Parser) -> argparse._SubParsersAction[Parser]:
+    """Have a command take verbs; ``.add_parser(name, help=..., description=..., takes=...)`` adds one."""
     return parser.add_subparsers(metavar="verb", required=True, parser_class=Parser)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from democrai_sandbox.errors import CommandMisused, CommandRefused, NodeRefused, NodeUnreachable
 
+from .arguments.common import TOKEN_FILE, TOKEN_VARIABLE, URL_VARIABLE
 from .node import Node
 
 if TYPE_CHECKING:
@@ -17,38 +18,9 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.host.config import Loaded
 
-URL_VARIABLE = "DEMOCRAI_URL"
-TOKEN_VARIABLE = "DEMOCRAI_TOKEN"  # noqa: S105 - the name of it
-TOKEN_FILE = "cli.token"  # noqa: S105 - the name of it
-"""Below the state folder; ``admin token create --save`` writes it."""
-
-
 _LONGEST = 4096
 _TOKEN = re.compile(r"[!-~]{1,1000}")
 """What a header can carry."""
-
-
-def add_config(parser: argparse.ArgumentParser) -> None:
-    """Add ``--config``."""
-    parser.add_argument("--config", metavar="FILE", help="a YAML file; DEMOCRAI_CONFIG_FILE names one too")
-
-
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add ``--json``."""
-    parser.add_argument("--json", action="store_true", help="data for programs instead of text")
-
-
-def add_node(parser: argparse.ArgumentParser) -> None:
-    """Add what tells which node is asked, and by whom."""
-    add_config(parser)
-    parser.add_argument(
-        "--url", metavar="URL", help=f"the node; {URL_VARIABLE} names it too, else the configuration does"
-    )
-    parser.add_argument(
-        "--token-file",
-        metavar="FILE",
-        help=f"a file with a token; else {TOKEN_VARIABLE} holds one, or {TOKEN_FILE} in the state folder",
-    )
 
 
 def configuration(options: argparse.Namespace) -> Loaded:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import CommandRefused
 
-from .asking import add_yes, confirm_replacing
+from .asking import confirm_replacing
 from .exits import Exit
 from .files import READABLE, whole
 from .output import Mood, Output, visible
-from .places import add_json
 
 if TYPE_CHECKING:
     import argparse
@@ -27,30 +27,6 @@ if TYPE_CHECKING:
 
 _MOODS = {"declared": Mood.OK, "not declared": Mood.WARNING, "not used": Mood.FAINT, "never": Mood.BAD}
 _FOLDER = "made by it; where the kernel holds its process, the folder around it has to be declared"
-
-
-def add_report(parser: argparse.ArgumentParser, *, is_run: bool = True) -> None:
-    """Add what becomes of what was seen."""
-    parser.add_argument(
-        "--output",
-        metavar="FILE",
-        help="write the proposed manifest to this file, and the comparison to standard output",
-    )
-    parser.add_argument(
-        "--generalise",
-        type=int,
-        metavar="N",
-        help="put more than N files of one folder, or paths of one site, together into what they have in common",
-    )
-    add_yes(parser)
-    if is_run:
-        parser.add_argument(
-            "--check", action="store_true", help="run it again under the proposal; 1 if that is not enough"
-        )
-        parser.add_argument("--trace", metavar="FILE", help="write down all that was seen, one JSON document on a line")
-    else:
-        add_json(parser)
-        parser.set_defaults(check=False, trace=None)
 
 
 def report(
@@ -204,8 +180,6 @@ def _value(suggestion: Suggestion, *, bare: bool) -> dict[str, Any]:
 
 
 def _text(suggestion: Suggestion, *, bare: bool) -> str:
-    import json  # noqa: PLC0415 - not needed for --help
-
     return json.dumps(_value(suggestion, bare=bare), indent=2) + "\n"
 
 

@@ -11,14 +11,9 @@ from democrai_sandbox.errors import CallTimeout, ExtensionFailed, InstallFailed,
 
 from .exits import Exit
 from .output import Mood
-from .parsing import add_verbs
-from .proposed import add_report, report
+from .proposed import report
 from .running import say_all, say_failure
 from .subjects import (
-    add_call,
-    add_common,
-    add_manifest,
-    add_script,
     call,
     configured,
     environment,
@@ -41,59 +36,6 @@ if TYPE_CHECKING:
 
     from .output import Output
 
-_CALL_SECONDS = 120.0
-_LIMITS = (
-    "Everything is allowed, for real, and written down: run it where that does no harm. The files of the host, of the\n"
-    "extension itself, and what no manifest can allow stay shut to its Python code. Nothing holds native code that it\n"
-    "calls (ctypes), nor programs that it starts. Then the smallest manifest is proposed."
-)
-
-
-def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the verbs."""
-    verbs = add_verbs(parser)
-    script = verbs.add_parser(
-        "script", help="record a file with Python code", description=f"Record a file with Python code. {_LIMITS}"
-    )
-    add_script(script)
-    script.set_defaults(run=_script, verb="script")
-    for kind, article in (("module", "a"), ("engine", "an"), ("extractor", "an")):
-        verb = verbs.add_parser(
-            kind,
-            help=f"record what {article} {kind} does in a call",
-            description=f"Record {article} {kind}: its import, and a call. {_LIMITS}",
-        )
-        add_call(verb, methods=kind != "module")
-        if kind != "module":
-            _add_phase(verb)
-        verb.set_defaults(run=_extension, verb=kind)
-        add_common(verb, seconds=_CALL_SECONDS)
-        add_report(verb)
-    add_common(script)
-    add_report(script)
-    suggest = verbs.add_parser(
-        "suggest",
-        help="propose a manifest from a trace",
-        description="Propose the smallest manifest for what --trace wrote down. Runs nothing.",
-    )
-    suggest.add_argument("traces", nargs="+", metavar="TRACE", help="files that --trace has written")
-    add_manifest(suggest, "without one a new module's is made")
-    add_report(suggest, is_run=False)
-    suggest.set_defaults(run=_suggest, verb="suggest")
-
-
-def _add_phase(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--phase",
-        choices=("runtime", "install"),
-        default="runtime",
-        help="runtime (the default), or install: the requests of pip beyond its index. Files, and what packages are\n"
-        "built with, are not observed then, but held to the manifest",
-    )
-    parser.add_argument(
-        "--setting", action="append", default=[], metavar="NAME=VALUE", help="a value of its stored configuration"
-    )
-
 
 class Run(NamedTuple):
     """How a run went."""
@@ -106,8 +48,9 @@ class Run(NamedTuple):
 # ---- scripts ---------------------------------------------------------------------------------------------------------
 
 
-def _script(options: argparse.Namespace, output: Output) -> int:
-    from democrai_sandbox.runtime.scripts.running import run_script  # noqa: PLC0415 - takes its time
+def run_script(options: argparse.Namespace, output: Output) -> int:
+    """Record a script."""
+    from democrai_sandbox.runtime.scripts import running  # noqa: PLC0415 - takes its time
     from democrai_sandbox.sdk.recording import Recording  # noqa: PLC0415
 
     file, shut = script_file(options), protected(options)
@@ -117,7 +60,7 @@ def _script(options: argparse.Namespace, output: Output) -> int:
         """Run it; what it writes goes to standard error, because standard output is for the proposal."""
         spec = script_spec(options, file, under or manifest, shut, observe=under is None)
         recording = Recording()
-        status = run_script(spec, options.arguments, recording, timeout=options.timeout, stdout=2)
+        status = running.run_script(spec, options.arguments, recording, timeout=options.timeout, stdout=2)
         return Run(recording, status)
 
     return report(options, output, manifest, run, bare=bare)
@@ -137,7 +80,8 @@ class _Subject(NamedTuple):
     """A folder that goes with this command."""
 
 
-def _extension(options: argparse.Namespace, output: Output) -> int:
+def run_extension(options: argparse.Namespace, output: Output) -> int:
+    """Record an extension: its import and a call, or its installation."""
     from democrai_sandbox.manifests import FILE_NAME, ManifestKind, load_manifest  # noqa: PLC0415 - takes its time
 
     folder = os.path.realpath(options.folder)
@@ -225,7 +169,8 @@ def _installed(subject: _Subject, under: Manifest | None) -> Run:
 # ---- traces ----------------------------------------------------------------------------------------------------------
 
 
-def _suggest(options: argparse.Namespace, output: Output) -> int:
+def run_suggest(options: argparse.Namespace, output: Output) -> int:
+    """Propose a manifest from traces."""
     from democrai_sandbox.sdk.recording import Recording  # noqa: PLC0415 - takes its time
 
     recording = Recording()

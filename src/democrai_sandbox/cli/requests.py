@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.access.values import RequestState
 
-from . import asking, deciding, places
+from . import deciding, places
 from .exits import Exit
-from .narrowing import a_text, add_filters, add_limit, an_id, listed, one_of, show_list
+from .narrowing import listed, show_list
 from .node import below
 from .output import Mood, visible
-from .parsing import add_verbs
-from .times import ago, span, when
+from .times import ago, when
 
 if TYPE_CHECKING:
     import argparse
@@ -21,10 +20,6 @@ if TYPE_CHECKING:
 
     from .output import Output
 
-_FILTERS = (
-    *("subject", "kind", "resource_type", "operation", "user", "organization", "session", "text"),
-    *("newer_than", "older_than"),
-)
 _MOODS: Mapping[str, Mood] = MappingProxyType(
     {
         "pending": Mood.WARNING,
@@ -36,63 +31,6 @@ _MOODS: Mapping[str, Mood] = MappingProxyType(
         "high": Mood.BAD,
     }
 )
-
-
-def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the verbs."""
-    verbs = add_verbs(parser)
-    _add_list(verbs.add_parser("list", help="what was asked for", description="List requests, those seen last first."))
-    show = verbs.add_parser("show", help="one request", description="Show a request and what helps to decide it.")
-    show.add_argument("id", metavar="ID", type=an_id, help="of the request")
-    _finish(show, run_show)
-    _add_approve(verbs.add_parser("approve", help="say yes", description=_APPROVE))
-    _add_deny(verbs.add_parser("deny", help="say no", description=_DENY))
-
-
-_APPROVE = "Approve requests: the extension may do what it asked for, on every node, until that ends or is revoked."
-_DENY = "Deny requests: what was asked for stays closed, and is not asked for again, until somebody revokes that."
-
-
-def _add_list(parser: argparse.ArgumentParser) -> None:
-    words = "in this state, and may be repeated; pending if not given"
-    parser.add_argument("--state", action="append", **one_of(RequestState, "STATE", words))
-    parser.add_argument(
-        "--grouped", action="store_true", help="one row for all who wait for the same, the riskiest first"
-    )
-    add_filters(parser, *_FILTERS)
-    add_limit(parser)
-    _finish(parser, run_list)
-
-
-def _add_approve(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("ids", metavar="ID", nargs="+", type=an_id, help="of a request")
-    scope = parser.add_mutually_exclusive_group(required=True)
-    scope.add_argument("--session", action="store_true", help="until the session of the request ends")
-    scope.add_argument("--permanent", action="store_true", help="until somebody revokes it")
-    scope.add_argument("--for", dest="lifetime", metavar="TIME", type=span, help="for so long, such as 2h or 7d")
-    _add_verdict(parser, needs_reason=False)
-    _finish(parser, deciding.run_approve)
-
-
-def _add_deny(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("ids", metavar="ID", nargs="+", type=an_id, help="of a request")
-    _add_verdict(parser, needs_reason=True)
-    _finish(parser, deciding.run_deny)
-
-
-def _add_verdict(parser: argparse.ArgumentParser, *, needs_reason: bool) -> None:
-    parser.add_argument(
-        "--target", metavar="TARGET", type=a_text, help="decide about this instead: it has to cover what was asked for"
-    )
-    parser.add_argument("--reason", metavar="TEXT", type=a_text, required=needs_reason, help="why; the audit keeps it")
-    parser.add_argument("--dry-run", action="store_true", help="only say what would become of each")
-    asking.add_yes(parser)
-
-
-def _finish(parser: argparse.ArgumentParser, run: Any) -> None:
-    places.add_node(parser)
-    places.add_json(parser)
-    parser.set_defaults(run=run)
 
 
 # ---- list ------------------------------------------------------------------------------------------------------------

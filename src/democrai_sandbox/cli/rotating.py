@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from democrai_sandbox.errors import CommandMisused
 
-from .asking import add_yes, confirm
+from .asking import confirm
 from .databases import database_url, opened
 from .exits import Exit
 from .output import visible
@@ -31,19 +31,8 @@ if TYPE_CHECKING:
     from .output import Output
 
 
-def add_rotation(parser: argparse.ArgumentParser) -> None:
-    """Add what the verb takes."""
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--introduce", action="store_true", help="only add a key, which encrypts nothing yet")
-    how.add_argument("--use", metavar="ID", help="encrypt with this key of the file, and not with a new one")
-    how.add_argument("--retire", action="store_true", help="remove the keys with which nothing is encrypted any more")
-    parser.add_argument("--key-file", metavar="FILE", help="the keys; else the configuration names the file")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and change nothing")
-    add_yes(parser)
-    parser.set_defaults(run=_rotate)
-
-
-def _rotate(options: argparse.Namespace, output: Output) -> int:
+def run_rotate(options: argparse.Namespace, output: Output) -> int:
+    """Do one step of it."""
     from democrai_sandbox.access.keyring import KeyRing  # noqa: PLC0415 - takes its time
 
     file = _key_file(options)

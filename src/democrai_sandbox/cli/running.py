@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import os
 from contextlib import ExitStack
+from shutil import which
+from tempfile import TemporaryDirectory, gettempdir
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import CommandRefused, ExtensionFailed, KernelUnsupported, SandboxDenied
 
 from .exits import Exit
 from .output import Mood, visible
-from .parsing import add_verbs
 from .subjects import (
-    add_call,
-    add_common,
-    add_manifest,
-    add_script,
     call,
     environment,
     named,
@@ -39,73 +36,18 @@ if TYPE_CHECKING:
 
     from .output import Output
 
-_CALL_SECONDS = 30.0
 _MISSING = "its rules open what is there: declare the folder around it, or make it before"
 _SYSTEM = ("PermissionError: [Errno 1]", "PermissionError: [Errno 13]")
 _NO_CODE = "this was not the guard, which names a code: with --no-kernel it decides alone, and says what is missing"
 
 
-def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the verbs."""
-    verbs = add_verbs(parser)
-    script = verbs.add_parser(
-        "script",
-        help="run a file with Python code",
-        description="Run a file with Python code in a process of its own, under a guard. Its streams are those of\n"
-        "this command, and so is its exit status; a denial that it does not catch ends it with 1.\n"
-        "With --json, how it went is the last line on standard error.",
-    )
-    add_script(script)
-    script.set_defaults(run=_script)
-    module = verbs.add_parser(
-        "module",
-        help="import a module, and call something of it",
-        description="Import a module in a process of its own, under its manifest, and call something of it. Prints\n"
-        "what that returns as JSON. Its data folder is empty at first, and gone afterwards.",
-    )
-    add_call(module, methods=False)
-    module.set_defaults(run=_module)
-    program = verbs.add_parser(
-        "program",
-        help="run any program, held by the kernel",
-        description="Run a program under Landlock and seccomp, worked out from the rules. What the kernel cannot keep\n"
-        "of them is said on standard error. Its streams and its exit status are those of this command.\n"
-        "With --json, how it went is the last line on standard error.",
-    )
-    program.add_argument("argv", nargs="+", metavar="ARGV", help="the program and its arguments, after --")
-    add_manifest(program, "without one nothing is declared")
-    program.add_argument(
-        "--env",
-        action="append",
-        default=[],
-        metavar="NAME[=VALUE]",
-        help="a variable that it gets, besides a few like PATH",
-    )
-    program.set_defaults(run=_program)
-    for verb in (script, module):
-        _add_kernel(verb)
-    add_common(script)
-    add_common(module, seconds=_CALL_SECONDS)
-    add_common(program)
-
-
-def _add_kernel(parser: argparse.ArgumentParser) -> None:
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--kernel", action="store_true", default=None, help="refuse to run it without the kernel layer")
-    which.add_argument(
-        "--no-kernel",
-        dest="kernel",
-        action="store_false",
-        help="hold it by the guard in its process alone",
-    )
-
-
 # ---- verbs -----------------------------------------------------------------------------------------------------------
 
 
-def _script(options: argparse.Namespace, output: Output) -> int:
+def run_script(options: argparse.Namespace, output: Output) -> int:
+    """Run a script."""
     from democrai_sandbox.runtime.confinement.interface import Whose  # noqa: PLC0415 - takes its time
-    from democrai_sandbox.runtime.scripts.running import PlainStart, run_script  # noqa: PLC0415
+    from democrai_sandbox.runtime.scripts import running  # noqa: PLC0415
     from democrai_sandbox.sdk.recording import Recording  # noqa: PLC0415
 
     file, shut = script_file(options), protected(options)
@@ -117,15 +59,16 @@ def _script(options: argparse.Namespace, output: Output) -> int:
         spec = spec._replace(env=(*(("TMPDIR", place) for place in temp), *spec.env))
         whose = Whose(spec.label, rules_of(manifest), (file, spec.environment), temp, protected=shut)
         held = _held(whose, output, stack, kernel=options.kernel)
-        start = PlainStart if held is None else held.start
+        start = running.PlainStart if held is None else held.start
         confined = spec._replace(no_exec=held is not None)
-        status = run_script(confined, options.arguments, recording, start=start, timeout=options.timeout)
+        status = running.run_script(confined, options.arguments, recording, start=start, timeout=options.timeout)
     denied = [str(denial) for denial in recording.denied.values()]
     _report(output, "run.script/1", {"status": status, "layers": _layers(held), "denied": denied})
     return status
 
 
-def _module(options: argparse.Namespace, output: Output) -> int:
+def run_module(options: argparse.Namespace, output: Output) -> int:
+    """Import a module, and call something of it."""
     from democrai_sandbox.runtime.confinement.interface import Whose  # noqa: PLC0415 - takes its time
     from democrai_sandbox.runtime.inherited import PREFIX  # noqa: PLC0415
     from democrai_sandbox.sdk import testing  # noqa: PLC0415
@@ -159,12 +102,11 @@ def _module(options: argparse.Namespace, output: Output) -> int:
     return Exit.OK
 
 
-def _program(options: argparse.Namespace, output: Output) -> int:
-    from shutil import which  # noqa: PLC0415 - not needed for --help
-
+def run_program(options: argparse.Namespace, output: Output) -> int:
+    """Run a program, held by the kernel."""
     from democrai_sandbox.runtime.confinement.alone import alone  # noqa: PLC0415 - takes its time
     from democrai_sandbox.runtime.confinement.interface import Whose  # noqa: PLC0415
-    from democrai_sandbox.runtime.scripts.running import Command, run_program  # noqa: PLC0415
+    from democrai_sandbox.runtime.scripts import running  # noqa: PLC0415
     from democrai_sandbox.runtime.worker.interface import WorkerSpec  # noqa: PLC0415
     from democrai_sandbox.runtime.worker.process import environment_of  # noqa: PLC0415
 
@@ -178,18 +120,16 @@ def _program(options: argparse.Namespace, output: Output) -> int:
         env = (*(("TMPDIR", place) for place in temp), *variables(options.env))
         whose = Whose(str(manifest.subject), rules_of(manifest), write=temp, execute=(program,), protected=shut)
         spec = WorkerSpec(manifest.kind.value, manifest.name, here, program, env=env)
-        command = Command(tuple(options.argv), environment_of(spec), here, program=program)
+        command = running.Command(tuple(options.argv), environment_of(spec), here, program=program)
         held = stack.enter_context(alone(whose))  # nothing else would hold it
         _say_layers(output, held)
-        status = run_program(command, start=held.start, timeout=options.timeout)
+        status = running.run_program(command, start=held.start, timeout=options.timeout)
     _report(output, "run.program/1", {"status": status, "layers": _layers(held)})
     return status
 
 
 def _temp(shut: tuple[str, ...], stack: ExitStack) -> tuple[str, ...]:
     """Return a temp folder of its own, where the usual one has files of the host in it: the kernel keeps that shut."""
-    from tempfile import TemporaryDirectory, gettempdir  # noqa: PLC0415 - not needed for --help
-
     from democrai_sandbox.policy import is_at_or_below  # noqa: PLC0415 - takes its time
 
     usual = os.path.realpath(gettempdir())

@@ -8,25 +8,12 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from .logs import Format, set_up_logging
+from .logs import set_up_logging
 
 if TYPE_CHECKING:
     import argparse
 
     from .output import Output
-
-
-def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add what the command takes."""
-    parser.add_argument(
-        "--config", metavar="FILE", help="a YAML file; DEMOCRAI_CONFIG_FILE names one too, and defaults do without"
-    )
-    parser.add_argument(
-        "--log-format",
-        choices=tuple(Format),
-        help="lines of the log on standard error: text (the default on a terminal) or json",
-    )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace, _: Output) -> int:

@@ -8,10 +8,8 @@ from democrai_sandbox.errors import CommandRefused
 
 from . import asking, places
 from .exits import Exit
-from .narrowing import a_subject, an_id
 from .node import below
 from .output import Mood, visible
-from .parsing import add_verbs
 from .times import ago, when
 
 if TYPE_CHECKING:
@@ -21,37 +19,7 @@ if TYPE_CHECKING:
     from .output import Output
 
 _LARGEST = 1024 * 1024
-_START = "Have a subject run beside a candidate manifest, on all nodes. What it may do stays as it is."
-_SHOW = "Show what the candidate would newly deny or allow. The exit status is 1 if it would newly deny something."
 _HEADS = ("OPERATION", "TARGET", "TIMES", "FIRST", "LAST", "FOR", "BY")
-
-
-def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the verbs."""
-    verbs = add_verbs(parser)
-    start = verbs.add_parser("start", help="try a candidate", description=_START)
-    start.add_argument("--subject", metavar="KIND:NAME", type=a_subject, required=True, help="such as module:reports")
-    start.add_argument("--manifest", metavar="FILE", required=True, help="the candidate, with the name of the subject")
-    start.add_argument("--dry-run", action="store_true", help="only check the candidate")
-    asking.add_yes(start)
-    _finish(start, run_start)
-    _finish(
-        verbs.add_parser("list", help="all runs", description="List shadow runs, those that go on first."), run_list
-    )
-    show = verbs.add_parser("show", help="what was found", description=_SHOW)
-    show.add_argument("id", metavar="ID", type=an_id, help="of the run")
-    _finish(show, run_show)
-    stop = verbs.add_parser("stop", help="end a run", description="End a run, on all nodes; what was found is kept.")
-    stop.add_argument("id", metavar="ID", type=an_id, help="of the run")
-    stop.add_argument("--dry-run", action="store_true", help="only say what would end")
-    asking.add_yes(stop)
-    _finish(stop, run_stop)
-
-
-def _finish(parser: argparse.ArgumentParser, run: Any) -> None:
-    places.add_node(parser)
-    places.add_json(parser)
-    parser.set_defaults(run=run)
 
 
 def run_start(options: argparse.Namespace, output: Output) -> int:

@@ -15,18 +15,6 @@ if TYPE_CHECKING:
 
     from .output import Output
 
-_DESCRIPTION = """\
-Ask a node what it enforces now: every layer as it is measured, with what to do where it is less than it could be.
-Ends with 1 when something that the configuration asks for is not well, and with 3 when no node answers."""
-
-
-def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add what the command takes."""
-    parser.description = _DESCRIPTION
-    places.add_node(parser)
-    places.add_json(parser)
-    parser.set_defaults(run=run)
-
 
 def run(options: argparse.Namespace, output: Output) -> int:
     """Show every layer of a node."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import CommandMisused, CommandRefused
 
+from .arguments.subjects import SURFACES
 from .output import visible
-from .places import add_config, add_json, configuration
+from .places import configuration
 
 if TYPE_CHECKING:
     import argparse
@@ -22,80 +24,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.runtime.worker.interface import WorkerSpec
     from democrai_sandbox.sdk.testing import Extension
 
-_SURFACES = ("action", "command", "task", "tool")
 _PACKAGES = "{environment}/lib/python{0}.{1}/site-packages"
-
-
-# ---- arguments -------------------------------------------------------------------------------------------------------
-
-
-def add_common(parser: argparse.ArgumentParser, *, seconds: float | None = None) -> None:
-    """Add what every verb has."""
-    usual = "no limit" if seconds is None else f"{seconds:g}"
-    parser.add_argument(
-        "--timeout", type=_seconds, default=seconds, metavar="SECONDS", help=f"end it after so long; {usual} by default"
-    )
-    add_config(parser)
-    add_json(parser)
-
-
-def add_manifest(parser: argparse.ArgumentParser, otherwise: str) -> None:
-    """Add ``--manifest``."""
-    parser.add_argument(
-        "--manifest",
-        metavar="FILE",
-        help=f"a manifest, or a file with nothing but access and allowed_imports; {otherwise}",
-    )
-
-
-def add_environment(parser: argparse.ArgumentParser) -> None:
-    """Add what surrounds Python code: its packages and variables."""
-    parser.add_argument(
-        "--environment", metavar="FOLDER", help="a virtual environment with its packages; this program's own by default"
-    )
-    parser.add_argument(
-        "--env",
-        action="append",
-        default=[],
-        metavar="NAME[=VALUE]",
-        help="a variable that it gets, with the present value unless one is given; a few such as PATH it gets anyway",
-    )
-
-
-def add_script(parser: argparse.ArgumentParser) -> None:
-    """Add the file and its arguments."""
-    parser.add_argument("file", metavar="FILE", help="a file with Python code")
-    parser.add_argument("arguments", nargs="...", metavar="ARGUMENT", help="what the script gets as its arguments")
-    add_manifest(parser, "without one nothing is declared")
-    add_environment(parser)
-
-
-def add_call(parser: argparse.ArgumentParser, *, methods: bool) -> None:
-    """Add what of an extension is called."""
-    parser.add_argument("folder", metavar="FOLDER", help="the folder of the extension, with its manifest.json")
-    if methods:
-        parser.add_argument("--method", metavar="NAME", help="the method to call; without one it is only imported")
-    else:
-        which = parser.add_mutually_exclusive_group()
-        which.add_argument("--render", action="store_true", help="have it render its page")
-        for surface in _SURFACES:
-            which.add_argument(f"--{surface}", metavar="NAME", help=f"the {surface} to call")
-    parser.add_argument(
-        "--param",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a parameter: JSON such as 3 or [1, 2], and a text if it is none",
-    )
-    parser.add_argument("--params", metavar="JSON", help="all parameters, as an object")
-    add_environment(parser)
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds < float("inf"):
-        raise ValueError(text)
-    return seconds
 
 
 # ---- what was given --------------------------------------------------------------------------------------------------
@@ -121,8 +50,6 @@ def variables(given: Iterable[str]) -> tuple[tuple[str, str], ...]:
 
 def environment(options: argparse.Namespace) -> str:
     """Return the virtual environment that ``--environment`` names; empty for this program's own."""
-    import sys  # noqa: PLC0415 - not needed for --help
-
     if not options.environment:
         return ""
     folder: str = os.path.abspath(options.environment)  # noqa: PTH100 - its links are its own business
@@ -180,7 +107,7 @@ def surface(options: argparse.Namespace) -> tuple[str, str] | None:
         return "method", options.method
     if getattr(options, "render", False):
         return "render", "render"
-    named = ((kind, getattr(options, kind, None)) for kind in _SURFACES)
+    named = ((kind, getattr(options, kind, None)) for kind in SURFACES)
     return next(((kind, name) for kind, name in named if name), None)
 
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from democrai_sandbox.errors import CommandMisused, CommandRefused
 
-from .admin import actor, add_common, office
-from .asking import add_yes, confirm
+from .admin import actor, office
+from .arguments.admin import USUAL_SCOPES
+from .arguments.common import TOKEN_FILE
+from .asking import confirm
 from .exits import Exit
 from .files import whole
 from .output import visible
-from .parsing import add_verbs
-from .places import TOKEN_FILE
 
 if TYPE_CHECKING:
     import argparse
@@ -23,54 +23,19 @@ if TYPE_CHECKING:
 
     from .output import Output
 
-_USUAL = (
-    *("requests:read", "requests:decide", "approvals:read", "approvals:revoke", "subjects:read"),
-    *("tasks:read", "audit:read", "status:read"),
-)
-"""What the other commands need."""
-_DAYS = 90
 _MOST_DAYS = 3650
-_LABEL = "command line"
 
 
-def add_tokens(parser: argparse.ArgumentParser) -> None:
-    """Add the verbs."""
-    verbs = add_verbs(parser)
-    create = verbs.add_parser(
-        "create",
-        help="make a token, and print it once",
-        description=f"Make a token that acts for somebody, and print it once. Without --scope: {', '.join(_USUAL)}.",
-    )
-    create.add_argument("--user", metavar="NAME", help="for whom; needed where several people may decide")
-    create.add_argument("--label", metavar="TEXT", default=_LABEL, help=f"to tell it from others ({_LABEL})")
-    create.add_argument("--scope", metavar="SCOPE", action="append", help="what it is good for; may be repeated")
-    create.add_argument(
-        "--days", metavar="N", type=int, default=_DAYS, help=f"for how long; 0 has no end ({_DAYS} without this)"
-    )
-    create.add_argument(
-        "--save", action="store_true", help=f"write it to {TOKEN_FILE} in the state folder, where the commands find it"
-    )
-    listing = verbs.add_parser("list", help="list tokens", description="List tokens, without their secrets.")
-    listing.add_argument("--user", metavar="NAME", help="those of one person only")
-    revoke = verbs.add_parser(
-        "revoke",
-        help="end a token",
-        description="End a token, and what was approved for what it did.",
-    )
-    revoke.add_argument("id", metavar="ID", help="as admin token list shows it")
-    add_yes(revoke)
-    for verb, run in ((create, _create), (listing, _list), (revoke, _revoke)):
-        add_common(verb)
-        verb.set_defaults(run=run)
-
-
-def _create(options: argparse.Namespace, output: Output) -> int:
+def run_create(options: argparse.Namespace, output: Output) -> int:
+    """Make a token."""
     if not 0 <= options.days <= _MOST_DAYS:
         raise CommandMisused(f"--days is a number from 0 to {_MOST_DAYS}", fix="leave it out, or write 0 for no end")
     lifetime = timedelta(days=options.days) if options.days else None
     with office(options) as (accounts, settings):
         owner = _owner(accounts, options.user)
-        token, secret = accounts.create_token(owner, options.label, options.scope or _USUAL, lifetime, actor=actor())
+        token, secret = accounts.create_token(
+            owner, options.label, options.scope or USUAL_SCOPES, lifetime, actor=actor()
+        )
         saved = ""
         if options.save:
             try:
@@ -116,7 +81,8 @@ def _saved(secret: str, folder: str) -> str:
     return file
 
 
-def _list(options: argparse.Namespace, output: Output) -> int:
+def run_list(options: argparse.Namespace, output: Output) -> int:
+    """List tokens."""
     with office(options) as (accounts, _):
         people = [accounts.person(options.user)] if options.user else accounts.people()
         tokens = [token for person in people for token in accounts.tokens_of(person.id)]
@@ -131,7 +97,8 @@ def _list(options: argparse.Namespace, output: Output) -> int:
     return Exit.OK
 
 
-def _revoke(options: argparse.Namespace, output: Output) -> int:
+def run_revoke(options: argparse.Namespace, output: Output) -> int:
+    """End a token."""
     with office(options) as (accounts, _):
         found = [each for person in accounts.people() for each in accounts.tokens_of(person.id)]
         token = next((each for each in found if each.id == options.id), None)

@@ -17,20 +17,6 @@ if TYPE_CHECKING:
 
 _PATIENCE = 3600.0
 """Seconds: it takes as long as the audit is long."""
-_CONFIGURED = ""
-
-
-def add_sources(parser: argparse.ArgumentParser) -> None:
-    """Add where the audit is, if not with a node."""
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument(
-        "--database",
-        metavar="URL",
-        nargs="?",
-        const=_CONFIGURED,
-        help="ask no node but this database, or the one of the configuration: of a stopped node, or a restored copy",
-    )
-    source.add_argument("--export", metavar="FILE", help="check what audit export has written as jsonl")
 
 
 def run_verify(options: argparse.Namespace, output: Output) -> int:

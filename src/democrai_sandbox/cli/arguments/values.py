@@ -1,0 +1,84 @@
+"""Values of arguments, each for ``type=``: ids, texts, subjects, numbers and times. What is none is said with it."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from types import MappingProxyType
+
+_MOST = 100_000
+_ID = r"[0-9A-Za-z_-]{1,100}"
+_LONG_TEXT = 500
+SECONDS = MappingProxyType({"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800})
+"""Of each unit of time."""
+_SPAN = r"([0-9]{1,9})([smhdw])"
+_LONGEST = 36525 * 86400
+_EXAMPLES = "30m, 2h, 7d"
+
+
+def an_id(text: str) -> str:
+    """Return an id as it was given."""
+    if not re.fullmatch(_ID, text):
+        raise _refused(text, "is no id")
+    return text
+
+
+def a_text(text: str) -> str:
+    """Return a text that can be sent."""
+    if not text or len(text) > _LONG_TEXT or not text.isprintable():
+        raise _refused(text, "is empty, too long, or has characters nobody sees")
+    return text
+
+
+def a_subject(text: str) -> str:
+    """Return a subject as it was given."""
+    from democrai_sandbox.policy import InvalidInputError, Subject  # noqa: PLC0415 - not needed for --help
+
+    try:
+        Subject.parse(text)
+    except InvalidInputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+def a_number(text: str) -> int:
+    """Return how many."""
+    if not text.isdecimal() or not text.isascii() or not 0 < int(text[:20]) <= _MOST:
+        raise _refused(text, f"is not a number from 1 to {_MOST}")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """Return how long, as a number above zero."""
+    found = float(text)
+    if not 0 < found < float("inf"):
+        raise ValueError(text)
+    return found
+
+
+def span(text: str) -> int:
+    """Return the seconds of something like ``2h``."""
+    match = re.fullmatch(_SPAN, text)
+    found = int(match[1]) * SECONDS[match[2]] if match else 0
+    if not 0 < found <= _LONGEST:
+        raise _refused(text, f"is no length of time; write {_EXAMPLES}")
+    return found
+
+
+def moment(text: str) -> str:
+    """Return a time as the API takes it: one that is written out, or so long ago."""
+    from datetime import UTC, datetime, timedelta  # noqa: PLC0415 - not needed for --help
+
+    try:
+        if re.fullmatch(_SPAN, text):
+            return (datetime.now(UTC) - timedelta(seconds=span(text))).isoformat()
+        found = datetime.fromisoformat(text)
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC).isoformat()
+    except (ValueError, OverflowError):
+        raise _refused(text, f"is no time; write 2026-01-31T12:00:00Z, or how long ago: {_EXAMPLES}") from None
+
+
+def _refused(text: str, why: str) -> argparse.ArgumentTypeError:
+    from democrai_sandbox.cli.output import shortened  # noqa: PLC0415 - not needed for --help
+
+    return argparse.ArgumentTypeError(f"{shortened(repr(text))} {why}")

@@ -1,0 +1,86 @@
+"""What commands take, apart from what they do: the words, the verbs, and where the function is that does it."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+from importlib import import_module
+
+import pytest
+
+from democrai_sandbox.access.values import AuditAction, RequestState, Scope
+from democrai_sandbox.cli.arguments import words
+from democrai_sandbox.cli.arguments.admin import USUAL_SCOPES
+from democrai_sandbox.cli.commands import COMMANDS
+from democrai_sandbox.cli.logs import Format
+from democrai_sandbox.cli.parsing import Parser, add_verbs, parser_of
+from democrai_sandbox.host import scopes
+from democrai_sandbox.manifests import ManifestKind
+from democrai_sandbox.policy import Operation, ResourceType, SubjectKind
+
+ENUMS = {
+    "SUBJECT_KINDS": SubjectKind,
+    "RESOURCE_TYPES": ResourceType,
+    "OPERATIONS": Operation,
+    "MANIFEST_KINDS": ManifestKind,
+    "SCOPES": Scope,
+    "REQUEST_STATES": RequestState,
+    "AUDIT_ACTIONS": AuditAction,
+    "LOG_FORMATS": Format,
+}
+
+
+def test_words_are_those_of_the_enums():
+    """What can be chosen is what there is, in the same order; no list of words is without its enum."""
+    written = {name: value for name, value in vars(words).items() if name.isupper()}
+    assert written == {name: tuple(one.value for one in kind) for name, kind in ENUMS.items()}
+
+
+def test_usual_scopes_of_a_token_are_scopes():
+    """A token gets none that is not known."""
+    assert set(USUAL_SCOPES) <= {one.value for one in scopes.Scope}
+
+
+def parsers(parser):
+    """A parser without verbs, or those of its verbs."""
+    verbs = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    for action in verbs:
+        for verb in action.choices.values():
+            yield from parsers(verb)
+    if not verbs:
+        yield parser
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=[command.name for command in COMMANDS])
+def test_what_is_taken_is_done_somewhere(command):
+    """Every verb names a function of its own that takes the options and an output."""
+    named = [parser.get_default("run") for parser in parsers(parser_of(command))]
+    for place in named:
+        module, _, name = place.partition(":")
+        function = getattr(import_module(f"democrai_sandbox.cli.{module}"), name)
+        assert len(inspect.signature(function).parameters) == 2
+    shared = {"recording:run_extension"}  # told by ``verb``
+    assert len(set(named) - shared) == len([place for place in named if place not in shared])
+
+
+def test_a_parser_is_made_when_it_is_needed():
+    """Of the verbs of a command only the one that is asked for is made, once, and the rest when somebody looks."""
+    made = []
+
+    def verb(name):
+        return lambda parser: made.append(name) or parser.set_defaults(run=name)
+
+    def takes(parser):
+        verbs = add_verbs(parser)
+        for name in ("one", "two"):
+            verbs.add_parser(name, help=name, takes=verb(name))
+
+    parser = Parser(prog="x", takes=takes)
+    assert "verb" in parser.format_usage()
+    assert made == []
+    assert parser.parse_args(["two"]).run == "two"
+    assert parser.parse_args(["two"]).run == "two"
+    assert made == ["two"]
+    assert [found.prog for found in parsers(parser)] == ["x one", "x two"]
+    assert made == ["two", "one"]
+    assert not hasattr(parser, "nothing")
