@@ -36,51 +36,11 @@ DRIPS = {
 """What begins an answer, and what then comes again and again."""
 
 
-class Relay:
-    """Stands before a node; while it ``cuts``, every answer ends after so many bytes. 0 cuts before the first."""
+class Listener:
+    """Takes one connection after the other on a thread, until its block ends."""
 
-    def __init__(self, url):
-        self.cuts = None
-        self.cut = threading.Event()
-        """Set when an answer was cut."""
-        host, port = url.removeprefix("http://").rsplit(":", 1)
-        self._node = (host, int(port))
+    def __init__(self):
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
-
-    def _serve(self):
-        while True:
-            try:
-                asking, _ = self._listener.accept()
-            except OSError:
-                return
-            with asking, socket.create_connection(self._node, 30) as node:
-                node.sendall(asking.recv(65536))
-                answer = b"".join(iter(lambda: node.recv(65536), b""))
-                asking.sendall(answer[: self.cuts])
-                if self.cuts is not None:
-                    self.cut.set()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join(30)
-
-
-class Odd:
-    """A server that answers every connection with the same bytes, and then closes it, keeps it, or goes on dripping."""
-
-    def __init__(self, answer, *, keeps=False, drips=b"", context=None):
-        self.asked = threading.Event()
-        """Set when somebody has got the answer."""
-        self._answer, self._keeps, self._drips, self._context = answer, keeps, drips, context
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._kept = []
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
@@ -92,11 +52,53 @@ class Odd:
             except OSError:
                 return
             try:
-                self._speak(connection)
+                self.speak(connection)
             except OSError:  # whoever asked does not want the rest
                 connection.close()
 
-    def _speak(self, connection):
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(60)
+
+
+class Relay(Listener):
+    """Stands before a node; while it ``cuts``, every answer ends after so many bytes. 0 cuts before the first."""
+
+    def __init__(self, url):
+        self.cuts = None
+        self.cut = threading.Event()
+        """Set when an answer was cut."""
+        host, port = url.removeprefix("http://").rsplit(":", 1)
+        self._node = (host, int(port))
+        super().__init__()
+
+    def speak(self, connection):
+        """Hand on what is asked, and what of the answer is to come through."""
+        with connection, socket.create_connection(self._node, 30) as node:
+            node.sendall(connection.recv(65536))
+            answer = b"".join(iter(lambda: node.recv(65536), b""))
+            cuts = self.cuts  # once: it changes meanwhile
+            connection.sendall(answer[:cuts])
+            if cuts is not None:
+                self.cut.set()
+
+
+class Odd(Listener):
+    """A server that answers every connection with the same bytes, and then closes it, keeps it, or goes on dripping."""
+
+    def __init__(self, answer, *, keeps=False, drips=b"", context=None):
+        self.asked = threading.Event()
+        """Set when somebody has got the answer."""
+        self._answer, self._keeps, self._drips, self._context = answer, keeps, drips, context
+        self._kept = []
+        super().__init__()
+
+    def speak(self, connection):
+        """Say what it says."""
         connection.settimeout(30)
         if self._context is not None:
             connection = self._context.wrap_socket(connection, server_side=True)
@@ -112,13 +114,8 @@ class Odd:
         else:
             connection.close()
 
-    def __enter__(self):
-        return self
-
     def __exit__(self, *_):
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join(60)
+        super().__exit__()
         for connection in self._kept:
             connection.close()
 
