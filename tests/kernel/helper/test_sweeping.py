@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 
+from democrai_sandbox.kernel.helper import sweeping
 from democrai_sandbox.kernel.helper.answers import Refused
 from democrai_sandbox.kernel.helper.cgroups import Cgroup
 from democrai_sandbox.kernel.helper.enforcing import Enforcer
@@ -225,6 +227,13 @@ def test_the_group_of_another_world_of_numbers_is_left_alone(place):
     os.removexattr(group.path, "trusted.democrai")
     other_enforcer(place).sweep()
     assert group.identity() is None
+
+
+def test_a_group_that_is_being_made_in_another_world_of_numbers_is_left_alone():
+    """It is there for a moment before it says whose it is; one that goes on saying nothing is nobody's."""
+    for marks, is_left in ((["", f"{process_namespace() + 1} 5"], False), (["", ""], True)):
+        group = SimpleNamespace(mark=iter(marks).__next__)
+        assert sweeping._left_behind(4194305, group) is is_left
 
 
 def test_the_same_number_in_a_container_that_shares_the_network_is_refused(place):

@@ -7,6 +7,7 @@ application in a comment, and its control group in an attribute.
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from .tables import Listing, Table
 
 _ATTEMPTS = 3
+_MARKING = 0.1
+"""Seconds within which who has made a control group has marked it."""
 
 
 def process_namespace() -> int:
@@ -107,7 +110,12 @@ def _is_dead(pid: int, owners: list[Owner | None]) -> bool:
 
 
 def _left_behind(pid: int, group: Cgroup) -> bool:
-    namespace, _, start = group.mark().partition(" ")
+    mark = group.mark()
+    if not mark and not _exists(pid):
+        # Perhaps somebody in another world of numbers has made it this moment, and is about to mark it.
+        time.sleep(_MARKING)
+        mark = group.mark()
+    namespace, _, start = mark.partition(" ")
     if namespace and namespace != str(process_namespace()):
         return False
     return not (lives(Owner(pid, int(start), process_namespace())) if start.isdigit() else _exists(pid))
