@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -9,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +21,7 @@ import yaml
 
 from democrai_sandbox.sdk import testing
 from tests.console.serving import EXTENSIONS, SAME_ORIGIN, Web, until
+from tests.services.ports import port
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
@@ -62,6 +65,14 @@ class Told:
         return status
 
 
+@pytest.fixture
+def alone():
+    """One demonstration at a time on the whole machine: each looks for a free port and takes it a moment later."""
+    with Path(tempfile.gettempdir(), f"democrai-demonstration-{os.getuid()}.lock").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        yield
+
+
 @contextmanager
 def demo(folder):
     environ = {name: value for name, value in os.environ.items() if not name.startswith("DEMOCRAI_")}
@@ -84,6 +95,7 @@ def administrator(told):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("alone")
 def test_the_demonstration_leads_through_its_story(tmp_path):
     """Stopped, approved in the console, gone on, shown, in the audit; every address that it prints is there."""
     with demo(tmp_path / "demo") as told, administrator(told) as client:
@@ -101,6 +113,7 @@ def test_the_demonstration_leads_through_its_story(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("alone")
 def test_the_demonstration_takes_a_no_and_another_port(tmp_path):
     """With its port taken it takes the next one and says so; denied, it says what that means; it starts anew."""
     with socket.socket() as taken:
@@ -150,24 +163,22 @@ def embedded(folder):
     config = folder / "config.yaml"
     config.write_text(yaml.safe_dump({"state_dir": str(folder / "state"), "modules_path": str(folder / "modules")}))
     config.chmod(0o600)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "uvicorn", "embedding:app", "--app-dir", str(EXAMPLES), "--port", str(port)]
-    told = Told(command, env=os.environ | {"APP_CONFIG": str(config), "no_proxy": "127.0.0.1"})
-    try:
-        told.wait("Application startup complete")
-        yield (
-            told,
-            lambda user: httpx.Client(
-                base_url=f"http://127.0.0.1:{port}",
-                timeout=60,
-                trust_env=False,
-                headers={"X-User": user, **SAME_ORIGIN},
-            ),
-        )
-    finally:
-        told.end()
+    with port() as number:
+        command = [sys.executable, "-m", "uvicorn", "embedding:app", "--app-dir", str(EXAMPLES), "--port", str(number)]
+        told = Told(command, env=os.environ | {"APP_CONFIG": str(config), "no_proxy": "127.0.0.1"})
+        try:
+            told.wait("Application startup complete")
+            yield (
+                told,
+                lambda user: httpx.Client(
+                    base_url=f"http://127.0.0.1:{number}",
+                    timeout=60,
+                    trust_env=False,
+                    headers={"X-User": user, **SAME_ORIGIN},
+                ),
+            )
+        finally:
+            told.end()
 
 
 def test_an_application_with_its_own_people(tmp_path):

@@ -49,10 +49,10 @@ def test_the_limit_is_exact(letter):
 @pytest.mark.parametrize("context", ["x" * 10**7, ["x"] * 10**6, {"x" * 70_000: 1}, {str(n): n for n in range(10**5)}])
 def test_what_is_far_too_large_is_refused_at_once(context):
     """The size is known to be too large before all of it was looked at."""
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(InvalidInputError, match="/resume_context: more than 65536 bytes as JSON"):
         encode_context(context)
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
 
 
 class Name(StrEnum):

@@ -288,7 +288,9 @@ def left_behind(cluster, pid):
     """What a dead node has left: chains, control groups, sockets and policy files."""
     folder = cluster.nodes["one"].folder / "state"
     found = re.findall(rf"DEMOCRAI_OS_{pid}_\w+", cluster.rules("one"))
-    found += [str(path) for path in cgroup_mount().glob(f"**/democrai_os_sandbox_{pid}")]
+    # Not by a pattern: what others have there comes and goes meanwhile, which os.walk does not mind.
+    for place, groups, _ in os.walk(cgroup_mount()):
+        found += [f"{place}/{group}" for group in groups if group == f"democrai_os_sandbox_{pid}"]
     found += [path.name for path in folder.glob(f"**/os_sandbox_*{pid}*")]
     return found
 

@@ -46,8 +46,10 @@ def upgrade():
 def later_version(folder, head, **migrations):
     """Make a copy of the package that has further migrations and needs the last of them; return where it lies."""
     package = folder / "democrai_sandbox"
-    # With what is compiled already, which is good as long as a file has its time: else each start would compile it all.
-    shutil.copytree(ROOT / "src" / "democrai_sandbox", package, ignore=shutil.ignore_patterns("*.c"))
+    # With what is compiled already, which is good as long as a file has its time: else each start would compile it all;
+    # without what somebody else is writing there just now, under a name that is gone a moment later.
+    ignored = shutil.ignore_patterns("*.c", "*.pyc.*")
+    shutil.copytree(ROOT / "src" / "democrai_sandbox", package, ignore=ignored)
     for name, text in migrations.items():
         (package / "access" / "store" / "migrations" / "versions" / f"{name}.py").write_text(text)
     file = package / "access" / "store" / "schema.py"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import re
-import socket
 from urllib.parse import urlsplit
 
 import httpx
@@ -14,6 +13,7 @@ import pytest
 from democrai_sandbox.console.visitors import client_address
 from democrai_sandbox.host.scopes import Scope
 from tests.console.serving import PASSWORD, serving
+from tests.services.ports import port
 
 PUBLIC = "https://sandbox.example.com"
 CSP = (
@@ -25,13 +25,11 @@ CSP = (
 @pytest.fixture(scope="module")
 def behind_proxy(tmp_path_factory):
     """One that people reach over TLS, through a proxy on the same machine."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    config = {"server": {"port": port, "public_url": PUBLIC, "trusted_proxies": ["127.0.0.1"]}}
-    with serving(tmp_path_factory.mktemp("proxied"), config, extensions=False) as found:
-        found.url = f"http://127.0.0.1:{port}"  # past the proxy, which is not there
-        yield found
+    with port() as number:
+        config = {"server": {"port": number, "public_url": PUBLIC, "trusted_proxies": ["127.0.0.1"]}}
+        with serving(tmp_path_factory.mktemp("proxied"), config, extensions=False) as found:
+            found.url = f"http://127.0.0.1:{number}"  # past the proxy, which is not there
+            yield found
 
 
 def send(served, method, path, headers=(), body=None):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from democrai_sandbox.host.scopes import Scope
 from tests.console.serving import until
+from tests.services.ports import kept_port
 
 APPLICATION = Path(__file__).with_name("foreign_application.py")
 OWN = {"Sec-Fetch-Site": "same-origin"}
@@ -21,9 +21,8 @@ OWN = {"Sec-Fetch-Site": "same-origin"}
 class Foreign:
     def __init__(self, folder):
         self.folder = Path(folder)
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            port = found.getsockname()[1]
+        self.keeper = kept_port()
+        port = self.keeper.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
         self.log = self.folder / "log"
         with self.log.open("wb") as log:
@@ -51,6 +50,7 @@ def foreign(tmp_path_factory):
     yield found
     found.process.terminate()
     found.process.wait(60)
+    found.keeper.close()
 
 
 def test_the_application_says_who_somebody_is(foreign):

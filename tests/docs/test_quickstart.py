@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
-import socket
 
 import pytest
 
 from tests.docs.console import Console, runnable
 from tests.docs.examples import files, write
-
-
-def free_port():
-    """A port for the server of the page, which has its usual one."""
-    with socket.socket() as link:
-        link.bind(("127.0.0.1", 0))
-        return link.getsockname()[1]
+from tests.services.ports import port
 
 
 @pytest.mark.timeout(600)
@@ -25,8 +18,7 @@ def test_the_quickstart_leads_to_an_approved_request(tmp_path):
     """docs/quickstart.md: its files and commands, in order, come to what it shows; and so do those of other pages."""
     write(files("docs/quickstart.md"), tmp_path)
     # Of another port the page says nothing, and of the clone only where its programs are.
-    port = str(free_port())
-    with Console(tmp_path, DEMOCRAI_CONFIG__SERVER__PORT=port) as console:
+    with port() as number, Console(tmp_path, DEMOCRAI_CONFIG__SERVER__PORT=str(number)) as console:
         for page in ("docs/quickstart.md", "docs/cli.md", "docs/troubleshooting.md"):
             for block in runnable(page):
                 console.play(block)

@@ -174,7 +174,10 @@ def callbacks(world):
             asyncio.get_running_loop().create_task(naming(note, "task in empty context"), context=contextvars.Context())
         future.set_result(None)
         loop.call_soon(note, "host call_soon")
-        await asyncio.sleep(0.1)
+        for _ in range(1000):
+            await asyncio.sleep(0.01)
+            if {"call_later", "call_at", "from a guarded thread", "reader"} <= set(seen):
+                break
         note("host")
 
     asyncio.run(main())

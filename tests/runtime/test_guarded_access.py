@@ -287,7 +287,7 @@ def resume_story(world):
         with open(os.path.join(world.base, "state", "access.db"), "rb") as file:
             told["in the clear"] = b'"page"' in file.read()
         office.have(admin.approve_permanently, said.request_id)
-        done.wait(10)
+        done.wait(60)
         told["ran"] = ran
     return told
 

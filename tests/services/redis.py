@@ -8,6 +8,8 @@ import socket
 import subprocess
 import time
 
+from tests.services.ports import kept_port
+
 
 class RedisServer:
     """Keeps nothing on disk: a server that is killed forgets everything, unless it is told to keep a log."""
@@ -17,7 +19,8 @@ class RedisServer:
         self.keeps = keeps
         self.password = password
         self.address = address
-        self.port = _free_port()
+        self._keeper = kept_port()  # also while the server is down: it comes back on the same one
+        self.port = self._keeper.getsockname()[1]
         self.process = None
 
     @property
@@ -63,8 +66,9 @@ class RedisServer:
         self._end(signal.SIGKILL)
 
     def stop(self):
-        """End it, if it runs."""
+        """End it, if it runs, for good."""
         self._end(signal.SIGKILL)
+        self._keeper.close()
 
     def signal(self, number):
         self.process.send_signal(number)
@@ -76,7 +80,7 @@ class RedisServer:
             self.process = None
 
     def _wait(self):
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while True:
             try:
                 if self.command("PING").startswith(b"+PONG"):
@@ -90,9 +94,3 @@ class RedisServer:
 
 def _packed(parts):
     return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
-
-
-def _free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -106,8 +106,8 @@ def test_what_was_acknowledged_survives_kills_under_load(server, served):
 
 def test_a_server_that_hangs_is_given_up(server, monkeypatch):
     """One connection that hangs is replaced; when all of the server hangs, it is unavailable until it goes on."""
-    monkeypatch.setattr(patience.PatientConnection, "patience", 0.3)
     store = open_store(server.new_database() + "&connect_timeout=2")
+    monkeypatch.setattr(patience.PatientConnection, "patience", 0.5)
     (pid,) = store._database.ask(lambda connection: connection.exec_driver_sql("SELECT pg_backend_pid()").one())
     server.signal_process(pid, signal.SIGSTOP)
     began = time.monotonic()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import socket
 
 import pytest
 
 from tests.console.attacks.hostile import Hostile
+from tests.services.ports import kept_port
 
 HOLDERS = (
     "democrai_sandbox.host.accounts.accounts.Accounts",
@@ -120,12 +120,11 @@ def test_the_console_is_out_of_reach_without_a_rule(hostile):
 
 def test_a_module_with_a_rule_for_the_console_is_nobody_there(tmp_path):
     """Working for an administrator gives it none of the administrator's rights over the network."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    rule = {"resource_type": "network", "target": f"http://127.0.0.1:{port}"}
+    kept = kept_port()
+    number = kept.getsockname()[1]
+    rule = {"resource_type": "network", "target": f"http://127.0.0.1:{number}"}
     access = [{**rule, "operation": operation} for operation in ("receive", "send")]
-    hostile = Hostile(tmp_path, {"server": {"port": port}}, access=access)
+    hostile = Hostile(tmp_path, {"server": {"port": number}}, access=access)
     try:
         told = hostile.as_administrator(
             "import urllib.error, urllib.request\n"
@@ -141,6 +140,7 @@ def test_a_module_with_a_rule_for_the_console_is_nobody_there(tmp_path):
     finally:
         hostile.stop()
         hostile.web.stop()
+        kept.close()
     assert told == [401, 401, 401, 403]
 
 

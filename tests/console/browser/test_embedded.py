@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from playwright.sync_api import expect
 
 from tests.console.browser.windows import Windows
 from tests.console.serving import EXTENSIONS, ROOT, until
+from tests.services.ports import kept_port
 
 
 @contextmanager
@@ -24,9 +24,8 @@ def embedded(folder):
     config = folder / "config.yaml"
     config.write_text(yaml.safe_dump({"state_dir": str(folder / "state"), "modules_path": str(folder / "modules")}))
     config.chmod(0o600)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    keeper = kept_port()
+    port = keeper.getsockname()[1]
     command = [
         sys.executable,
         "-m",
@@ -47,6 +46,7 @@ def embedded(folder):
     finally:
         process.terminate()
         process.wait(60)
+        keeper.close()
 
 
 def _answers(url):

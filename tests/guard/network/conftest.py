@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 
 import pytest
 
 from tests.guard.network.harness import NetCase, Town, TownCase, why_no_namespaces
 from tests.guard.network.servers.bed import Bed
+from tests.services.ports import port
 
 
 @pytest.fixture(scope="session")
@@ -43,10 +43,9 @@ def town(tmp_path, namespace):
 
 @pytest.fixture
 def free_port():
-    """A port that nobody listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that nobody listens on, unless the test does."""
+    with port() as number:
+        yield number
 
 
 # In a process that loads this, the clock is as many seconds ahead as LATER says, from one moment to the next.

@@ -211,7 +211,7 @@ def test_a_child_with_another_number_of_descriptors_is_refused_and_leaks_none(pa
     before = len(os.listdir("/proc/self/fd"))
     error = failure(path, answer, act=lambda client: client.child([]))
     assert error.reason == "bad_answer"
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_descriptors_that_nobody_asked_for_are_closed(path):
@@ -222,7 +222,7 @@ def test_descriptors_that_nobody_asked_for_are_closed(path):
 
     before = len(os.listdir("/proc/self/fd"))
     assert failure(path, answer).reason == "bad_answer"
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_no_socket_and_a_dead_one_mean_that_no_helper_is_running(path):

@@ -219,6 +219,9 @@ def test_readers_never_see_a_torn_file_also_when_writers_are_killed(folder):
             try:
                 writer.stdout.readline()
                 time.sleep(0.15)
+                end = time.monotonic() + 20
+                while len(seen) < 2 and time.monotonic() < end:
+                    time.sleep(0.01)
             finally:
                 writer.send_signal(signal.SIGKILL)
                 writer.wait()

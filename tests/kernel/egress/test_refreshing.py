@@ -109,6 +109,8 @@ def test_a_failure_is_raised_for_everybody_who_waits_with_its_reason_and_fix(fol
     threads = [threading.Thread(target=wait) for _ in range(4)]
     for thread in threads:
         thread.start()
+    # Who came later would learn how the next attempt went, which follows by itself.
+    wait_until(lambda: len(refresher._changed._waiters) == 4)
     follower.gate.set()
     for thread in threads:
         thread.join()
@@ -219,8 +221,10 @@ def test_it_works_without_being_asked_when_the_pause_is_over():
 
 
 def test_the_thread_shows_nobody_what_it_works_on(follower, refresher):
+    before = threading.enumerate()
     refresher.wait(refresher.wish("a"), 20)
-    (thread,) = (thread for thread in threading.enumerate() if thread.name == "egress-refresh")
+    (thread,) = (thread for thread in threading.enumerate() if thread not in before)
+    assert thread.name == "egress-refresh"
     shown = [value for name, value in vars(thread).items() if "refresher" in repr(value).lower() and name != "_name"]
     assert shown == []
     assert thread.daemon

@@ -12,7 +12,7 @@ from democrai_sandbox.kernel.helper.answers import Refused
 
 
 class FakeEnforcer:
-    """Hosts named slow-, crash- and refuse- make it slow, crash and refuse."""
+    """Hosts named slow-, held-, crash- and refuse- make it slow, wait for a file, crash and refuse."""
 
     def __init__(self, parent_pid, start_time):
         self._next = 0
@@ -26,6 +26,8 @@ class FakeEnforcer:
         for endpoint in endpoints:
             if endpoint.host.startswith("slow-"):
                 time.sleep(float(endpoint.host.split("-")[1].split(".")[0]) / 10)
+            while endpoint.host.startswith("held-") and not os.path.exists(f"{RECORD}.go"):
+                time.sleep(0.01)
             if endpoint.host.startswith("crash-"):
                 raise RuntimeError("something unforeseen")
             if endpoint.host.startswith("refuse-"):

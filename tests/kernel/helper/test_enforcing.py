@@ -17,7 +17,6 @@ from democrai_sandbox.kernel.helper.resolving import Resolver, name_servers
 from democrai_sandbox.kernel.helper.tables import Allow
 from tests.kernel.helper.field import REFUSED, end, field, policy
 from tests.kernel.netlab import cgroup_mount, cgroup_of, has_ended, needs_netlab, wait_until
-from tests.services.pace import slowness
 
 pytestmark = [needs_netlab, pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")]
 
@@ -98,10 +97,14 @@ def test_a_name_server_that_hangs_does_not_keep_a_decision_from_coming_into_forc
     try:
         enforcer.apply(policy(("slow.example", 1)), place.app.pid)
         answer = enforcer.apply(policy(("slow.example", 1), end(t4)), place.app.pid)
+        taken = [answer["seconds"]]
+        while min(taken) > 1.4 and len(taken) < 5:  # to wait for that name server would take 1.5 s each time
+            more = policy(("slow.example", 1), end(t4), ("192.0.2.1", len(taken)))
+            taken.append(enforcer.apply(more, place.app.pid)["seconds"])
     finally:
         go_on.set()
     assert answer["unresolved"] == ["slow.example"]
-    assert answer["seconds"] < 1.4 * slowness()
+    assert min(taken) < 1.4, taken
     assert place.app.tcp(t4.address, t4.port) == "ok"
 
 

@@ -161,6 +161,8 @@ def _cgroups(pid):
         for folder in reversed(folders):
             for member in (folder / "cgroup.procs").read_text().split():
                 (_cgroup_root() / "cgroup.procs").write_text(member)
+            # One that is dead by what /proc says may still be leaving.
+            until(lambda folder=folder: "populated 0" in (folder / "cgroup.events").read_text(), what="an empty group")
             folder.rmdir()
 
 

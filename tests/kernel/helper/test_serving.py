@@ -183,19 +183,23 @@ def test_a_slow_request_does_not_keep_others_from_being_answered(user_stage):
     """While rules are applied, a ping is answered at once, and a second apply waits for its turn."""
     stage = user_stage
     stage.helper()
-    stage.write_policy(("slow-15.example", 1))
-    answered_before, applied = stage.application.run(f"""
+    stage.write_policy(("held-1.example", 1))
+    stage.application.run(f"""
         path = {str(stage.socket)!r}
         answers = []
         threads = [threading.Thread(target=lambda: answers.append(ask(path, "apply"))) for _ in range(2)]
         for thread in threads: thread.start()
-        time.sleep(0.3)
-        assert ask(path, "ping")["ok"]
-        before = len(answers)
-        for thread in threads: thread.join()
-        result = [before, [answer["ok"] for answer in answers]]
+        result = None
     """)
-    assert answered_before == 0 and applied == [True, True]
+    until(lambda: stage.calls("apply"), what="the first apply")
+    assert stage.ask("ping")["ok"]
+    assert stage.application.run("result = len(answers)") == 0 and len(stage.calls("apply")) == 1
+    stage.let_go()
+    applied = stage.application.run("""
+        for thread in threads: thread.join()
+        result = [answer["ok"] for answer in answers]
+    """)
+    assert applied == [True, True] and len(stage.calls("apply")) == 2
 
 
 def test_a_child_nobody_waits_for_is_released(user_stage):
@@ -206,13 +210,15 @@ def test_a_child_nobody_waits_for_is_released(user_stage):
         pid = os.fork()
         if pid == 0:
             connection = connect({str(stage.socket)!r})
-            request = {{"action": "child", "endpoints": [{{"host": "slow-5.example", "port": 1}}]}}
+            request = {{"action": "child", "endpoints": [{{"host": "held-1.example", "port": 1}}]}}
             connection.sendall(json.dumps(request).encode() + b"\\n")
-            time.sleep(0.2)
+            time.sleep(60)
             os._exit(0)
-        os.waitpid(pid, 0)
         result = None
     """)
+    until(lambda: stage.calls("child"), what="the request at the enforcer")
+    stage.application.run("os.kill(pid, 9); os.waitpid(pid, 0); result = None")
+    stage.let_go()
     until(lambda: stage.calls("release"), what="the release")
     assert stage.calls("release") == [{"call": "release", "child": 1}]
 

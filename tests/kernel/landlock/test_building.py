@@ -60,7 +60,7 @@ class Recorder:
 
 
 def descriptors():
-    return sorted(os.listdir("/proc/self/fd"))
+    return set(os.listdir("/proc/self/fd"))
 
 
 def test_it_works_in_an_interpreter_that_has_nothing_of_ours(tmp_path):
@@ -97,7 +97,7 @@ def test_a_failure_leaves_no_descriptor_behind(tmp_path, number):
     before = descriptors()
     with pytest.raises(OSError, match=os.strerror(number)):
         building.build(Recorder(OSError(number, os.strerror(number))), 1, 0, 0, [(str(tmp_path), 1)], [])
-    assert descriptors() == before
+    assert descriptors() <= before  # others may have closed something meanwhile
 
 
 def test_a_path_with_a_nul_is_an_error_and_leaves_nothing_behind():
@@ -105,7 +105,7 @@ def test_a_path_with_a_nul_is_an_error_and_leaves_nothing_behind():
     before = descriptors()
     with pytest.raises(ValueError, match="null"):
         building.build(Recorder(), 1, 0, 0, [("/etc\0", 1)], [])
-    assert descriptors() == before
+    assert descriptors() <= before
 
 
 def test_running_out_of_descriptors_is_not_taken_for_a_missing_path(tmp_path):
@@ -138,7 +138,7 @@ def test_a_built_ruleset_says_what_it_covers_and_is_closed(tmp_path):
         assert built.missing == ("/absent",)
         assert built.features == ("files", "refer")
         assert not os.get_inheritable(built.fd)
-    assert descriptors() == before
+    assert descriptors() <= before
 
 
 def test_masks_agree_with_the_table():

@@ -31,6 +31,7 @@ from tests.kernel.spawn.programs import (
     shell,
     until,
 )
+from tests.services.ports import port
 
 pytestmark = pytest.mark.skipif(ABI < 6, reason=f"needs Landlock ABI 6, this kernel has {ABI}")
 KILLED = -signal.SIGSYS
@@ -178,13 +179,15 @@ def test_on_a_kernel_without_port_rules_there_are_no_inet_sockets_without_networ
 
 
 def test_listening_takes_a_free_port_or_a_declared_one(server):
-    free, port = _listening()
-    free.close()
-    text = "import socket; s = socket.socket(); s.bind(('127.0.0.1', {})); s.listen(); print('listening')"
-    more = confined([("network", "connect", f"127.0.0.1:{port}")])
-    assert python(server, text.format(port), **more).out == "listening\n"
-    assert python(server, text.format(0), **more).out == "listening\n"
-    assert "PermissionError" in python(server, text.format(port), **confined()).err
+    text = (
+        "import socket; s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); "
+        "s.bind(('127.0.0.1', {})); s.listen(); print('listening')"
+    )
+    with port() as number:
+        more = confined([("network", "connect", f"127.0.0.1:{number}")])
+        assert python(server, text.format(number), **more).out == "listening\n"
+        assert python(server, text.format(0), **more).out == "listening\n"
+        assert "PermissionError" in python(server, text.format(number), **confined()).err
 
 
 def test_unix_sockets_need_a_rule(server, tmp_path):

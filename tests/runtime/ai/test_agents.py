@@ -57,7 +57,7 @@ async def stubborn() -> str:
 
 @ai.tool("block")
 def block() -> str:
-    time.sleep(1.5)
+    time.sleep(3)
     return "late"
 
 @ai.tool("numbers")
@@ -121,7 +121,7 @@ def telling_story(world):
         "bytes": [calls(("bytes", {})), last],
         "long": [calls(("long", {})), lambda messages: str(len(messages[-1].text))],
     }
-    source = TOOLS + agents(wishes, tool_timeout=0.3)
+    source = TOOLS + agents(wishes, tool_timeout=1.0)
     host = kit["Host"](world, {"demo": source}, {name: scripted(script) for name, script in wishes.items()})
     told = {name: host.told(host.act("demo", "ask", agent=name)) for name in wishes}
     return {"broken": host.broken, "left": kit["states_left"](), **told}
@@ -193,7 +193,7 @@ def ending_story(world):
         "infrastructure": scripted([calls(("peek", {})), "never"]),
         "runs_out": scripted([]),
     }
-    source = TOOLS + agents(models, max_turns=3, max_tool_calls=4, timeout=0.4)
+    source = TOOLS + agents(models, max_turns=3, max_tool_calls=4, timeout=1.5)
     host = kit["Host"](world, {"demo": source}, models)
     return {
         "broken": host.broken,
@@ -214,7 +214,7 @@ def test_limits_models_and_infrastructure_end_a_run(case):
         "text": "agent demo.endless had no answer after asking its model 3 times",
     }
     assert "more than 4 calls of tools" in told["greedy"]["text"]
-    assert "after 0.4 s" in told["slow"]["text"]
+    assert "after 1.5 s" in told["slow"]["text"]
     assert told["raises"]["code"] == "model_failed"
     assert "KeyError" in told["raises"]["text"]
     assert "sk-secret" not in told["raises"]["text"]

@@ -149,7 +149,10 @@ async def go():
     attempt("module")
     SEEN.pop("future").set_result(None)
     SEEN.pop("kept")
-    await asyncio.sleep(0.3)
+    for _ in range(500):
+        await asyncio.sleep(0.02)
+        if {"call_later", "task", "timer", "done_callback", "finaliser"} <= set(SEEN):
+            break
     return SEEN
 """
 

@@ -209,6 +209,7 @@ async def slow():
 @ai.tool("sleep")
 async def sleep() -> str:
     try:
+        ai.seen = ["begun"]
         await asyncio.sleep(60)
     finally:
         try:
@@ -229,7 +230,8 @@ def cancelling_story(world):
 
     async def go():
         task = asyncio.create_task(host.act("demo", "wait"))
-        await asyncio.sleep(0.2)
+        while await host.act("demo", "seen") != ["begun"] and not task.done():
+            await asyncio.sleep(0.01)
         task.cancel()
         try:
             await task

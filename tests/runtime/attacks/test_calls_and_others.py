@@ -147,8 +147,11 @@ def cancels(world):
         await stage.action("demo", "cancel")
         await asyncio.sleep(0.1)
         before = len(await stage.runtime.tasks.tasks(TaskFilter(module="demo")))
-        await asyncio.sleep(2.2)
-        return len(await stage.runtime.tasks.tasks(TaskFilter(module="demo"))) > before
+        for _ in range(200):
+            if len(await stage.runtime.tasks.tasks(TaskFilter(module="demo"))) > before + 1:
+                return True
+            await asyncio.sleep(0.1)
+        return False
 
     return stage.play(story)
 

@@ -66,7 +66,7 @@ def alive(mark):
     return found
 
 
-def gone(mark, patience=5.0):
+def gone(mark, patience=30.0):
     """Return whether no process with a mark is left, soon."""
     deadline = time.monotonic() + patience
     while (left := alive(mark)) and time.monotonic() < deadline:
@@ -74,7 +74,7 @@ def gone(mark, patience=5.0):
     return not left
 
 
-def settled(children, patience=5.0):
+def settled(children, patience=30.0):
     """Return how many children the service still has, once that is none, or time is up."""
     deadline = time.monotonic() + patience
     while children._running and time.monotonic() < deadline:

@@ -158,8 +158,10 @@ def blocking_story(world):
 
     with serving(Caller(user_id="uma", session_key="s1")):
         use.guarded(world, children, body)
-    time.sleep(0.6)
-    gc.collect()
+    end = time.monotonic() + 30
+    while ("late" not in answers or live_states()) and time.monotonic() < end:
+        time.sleep(0.02)
+        gc.collect()
     answers["states"] = live_states()
     answers["outside"] = steal()
     return answers

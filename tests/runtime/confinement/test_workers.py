@@ -194,7 +194,7 @@ def decided(world):
     async def story():
         first = await lab.action("demo", "pid")
         told = [await lab.action("demo", "opens", path=wanted)]
-        busy = asyncio.create_task(lab.action("demo", "slow", seconds=1.0))
+        busy = asyncio.create_task(lab.action("demo", "slow", seconds=2.0))
         await asyncio.sleep(0.2)
         house.decide("approval", "module:demo", "filesystem", "read", folder)
         told.append(await lab.action("demo", "pid") == first)

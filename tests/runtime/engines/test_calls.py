@@ -56,6 +56,7 @@ def settings():
 
 @sdk.method("nap")
 def nap():
+    (sdk.data_dir() / "napping").touch()
     time.sleep(30)
 
 @sdk.method("request")
@@ -113,7 +114,8 @@ def conversation(world):
         told["steal"] = await act("steal")
         told["settings"] = await act("ask", method="settings", params={})
         nap = asyncio.create_task(act("ask", method="nap", params={}))
-        await asyncio.sleep(0.3)
+        while not os.path.exists(os.path.join(world.base, "data/engines/demo/napping")) and not nap.done():
+            await asyncio.sleep(0.02)
         os.kill(told["who"][1], 9)
         told["killed"] = await nap
         told["after"] = await act("ask", method="who", params={})

@@ -51,12 +51,14 @@ def test_a_flood_is_heard_and_forgotten():
 
 def test_a_child_that_hangs_is_ended_with_its_children():
     """After its time, however little it says."""
-    begun = time.monotonic()
-    with pytest.raises(InstallFailed, match="longer than 0.5 seconds") as failed:
-        run("import os, time; print(os.fork() and os.getpid(), flush=True); time.sleep(60)", seconds=0.5)
-    assert time.monotonic() - begun < 10
-    group = next(int(line) for line in failed.value.lines if line != "0")
-    assert alive(group) == []
+    for seconds in (0.5, 5, 20):  # longer where it had no time to say anything
+        begun = time.monotonic()
+        with pytest.raises(InstallFailed, match=f"longer than {seconds} seconds") as failed:
+            run("import os, time; print(os.fork() and os.getpid(), flush=True); time.sleep(60)", seconds=seconds)
+        assert time.monotonic() - begun < seconds + 10
+        if said := [int(line) for line in failed.value.lines if line != "0"]:
+            break
+    assert alive(said[0]) == []
 
 
 def alive(group):

@@ -69,9 +69,12 @@ def odd_story(world):
                 # What is in the query is a secret: it must not show up in an error.
                 url = f"{origin}{path}{'&' if '?' in path else '?'}key=SECRETKEY"
                 host.change("odd", endpoint_url=url, timeout_ms=QUICK if path in slow else PATIENT)
-                begun = time.monotonic()
-                found = await (host.tools("odd") if path in listed else host.call("odd"))
-                said[name] = [found, time.monotonic() - begun]
+                for _ in range(3 if path == "/say/late" else 1):
+                    begun = time.monotonic()
+                    found = await (host.tools("odd") if path in listed else host.call("odd"))
+                    said[name] = [found, time.monotonic() - begun]
+                    if "connecting" not in found:
+                        break  # else it was slow before it could be late
 
         asyncio.run(meet())
     return said
@@ -262,10 +265,9 @@ def test_a_cancelled_call_leaves_nothing_behind(case, odd, servers):
 def away_story(world):
     import socket
 
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with world.load(HOST)["Host"](world) as host:
-        host.register("away", f"http://127.0.0.1:{port}/mcp")
+    with socket.socket() as nobodys, world.load(HOST)["Host"](world) as host:
+        nobodys.bind(("127.0.0.1", 0))  # and does not listen
+        host.register("away", f"http://127.0.0.1:{nobodys.getsockname()[1]}/mcp")
         host.register("nowhere", "https://mcp.invalid/mcp")
         return [asyncio.run(host.tools("away")), asyncio.run(host.tools("nowhere"))]
 

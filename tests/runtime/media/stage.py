@@ -188,7 +188,7 @@ def said(error):
     return f"{type(error).__name__}: {error}"
 
 
-def soon(condition, seconds=5.0):
+def soon(condition, seconds=30.0):
     """Wait until something is so; tell whether it was."""
     end = time.monotonic() + seconds
     while not condition():

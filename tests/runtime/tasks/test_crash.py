@@ -78,7 +78,7 @@ def test_what_ran_when_the_process_was_killed_is_known(url, kind, node):
         await runtime.stop()
         return lost
 
-    lost = asyncio.run(asyncio.wait_for(restart(), 20))
+    lost = asyncio.run(asyncio.wait_for(restart(), 60))
     if node == "the same":
         assert lost == (running, waiting)
     assert (store.task(quick).state, store.task(quick).result) == (TaskState.DONE, "result")

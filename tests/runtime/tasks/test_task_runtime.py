@@ -109,7 +109,7 @@ def run(store, story, *, node="n-1", **settings):
             surfaces.runtime = None
             await runtime.stop()
 
-    return asyncio.run(asyncio.wait_for(main(), 30))
+    return asyncio.run(asyncio.wait_for(main(), 60))
 
 
 async def ended(runtime, task_id):
@@ -321,7 +321,7 @@ def test_a_store_that_is_away_for_a_while_loses_nothing(store, monkeypatch):
     """Starting says that it is away; what ran is recorded when it is back."""
 
     async def story(runtime, surfaces):
-        task_id = await runtime.submit("demo", "sleep", {"seconds": 0.2}, UMA)
+        task_id = await runtime.submit("demo", "held", {}, UMA)
         await until(lambda: surfaces.running)
         act = store._database.act
 
@@ -331,6 +331,7 @@ def test_a_store_that_is_away_for_a_while_loses_nothing(store, monkeypatch):
         monkeypatch.setattr(store._database, "act", away)
         with pytest.raises(StoreUnavailable):
             await runtime.submit("demo", "add", {"a": 1, "b": 2}, UMA)
+        surfaces.gate.set()
         await asyncio.sleep(0.6)
         assert (await runtime.status(task_id)).state == "running"
         monkeypatch.setattr(store._database, "act", act)
@@ -353,18 +354,20 @@ def test_a_scheduled_task_runs_once_among_nodes_for_each_period(store):
             await each.start()
         begun = time.monotonic()
         await asyncio.sleep(1.3)
-        passed = time.monotonic() - begun
+        await until(lambda: sum(call[2] == "tick" for call in surfaces.calls) >= 2)
         for each in others:
             await each.stop()
         runtime.forget("demo")
-        return passed, surfaces.calls, await runtime.tasks(TaskFilter(name="tick")), runtime
+        await until(lambda: not len(runtime.jobs))
+        return time.monotonic() - begun, surfaces.calls, await runtime.tasks(TaskFilter(name="tick")), runtime
 
     passed, calls, recorded, _ = run(store, story)
     ticks = [call for call in calls if call[2] == "tick"]
     slow = [call for call in calls if call[2] == "slow"]
-    assert 2 <= len(ticks) <= passed / 0.2 + 1
-    assert len(ticks) == len(recorded)
-    assert len(slow) <= 2
+    assert len(ticks) <= passed / 0.2 + 1
+    # One that was recorded right before its node was stopped has not begun.
+    assert len(ticks) == sum(task.started_at is not None for task in recorded)
+    assert len(slow) <= passed / 0.75 + 1
     assert all(call[4][:3] == ("", "", "") for call in calls)
     assert all(call[6] == ("task:demo.tick",) for call in ticks)
     assert slow[0][5] == 5

@@ -25,11 +25,12 @@ def story(world):
     from democrai_sandbox.runtime.tasks import TaskRuntime, TaskService
     from democrai_sandbox.sdk import tasks
 
-    told, ran = {}, []
+    told, ran, gate = {}, [], asyncio.Event()
 
     async def surface(module, kind, name, params, caller, /, *, seconds=None, ancestors=()):
         ran.append([module, name, is_guarded(), caller.user_id])
-        await asyncio.sleep(params.get("seconds", 0))
+        if params.get("held"):
+            await gate.wait()
 
     store = open_runtime_store(f"sqlite:///{world.out('access.db')}")
     runtime = TaskRuntime(store, surface, node="n-1")
@@ -74,13 +75,15 @@ def story(world):
         guard = process_guard_context(subject="demo", user_id="uma")
         told.update(await guard.run(body))
         told["engine"] = await process_guard_context(subject="demo", subject_kind="engine").run(outcome, start)
-        task_id = await runtime.submit("demo", "index", {"seconds": 0.8}, Caller(user_id="uma"))
-        await asyncio.sleep(0.3)
+        task_id = await runtime.submit("demo", "index", {"held": True}, Caller(user_id="uma"))
+        while len(ran) < 3:
+            await asyncio.sleep(0.01)
         other = process_guard_context(subject="other")
         with serving(Caller(user_id="uma", task_id="none")):
             other.run(pretend, task_id)
         await asyncio.sleep(0.3)
         runtime.note_progress(task_id, Progress(0.5, "true"))
+        gate.set()
         while not (found := await runtime.status(task_id)).state.is_final:
             await asyncio.sleep(0.02)
         told["progress"] = [found.state, found.progress.message]

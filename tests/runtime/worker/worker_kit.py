@@ -109,7 +109,7 @@ async def verdict(awaitable):
         return f"{type(error).__name__}: {error}"
 
 
-async def until(condition, seconds=10.0):
+async def until(condition, seconds=30.0):
     """Wait until something is so."""
     end = time.monotonic() + seconds
     while not condition():
