@@ -292,3 +292,5 @@ def test_nothing_that_waits_for_the_store_is_lost(monkeypatch):
     shadows.flush()
     assert {one.target: one.count for one in written} == {"/f": 1, "/g": 1, "/h": 1, "/a": 2, "": 2}
     assert min(one.first_seen for one in written) == 0
+    (rest,) = (one for one in written if not one.target)
+    assert (rest.first_seen, rest.last_seen) == (1, 3)  # of b and c

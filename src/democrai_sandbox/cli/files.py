@@ -15,12 +15,11 @@ from .output import visible
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-OWN = 0o600
 READABLE = 0o644
 
 
 @contextmanager
-def whole(file: str, *, fix: str, mode: int = OWN) -> Iterator[IO[bytes]]:
+def whole(file: str, *, fix: str, mode: int = files.OWN) -> Iterator[IO[bytes]]:
     """Give a file to write; it gets its name when all is written, and is gone if that does not come to pass.
 
     ``mode`` is what others may do with it, as far as the mask of this process gives it to them.

@@ -48,7 +48,10 @@ class RequestIds:
     def __init__(
         self, app: ASGIApp, *, failed: Callable[[Request, Exception], Response], is_ending: Callable[[], bool]
     ) -> None:
-        """``failed`` makes the answer to a request that ended with an exception."""
+        """``failed`` makes the answer to a request that ended with an exception.
+
+        ``is_ending`` tells whether the node ends: requests that take longer than it waits are cancelled then.
+        """
         self._app = app
         self._failed = failed
         self._is_ending = is_ending

@@ -240,6 +240,7 @@ class Shadows:
                 if known is not times:
                     known.count += times.count
                     known.first = min(known.first, times.first)
+                    known.last = max(known.last, times.last)
 
     def _is_approved(self, about: _About) -> bool:
         """Return whether an approval allows it whatever the manifest says, so that nothing would change."""
