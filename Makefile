@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 export VENV
+# Runs a command and removes what it leaves, however it ends. `exec`, so that make signals it and not a shell.
+RUN := exec scripts/supervise
 
 .DEFAULT_GOAL := help
 .PHONY: help servers setup run tour test fuzz bench lint format docs build lock clean
@@ -11,13 +13,13 @@ help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/make \1\t\2/' | expand -t 14
 
 servers: # what tests and benchmarks need beside it
-	@scripts/setup $(VENV) $(PYTHON) servers
+	@$(RUN) scripts/setup $(VENV) "$(PYTHON)" servers
 
 setup: ## create .venv and compile the extensions
-	@scripts/setup $(VENV) $(PYTHON)
+	@$(RUN) scripts/setup $(VENV) "$(PYTHON)"
 
 run: setup ## serve the console with the example extensions, and tell one story beside it (Ctrl-C ends it)
-	@PYTHONPATH=examples $(VENV)/bin/python -m demo
+	@PYTHONPATH=examples $(RUN) $(VENV)/bin/python -m demo
 
 tour: setup ## run a small example subject under the guard, the story of one approval, the example extensions, and the kernel's self-test
 	@$(VENV)/bin/python examples/host.py
@@ -30,16 +32,16 @@ tour: setup ## run a small example subject under the guard, the story of one app
 	@$(VENV)/bin/democrai-sandbox doctor || echo "Not all of it is possible here: each line above says what is missing and how to get it."
 
 test: servers lint ## lint, all tests, and the guard's tests on every other supported Python found
-	@scripts/test
+	@$(RUN) scripts/test $(TESTS)
 
 fuzz: setup ## compare how a million odd URLs are read, by us and by others (minutes)
 	@$(VENV)/bin/python -m tests.policy.fuzz
 
 bench: servers ## print the table of what the guard costs
-	@$(VENV)/bin/python -m bench
+	@$(RUN) $(VENV)/bin/python -m bench $(BENCH)
 
 lint: setup ## ruff, mypy and the import contract
-	@scripts/lint
+	@$(RUN) scripts/lint
 
 format: setup ## let ruff rewrite what it can
 	@$(VENV)/bin/ruff format .
@@ -52,7 +54,7 @@ build: setup ## put a wheel for this interpreter into dist/
 	@$(VENV)/bin/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
 
 lock: ## resolve requirements/*.in again
-	@PYTHON=$(PYTHON) scripts/lock
+	@PYTHON="$(PYTHON)" scripts/lock
 
 clean: ## remove everything that make created
 	rm -rf .venv .venv.lock .venvs .bench .demo build dist src/*.egg-info

@@ -1,0 +1,261 @@
+"""What a run may leave behind: processes, control groups, chains of the packet filter, mounts and folders.
+
+What belongs to a living process, or is older than the run, is left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SETTLE = 3.0
+"""Seconds for descendants to end by themselves after the command; some watch it and tidy up."""
+ASKED = 2.0
+"""Seconds between SIGTERM and SIGKILL for those that are left."""
+KILLED = 10.0
+"""Seconds after which a killed process that is still there is given up; the kernel keeps it."""
+_TICK = 0.25
+_DETACH = 2
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Process(NamedTuple):
+    """A line of /proc/PID/stat."""
+
+    pid: int
+    name: str
+    state: str
+    parent: int
+    start: int
+
+
+class Run(NamedTuple):
+    """What belongs to one run."""
+
+    folder: str
+    memory: str
+    began: float
+
+
+def look(pid: int | str) -> Process | None:
+    """Return what the kernel says of a process; None when it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    head, _, tail = text.rpartition(")")
+    number, _, name = head.partition(" (")
+    fields = tail.split()
+    return Process(int(number), name, fields[0], int(fields[1]), int(fields[19]))
+
+
+def descendants() -> list[Process]:
+    """Return the living children of this process, their children, and so on."""
+    known = [process for name in os.listdir("/proc") if name.isdigit() and (process := look(name))]
+    children: dict[int, list[Process]] = {}
+    for process in known:
+        children.setdefault(process.parent, []).append(process)
+    found, todo = [], [os.getpid()]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += [process for process in below if process.state not in "ZX"]
+        todo += [process.pid for process in below]
+    return found
+
+
+def reap() -> dict[int, int]:
+    """Collect ended children; return their statuses."""
+    ended = {}
+    with contextlib.suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG)) != (0, 0):
+            ended[found[0]] = found[1]
+    return ended
+
+
+def send(processes: list[Process], number: signal.Signals) -> None:
+    """Signal processes; some may be gone, or another user's."""
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(process.pid, number)
+
+
+def wait_for_none(seconds: float) -> list[Process]:
+    """Wait until no descendant is left, or for so long; return those that are."""
+    end = time.monotonic() + seconds
+    pause = 0.005
+    while True:
+        reap()
+        left = descendants()
+        if not left or time.monotonic() > end:
+            return left
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.1)
+
+
+def end_descendants(*, patient: bool) -> list[str]:
+    """End what is left; return the names of what did not end by itself."""
+    left = wait_for_none(SETTLE if patient else 0)
+    forced = left
+    if left and patient:
+        send(left, signal.SIGTERM)
+        send(left, signal.SIGCONT)
+        left = wait_for_none(ASKED)
+    end = time.monotonic() + KILLED
+    while left and time.monotonic() < end:
+        # All are stopped first: otherwise a parent may start a new child for each one that it loses.
+        send(left, signal.SIGSTOP)
+        send(descendants(), signal.SIGKILL)
+        left = wait_for_none(_TICK)
+    return [f"{process.name} ({process.pid})" for process in forced]
+
+
+def owner_lives(pid: int, start: int | None) -> bool:
+    """Tell whether the process that something is named for still runs; with its start, whether it is the same one."""
+    process = look(pid)
+    return process is not None and process.state not in "ZX" and start in {None, process.start}
+
+
+def is_ours(path: str, run: Run) -> bool:
+    """Tell whether something was made since the run began; the clock of a file system is a tick coarser."""
+    try:
+        return os.lstat(path).st_ctime >= run.began - 0.1
+    except OSError:
+        return False
+
+
+def left_in(folder: str, pattern: str, run: Run) -> Iterator[tuple[str, int]]:
+    """Go through entries that are named for a process and were made since the run began."""
+    with contextlib.suppress(OSError):
+        for name in sorted(os.listdir(folder)):
+            found = re.fullmatch(pattern, name)
+            path = f"{folder}/{name}"
+            if found and is_ours(path, run):
+                yield path, int(found["pid"])
+
+
+def mounts() -> Iterator[tuple[str, str]]:
+    """Go through the mounts of this machine: kind and place."""
+    for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
+        before, _, after = line.partition(" - ")
+        place = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), before.split()[4])
+        yield after.split()[0], place
+
+
+def remove_cgroups(run: Run) -> Iterator[str]:
+    """Remove control groups of applications that have ended."""
+    for tree in {place for kind, place in mounts() if kind == "cgroup2"}:
+        for path, pid in left_in(tree, r"democrai_(os_sandbox|test|test_home)_(?P<pid>\d+)(_\d+)?", run):
+            start = None
+            with contextlib.suppress(OSError, ValueError):
+                start = int(os.getxattr(path, "trusted.democrai").split()[1])
+            if not owner_lives(pid, start) and remove_cgroup(path):
+                yield f"control group {path}"
+
+
+def remove_cgroup(path: str) -> bool:
+    """Kill the members of a control group and remove it with those below; tell whether it is gone."""
+    with contextlib.suppress(OSError):
+        Path(path, "cgroup.kill").write_text("1")
+    end = time.monotonic() + ASKED
+    while os.path.isdir(path):
+        for folder, _, _ in os.walk(path, topdown=False):
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def remove_chains() -> Iterator[str]:
+    """Remove chains of the packet filter, in this network, of applications that have ended."""
+    for name in ("iptables", "ip6tables"):
+        save, restore = (shutil.which(f"{name}-{act}", path="/usr/sbin:/sbin:/usr/bin") for act in ("save", "restore"))
+        if not (save and restore):
+            continue
+        text = subprocess.run([save, "-t", "filter"], capture_output=True, text=True, check=False, timeout=30).stdout
+        named = set(re.findall(r"^:(DEMOCRAI_OS_\d+_\w+) ", text, re.MULTILINE))
+        starts = dict(re.findall(r'--comment "democrai (\d+) (\d+) \d+"', text))
+        dead = set()
+        for chain in named:
+            pid = chain.split("_")[2]
+            if not owner_lives(int(pid), int(starts[pid]) if pid in starts else None):
+                dead.add(chain)
+        if not dead:
+            continue
+        jumps = [line for line in text.splitlines() if line.startswith("-A OUTPUT ") and line.split()[-1] in dead]
+        orders = [f"-D{line[2:]}" for line in jumps] + [f"{act} {chain}" for act in ("-F", "-X") for chain in dead]
+        order = "\n".join(["*filter", *orders, "COMMIT", ""])
+        words = [restore, "--noflush", "-w", "10"]
+        done = subprocess.run(words, input=order, text=True, capture_output=True, check=False, timeout=30)
+        if done.returncode == 0:
+            yield from (f"{name} chain {chain}" for chain in sorted(dead))
+
+
+_NAMED = (
+    ("/dev/shm", r"attack-(?P<pid>\d+)"),
+    ("/tmp", r"(perf|egress|events)-(?P<pid>\d+)[-.]\w+"),
+)
+
+
+def remove_named_files(run: Run) -> Iterator[str]:
+    """Remove files outside the folders of the run that are named for a process which has ended."""
+    for folder, pattern in _NAMED:
+        for path, pid in left_in(folder, pattern, run):
+            if not owner_lives(pid, None) and os.lstat(path).st_uid == os.geteuid():
+                remove_tree(path)
+                yield path
+
+
+def remove_tree(path: str) -> bool:
+    """Remove a file or a folder with all that is in it, never what is mounted there; tell whether it is gone."""
+    for _, place in reversed(list(mounts())):
+        if place == path or place.startswith(f"{path}/"):
+            _libc.umount2(os.fsencode(place), _DETACH)
+    if any(place == path or place.startswith(f"{path}/") for _, place in mounts()):
+        return False
+    if os.path.isdir(path) and not os.path.islink(path):
+        for _ in range(3):
+            shutil.rmtree(path, onerror=_with_rights)
+            if not os.path.lexists(path):
+                break
+    else:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+    return not os.path.lexists(path)
+
+
+def _with_rights(act: Callable[..., Any], name: str, _: object) -> None:
+    """Try again what failed while removing a tree: somebody has taken the rights of a folder away."""
+    with contextlib.suppress(OSError):
+        for each in (os.path.dirname(name), name):
+            if stat.S_ISDIR(os.lstat(each).st_mode):
+                os.chmod(each, 0o700)
+        if act in {os.unlink, os.rmdir}:
+            act(name)
+        else:
+            shutil.rmtree(name, ignore_errors=True)
+
+
+def remove_all(run: Run, *, patient: bool) -> tuple[list[str], list[str]]:
+    """End and remove everything of a run; return what needed force, and what is still there."""
+    forced = end_descendants(patient=patient)
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        if os.geteuid() == 0:
+            forced += [*remove_cgroups(run), *remove_chains()]
+        forced += remove_named_files(run)
+    stuck = [f"{process.name} ({process.pid})" for process in descendants()]
+    stuck += [folder for folder in (run.folder, run.memory) if folder and not remove_tree(folder)]
+    return forced, stuck
