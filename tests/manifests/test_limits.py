@@ -7,6 +7,13 @@ import pytest
 from democrai_sandbox.manifests import FindingCode, Limits, limits_from, lint, make_manifest
 from democrai_sandbox.manifests.limits import NO_LIMITS, limit_problems
 from democrai_sandbox.policy import InvalidInputError
+from tests.services.rows import rows
+
+
+def problems_of(value, kind):
+    with pytest.raises(InvalidInputError) as caught:
+        make_manifest(value, kind)
+    return caught.value.problems
 
 
 def test_the_stricter_of_two_limits_counts():
@@ -18,7 +25,7 @@ def test_the_stricter_of_two_limits_counts():
     assert host.stricter(NO_LIMITS) == host
 
 
-@pytest.mark.parametrize(
+@rows(
     ("value", "pointer", "suggestion"),
     [
         ([], "/limits", None),
@@ -61,23 +68,24 @@ def test_a_configuration_that_is_right_is_read():
     assert dict(limits_from(given).given()) == given
 
 
-@pytest.mark.parametrize(
-    ("key", "told"),
-    [("memory_mb", "'address_space_mb' belongs into 'limits'"), ("cpu_seconds", "belongs into 'limits'")],
-)
-def test_a_limit_beside_the_object_is_told_where_it_belongs(key, told):
+@rows(("key", "limit"), [("memory_mb", "address_space_mb"), ("cpu_seconds", "cpu_seconds")])
+def test_a_limit_beside_the_object_is_told_where_it_belongs(key, limit):
     """The name that other systems have leads to ours."""
-    with pytest.raises(InvalidInputError, match=told):
-        make_manifest({"name": "demo", key: 5}, "module")
+    (problem,) = problems_of({"name": "demo", key: 5}, "module")
+    assert problem.pointer == f"/{key}"
+    assert f"'{limit}'" in problem.message
+    assert "'limits'" in problem.message
 
 
 def test_limits_of_an_engine_belong_into_a_phase():
     """There is nothing to be limited outside of both."""
-    with pytest.raises(InvalidInputError, match="belongs into 'runtime' or 'install'"):
-        make_manifest({"name": "demo", "limits": {}}, "engine")
+    (problem,) = problems_of({"name": "demo", "limits": {}}, "engine")
+    assert problem.pointer == "/limits"
+    assert "'runtime'" in problem.message
+    assert "'install'" in problem.message
 
 
-@pytest.mark.parametrize("limits", [{}, {"cpu_seconds": 31_536_000}])
+@rows("limits", [{}, {"cpu_seconds": 31_536_000}])
 def test_limits_that_limit_nothing_are_found(limits):
     """A reviewer would take them for protection."""
     (finding,) = lint(make_manifest({"name": "demo", "limits": limits}, "module"))

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
-
-import pytest
 
 from democrai_sandbox.guard.settings import SENSITIVE_ROOTS
 from democrai_sandbox.manifests import (
@@ -21,6 +18,9 @@ from democrai_sandbox.manifests import (
 from democrai_sandbox.manifests.lint import SENSITIVE_IMPORTS
 from democrai_sandbox.policy import parse_access
 from tests.manifests.corpus import FILES, MCP, NETWORK
+from tests.manifests.growth import is_linear
+from tests.services.golden import sentence
+from tests.services.rows import rows
 
 
 def module(*access, imports=(), **options):
@@ -56,7 +56,7 @@ def test_a_narrow_manifest_gives_no_findings(tmp_path):
     assert lint(manifest) == ()
 
 
-@pytest.mark.parametrize("target", ["/", "/home", "/home/alice", "/root", "/etc", "/srv/..", "/usr", "/tmp"])
+@rows("target", ["/", "/home", "/home/alice", "/root", "/etc", "/srv/..", "/usr", "/tmp"])
 def test_broad_roots_are_found(target):
     """The whole disk, a folder at its top and a home are more than an extension needs."""
     (finding,) = lint(module(file(target, ["read", "create"])))
@@ -82,7 +82,7 @@ def test_checkouts_are_found(tmp_path):
     assert codes(own) == [("checkout_root", "/access/1")]
 
 
-@pytest.mark.parametrize(
+@rows(
     ("target", "code"),
     [
         ("api.example.com", "bare_host"),
@@ -194,7 +194,8 @@ def test_findings_have_lines_and_come_in_their_order(tmp_path):
         ("covered_entry", 11),
         ("broad_root", 16),
     ]
-    assert str(found[1]).startswith("line 6: /access/0: warning: a.example stands for")
+    assert str(found[1]).startswith("line 6: /access/0: warning: a.example ")
+    sentence("findings", "\n".join(map(str, found)))
 
 
 def test_a_model_made_by_hand_is_looked_at_too():
@@ -203,10 +204,14 @@ def test_a_model_made_by_hand_is_looked_at_too():
     assert codes(ModuleManifest(name="demo", access=rules)) == [("wildcard_host", "/access/2")]
 
 
-def test_many_entries_are_looked_at_quickly():
-    """The cost grows with the number of entries, not with its square."""
-    entries = [network(f"https://a.example/{number}") for number in range(3_000)]
-    manifest = parse_manifest(json.dumps({"name": "demo", "access": entries}), "module")
-    begin = time.process_time()
-    assert lint(manifest) == ()
-    assert time.process_time() - begin < 5
+def test_the_cost_grows_with_the_number_of_entries():
+    """Many entries are looked at without comparing each with each."""
+
+    def manifest(count):
+        entries = [network(f"https://a.example/{number}") for number in range(count)]
+        return parse_manifest(json.dumps({"name": "demo", "access": entries}), "module")
+
+    def look(found):
+        assert lint(found) == ()
+
+    assert is_linear(look, manifest)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from importlib import resources
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from democrai_sandbox.manifests import ManifestError, ManifestKind, make_manifes
 from democrai_sandbox.manifests.schema import schema_text
 from tests.manifests.corpus import BEYOND_THE_SCHEMA, RIGHT, WRONG
 from tests.manifests.schema_reader import accepts
+from tests.services.rows import rows
 
 SCHEMAS = {str(kind): manifest_schema(kind) for kind in ManifestKind}
 # Values that are nearly right somewhere.
@@ -26,7 +26,7 @@ SCRAPS = st.sampled_from(
 NAMES = sorted({name for schema in SCHEMAS.values() for name in schema["properties"]} | {"isolation"})
 
 
-@pytest.mark.parametrize("kind", ManifestKind)
+@rows("kind", ManifestKind)
 def test_the_published_file_is_current(kind):
     """The file in the package is what the tables say today; run the command in docs/manifests.md if not."""
     assert schema_path(kind).read_text(encoding="utf-8") == schema_text(kind)
@@ -39,19 +39,19 @@ def test_nothing_else_is_published():
     assert files == {f"{kind}.schema.json" for kind in ManifestKind}
 
 
-@pytest.mark.parametrize(("kind", "value"), RIGHT)
+@rows(("kind", "value"), RIGHT)
 def test_the_schema_accepts_what_is_right(kind, value):
     """An editor has nothing to say about a good manifest."""
     assert accepts(SCHEMAS[kind], value)
 
 
-@pytest.mark.parametrize(("kind", "value", "pointer"), WRONG)
+@rows(("kind", "value", "pointer"), WRONG)
 def test_the_schema_refuses_what_is_wrong(kind, value, pointer):
     """An editor marks what the parser refuses."""
     assert not accepts(SCHEMAS[kind], value)
 
 
-@pytest.mark.parametrize(("kind", "value", "pointer"), BEYOND_THE_SCHEMA)
+@rows(("kind", "value", "pointer"), BEYOND_THE_SCHEMA)
 def test_some_faults_are_beyond_a_schema(kind, value, pointer):
     """These are listed as such because the schema really lets them pass."""
     assert accepts(SCHEMAS[kind], value)

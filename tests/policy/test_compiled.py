@@ -20,6 +20,7 @@ from democrai_sandbox.policy import (
     rules_for_paths,
     rules_for_targets,
 )
+from tests.services.rows import rows
 
 SUBJECT = Subject("module", "reports")
 
@@ -75,9 +76,7 @@ def test_policies_do_not_change():
         policy.allow_subprocess = True
 
 
-@pytest.mark.parametrize(
-    "name", ["", "a b", "1a", "a-b", "ctypes.util", ".ctypes", "ctypes.", "class", "*", None, 3, b"ctypes", "a\0"]
-)
+@rows("name", ["", "a b", "1a", "a-b", "ctypes.util", ".ctypes", "ctypes.", "class", "*", None, 3, b"ctypes", "a\0"])
 def test_odd_import_roots_are_refused(name):
     """Only the root of an import is accepted, as an identifier."""
     with pytest.raises(InvalidInputError) as caught:
@@ -92,14 +91,14 @@ def test_a_dotted_import_is_told_its_root():
     assert caught.value.problems[0].suggestion == "ctypes"
 
 
-@pytest.mark.parametrize("imports", ["ctypes", None, 3, {"ctypes": 1}, b"ctypes"])
+@rows("imports", ["ctypes", None, 3, {"ctypes": 1}, b"ctypes"])
 def test_imports_are_a_list(imports):
     """A single name is not taken letter by letter."""
     with pytest.raises(InvalidInputError):
         compile_policy(subject=SUBJECT, rules=(), allowed_imports=imports)
 
 
-@pytest.mark.parametrize("flag", ["false", "no", 0, 1, None, [], object()])
+@rows("flag", ["false", "no", 0, 1, None, [], object()])
 def test_the_subprocess_flag_is_a_bool(flag):
     """A text such as "false" must not count as true, nor nothing as false."""
     with pytest.raises(InvalidInputError) as caught:
@@ -115,7 +114,7 @@ def test_all_problems_are_told_at_once():
     assert pointers == ["/subject", "/rules/0", "/allow_subprocess", "/allowed_imports/0"]
 
 
-@pytest.mark.parametrize(
+@rows(
     "rule",
     [
         AccessRule(ResourceType.FILESYSTEM, Operation.READ, "x", "x"),

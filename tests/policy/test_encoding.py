@@ -20,6 +20,8 @@ from democrai_sandbox.policy import (
     rules_from_json,
     rules_to_json,
 )
+from tests.services.golden import sentence
+from tests.services.rows import rows
 
 # File names from arbitrary bytes, as a disk may hold them, but for what a rule refuses.
 NAMES = st.binary(min_size=1, max_size=6).map(os.fsdecode).filter(lambda name: not set(name) & set("/~"))
@@ -56,7 +58,7 @@ def test_no_rules_are_an_empty_list():
     assert rules_from_json("[]") == ()
 
 
-@pytest.mark.parametrize(
+@rows(
     "text",
     [
         "",
@@ -92,13 +94,16 @@ def test_malformed_text_is_an_error_never_an_empty_list(text):
         rules_from_json(text)
 
 
-@pytest.mark.parametrize("key", ["target", "operation"])
+@rows("key", ["target", "operation"])
 def test_repeated_keys_are_refused(key):
     """A key that is given twice has two readings."""
     member = json.dumps({"resource_type": "filesystem", "operation": "read", "target": "/srv"})
     text = f'[{member[:-1]}, "{key}": "/"}}]'
-    with pytest.raises(InvalidInputError, match="given twice"):
+    with pytest.raises(InvalidInputError) as caught:
         rules_from_json(text)
+    (problem,) = caught.value.problems
+    assert f"'{key}'" in problem.message
+    sentence(f"repeated {key}", problem.message)
 
 
 def test_problems_point_into_the_text():

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import time
 from dataclasses import FrozenInstanceError
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from democrai_sandbox.policy import (
@@ -24,6 +25,7 @@ from democrai_sandbox.policy import (
     rules_for_paths,
     rules_for_targets,
 )
+from tests.services.rows import rows
 
 CONNECT, RECEIVE, SEND = Operation.CONNECT, Operation.RECEIVE, Operation.SEND
 
@@ -172,7 +174,7 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize(("declaration", "request_text", "allowed"), TABLE)
+@rows(("declaration", "request_text", "allowed"), TABLE)
 def test_the_table_of_declarations(declaration, request_text, allowed):
     """Each declaration allows what the contract says and nothing beside it, for every operation."""
     index = index_of(declaration)
@@ -186,10 +188,8 @@ def test_the_table_of_declarations(declaration, request_text, allowed):
             assert found.target == declaration
 
 
-@pytest.mark.parametrize(
-    "request_text", ["https://h.example", "h.example:80", "localhost:80", "unix:/run/a", "10.0.0.1:1"]
-)
-@pytest.mark.parametrize("rules", [(), rules_for_paths(["/"])], ids=["none", "files only"])
+@rows("request_text", ["https://h.example", "h.example:80", "localhost:80", "unix:/run/a", "10.0.0.1:1"])
+@rows("rules", [(), rules_for_paths(["/"])], ids=["none", "files only"])
 def test_no_network_rules_allow_nothing(rules, request_text):
     """An index without network rules denies every request and lookup, loopback included."""
     index = NetworkIndex(rules)
@@ -198,8 +198,8 @@ def test_no_network_rules_allow_nothing(rules, request_text):
     assert index.find_name("localhost") is None
 
 
-@pytest.mark.parametrize("declaration", ["https://h.example", "h.example", "*.example", "10.0.0.0/8", "unix:/run/a"])
-@pytest.mark.parametrize("declared", [CONNECT, RECEIVE, SEND])
+@rows("declaration", ["https://h.example", "h.example", "*.example", "10.0.0.0/8", "unix:/run/a"])
+@rows("declared", [CONNECT, RECEIVE, SEND])
 def test_no_operation_implies_another(declaration, declared):
     """A rule for one operation denies the others."""
     if declaration == "*.example":
@@ -278,11 +278,11 @@ def test_a_request_implies_its_own_connection_only():
     assert connection == parse_socket("api.example.com", 443)
     assert connection.kind is TargetKind.HOST
     assert not index_of("https://api.example.com/v1").allows(CONNECT, connection)
-    with pytest.raises(ValueError, match="only a request to a URL"):
+    with pytest.raises(ValueError, match=re.escape(connection.normalized)):
         implied_connection(connection)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("declaration", "name", "allowed"),
     [
         ("https://api.example.com/v1", "api.example.com", True),
@@ -357,7 +357,6 @@ def naive_covers(rule, request):
     return same_host(rule.host, request.host)
 
 
-@settings(max_examples=300)
 @given(st.lists(DECLARATIONS, max_size=6), REQUESTS)
 def test_index_equals_a_naive_matcher(declarations, request_text):
     """The index answers as if each rule were compared with the request one by one."""
@@ -373,7 +372,6 @@ def test_index_equals_a_naive_matcher(declarations, request_text):
         assert found is None or (found in covering and found.operation is operation)
 
 
-@pytest.mark.slow
 def test_cost_does_not_grow_with_the_rules():
     """A request among many thousand rules costs about what it costs among a few."""
 
@@ -389,11 +387,11 @@ def test_cost_does_not_grow_with_the_rules():
         ]
         best = float("inf")
         for _ in range(5):
-            begin = time.perf_counter()
-            for _ in range(200):
+            begin = time.thread_time()
+            for _ in range(20):
                 for request in requests:
                     index.find(RECEIVE, request)
-            best = min(best, time.perf_counter() - begin)
+            best = min(best, time.thread_time() - begin)
         return best
 
-    assert cost(fill(3000)) < 10 * cost(fill(3))
+    assert cost(fill(1000)) < 10 * cost(fill(3))

@@ -15,6 +15,7 @@ from democrai_sandbox.policy import (
     rules_for_paths,
     rules_for_targets,
 )
+from tests.services.rows import rows
 
 
 def keys_of(target):
@@ -25,7 +26,7 @@ def rule(operation, target):
     return {"resource_type": "network", "operation": operation, "target": target}
 
 
-@pytest.mark.parametrize(
+@rows(
     ("target", "keys"),
     [
         ("https://h.example", {"Uhttps|h.example|443|", "Ohttps|h.example|443", "Rh.example"}),

@@ -16,6 +16,7 @@ from democrai_sandbox.policy import (
     is_valid_operation,
     network_access,
 )
+from tests.services.rows import rows
 
 VALID = {
     "network": {"connect", "receive", "send"},
@@ -24,8 +25,8 @@ VALID = {
 }
 
 
-@pytest.mark.parametrize("resource_type", ResourceType)
-@pytest.mark.parametrize("operation", Operation)
+@rows("resource_type", ResourceType)
+@rows("operation", Operation)
 def test_operations_belong_to_resource_types(resource_type, operation):
     """The table of the contract holds, for every pair."""
     assert is_valid_operation(resource_type, operation) is (operation.value in VALID[resource_type.value])
@@ -59,10 +60,10 @@ def test_mask_of_operations():
         assert file_access(operation).name == operation.name
 
 
-@pytest.mark.parametrize("operation", [Operation.CONNECT, Operation.RECEIVE, Operation.SEND])
+@rows("operation", [Operation.CONNECT, Operation.RECEIVE, Operation.SEND])
 def test_network_operations_have_no_bit(operation):
     """A network operation never becomes an empty mask."""
-    with pytest.raises(ValueError, match="not a filesystem operation"):
+    with pytest.raises(ValueError, match=operation.value):
         file_access(operation)
 
 
@@ -71,17 +72,17 @@ def test_each_operation_has_its_bit_in_one_of_the_masks():
     for operation in VALID_OPERATIONS[ResourceType.NETWORK]:
         assert network_access(operation).name == operation.name
     for operation in VALID_OPERATIONS[ResourceType.FILESYSTEM]:
-        with pytest.raises(ValueError, match="not a network operation"):
+        with pytest.raises(ValueError, match=operation.value):
             network_access(operation)
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "get", "Head"])
+@rows("method", ["GET", "HEAD", "OPTIONS", "get", "Head"])
 def test_fetching_methods_receive(method):
     """GET, HEAD and OPTIONS need receive, in any ASCII case."""
     assert http_operation(method) is Operation.RECEIVE
 
 
-@pytest.mark.parametrize(
+@rows(
     "method",
     [
         "POST",

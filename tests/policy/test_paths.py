@@ -8,7 +8,7 @@ import posixpath
 from dataclasses import FrozenInstanceError
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from democrai_sandbox.policy import (
@@ -19,6 +19,7 @@ from democrai_sandbox.policy import (
     is_at_or_below,
     normalise_path,
 )
+from tests.services.rows import rows
 
 READ, CREATE, MODIFY, DELETE = FileAccess.READ, FileAccess.CREATE, FileAccess.MODIFY, FileAccess.DELETE
 
@@ -31,7 +32,7 @@ MESSY_PATHS = st.lists(MESSY, max_size=9).map(lambda parts: "/" + "/".join(parts
 ENTRIES = st.lists(st.tuples(MESSY_PATHS, MASKS), max_size=8)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("path", "expected"),
     [
         ("/", "/"),
@@ -55,7 +56,7 @@ def test_paths_have_one_spelling(path, expected):
     assert normalise_path(path) == expected
 
 
-@pytest.mark.parametrize("path", ["", "srv", "./srv", "../srv", "~", "~/x", "/a\0b", "\0", None, 1, b"/srv", ["/srv"]])
+@rows("path", ["", "srv", "./srv", "../srv", "~", "~/x", "/a\0b", "\0", None, 1, b"/srv", ["/srv"]])
 def test_what_is_no_absolute_path_is_refused(path):
     """Empty, relative, NUL and other types are refused, not completed."""
     with pytest.raises(InvalidInputError):
@@ -87,7 +88,7 @@ def test_normalising_agrees_with_the_standard_library(path):
     assert os.fsdecode(os.fsencode(normal)) == normal
 
 
-@pytest.mark.parametrize(
+@rows(
     ("path", "root", "expected"),
     [
         ("/srv/a", "/srv/a", True),
@@ -141,7 +142,6 @@ def naive_mask(entries, path, protected=(), owned=()):
     return result
 
 
-@settings(max_examples=300)
 @given(ENTRIES, MESSY_PATHS)
 def test_index_equals_a_naive_matcher(entries, path):
     """The mask is the union of the masks of all roots at or above the path."""
@@ -152,7 +152,6 @@ def test_index_equals_a_naive_matcher(entries, path):
     assert PathIndex(entries).mask(path) == union == naive_mask(entries, path)
 
 
-@settings(max_examples=300)
 @given(ENTRIES, st.lists(CLEAN_PATHS, max_size=4), st.data())
 def test_protection_equals_a_naive_matcher(entries, protected, data):
     """With protected and owned paths the index still follows the documented walk."""
@@ -290,14 +289,14 @@ def test_ancestors_of_a_protected_path_cannot_be_removed():
     assert index.mask("/srv/app/config") == 0
 
 
-@pytest.mark.parametrize("mask", [32, -1, "1", None, 1.0, True])
+@rows("mask", [32, -1, "1", None, 1.0, True])
 def test_masks_outside_the_bits_are_refused(mask):
     """An unknown bit is an error, not an operation from the future."""
     with pytest.raises(InvalidInputError):
         PathIndex([("/srv", mask)])
 
 
-@pytest.mark.parametrize("options", [{"protected": ["x"]}, {"owned": [""]}, {"protected": ["/a\0"]}])
+@rows("options", [{"protected": ["x"]}, {"owned": [""]}, {"protected": ["/a\0"]}])
 def test_malformed_protection_is_refused(options):
     """A protected path that cannot match is an error, not a hole."""
     with pytest.raises(InvalidInputError):

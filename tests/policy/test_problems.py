@@ -15,6 +15,8 @@ from democrai_sandbox.policy import (
     parse_declaration,
     pointer_to,
 )
+from tests.services.golden import sentence
+from tests.services.rows import rows
 
 
 def test_input_errors_are_value_errors_of_our_tree():
@@ -28,13 +30,14 @@ def test_input_errors_are_value_errors_of_our_tree():
 
 def test_text_lists_every_problem():
     """The text names the place, the fault and the likely meaning of each problem."""
-    error = InvalidInputError([Problem("/a/0", "unknown key 'opration'", "operation"), Problem("", "too long")])
-    assert str(error) == "/a/0: unknown key 'opration' (did you mean 'operation'?); too long"
-    assert error.diagnostics().splitlines() == [
-        "invalid_input: 2 problems",
-        "  - /a/0: unknown key 'opration' (did you mean 'operation'?)",
-        "  - too long",
-    ]
+    error = InvalidInputError([Problem("/a/0", "odd key 'opration'", "operation"), Problem("", "too long")])
+    first, second = str(error).split("; ")
+    assert first.startswith("/a/0: odd key 'opration'")
+    assert "'operation'" in first
+    assert second == "too long"
+    assert error.diagnostics().splitlines()[1:] == [f"  - {first}", f"  - {second}"]
+    assert error.diagnostics().startswith("invalid_input: 2 ")
+    sentence("two problems", error.diagnostics())
 
 
 def test_an_error_without_problems_cannot_be_made():
@@ -43,7 +46,7 @@ def test_an_error_without_problems_cannot_be_made():
         InvalidInputError(())
 
 
-@pytest.mark.parametrize("error", [InvalidInputError.of("odd", pointer="/x"), NetworkTargetMissingError()])
+@rows("error", [InvalidInputError.of("odd", pointer="/x"), NetworkTargetMissingError()])
 def test_errors_survive_pickling(error):
     """An error can cross a process boundary without losing its problems."""
     copy = pickle.loads(pickle.dumps(error))
@@ -59,7 +62,8 @@ def test_empty_network_target_has_the_documented_shape():
     assert caught.value.code == "network_target_missing"
     assert str(caught.value) == "network_target_missing"
     assert isinstance(caught.value, InvalidInputError)
-    assert caught.value.diagnostics().startswith("network_target_missing: the target is empty; ")
+    assert caught.value.diagnostics().startswith("network_target_missing: ")
+    sentence("empty target", caught.value.diagnostics())
     assert NetworkTargetMissingError([Problem("/url", "no host")]).diagnostics().endswith("\n  - /url: no host")
 
 
@@ -69,7 +73,7 @@ def test_diagnostics_of_the_root_do_not_repeat_the_code():
     assert SandboxError("odd").diagnostics() == "sandbox_error: odd"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("name", "expected"), [("raed", "read"), ("Read", "read"), ("delte", "delete"), ("zzz", None), ("r" * 10_000, None)]
 )
 def test_nearest_name(name, expected):

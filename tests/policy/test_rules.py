@@ -14,6 +14,8 @@ from democrai_sandbox.policy import (
     normalise_target,
     parse_access,
 )
+from tests.services.golden import sentence
+from tests.services.rows import rows
 
 
 def entry(resource_type="filesystem", operation="read", target="/srv/a", **extra):
@@ -45,13 +47,13 @@ def test_entries_become_rules():
     assert rules[0].target == "/srv/a/../b/"
 
 
-@pytest.mark.parametrize("entries", [[], ()])
+@rows("entries", [[], ()])
 def test_an_empty_list_is_no_rules(entries):
     """Nothing declared means nothing allowed, and that is not an error."""
     assert parse_access(entries, base=None) == ()
 
 
-@pytest.mark.parametrize("entries", [None, {}, "", "read", 0, False, {"access": []}, b"", iter(())])
+@rows("entries", [None, {}, "", "read", 0, False, {"access": []}, b"", iter(())])
 def test_what_is_no_list_is_refused(entries):
     """A wrong type is never read as an empty list."""
     assert set(problems_of(entries)) == {"/access"}
@@ -70,7 +72,7 @@ def test_rules_that_allow_the_same_are_one():
     assert rules[0].target == "/srv/a"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("target", "expected"),
     [("data", "/opt/mod/data"), ("./data/", "/opt/mod/data"), (".", "/opt/mod"), ("../x", "/opt/x"), ("/abs", "/abs")],
 )
@@ -82,10 +84,12 @@ def test_relative_paths_belong_to_the_manifest_folder(target, expected):
 
 def test_relative_paths_without_a_folder_are_refused():
     """Without a base nothing is guessed, least of all the working directory."""
-    assert "not absolute" in problems_of([entry(target="data")])["/access/0/target"].message
+    problem = problems_of([entry(target="data")])["/access/0/target"]
+    assert "'data'" in problem.message
+    sentence("relative path without a folder", problem.message)
 
 
-@pytest.mark.parametrize("base", ["", "mod", "/a\0b"])
+@rows("base", ["", "mod", "/a\0b"])
 def test_a_base_must_be_an_absolute_path(base):
     """A broken base is an error of the caller, not the start of a relative rule."""
     with pytest.raises(InvalidInputError):
@@ -110,15 +114,18 @@ def test_every_problem_is_told_at_once():
     assert found["/access/1/operation"].suggestion == "read"
     assert found["/access/2/resource_type"].suggestion == "network"
     assert found["/access/3/opration"].suggestion == "operation"
-    assert "missing" in found["/access/3"].message
-    assert "no operation for filesystem" in found["/access/4/operation/1"].message
-    assert "type int" in found["/access/4/operation/2"].message
-    assert found["/access/5/target"].message == "the target is empty"
+    assert "'operation'" in found["/access/3"].message
+    assert "filesystem" in found["/access/4/operation/1"].message
+    assert " int" in found["/access/4/operation/2"].message
     assert found["/access/6/target"].message == "network_target_missing"
-    assert "expected an object" in found["/access/7"].message
-    assert "control character U+000A" in found["/access/8/target"].message
-    assert "unknown key" in found["/access/8/extra"].message
-    assert not any(pointer.startswith("/access/0") for pointer in found)
+    assert "U+000A" in found["/access/8/target"].message
+    assert "'extra'" in found["/access/8/extra"].message
+    assert set(found) == {
+        *("/access/1/operation", "/access/2/resource_type", "/access/2/operation", "/access/3/opration", "/access/3"),
+        *("/access/4/operation/1", "/access/4/operation/2", "/access/5/target", "/access/6/target", "/access/7"),
+        *("/access/8/target", "/access/8/extra"),
+    }
+    sentence("every problem", "\n".join(map(str, found.values())))
 
 
 def test_the_pointer_begins_where_the_caller_says():
@@ -126,7 +133,7 @@ def test_the_pointer_begins_where_the_caller_says():
     assert set(problems_of([entry(operation="x")], pointer="/runtime/access")) == {"/runtime/access/0/operation"}
 
 
-@pytest.mark.parametrize(
+@rows(
     ("resource_type", "operation"),
     [
         ("filesystem", "connect"),
@@ -143,7 +150,7 @@ def test_operations_of_other_resources_are_refused(resource_type, operation):
     assert set(problems_of([entry(resource_type, operation, target)])) == {"/access/0/operation"}
 
 
-@pytest.mark.parametrize(
+@rows(
     ("field", "value", "suggestion"),
     [
         ("operation", "write", "modify"),
@@ -160,19 +167,21 @@ def test_misspelt_values_are_told_the_right_name(field, value, suggestion):
     assert problems_of([entry(**{field: value})])[f"/access/0/{field}"].suggestion == suggestion
 
 
-@pytest.mark.parametrize("field", ["resource_type", "operation", "target"])
-@pytest.mark.parametrize("value", [None, 1, True, b"read", {"a": 1}, object()])
+@rows("field", ["resource_type", "operation", "target"])
+@rows("value", [None, 1, True, b"read", {"a": 1}, object()])
 def test_wrong_types_are_refused(field, value):
     """Each member has its type; nothing is converted."""
     assert f"/access/0/{field}" in problems_of([entry(**{field: value})])
 
 
-@pytest.mark.parametrize("field", ["resource_type", "operation", "target"])
+@rows("field", ["resource_type", "operation", "target"])
 def test_every_key_is_required(field):
     """A missing member is an error of the entry."""
     incomplete = entry()
     del incomplete[field]
-    assert f"'{field}' is missing" in problems_of([incomplete])["/access/0"].message
+    found = problems_of([incomplete])
+    assert set(found) == {"/access/0"}
+    assert f"'{field}'" in found["/access/0"].message
 
 
 def test_an_empty_list_of_operations_is_refused():
@@ -180,27 +189,27 @@ def test_an_empty_list_of_operations_is_refused():
     assert "/access/0/operation" in problems_of([entry(operation=[])])
 
 
-@pytest.mark.parametrize("key", ["resource_types", "", "a/b", 3, None])
-def test_unknown_keys_are_refused(key):
+@rows(("key", "place"), [("resource_types", "resource_types"), ("", ""), ("a/b", "a~1b"), (3, ""), (None, "")])
+def test_unknown_keys_are_refused(key, place):
     """Keys from the future and keys that are no text are refused, not skipped."""
     found = problems_of([{**entry(), key: 1}])
-    assert any("unknown key" in problem.message for problem in found.values())
+    assert set(found) == {f"/access/0/{place}"}
 
 
-@pytest.mark.parametrize("target", ["~", "~/x", "~root/x", "/a\0b", "/a\x1b[31m", "/a\u0085", "/a\ud800", "", "\n"])
+@rows("target", ["~", "~/x", "~root/x", "/a\0b", "/a\x1b[31m", "/a\u0085", "/a\ud800", "", "\n"])
 def test_odd_paths_are_refused(target):
     """Home shorthands, NUL, control characters and halves of others are refused, with and without a base."""
     assert set(problems_of([entry(target=target)], base="/opt")) == {"/access/0/target"}
 
 
-@pytest.mark.parametrize("target", ["/srv/\udcff", "/srv/*", "/srv/a b", "/srv/\u202e", "/srv/e\u0301"])
+@rows("target", ["/srv/\udcff", "/srv/*", "/srv/a b", "/srv/\u202e", "/srv/e\u0301"])
 def test_names_that_a_disk_can_hold_are_accepted(target):
     """A name is literal: stars are no pattern, and bytes that are no UTF-8 are kept."""
     (rule,) = parse_access([entry(target=target)], base=None)
     assert rule.normalized_target == target
 
 
-@pytest.mark.parametrize("target", [" ffmpeg", "ffmpeg\n", "a\u202eb", ""])
+@rows("target", [" ffmpeg", "ffmpeg\n", "a\u202eb", ""])
 def test_odd_dependency_names_are_refused(target):
     """The name of a program is shown to an approver, so it holds nothing invisible."""
     assert set(problems_of([entry("system_dependency", "execute", target)])) == {"/access/0/target"}
@@ -212,7 +221,7 @@ def test_rules_are_accepted_among_entries():
     assert parse_access([rule, entry(target="/srv/b")], base=None)[0] is rule
 
 
-@pytest.mark.parametrize(
+@rows(
     "rule",
     [
         AccessRule(ResourceType.FILESYSTEM, Operation.READ, "/a", "/a/.."),
@@ -264,8 +273,8 @@ def test_the_manifest_form_needs_no_folder():
     assert parse_access([rule.to_dict()], base=None) == (rule,)
 
 
-@pytest.mark.parametrize("resource_type", ResourceType)
-@pytest.mark.parametrize("target", ["", None, 3, b"/x"])
+@rows("resource_type", ResourceType)
+@rows("target", ["", None, 3, b"/x"])
 def test_the_normaliser_refuses_what_is_no_target(resource_type, target):
     """Empty and non-text targets are refused for every resource type."""
     with pytest.raises(InvalidInputError):

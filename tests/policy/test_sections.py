@@ -6,6 +6,8 @@ import pytest
 
 from democrai_sandbox.policy import InvalidInputError
 from democrai_sandbox.policy.sections import Section, absolute_path, described, each, number, switch, whole
+from tests.services.golden import sentence
+from tests.services.rows import rows
 
 
 def test_each_key_is_taken_once_and_others_are_refused():
@@ -37,7 +39,7 @@ def test_what_nobody_took_can_be_handed_on():
     assert problems == []
 
 
-@pytest.mark.parametrize("value", [None, {}])
+@rows("value", [None, {}])
 def test_no_object_is_one_without_keys(value):
     """A section whose keys are all commented out is no mistake."""
     problems = []
@@ -45,7 +47,7 @@ def test_no_object_is_one_without_keys(value):
     assert problems == []
 
 
-@pytest.mark.parametrize(
+@rows(
     ("read", "good", "bad"),
     [
         (switch, [True, False], [0, 1, "true", None, []]),
@@ -72,18 +74,13 @@ def test_all_wrong_entries_of_a_list_are_told():
     assert [problem.pointer for problem in error.value.problems] == ["/1", "/3"]
 
 
-@pytest.mark.parametrize(
+@rows(
     ("value", "text"),
     [
-        (None, "nothing"),
         (True, "true"),
         (5, "5"),
         (1.5, "1.5"),
-        ([1], "a list"),
-        ({}, "an object"),
         ("yes", "'yes'"),
-        (10**30, "a value of type int"),
-        (b"x", "a value of type bytes"),
         ("postgresql://ann:pw@db/x?token=y#z", "'postgresql://***@db/x?***'"),
         ("x://a:p@ss/w@rd@h://b", "'x://***@h://b'"),
         ("ann:pw@db", "'***@db'"),
@@ -97,6 +94,8 @@ def test_a_refused_value_is_told_without_its_secrets(value, text):
     assert described(value) == text
 
 
-def test_a_number_that_cannot_be_written_is_told_by_its_type():
-    """Python refuses to make a text of so many digits."""
-    assert described(10**5000) == "a value of type int"
+def test_a_value_without_a_short_text_is_told_by_its_type():
+    """Python refuses to make a text of a number with thousands of digits."""
+    assert described(10**5000) == described(10**30) != described(b"x")
+    assert described([1]) == described(()) != described({})
+    sentence("values by their type", "\n".join(map(described, (None, [1], {}, 10**30, b"x"))))

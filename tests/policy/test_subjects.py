@@ -17,6 +17,7 @@ from democrai_sandbox.policy import (
     chain_from_list,
     chain_to_list,
 )
+from tests.services.rows import rows
 
 KINDS = ["module", "task", "engine", "extractor", "mcp", "tool", "agent", "pipeline", "skill", "core"]
 
@@ -26,7 +27,7 @@ def test_kinds_are_those_of_the_contract():
     assert [kind.value for kind in SubjectKind] == KINDS
 
 
-@pytest.mark.parametrize("text", ["module:reports", "tool:demo.read_file", "mcp:https://host:1/x", "agent:für alle"])
+@rows("text", ["module:reports", "tool:demo.read_file", "mcp:https://host:1/x", "agent:für alle"])
 def test_text_form_is_read_back(text):
     """A subject's text form denotes the same subject, colons in the name included."""
     subject = Subject.parse(text)
@@ -50,9 +51,7 @@ def test_subjects_do_not_change():
         subject.other = 1
 
 
-@pytest.mark.parametrize(
-    "name", ["", "a\nb", "a\0", "\u202eb", "a\u200bb", " a", "a ", "x" * 256, "a\udc80", None, 3, b"a", ["a"]]
-)
+@rows("name", ["", "a\nb", "a\0", "\u202eb", "a\u200bb", " a", "a ", "x" * 256, "a\udc80", None, 3, b"a", ["a"]])
 def test_odd_names_are_refused(name):
     """Empty, over-long, invisible and non-text names are refused, with a pointer."""
     with pytest.raises(InvalidInputError) as caught:
@@ -65,7 +64,7 @@ def test_the_longest_name_is_accepted():
     assert Subject("module", "x" * 255).name == "x" * 255
 
 
-@pytest.mark.parametrize("kind", ["", "Module", "modul", "module ", None, 1, b"module"])
+@rows("kind", ["", "Module", "modul", "module ", None, 1, b"module"])
 def test_unknown_kinds_are_refused(kind):
     """A kind is matched exactly; a misspelt one is told the right name."""
     with pytest.raises(InvalidInputError) as caught:
@@ -82,7 +81,7 @@ def test_all_problems_of_a_subject_are_told_at_once():
     assert [problem.pointer for problem in caught.value.problems] == ["/kind", "/name"]
 
 
-@pytest.mark.parametrize("text", ["", "module", "reports", ":x", "module:", None, b"module:x"])
+@rows("text", ["", "module", "reports", ":x", "module:", None, b"module:x"])
 def test_text_that_is_no_subject_is_refused(text):
     """Kind and name are both needed."""
     with pytest.raises(InvalidInputError):
@@ -120,7 +119,7 @@ def test_a_chain_survives_json(subjects):
     assert chain_from_list(json.loads(json.dumps(chain_to_list(chain)))) == chain
 
 
-@pytest.mark.parametrize("value", [None, "module:a", {"module": "a"}, 3])
+@rows("value", [None, "module:a", {"module": "a"}, 3])
 def test_a_chain_is_a_list(value):
     """Anything but a list is refused, never read as an empty chain."""
     with pytest.raises(InvalidInputError) as caught:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from democrai_sandbox.policy.suffixes import is_public_suffix
+from tests.services.rows import rows
 
 
-@pytest.mark.parametrize(
+@rows(
     "name",
     [
         "com",
@@ -30,7 +29,7 @@ def test_names_that_anybody_registers_under(name):
     assert is_public_suffix(name)
 
 
-@pytest.mark.parametrize(
+@rows(
     "name",
     [
         "example.com",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import FrozenInstanceError
 from urllib.parse import urlsplit
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from democrai_sandbox.policy import (
@@ -21,11 +22,12 @@ from democrai_sandbox.policy import (
     parse_socket,
     parse_unix_socket,
 )
+from tests.services.rows import rows
 
 # --- accepted --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "kind", "normal"),
     [
         ("https://api.example.com/v1/reports", "url", "https://api.example.com/v1/reports"),
@@ -101,7 +103,7 @@ def test_parts_of_a_url():
     )
 
 
-@pytest.mark.parametrize(("scheme", "port"), [("http", 80), ("https", 443), ("ws", 80), ("wss", 443), ("redis", 6379)])
+@rows(("scheme", "port"), [("http", 80), ("https", 443), ("ws", 80), ("wss", 443), ("redis", 6379)])
 def test_default_ports(scheme, port):
     """A URL without a port has the port of its scheme."""
     assert parse_declaration(f"{scheme}://h.example").port == port
@@ -114,7 +116,7 @@ def test_a_host_without_a_port_stands_for_all():
     assert parse_declaration("*.h.example").port is None
 
 
-@pytest.mark.parametrize(
+@rows(
     "text", ["https://h.example/v1?x=1#f", "https://h.example/v1#?x", "https://h.example/v1?u=http://e.example/@%2e%2e"]
 )
 def test_query_and_fragment_of_a_request_play_no_part(text):
@@ -122,13 +124,13 @@ def test_query_and_fragment_of_a_request_play_no_part(text):
     assert parse_request_url(text).normalized == "https://h.example/v1"
 
 
-@pytest.mark.parametrize("text", ["https://h.example?x", "https://h.example#x"])
+@rows("text", ["https://h.example?x", "https://h.example#x"])
 def test_a_query_may_follow_the_host(text):
     """A URL without a path may have a query all the same."""
     assert parse_request_url(text).normalized == "https://h.example"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("path", "ambiguous"),
     [
         ("/v1/reports", False),
@@ -166,7 +168,7 @@ def test_paths_with_two_readings(path, ambiguous):
     """A path that servers may read differently is marked in a request and refused in a declaration."""
     assert parse_request_url(f"https://h.example{path}").ambiguous is ambiguous
     if ambiguous:
-        with pytest.raises(InvalidInputError, match="path holds"):
+        with pytest.raises(InvalidInputError, match=re.escape(repr(path))):
             parse_declaration(f"https://h.example{path}")
 
 
@@ -186,7 +188,7 @@ def test_requests_name_one_target():
     assert parse_request("h.example:80").kind is TargetKind.HOST
     assert parse_request("unix:/run/a").kind is TargetKind.UNIX
     for pattern in ("*.example.com", "10.0.0.0/8"):
-        with pytest.raises(InvalidInputError, match="not a pattern"):
+        with pytest.raises(InvalidInputError, match=re.escape(repr(pattern))):
             parse_request(pattern)
 
 
@@ -199,11 +201,11 @@ def test_the_longest_host_is_accepted():
     """The limit of a name counts without the trailing dot."""
     longest = ".".join(["a" * 63, "b" * 63, "c" * 63, "d" * 61])
     assert parse_declaration(longest).host == parse_declaration(longest + ".").host == longest
-    with pytest.raises(InvalidInputError, match="longer"):
+    with pytest.raises(InvalidInputError, match="253"):
         parse_declaration(longest + "d")
 
 
-@pytest.mark.parametrize("filler", ["|", "é", "日", "😀"])
+@rows("filler", ["|", "é", "日", "😀"])
 def test_the_canonical_text_has_the_same_greatest_length(filler):
     """Escapes make a path longer; what could not be read again in its canonical form is refused."""
     room = 65535 - len("https://a.com:81/")
@@ -212,7 +214,7 @@ def test_the_canonical_text_has_the_same_greatest_length(filler):
     assert len(parse_request_url(longest).normalized) == 65535
     assert parse_request_url(parse_request_url(longest).normalized) == parse_request_url(longest)
     for parse in (parse_request_url, parse_declaration):
-        with pytest.raises(InvalidInputError, match="longer than"):
+        with pytest.raises(InvalidInputError, match="65535"):
             parse(longest + "a")
 
 
@@ -297,15 +299,15 @@ ODD_HOSTS = [
 ]
 
 
-@pytest.mark.parametrize("host", ODD_HOSTS, ids=ascii)
-@pytest.mark.parametrize("form", ["{}", "{}:80", "http://{}/", "http://{}:80/x", "*.{}"])
+@rows("host", ODD_HOSTS, ids=ascii)
+@rows("form", ["{}", "{}:80", "http://{}/", "http://{}:80/x", "*.{}"])
 def test_odd_hosts_are_refused_in_every_form(host, form):
     """A host that parsers disagree about is refused, whatever form it comes in."""
     with pytest.raises(InvalidInputError):
         parse_declaration(form.format(host))
 
 
-@pytest.mark.parametrize("host", ODD_HOSTS, ids=ascii)
+@rows("host", ODD_HOSTS, ids=ascii)
 def test_odd_hosts_are_refused_in_requests(host):
     """Requests and sockets are read as strictly as rules."""
     with pytest.raises(InvalidInputError):
@@ -314,7 +316,7 @@ def test_odd_hosts_are_refused_in_requests(host):
         parse_socket(host, 80)
 
 
-@pytest.mark.parametrize(
+@rows(
     "text",
     [
         *(
@@ -407,16 +409,14 @@ def test_malformed_declarations_are_refused(text):
     assert len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize(
-    "text", ["http://a.com/v1#/../admin#x", "http://a.com#a#b", "http://a.com/?#?#", "http://a.com##"]
-)
+@rows("text", ["http://a.com/v1#/../admin#x", "http://a.com#a#b", "http://a.com/?#?#", "http://a.com##"])
 def test_a_second_fragment_is_refused(text):
     """Some clients take the first '#' for the end of the path and others the last: they send different paths."""
     with pytest.raises(InvalidInputError, match="'#'"):
         parse_request_url(text)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "suggestion"),
     [
         ("http:a.com/x", "http://a.com/x"),
@@ -441,7 +441,7 @@ def test_a_suggestion_that_cannot_be_read_is_left_out():
     assert caught.value.problems[0].suggestion is None
 
 
-@pytest.mark.parametrize("parse", [parse_declaration, parse_request_url, parse_request, parse_unix_socket])
+@rows("parse", [parse_declaration, parse_request_url, parse_request, parse_unix_socket])
 def test_an_empty_target_has_its_own_error(parse):
     """There is nothing to match and nothing to approve."""
     with pytest.raises(NetworkTargetMissingError):
@@ -450,15 +450,15 @@ def test_an_empty_target_has_its_own_error(parse):
         parse_socket("", 80)
 
 
-@pytest.mark.parametrize("value", [None, 1, b"http://a.com", bytearray(b"a.com"), ["a.com"], ("a.com", 80)])
-@pytest.mark.parametrize("parse", [parse_declaration, parse_request_url, parse_request, parse_unix_socket])
+@rows("value", [None, 1, b"http://a.com", bytearray(b"a.com"), ["a.com"], ("a.com", 80)])
+@rows("parse", [parse_declaration, parse_request_url, parse_request, parse_unix_socket])
 def test_what_is_no_text_is_refused(parse, value):
     """Bytes and other types are refused, never decoded."""
     with pytest.raises(InvalidInputError):
         parse(value)
 
 
-@pytest.mark.parametrize("port", [0, -1, 65536, "80", 80.0, True, b"80"])
+@rows("port", [0, -1, 65536, "80", 80.0, True, b"80"])
 def test_odd_ports_of_sockets_are_refused(port):
     """A port is a number from 1 to 65535."""
     with pytest.raises(InvalidInputError):
@@ -509,7 +509,6 @@ ANYTHING = st.one_of(
 )
 
 
-@settings(max_examples=250)
 @given(ANYTHING)
 @example("http://a.com%2f@b.com")
 @example("::ffff:0.0.0.1")
@@ -525,7 +524,6 @@ def test_normalising_is_idempotent(text):
     assert target.normalized.isascii()
 
 
-@settings(max_examples=250)
 @given(st.one_of(URLS, SOUP.map(lambda rest: f"http://{rest}")))
 def test_requests_are_normalised_idempotently(text):
     """The canonical text of an accepted request denotes the same request."""
@@ -536,7 +534,6 @@ def test_requests_are_normalised_idempotently(text):
     assert parse_request_url(target.normalized) == target
 
 
-@settings(max_examples=250)
 @given(st.one_of(URLS, SOUP.map(lambda rest: f"http://{rest}")))
 def test_accepted_urls_agree_with_the_standard_library(text):
     """Whoever opens an accepted URL with urllib goes to the host and port that were checked."""

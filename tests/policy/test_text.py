@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from democrai_sandbox.policy import Operation
 from democrai_sandbox.policy.text import control_character, exact_str, invisible_character, invisible_or_space, shown
+from tests.services.rows import rows
 
 
 class Liar(str):
@@ -45,13 +44,13 @@ def test_subclasses_become_exact_text_without_their_methods():
     assert type(exact_str(Operation.READ)) is str
 
 
-@pytest.mark.parametrize("value", [None, 1, b"x", bytearray(b"x"), ["x"], Pretender], ids=repr)
+@rows("value", [None, 1, b"x", bytearray(b"x"), ["x"], Pretender], ids=repr)
 def test_what_is_not_text_is_not_taken_for_it(value):
     """Bytes, other types and objects that lie about their class are no text."""
     assert exact_str(value() if value is Pretender else value) is None
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "control", "invisible", "space"),
     [
         ("plain", None, None, None),
@@ -79,4 +78,4 @@ def test_refused_values_are_shown_short_and_printable():
     assert shown("a\x1b[31m\u202e") == r"'a\x1b[31m\u202e'"
     assert len(shown("x" * 100_000)) < 100
     assert shown(Liar("real")) == "'real'"
-    assert shown(12) == "a value of type int"
+    assert shown(12).endswith(" int")
