@@ -1,11 +1,11 @@
-"""What `make run` shows, and the example of an application with the sandbox in it."""
+"""What `make run` shows."""
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -17,11 +17,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-import yaml
 
 from democrai_sandbox.sdk import testing
 from tests.console.serving import EXTENSIONS, SAME_ORIGIN, Web, until
-from tests.services.ports import port
+from tests.services.golden import sentence
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
@@ -97,40 +96,45 @@ def administrator(told):
 @pytest.mark.slow
 @pytest.mark.usefixtures("alone")
 def test_the_demonstration_leads_through_its_story(tmp_path):
-    """Stopped, approved in the console, gone on, shown, in the audit; every address that it prints is there."""
+    """Stopped, approved in the console, gone on, shown, in the audit; every address that it prints is there.
+
+    Started again, it begins anew: with its port taken it takes the next one and says so, and it takes a no as well.
+    """
     with demo(tmp_path / "demo") as told, administrator(told) as client:
         request = told.wait(r"/requests/(\w+)")[1]
-        assert "External URL is locked" in told.text
+        assert "External URL is locked" in told.text  # wording: a text of the contract
         assert client.post(f"/api/v1/requests/{request}/approve-session", json={"reason": "fine"}).status_code == 200
         told.wait("Ctrl-C ends it")
-        assert "admin has decided: for this session (fine)" in told.text
-        assert '"forecast": "Oslo: sunny, 21 degrees, light wind from the west"' in told.text
+        (decided,) = [line for line in told.lines if line.endswith("(fine)")]
+        sentence("approved", decided)
+        shown = json.loads(re.search(r"^ *\{.*?^ *\}", told.text, re.DOTALL | re.MULTILINE)[0])
+        assert shown["forecast"].startswith("Oslo: ")
         for address in set(re.findall(rf"{client.base_url}(/?\S*)", told.text)):
             found = client.get(address or "/", follow_redirects=True)
             assert (found.status_code, found.url.path == "/login") == (200, False), address
         assert told.end() == 0
         assert told.lines[-1] == "Ended."
+    with taken_port(), demo(tmp_path / "demo") as told, administrator(told) as client:
+        assert str(client.base_url.port) != "8420"
+        sentence("port taken", told.lines[0], also=[(str(client.base_url.port), "8421")])
+        request = told.wait(r"/requests/(\w+)")[1]
+        assert client.post(f"/api/v1/requests/{request}/deny", json={}).status_code == 200
+        told.wait("Ctrl-C ends it")
+        sentence("denied", told.text.partition(request)[2].partition("\n4.")[0].strip())
+        assert told.end(signal.SIGTERM) == 0
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("alone")
-def test_the_demonstration_takes_a_no_and_another_port(tmp_path):
-    """With its port taken it takes the next one and says so; denied, it says what that means; it starts anew."""
+@contextmanager
+def taken_port():
+    """Take the usual port of the demonstration, unless another process has it."""
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             taken.bind(("127.0.0.1", 8420))
             taken.listen()
         except OSError:
-            pass  # somebody has it: that is what this is about
-        for _ in range(2):
-            with demo(tmp_path / "demo") as told, administrator(told) as client:
-                assert "Port 8420 is taken" in told.text
-                request = told.wait(r"/requests/(\w+)")[1]
-                assert client.post(f"/api/v1/requests/{request}/deny", json={}).status_code == 200
-                told.wait("Ctrl-C ends it")
-                assert "So the module stays stopped" in told.text
-                assert told.end(signal.SIGTERM) == 0
+            pass  # another process has it, which comes to the same
+        yield
 
 
 def test_the_demonstration_spares_a_folder_that_is_not_its_own(tmp_path):
@@ -138,7 +142,8 @@ def test_the_demonstration_spares_a_folder_that_is_not_its_own(tmp_path):
     (tmp_path / "letter.txt").write_text("mine")
     with demo(tmp_path) as told:
         assert told.process.wait(60) == 1
-        told.wait("is not empty, and not of the demonstration")
+        told.wait(re.escape(str(tmp_path)))
+        sentence("not its own folder", told.text, folder=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
 
@@ -154,56 +159,3 @@ def test_weather_asks_for_what_it_was_told_to_fetch():
             weather.assert_accesses([("network", "receive", page)])
     finally:
         web.stop()
-
-
-@contextmanager
-def embedded(folder):
-    """Serve examples/embedding.py as its author would, and give a way in for each of its people."""
-    shutil.copytree(EXTENSIONS / "modules" / "weather", folder / "modules" / "weather")
-    config = folder / "config.yaml"
-    config.write_text(yaml.safe_dump({"state_dir": str(folder / "state"), "modules_path": str(folder / "modules")}))
-    config.chmod(0o600)
-    with port() as number:
-        command = [sys.executable, "-m", "uvicorn", "embedding:app", "--app-dir", str(EXAMPLES), "--port", str(number)]
-        told = Told(command, env=os.environ | {"APP_CONFIG": str(config), "no_proxy": "127.0.0.1"})
-        try:
-            told.wait("Application startup complete")
-            yield (
-                told,
-                lambda user: httpx.Client(
-                    base_url=f"http://127.0.0.1:{number}",
-                    timeout=60,
-                    trust_env=False,
-                    headers={"X-User": user, **SAME_ORIGIN},
-                ),
-            )
-        finally:
-            told.end()
-
-
-def test_an_application_with_its_own_people(tmp_path):
-    """Thirty lines: a module works for the application's user, its administrator decides in the mounted console."""
-    lines = [line for line in (EXAMPLES / "embedding.py").read_text().splitlines() if line]
-    assert len(lines) <= 30
-    assert (EXAMPLES / "embedding.py").read_text() in (ROOT / "docs" / "embedding.md").read_text()
-    web = Web()
-    with embedded(tmp_path) as (told, client), client("uma") as uma, client("ada") as ada:
-        page = f"{web.url}/forecast/oslo"
-        stopped = uma.post("/forecast", params={"url": page})
-        assert stopped.status_code == 403
-        assert "waiting for an administrator" in stopped.json()["hint"]
-        waiting = ada.get("/sandbox/api/v1/requests").json()["items"]
-        assert [found["origin"]["user_id"] for found in waiting] == ["uma"]
-        request = waiting[0]["id"]
-        shown = ada.get(f"/sandbox/requests/{request}")
-        assert shown.status_code == 200
-        links = re.findall(r'(?:href|src|action)="(/[^"]*)"', shown.text)
-        assert links
-        assert [link for link in links if not link.startswith("/sandbox/")] == []
-        assert uma.post(f"/sandbox/api/v1/requests/{request}/approve-session", json={}).status_code == 403
-        assert ada.post(f"/sandbox/api/v1/requests/{request}/approve-session", json={}).status_code == 200
-        until(lambda: uma.post("/forecast", params={"url": page}).status_code == 200)
-        with client("nobody") as nobody:
-            assert nobody.post("/forecast", params={"url": page}).status_code == 401
-        assert told.end() == 0
-    web.stop()

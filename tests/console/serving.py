@@ -23,7 +23,6 @@ import time
 from pathlib import Path
 
 import httpx
-import pytest
 import yaml
 
 from democrai_sandbox.host.accounts import Cost
@@ -265,10 +264,3 @@ def serving(folder, config=None, **more):
     finally:
         served.stop()
         served.web.stop()
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    """One process for the tests of a module; what they decide stays, so each asks for something of its own."""
-    with serving(tmp_path_factory.mktemp("served")) as found:
-        yield found

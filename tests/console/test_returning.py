@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from starlette.requests import Request
 
 from democrai_sandbox.console.returning import safe_next
+from tests.services.rows import rows
 
 PIECES = st.sampled_from(
     [
@@ -61,16 +62,14 @@ def test_whatever_is_wanted_stays_here(root, wanted):
     assert resolved.path.startswith(f"{root}/")
 
 
-@pytest.mark.parametrize("root", ["", "/sandbox"])
-@pytest.mark.parametrize(
-    "path", ["/", "/requests", "/requests?state=all&text=https://x//y", "/audit/7#end", "/people?a=%2F"]
-)
+@rows("root", ["", "/sandbox"])
+@rows("path", ["/", "/requests", "/requests?state=all&text=https://x//y", "/audit/7#end", "/people?a=%2F"])
 def test_pages_of_the_console_are_kept(root, path):
     """With their query and fragment, which may hold anything that an address may."""
     assert safe_next(at(root), root + path) == root + path
 
 
-@pytest.mark.parametrize("path", ["/other", "/sandboxed/requests", "/sandbox", "/requests"])
+@rows("path", ["/other", "/sandboxed/requests", "/sandbox", "/requests"])
 def test_other_pages_of_the_application_around_are_not_ours(path):
     """What is beside the console, not below its path, is not gone to."""
     assert safe_next(at("/sandbox"), path) == "/sandbox/"

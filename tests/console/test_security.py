@@ -14,6 +14,7 @@ from democrai_sandbox.console.visitors import client_address
 from democrai_sandbox.host.scopes import Scope
 from tests.console.serving import PASSWORD, serving
 from tests.services.ports import port
+from tests.services.rows import rows
 
 PUBLIC = "https://sandbox.example.com"
 CSP = (
@@ -70,7 +71,7 @@ def code_of(text):
 # ---- headers
 
 
-@pytest.mark.parametrize(
+@rows(
     ("path", "status"),
     [
         ("/login", 200),
@@ -126,15 +127,13 @@ def test_over_tls_browsers_are_told_to_stay_there(behind_proxy):
 # ---- the host that is meant
 
 
-@pytest.mark.parametrize(
-    "host", ["localhost", "localhost:1234", "127.0.0.1:99", "[::1]:80", "192.0.2.7:8420", "LOCALHOST"]
-)
+@rows("host", ["localhost", "localhost:1234", "127.0.0.1:99", "[::1]:80", "192.0.2.7:8420", "LOCALHOST"])
 def test_loopback_and_numbers_are_ours(served, host):
     """Whatever port a tunnel gives them: a number cannot be made to lead elsewhere."""
     assert send(served, "GET", "/login", [("Host", host)])[0] == 200
 
 
-@pytest.mark.parametrize(
+@rows(
     "host",
     [
         "evil.example",
@@ -195,7 +194,7 @@ def filled(served, headers):
     return [(name, value.format(netloc=urlsplit(served.url).netloc)) for name, value in headers]
 
 
-@pytest.mark.parametrize("headers", FOREIGN, ids=repr)
+@rows("headers", FOREIGN)
 def test_a_form_of_another_site_changes_nothing(served, headers):
     """With a good cookie, but sent by a page elsewhere, or by nobody knows whom."""
     uma = served.person("uma")
@@ -207,7 +206,7 @@ def test_a_form_of_another_site_changes_nothing(served, headers):
     assert send(served, "GET", "/account", [cookie])[0] == 200
 
 
-@pytest.mark.parametrize("headers", FOREIGN, ids=repr)
+@rows("headers", FOREIGN)
 def test_another_site_does_not_sign_anybody_in(served, headers):
     """A stranger's page cannot have a browser work in the stranger's account without its owner noticing."""
     form = f"name={served.admin}&password={served.password}".encode()
@@ -216,7 +215,7 @@ def test_another_site_does_not_sign_anybody_in(served, headers):
     assert "Set-Cookie" not in found
 
 
-@pytest.mark.parametrize("headers", FOREIGN, ids=repr)
+@rows("headers", FOREIGN)
 def test_the_api_takes_no_cookie_from_another_site(served, headers):
     """With a cookie the API asks where a request comes from, like a page."""
     cookie = ("Cookie", cookie_of(served))
@@ -225,10 +224,9 @@ def test_the_api_takes_no_cookie_from_another_site(served, headers):
     assert (status, code_of(text)) == (403, "origin_refused")
 
 
-@pytest.mark.parametrize(
+@rows(
     "headers",
     [[("Sec-Fetch-Site", "same-origin")], [("Sec-Fetch-Site", "none")], [("Origin", OWN)]],
-    ids=repr,
 )
 def test_our_own_pages_are_taken(served, headers):
     """What a browser says of a form of ours, an old one too."""
@@ -270,8 +268,8 @@ def test_a_form_over_tls_comes_from_the_public_address(behind_proxy):
 FILE = b'--x\r\nContent-Disposition: form-data; name="name"; filename="f"\r\n\r\nadmin\r\n--x--\r\n'
 
 
-@pytest.mark.parametrize(("path", "most"), [("/login", 64 * 1024), ("/api/v1/explain", 1024 * 1024)])
-@pytest.mark.parametrize("announced", [True, False])
+@rows(("path", "most"), [("/login", 64 * 1024), ("/api/v1/explain", 1024 * 1024)])
+@rows("announced", [True, False])
 def test_more_than_is_taken_is_refused(served, path, most, announced):
     """Announced or in pieces; what is just within the limit is read."""
     token = served.token(served.administrator())
@@ -311,7 +309,7 @@ def test_a_length_that_is_a_lie_is_not_believed(served):
     assert send(served, "GET", "/health/live")[0] == 200
 
 
-@pytest.mark.parametrize("field", ["name", "password", "next"])
+@rows("field", ["name", "password", "next"])
 def test_fields_that_are_too_long_are_refused(served, field):
     """A field has its own limit below that of the form."""
     with served.client() as client:
@@ -320,7 +318,7 @@ def test_fields_that_are_too_long_are_refused(served, field):
     assert "x" * 100 not in answer.text
 
 
-@pytest.mark.parametrize(
+@rows(
     ("kind", "body"),
     [
         ("application/json", b'{"name": "admin"}'),
@@ -348,7 +346,7 @@ def test_forms_in_other_shapes_sign_nobody_in(served, kind, body):
 # ---- where a client is
 
 
-@pytest.mark.parametrize(
+@rows(
     ("peer", "forwarded", "found"),
     [
         ("192.0.2.1", "", "192.0.2.1"),

@@ -13,6 +13,7 @@ import pytest
 from democrai_sandbox.host.scopes import Scope
 from tests.console.serving import until
 from tests.services.ports import kept_port
+from tests.services.rows import rows
 
 APPLICATION = Path(__file__).with_name("foreign_application.py")
 OWN = {"Sec-Fetch-Site": "same-origin"}
@@ -82,9 +83,7 @@ def test_a_header_that_came_twice_is_not_taken_for_one(foreign):
         assert client.get("/api/v1/me").status_code == 401
 
 
-@pytest.mark.parametrize(
-    "path", ["/login", "/account", "/account/confirm", "/people", "/people/ada/disable", "/logout"]
-)
+@rows("path", ["/login", "/account", "/account/confirm", "/people", "/people/ada/disable", "/logout"])
 def test_there_are_no_accounts_of_ours(foreign, path):
     """Pages about passwords and people are not there: neither to be seen nor to be sent to."""
     with foreign.client("ada") as client:

@@ -1,59 +1,10 @@
-"""Ways to the API, over one process that serves for a module of tests."""
+"""Ways to the API, over the server that the tests of a worker share."""
 
 from __future__ import annotations
-
-import json
 
 import pytest
 
 from democrai_sandbox.host.scopes import Scope
-from tests.console.serving import serving
-
-ODD = """
-import time
-
-from democrai_sandbox import sdk
-
-
-@sdk.render
-def render():
-    return {"bytes": bytes([0, 255])}
-
-
-@sdk.action("sleep")
-def sleep(seconds):
-    time.sleep(seconds)
-
-
-@sdk.action("echo")
-def echo(**params):
-    return params
-
-
-@sdk.action("large")
-def large(size, kind="text"):
-    return {"text": "x" * size} if kind == "text" else bytes(size)
-
-
-@sdk.task("wait")
-async def wait(seconds=0):
-    import asyncio
-
-    await asyncio.sleep(seconds)
-"""
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    """The example extensions, and a module that returns odd things and takes its time."""
-    folder = tmp_path_factory.mktemp("served")
-    module = folder / "more" / "odd"
-    module.mkdir(parents=True)
-    (module / "manifest.json").write_text(json.dumps({"name": "odd"}))
-    (module / "module.py").write_text(ODD)
-    config = {"extra_module_dirs": [str(folder / "more")], "sandbox": {"call_timeout": 5}}
-    with serving(folder, config) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

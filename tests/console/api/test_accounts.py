@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from democrai_sandbox.host.scopes import Scope
+from tests.services.rows import rows
 
 API = "/api/v1"
 
@@ -61,7 +62,7 @@ def test_scopes(served, operations):
         client.close()
 
 
-@pytest.mark.parametrize("header", [None, "Bearer nonsense", "Bearer dsb_" + "x" * 43, "Basic YTpi", "Bearer"])
+@rows("header", [None, "Bearer nonsense", "Bearer dsb_" + "x" * 43, "Basic YTpi", "Bearer"])
 def test_nobody(served, operations, header):
     """Without a session and without a token that is known, every operation is refused."""
     headers = {} if header is None else {"Authorization": header}
@@ -139,7 +140,7 @@ def test_tokens_give_no_more_than_they_have(served, uma):
         assert small.post(f"{API}/tokens", json=allowed).status_code == 201
 
 
-@pytest.mark.parametrize(
+@rows(
     "order",
     [
         {"label": "", "scopes": ["modules:run"]},

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+from contextlib import closing
 from http import HTTPStatus
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import yaml
 
 from democrai_sandbox.console.problems import STATUSES
 from democrai_sandbox.host.scopes import Scope
+from tests.console.pages.asking import Desk
 
 DOCS = Path(__file__).parents[3] / "docs"
 API = (DOCS / "api.md").read_text(encoding="utf-8")
@@ -48,9 +50,10 @@ def test_statuses():
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
-def test_examples(served, uma, tmp_path):
+def test_examples(served, tmp_path):
     """The examples do what they say, against a real server."""
-    served.stop_weather(uma, "/documented")
+    with closing(Desk(served)) as desk:
+        desk.ask("https://documented.example", operation="send")  # what risks most, and is newest, comes first
     secret = served.token(served.administrator())
     environ = {**os.environ, "URL": served.url, "TOKEN": secret, "no_proxy": "*", "HOME": str(tmp_path)}
     for example in blocks(API, "sh"):

@@ -8,12 +8,11 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
 from democrai_sandbox.access.audit import record_hash, verify_export
 from democrai_sandbox.access.values import AccessTuple, AuditAction, AuditFilter, AuditRecord
 from democrai_sandbox.console.api.exporting import COLUMNS, as_csv, as_jsonl, is_wanted
 from democrai_sandbox.policy import Operation, ResourceType, Subject, SubjectKind
+from tests.services.rows import rows
 
 BEGUN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 HOSTILE = [
@@ -58,7 +57,7 @@ def test_csv_has_no_formula():
     assert actors[-1] == HOSTILE[-1]
 
 
-@pytest.mark.parametrize("form", [as_jsonl, as_csv])
+@rows("form", [as_jsonl, as_csv])
 def test_it_is_streamed(form):
     """What is written comes out while the records still come in."""
     taken = []

@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 from schemathesis import GenerationMode, checks
 from schemathesis.core.result import Ok
 
+from tests.console.serving import serving
+from tests.console.sharing import furnish
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 EXAMPLES = int(os.environ.get("API_FUZZ_EXAMPLES", "5"))
 """For each operation and each kind of data. More are for those who look for something: they take minutes."""
@@ -25,6 +28,14 @@ CHECKS = [
     checks.unsupported_method,
 ]
 REFUSALS = {400, 401, 403, 404, 405, 413, 422}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A server of its own: nobody knows what is decided here."""
+    folder = tmp_path_factory.mktemp("fuzzed")
+    with serving(folder, furnish(folder / "more")) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

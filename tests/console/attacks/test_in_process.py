@@ -7,7 +7,8 @@ import re
 import pytest
 
 from tests.console.attacks.hostile import Hostile
-from tests.services.ports import kept_port
+from tests.services.ports import port
+from tests.services.rows import rows
 
 HOLDERS = (
     "democrai_sandbox.host.accounts.accounts.Accounts",
@@ -40,13 +41,16 @@ def hostile(tmp_path_factory):
     found.web.stop()
 
 
-@pytest.fixture
-def ruined(tmp_path):
-    """One whose process an attack may change."""
-    found = Hostile(tmp_path)
-    yield found
-    found.stop()
-    found.web.stop()
+@pytest.fixture(scope="module")
+def ruined(tmp_path_factory):
+    """One whose process attacks change, each something else; its module has a rule for the console itself."""
+    with port() as number:
+        rule = {"resource_type": "network", "target": f"http://127.0.0.1:{number}"}
+        access = [{**rule, "operation": operation} for operation in ("receive", "send")]
+        found = Hostile(tmp_path_factory.mktemp("ruined"), {"server": {"port": number}}, access=access)
+        yield found
+        found.stop()
+        found.web.stop()
 
 
 # ---- looking
@@ -66,7 +70,7 @@ def test_a_module_finds_neither_the_sandbox_nor_the_secrets_of_whom_it_works_for
     assert told["found"] == {}
 
 
-@pytest.mark.parametrize(
+@rows(
     "expression",
     [
         "rendering._environment()",
@@ -90,7 +94,7 @@ def test_what_holds_the_host_together_is_closed_to_guarded_code(hostile, express
     assert told.startswith("TamperDenied: sandbox_guard_denied:"), told
 
 
-@pytest.mark.parametrize("module", ["pages.login", "pages.requests", "api.accounts", "api.deciding", "live", "health"])
+@rows("module", ["pages.login", "pages.requests", "api.accounts", "api.deciding", "live", "health"])
 def test_no_module_of_the_console_names_its_routes(hostile, module):
     """A route that is found can be made to call something else, with the passwords that it is handed."""
     told = hostile.as_administrator(
@@ -110,37 +114,27 @@ def test_the_database_of_the_accounts_is_not_opened_by_a_module(hostile):
 
 def test_the_console_is_out_of_reach_without_a_rule(hostile):
     """A module without network rules gets no answer from the port of the process that it runs in."""
-    port = int(hostile.url.rsplit(":", 1)[1])
+    number = int(hostile.url.rsplit(":", 1)[1])
     told = hostile.as_administrator(
         "import socket\ndef main():\n"
-        f"    with socket.create_connection(('127.0.0.1', {port}), 5) as found:\n        return 'connected'\n"
+        f"    with socket.create_connection(('127.0.0.1', {number}), 5) as found:\n        return 'connected'\n"
     )
     assert "sandbox_network_denied" in told, told
 
 
-def test_a_module_with_a_rule_for_the_console_is_nobody_there(tmp_path):
+def test_a_module_with_a_rule_for_the_console_is_nobody_there(ruined):
     """Working for an administrator gives it none of the administrator's rights over the network."""
-    kept = kept_port()
-    number = kept.getsockname()[1]
-    rule = {"resource_type": "network", "target": f"http://127.0.0.1:{number}"}
-    access = [{**rule, "operation": operation} for operation in ("receive", "send")]
-    hostile = Hostile(tmp_path, {"server": {"port": number}}, access=access)
-    try:
-        told = hostile.as_administrator(
-            "import urllib.error, urllib.request\n"
-            "def ask(path, data=None):\n"
-            "    try:\n"
-            f"        return urllib.request.urlopen('{hostile.url}' + path, data, 30).status\n"
-            "    except urllib.error.HTTPError as error:\n"
-            "        return error.code\n"
-            "async def main():\n"
-            "    paths = [('/api/v1/me', None), ('/api/v1/decisions', b'{}'), ('/metrics', None), ('/login', b'')]\n"
-            "    return [await sdk.tasks.run_blocking(ask, *one) for one in paths]\n"
-        )
-    finally:
-        hostile.stop()
-        hostile.web.stop()
-        kept.close()
+    told = ruined.as_administrator(
+        "import urllib.error, urllib.request\n"
+        "def ask(path, data=None):\n"
+        "    try:\n"
+        f"        return urllib.request.urlopen('{ruined.url}' + path, data, 30).status\n"
+        "    except urllib.error.HTTPError as error:\n"
+        "        return error.code\n"
+        "async def main():\n"
+        "    paths = [('/api/v1/me', None), ('/api/v1/decisions', b'{}'), ('/metrics', None), ('/login', b'')]\n"
+        "    return [await sdk.tasks.run_blocking(ask, *one) for one in paths]\n"
+    )
     assert told == [401, 401, 401, 403]
 
 

@@ -7,12 +7,12 @@ import re
 from urllib.parse import urlsplit
 
 import httpx
-import pytest
 
 from democrai_sandbox.console import api, pages
 from democrai_sandbox.host.interface import Visit
 from democrai_sandbox.host.scopes import Scope
 from tests.console.serving import SAME_ORIGIN
+from tests.services.rows import rows
 
 SAFE = ("GET", "HEAD")
 FOR_ANYBODY = {("GET", "/health/live"), ("GET", "/health/ready"), ("GET", "/login"), ("POST", "/login")} | {
@@ -151,7 +151,7 @@ def test_somebody_who_may_not_decide_gets_only_what_is_their_own(served):
     assert [one.id for one in served.accounts.sessions_of("zed")] == [ids["session_id"]]
 
 
-@pytest.mark.parametrize("scope", list(Scope), ids=lambda scope: scope.value)
+@rows("scope", list(Scope))
 def test_a_token_opens_what_its_scope_names(served, scope):
     """An administrator's token with one scope is refused wherever another one is asked for, before anything else."""
     opened = set()

@@ -57,7 +57,7 @@ def desk(house):
 @pytest.fixture
 def people(request, house, tmp_path):
     """Windows of the test, closed after it; a page that complained fails it."""
-    found = Windows(house.browser, house.served.url, tmp_path, house.cookie)
+    found = Windows(house.browser, house.served.url, tmp_path, house.cookie, house.idle)
     yield found
     failed = getattr(request.node, "failed", True)
     found.close(failed=failed, name=request.node.name.replace("/", "_"))

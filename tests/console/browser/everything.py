@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 
 from tests.console.entering import enter
 
@@ -13,6 +13,10 @@ HOSTILE = (
     "https://safe.example/\u202egpj.exe/\u200bhidden",
     "/srv/data/\u202etxt.exe\n<script>alert(1)</script>",
 )
+SUBJECT = "module:gallery"
+ORGANIZATION = "every"
+LOOKING = "eva"
+"""Whose requests are on these pages, and who looks at them: nobody else's, so that no test makes the pages longer."""
 
 
 class Everything:
@@ -26,20 +30,21 @@ class Everything:
     def ids(self):
         """What pages need to be addressed."""
         desk, served = self._house.desk, self._house.served
-        cookies, _ = enter(served.accounts, served.person("ada", role="super").id)
+        ask = partial(desk.ask, subject=SUBJECT, organization=ORGANIZATION)
+        cookies, _ = enter(served.accounts, served.person(LOOKING, role="super").id)
         with served.client(cookies=cookies) as client:
             for number in range(4):
-                desk.ask(f"https://many.example/v1/item-{number}/of/a/rather/deep/path", user=f"user-{number % 7}")
+                ask(f"https://many.example/v1/item-{number}/of/a/rather/deep/path", user=f"user-{number % 7}")
             for target in HOSTILE:
-                desk.ask(target, subject="tool:<b>reader</b>", session="")
+                ask(target, subject="tool:<b>reader</b>", session="")
             raw = "HTTPS://Waiting.Example/v1/items?of=today"
-            ids = {"waiting": desk.ask("https://waiting.example/v1/items", raw=raw)}
+            ids = {"waiting": ask("https://waiting.example/v1/items", raw=raw)}
             for act in ("session", "permanent", "deny"):
-                asked = desk.ask(f"https://{act}.example/v1/things")
+                asked = ask(f"https://{act}.example/v1/things")
                 form = {"act": act, "choice": "0", "reason": "So that there is one."}
                 ids[act] = client.post(f"/requests/{asked}/decide", data=form).headers["location"].rpartition("=")[2]
                 ids[f"{act} request"] = asked
-            asked = desk.ask("https://revoked.example/v1")
+            asked = ask("https://revoked.example/v1")
             done = client.post(f"/requests/{asked}/decide", data={"act": "permanent", "choice": "0"})
             ids["revoked"] = done.headers["location"].rpartition("=")[2]
             client.post(f"/decisions/{ids['revoked']}/revoke")
@@ -64,24 +69,24 @@ def _of(kind, path):
 
 PAGES = {
     "sign in": "/login",
-    "queue": "/requests",
-    "queue, decided": "/requests?state=all",
+    "queue": f"/requests?organization={ORGANIZATION}",
+    "queue, decided": f"/requests?state=all&organization={ORGANIZATION}",
     "queue, wrong filter": "/requests?state=pending&subject=nonsense",
     "queue, nothing": "/requests?text=there-is-no-such-thing",
     "request": _of("waiting", "/requests/{}"),
     "request, decided": _of("deny request", "/requests/{}"),
     "request, done": _of("session request", "/requests/{}?done=approved_for_session"),
     "request, with resume": _of("stopped", "/requests/{}"),
-    "approvals": "/approvals",
-    "approvals, ended": "/approvals?live=ended",
-    "denials": "/denials",
+    "approvals": f"/approvals?subject={SUBJECT}",
+    "approvals, ended": f"/approvals?live=ended&subject={SUBJECT}",
+    "denials": f"/denials?subject={SUBJECT}",
     "decision": _of("permanent", "/decisions/{}"),
     "decision, denial": _of("deny", "/decisions/{}"),
     "decision, ended": _of("revoked", "/decisions/{}"),
     "revoke": _of("session", "/decisions/{}/revoke"),
     "approve instead": _of("deny", "/decisions/{}/approve"),
     "subjects": "/subjects",
-    "subject": "/subjects/module/weather",
+    "subject": "/subjects/module/gallery",
     "subject, declared": "/subjects/module/reports",
     "subject, hostile": "/subjects/tool/%3Cb%3Ereader%3C%2Fb%3E",
     "extensions": "/extensions",
@@ -94,12 +99,12 @@ PAGES = {
     "shadow": lambda every: every.ids["shadow"],
     "tasks": "/tasks",
     "task": lambda every: every.ids["task"],
-    "audit": "/audit?actor=ada",
+    "audit": f"/audit?subject={SUBJECT}",
     "audit record": "/audit/1",
     "audit record, decision": "/audit/14",
     "status": "/status",
     "explain": "/explain",
-    "explained": "/explain?subject=module%3Aweather&operation=receive&target=https%3A%2F%2Fsession.example%2Fv1",
+    "explained": "/explain?subject=module%3Agallery&operation=receive&target=https%3A%2F%2Fsession.example%2Fv1",
     "explained, chain": "/explain?subject=tool%3Ax&operation=read&target=%2Fetc%2Fhosts&chain=module%3Areports",
     "explained, line": "/explain?line=sandbox_filesystem_denied%3Areports%3A%2Fetc%2F" + "long" * 30,
     "account": "/account",

@@ -28,6 +28,8 @@ class House:
     def __init__(self, folder):
         self._folder = folder
         self._open = ExitStack()
+        self.idle = []
+        """Windows that no test uses at present."""
 
     @cached_property
     def browser(self):

@@ -10,7 +10,7 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from tests.console.browser.everything import FORMS, PAGES, Everything
+from tests.console.browser.everything import FORMS, LOOKING, PAGES, Everything
 from tests.console.browser.house import House
 from tests.console.browser.windows import NARROW, WIDE, Windows
 
@@ -22,7 +22,7 @@ def main(folder, names):
         every = Everything(house)
         windows = Windows(house.browser, house.served.url, folder, house.cookie)
         for name in names or (*PAGES, *FORMS):
-            page = windows.window(None if name == "sign in" else "ada")
+            page = windows.window(None if name == "sign in" else LOOKING)
             if name in PAGES:
                 page.goto(every.pages()[name])
             else:

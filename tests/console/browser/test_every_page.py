@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from axe_playwright_python.base import AXE_SCRIPT
 
-from tests.console.browser.everything import FORMS, PAGES, Everything
+from tests.console.browser.everything import FORMS, LOOKING, PAGES, Everything
 from tests.console.browser.windows import NARROW, WIDE
 
 RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
@@ -61,7 +61,7 @@ def check(page):
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_for_everybody(standing, every, name):
     """It has one heading and a title, nothing that a tool for accessibility finds, and nothing wider than a phone."""
-    page = standing.window(None if name == "sign in" else "ada")
+    page = standing.window(None if name == "sign in" else LOOKING)
     answer = page.goto(every.pages()[name])
     assert answer.status == {"queue, wrong filter": 422, "not there": 404}.get(name, 200)
     assert name == "sign in" or "/login" not in page.url
@@ -72,7 +72,7 @@ def test_a_page_is_for_everybody(standing, every, name):
 def test_what_an_act_leads_to_is_for_everybody(standing, every, name):
     """The same holds for the pages that ask once more, and that tell what came of an act."""
     go, heading = FORMS[name]
-    page = standing.window("ada")
+    page = standing.window(LOOKING)
     go(page, every)
     page.get_by_role("heading", level=1).filter(has_text=heading).wait_for()
     check(page)

@@ -6,7 +6,8 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from tests.console.browser.windows import NARROW, WIDE
+from tests.console.browser.windows import NARROW
+from tests.services.rows import rows
 
 SCRIPT = "<script>hit('script')</script><img src=x onerror=hit('img')>"
 LONG = "a-very-long-label-of-a-host-name." * 7 + "example"
@@ -35,53 +36,66 @@ UNSEEN = "\u202e\u2067\u2069\u200b\u2060\ufeff\x1b\x7f\U000e0041"
 RUNS = "window.hit = (what) => { window.hits = [...(window.hits || []), what]; };"
 
 
-def look(page, path=""):
+def look(page, path):
     """Open a page, see that nothing on it ran and nothing is hidden, and return what is to be read on it."""
-    assert not path or page.goto(path).status in {200, 422}
+    assert page.goto(path).status in {200, 422}
     text = page.get_by_role("main").inner_text()
     assert page.evaluate("window.hits") is None
     assert page.locator("main img, main script, main [onerror], main [onmouseover], main [onfocus]").count() == 0
     assert [letter for letter in UNSEEN if letter in text] == []
-    page.set_viewport_size(NARROW)
     assert page.evaluate("document.scrollingElement.scrollWidth") <= NARROW["width"]
     return text
 
 
+@pytest.fixture
+def narrow(standing):
+    """A window as narrow as a phone's: what does not fit is seen to hide or to overlap there."""
+    page = standing.window("ada", script=RUNS)
+    page.set_viewport_size(NARROW)
+    return page
+
+
+def test_hostile_targets_are_shown_for_what_they_are_in_lists(narrow, desk):
+    """In the queue and in the audit, side by side: characters that cannot be seen are named, none runs."""
+    subject = "tool:<i>lists</i>"
+    for name, target in TARGETS.items():
+        desk.ask(target, subject=subject, raw=target + " ", user=f"{name}\u202eresu")
+    for path in (f"/requests?subject={quote(subject)}", f"/audit?subject={quote(subject)}"):
+        text = look(narrow, path)
+        assert [mark for marks in MARKS.values() for mark in marks if mark not in text] == []
+        assert LONG in text.replace("\n", "")
+        assert "xn--pypal-4ve" in text
+        assert "p\u0430ypal" in text
+        assert "<script>" in text
+        assert "/deep" * 300 not in text
+    assert "U+202E" in look(narrow, "/requests?user=" + quote("script\u202eresu"))  # of the user
+
+
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_hostile_target_is_shown_for_what_it_is(standing, desk, name):
-    """In the queue, on its page, decided, and in the audit: characters that cannot be seen are named, none runs."""
+def test_a_hostile_target_is_shown_for_what_it_is(narrow, served, desk, name):
+    """On its page, decided, and explained: characters that cannot be seen are named, none runs."""
     target = TARGETS[name]
     one = desk.ask(target, raw=target + " ", chain=("module:weather", "tool:<b>x</b>"), user=f"{name}\u202eresu")
-    page = standing.window("ada", script=RUNS)
-    for path in ("/requests?user=" + quote(f"{name}\u202eresu"), f"/requests/{one}"):
-        text = look(page, path)
-        assert "U+202E" in text  # of the user
-        for mark in MARKS.get(name, ()):
-            assert mark in text
-        if name == "long host":
-            assert LONG in text.replace("\n", "")
-        if name == "punycode":
-            assert "xn--pypal-4ve" in text
-            assert "p\u0430ypal" in text
-        if name == "script":
-            assert "<script>" in text
-        if name == "long path":
-            assert len(text) < 6000 or path.startswith("/requests/")
-    page.set_viewport_size(WIDE)
-    page.get_by_label("Reason").fill(f"{SCRIPT} \u202ereason\u200b")
-    page.get_by_role("button", name="Deny").click()
-    page.wait_for_url("**done=denied*")
-    decision = page.url.rpartition("about=")[2]
-    for path in ("", f"/decisions/{decision}", f"/audit?request={one}"):
-        text = look(page, path)
-        for mark in MARKS.get(name, ()):
-            assert mark in text
-        if not path.startswith("/audit"):
-            assert "<script>hit('script')</script>" in text
+    text = look(narrow, f"/requests/{one}")
+    assert "U+202E" in text  # of the user
+    assert [mark for mark in MARKS.get(name, ()) if mark not in text] == []
+    if name == "long host":
+        assert LONG in text.replace("\n", "")
+    if name == "punycode":
+        assert "xn--pypal-4ve" in text
+        assert "p\u0430ypal" in text
+    if name == "script":
+        assert "<script>" in text
+    form = {"act": "deny", "choice": "0", "reason": f"{SCRIPT} \u202ereason\u200b"}
+    with served.signed_in() as client:
+        done = client.post(f"/requests/{one}/decide", data=form).headers["location"]
+    for path in (done, f"/decisions/{done.rpartition('about=')[2]}"):
+        text = look(narrow, path)
+        assert [mark for mark in MARKS.get(name, ()) if mark not in text] == []
+        assert "<script>hit('script')</script>" in text
     kind, operation = ("filesystem", "read") if target.startswith("/") else ("network", "receive")
     asked = {"subject": "module:weather", "resource_type": kind, "operation": operation, "target": target}
-    look(page, f"/explain?{urlencode(asked)}")
-    page.set_viewport_size(WIDE)
+    look(narrow, f"/explain?{urlencode(asked)}")
 
 
 def test_what_an_extension_prints_and_returns_is_text(standing):
@@ -96,7 +110,7 @@ def test_what_an_extension_prints_and_returns_is_text(standing):
     assert "\u202e" not in text
 
 
-@pytest.mark.parametrize(
+@rows(
     "path",
     [
         "/requests?done=%3Cscript%3E&text=%3Cscript%3Ehit(1)%3C/script%3E",

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from playwright.sync_api import expect
 
+from democrai_sandbox.console.messages import MESSAGES
 from democrai_sandbox.host.scopes import Scope
 from tests.console.serving import until
+from tests.services.golden import sentence
+
+REASON = "A forecast is fine."
+NOTE = "For the report of today."
 
 
 def test_a_module_is_stopped_and_goes_on_after_an_approval(people, served):
@@ -18,12 +23,13 @@ def test_a_module_is_stopped_and_goes_on_after_an_approval(people, served):
         page.get_by_role("status").get_by_role("link", name="show").click()
         page.get_by_role("row").filter(has_text="/forecast/story").get_by_role("link").first.click()
         page.wait_for_url(f"**/requests/{number}")
-        expect(page.get_by_role("heading", level=1)).to_contain_text("weather wants to receive")
+        expect(page.get_by_role("heading", level=1)).to_contain_text("weather")
+        expect(page.get_by_role("heading", level=1)).to_contain_text("/forecast/story")
         expect(page.get_by_role("main")).to_contain_text("Goes on with")
-        page.get_by_label("Reason").fill("A forecast is fine.")
+        page.get_by_label("Reason").fill(REASON)
         page.get_by_role("button", name="Approve for this session").click()
-        expect(page.get_by_role("status").first).to_contain_text("Approved until that session ends")
-        expect(page.get_by_role("main")).to_contain_text("A forecast is fine.")
+        expect(page.get_by_role("status").first).to_contain_text(MESSAGES["approved_for_session"])
+        expect(page.get_by_role("main")).to_contain_text(REASON)
         until(lambda: "/forecast/story" in served.web.asked, "the module going on")
         shown = until(lambda: _shown(uma), "the forecast")
         assert shown == "GET /forecast/story"
@@ -39,7 +45,7 @@ def test_a_module_is_stopped_and_goes_on_after_an_approval(people, served):
         expect(acts.filter(has_text=words).first).to_be_visible()
     page.get_by_role("row").filter(has_text="approved for session").get_by_role("link").first.click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("approved for session")
-    expect(page.get_by_role("main")).to_contain_text("A forecast is fine.")
+    expect(page.get_by_role("main")).to_contain_text(REASON)
 
 
 def _shown(uma):
@@ -62,10 +68,10 @@ def test_somebody_runs_a_module_in_the_console_and_asks(people, served, desk):
     page.get_by_role("link", name="open the request").click()
     for label in ("Approve for this session", "Approve permanently", "Deny"):
         expect(page.get_by_role("button", name=label)).to_be_disabled()
-    expect(page.get_by_role("main")).to_contain_text("Only people with the super role may do this")
-    page.get_by_label("Add a note").fill("For the report of today.")
+    sentence("not for everybody", page.get_by_role("region", name="Decide").locator(".notice").inner_text())
+    page.get_by_label("Add a note").fill(NOTE)
     page.get_by_role("button", name="Keep the note").click()
-    expect(page.get_by_role("region", name="History")).to_contain_text("For the report of today.")
+    expect(page.get_by_role("region", name="History")).to_contain_text(NOTE)
     assert desk.state(page.url.partition("?")[0].rpartition("/")[2]) == "pending"
     expect(page.get_by_role("navigation", name="Main").get_by_role("link", name="Audit")).to_have_count(0)
 
@@ -80,12 +86,12 @@ def test_a_revoked_approval_stops_the_module(people, served):
         page.get_by_role("button", name="Approve permanently").click()
         if page.get_by_role("button", name="Approve this rule permanently").count():
             page.get_by_role("button", name="Approve this rule permanently").click()
-        expect(page.get_by_role("status").first).to_contain_text("Approved permanently")
+        expect(page.get_by_role("status").first).to_contain_text(MESSAGES["approved"])
         until(lambda: _fetch(served, uma, path).status_code == 200, "the approval to be known")
         page.get_by_role("link", name="Undo: revoke it").click()
         expect(page.get_by_role("main")).to_contain_text("What stops")
         page.get_by_role("button", name="Revoke the approval").click()
-        expect(page.get_by_role("status").first).to_contain_text("Revoked")
+        expect(page.get_by_role("status").first).to_contain_text(MESSAGES["revoked"])
         until(lambda: _fetch(served, uma, path).status_code == 403, "the end of the approval")
 
 

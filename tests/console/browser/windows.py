@@ -8,73 +8,113 @@ PATIENCE = 30_000
 """Milliseconds; the machine may be busy with other tests."""
 WIDE = {"width": 1280, "height": 900}
 NARROW = {"width": 360, "height": 740}
+FORGET = "localStorage.clear(); sessionStorage.clear();"
 expect.set_options(timeout=PATIENCE)
 
 
 class Windows:
-    """Opens windows: each for somebody who is signed in, or nobody yet, with what the browser complained about."""
+    """Opens windows: each for somebody who is signed in, or nobody yet, with what the browser complained about.
 
-    def __init__(self, browser, url, folder, cookie):
+    A new window is a process of its own: those with the usual options are left in ``idle``, a list, for the next test.
+    """
+
+    def __init__(self, browser, url, folder, cookie, idle=None):
         self._browser = browser
         self._url = url
         self._folder = folder
         self._cookie = cookie
-        self._contexts = []
+        self._idle = idle
+        self._pages, self._usual = [], []
         self.complaints = []
         """What the pages' own consoles said: refused scripts, failed loads, errors of scripts."""
 
     def window(self, name=None, *, viewport=WIDE, confirmed=None, **options):
         """A page in a context of its own, signed in as ``name`` (the first administrator for "") without the form."""
-        options = {"base_url": self._url, "viewport": viewport, "reduced_motion": "reduce", **options}
-        context = self._browser.new_context(**options)
-        context.set_default_timeout(PATIENCE)
-        self._contexts.append(context)
+        if options or not self._idle:
+            page = self._new(viewport, options)
+        else:
+            page = self._idle.pop()
+            page.set_viewport_size(viewport)
+        self._pages.append(page)
+        if not options:
+            self._usual.append(page)
         if name is not None:
             cookie = self._cookie(name, **({} if confirmed is None else {"confirmed": confirmed}))
-            context.add_cookies([{"name": key, "value": value, "url": self._url} for key, value in cookie.items()])
-        page = context.new_page()
-        page.set_default_timeout(PATIENCE)
+            cookies = [{"name": key, "value": value, "url": self._url} for key, value in cookie.items()]
+            page.context.add_cookies(cookies)
         page.on("console", self._heard)
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("pageerror", self._failed)
         return page
+
+    def _new(self, viewport, options):
+        usual = {"base_url": self._url, "viewport": viewport, "reduced_motion": "reduce"}
+        context = self._browser.new_context(**usual, **options)
+        context.set_default_timeout(PATIENCE)
+        return context.new_page()
 
     def _heard(self, message):
         # That an answer was a 403 or a 409 is what some tests are about.
         if message.type in {"error", "warning"} and "status of 4" not in message.text:
             self.complaints.append(message.text)
 
+    def _failed(self, error):
+        self.complaints.append(str(error))
+
     def close(self, *, failed, name):
-        """Close everything; of a test that failed a picture of each window stays."""
-        for number, context in enumerate(self._contexts):
-            for page in context.pages if failed else ():
-                picture = self._folder / f"{name}-{number}.png"
-                try:
-                    page.screenshot(path=picture, full_page=True)
-                    print("picture:", picture, page.url)
-                except Error as error:
-                    print("no picture:", error)
-            context.close()
+        """Close everything, or leave it as good as new; of a test that failed a picture of each window stays."""
+        for number, page in enumerate(self._pages):
+            if failed:
+                self._picture(page, f"{name}-{number}")
+            if failed or self._idle is None or page not in self._usual:
+                page.context.close()
+            else:
+                self._leave(page)
+        self._pages.clear()
+        self._usual.clear()
+
+    def _leave(self, page):
+        page.remove_listener("console", self._heard)
+        page.remove_listener("pageerror", self._failed)
+        if page.url.startswith(self._url):
+            page.evaluate(FORGET)
+        page.context.clear_cookies()
+        page.goto("about:blank")
+        self._idle.append(page)
+
+    def _picture(self, page, name):
+        for number, one in enumerate(page.context.pages):
+            picture = self._folder / f"{name}-{number}.png"
+            try:
+                one.screenshot(path=picture, full_page=True)
+                print("picture:", picture, one.url)
+            except Error as error:
+                print("no picture:", error)
 
 
 class Standing(Windows):
-    """Windows that stay open from one test to the next, one of each person: a new one costs more than most pages."""
+    """Windows that stay open from one test to the next, one of each person, signed in once."""
 
     def __init__(self, *given):
         super().__init__(*given)
-        self._pages = {}
+        self._of, self._used = {}, set()
 
     def window(self, name=None, *, script=""):
         """The window of somebody, in which a script runs before those of the pages."""
-        if (name, script) not in self._pages:
-            page = self._pages[name, script] = super().window(name)
-            page.add_init_script(script)
-        return self._pages[name, script]
+        if (name, script) not in self._of:
+            page = self._of[name, script] = super().window(name)
+            if script:
+                page.add_init_script(script)
+        self._used.add(self._of[name, script])
+        return self._of[name, script]
 
     def settle(self, *, failed, name):
-        """After a test: what a failed one leaves is for nobody else."""
+        """After a test: no page goes on listening, and what a failed test leaves is for nobody else."""
         if failed:
             self.close(failed=True, name=name)
-            self._pages.clear()
-            self._contexts.clear()
+            self._of.clear()
+        else:
+            for page in self._used:
+                page.goto("about:blank")
+        self._used.clear()
         found, self.complaints[:] = [*self.complaints], []
         assert failed or found == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from datetime import UTC, datetime, timedelta
+from itertools import count
 
 from democrai_sandbox.access.ids import new_id
 from democrai_sandbox.access.store import open_store
@@ -12,17 +13,18 @@ from democrai_sandbox.access.values import AccessTuple, NewRequest, Origin
 from democrai_sandbox.policy import Operation, ResourceType, Subject
 
 
+_numbers = count(1)
+
+
 class Desk:
     """Puts requests down, and reads what became of them."""
 
     def __init__(self, served):
         self.store = open_store(f"sqlite:///{served.folder}/state/sandbox.db")
-        self._number = 0
 
     def ask(self, target=None, *, subject="module:weather", operation="receive", raw="", **more):
         """Put a request down; a target of its own unless one is given. Return its id."""
-        self._number += 1
-        target = target or f"https://host{self._number}.example/v1/item"
+        target = target or f"https://host{next(_numbers)}.example/v1/item"
         kind = "filesystem" if target.startswith("/") else "network"
         origin = Origin(more.get("user", "uma"), more.get("organization", ""), more.get("session", "a-session"))
         access = AccessTuple(Subject.parse(subject), ResourceType(kind), Operation(operation), target)

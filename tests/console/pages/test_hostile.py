@@ -2,66 +2,17 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from tests.console.pages.reading import Page, read, run
-from tests.console.serving import serving, until
-
-HIDDEN = "\u202e\u200b\u2066"
-SCRIPT = "<script>alert(1)</script><img src=x onerror=alert(1)>"
-CODE = f"""
-import urllib.request
-from democrai_sandbox import sdk
-
-BAD = {SCRIPT + HIDDEN!r} + "\\x1b[31m"
-
-@sdk.render
-def render():
-    {SCRIPT!r}
-    return {{BAD: [BAD, "\\r\\n", "a  b"]}}
-
-@sdk.action("speak")
-def speak():
-    print(BAD)
-
-@sdk.action("fail")
-def fail():
-    raise RuntimeError(BAD)
-
-@sdk.action("bytes")
-def odd_bytes():
-    try:
-        open(b"/etc/\\xff" + BAD.encode())
-    except PermissionError:
-        return "stopped"
-
-@sdk.action("far")
-def far(url):
-    urllib.request.urlopen(url, timeout=5)
-
-@sdk.task("sleep")
-def sleep():
-    sdk.tasks.progress(0.5, BAD)
-    raise ValueError(BAD)
-"""
+from tests.console.serving import until
+from tests.services.rows import rows
 
 
 @pytest.fixture(scope="module")
-def visited(tmp_path_factory):
-    """The module in a folder of its own, everything of it run once, and an administrator who looks."""
-    folder = tmp_path_factory.mktemp("hostile")
-    module = folder / "more" / "hostile"
-    module.mkdir(parents=True)
-    (module / "manifest.json").write_text(json.dumps({"name": "hostile", "description": SCRIPT}))
-    (module / "module.py").write_text(CODE)
-    (folder / "more" / f"b{HIDDEN}<b>").mkdir()
-    crooked = folder / "more" / "crooked"
-    crooked.mkdir()
-    manifest = {"name": "crooked", "version": SCRIPT, "description": f"{SCRIPT}{HIDDEN}"}
-    (crooked / "manifest.json").write_text(json.dumps(manifest, ensure_ascii=False))
-    with serving(folder, {"extra_module_dirs": [str(folder / "more")]}) as served, served.signed_in() as client:
+def visited(served):
+    """An administrator who looks at the hostile module."""
+    with served.signed_in() as client:
         yield client
 
 
@@ -79,7 +30,7 @@ def test_it_loads_or_says_why_not(visited):
     assert "hostile" in page.text
 
 
-@pytest.mark.parametrize("name", ["fail", "speak", "bytes"])
+@rows("name", ["fail", "speak", "bytes"])
 def test_what_it_returns_and_raises_is_text(visited, name):
     """Results, errors and tracebacks are shown with everything visible."""
     page = Page(run(visited, "hostile", "action", name))

@@ -9,7 +9,10 @@ from datetime import timedelta
 import pytest
 
 from tests.console.pages.asking import button, decide, words
+from tests.console.pages.reading import SOON, Page, read
 from tests.console.serving import until
+from tests.services.golden import sentence
+from tests.services.rows import rows
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +21,11 @@ def uma(served):
     served.person("uma")
     with served.signed_in("uma") as client:
         yield client
+
+
+def alert(answer):
+    """The text of the alert on a page."""
+    return Page(answer).between('role="alert"', "</div>")
 
 
 # ---- the queue -------------------------------------------------------------------------------------------------------
@@ -46,7 +54,7 @@ def test_what_risks_more_comes_first(desk, ada):
     assert shown.index("high risk") < shown.index("medium risk") < shown.index("low risk")
 
 
-@pytest.mark.parametrize(
+@rows(
     ("query", "found"),
     [
         ({"text": "FILTERED.example/a"}, {"a"}),
@@ -83,9 +91,9 @@ def test_a_filter_that_means_nothing_is_said_and_lists_nothing(desk, ada):
     """A misspelt filter does not silently show everything."""
     desk.ask()
     for query in ({"kind": "modul"}, {"subject": "weather"}, {"state": "gone"}, {"age": "9y"}, {"resource": "url"}):
-        page = ada.get("/requests", params=query)
-        assert page.status_code == 422, query
-        assert "Nothing is listed" in words(page)
+        page = read(ada, "/requests", status=422, params=query)
+        assert next(iter(query)) in page.parts("notice")[0].lower()
+        sentence("nothing listed", page.parts("empty")[0])
 
 
 def test_pages_follow_the_last_row(desk, ada):
@@ -107,9 +115,8 @@ def test_states_are_counted(desk, ada):
     desk.ask("https://counted.example/2")
     decide(ada, one, "deny")
     page = words(ada.get("/requests", params={"text": "counted.example"}))
-    assert "Pending 1" in page
-    assert "Denied 1" in page
-    assert "All 2" in page
+    for label in ("Pending 1", "Denied 1", "All 2"):
+        assert label in page
     denied = words(ada.get("/requests", params={"text": "counted.example", "state": "denied"}))
     assert "counted.example /1" in denied
     assert "by ada" in denied
@@ -127,7 +134,7 @@ def test_an_open_page_is_told_what_became_of_its_rows(desk, ada):
     assert told.json()["new"] == 1
 
 
-@pytest.mark.parametrize("query", [{"since": "yesterday"}, {"since": "2026-01-01"}, {"ids": "x" * 300}, {"ids": ",,"}])
+@rows("query", [{"since": "yesterday"}, {"since": "2026-01-01"}, {"ids": "x" * 300}, {"ids": ",,"}])
 def test_a_page_that_asks_strangely_is_told_nothing(ada, query):
     """What is no id and no time counts nothing, and is no fault."""
     told = ada.get("/requests/states", params=query)
@@ -153,24 +160,23 @@ def test_a_request_is_shown_in_full(desk, ada):
     desk.ask(target, subject="tool:demo.fetch", user="ben", session="other")
     page = words(ada.get(f"/requests/{one}"))
     for said in (
-        "Tool demo.fetch wants to receive from",
         "module:reports agent:helper tool:demo.fetch",
         "https://full.example /v1/reports",
         "HTTPS://Full.example:443 /v1/reports/?day=1",
-        "uma of organization north",
-        "Who else waits for the same ben",
-        "Requested by tool:demo.fetch",
     ):
         assert said in page, said
+    shown = read(ada, f"/requests/{one}")
+    sentence("asked in full", shown.between('<section class="panel asked"', "<dt>Session"))
+    assert "ben" in shown.between('id="alike"', "</section>")
+    assert "tool:demo.fetch" in shown.between('id="history"', "</section>")
 
 
 def test_what_the_manifest_declares_stands_beside(served, desk, ada):
     """The rules that the subject has already are listed."""
     one = desk.ask("https://other.example/x", subject="module:reports", operation="receive")
-    page = words(ada.get(f"/requests/{one}"))
-    assert "What the manifest declares already" in page
+    assert served.web.url in read(ada, f"/requests/{one}").between('id="declared"', "</section>")
     file = desk.ask("/srv/elsewhere/may.csv", subject="module:reports", operation="read")
-    assert str(served.folder) in words(ada.get(f"/requests/{file}"))
+    assert str(served.folder) in read(ada, f"/requests/{file}").between('id="declared"', "</section>")
 
 
 def test_an_unknown_request_is_not_found(ada):
@@ -221,11 +227,12 @@ def test_approving_for_the_session(desk, ada):
     one = desk.ask()
     answer = decide(ada, one, "session", reason="for the report")
     assert answer.status_code == 303
-    page = ada.get(answer.headers["location"])
-    assert "Approved until that session ends." in words(page)
-    assert "by ada" in words(page)
-    assert "for the report" in words(page)
-    assert "/revoke" in page.text
+    page = read(ada, answer.headers["location"])
+    assert page.done == "approved_for_session"
+    decided = page.between('id="decided"', "</section>")
+    assert "ada" in decided
+    assert "for the report" in decided
+    assert any(link.endswith("/revoke") for link in page.links)
     assert desk.state(one) == "approved_for_session"
 
 
@@ -235,16 +242,17 @@ def test_approving_permanently_for_a_time(desk, ada):
     answer = decide(ada, one, "permanent", lifetime="86400")
     assert answer.status_code == 303
     assert desk.state(one) == "approved"
-    assert "ends in 23 hours" in words(ada.get(f"/requests/{one}"))
+    assert "23 hours" in read(ada, f"/requests/{one}").between('id="decided"', "</section>")
 
 
 def test_denying_with_a_reason(desk, ada):
     """The reason is kept with the request."""
     one = desk.ask()
-    assert decide(ada, one, "deny", reason="use the mirror\nnot this host").status_code == 303
-    page = words(ada.get(f"/requests/{one}"))
-    assert "use the mirror not this host" in page
-    assert "Change the decision" in page
+    reason = "use the mirror\nnot this host"
+    assert decide(ada, one, "deny", reason=reason).status_code == 303
+    page = read(ada, f"/requests/{one}")
+    assert " ".join(reason.split()) in page.between('id="decided"', "</section>")
+    assert any(link.startswith("/decisions/") for link in page.links)
 
 
 def test_no_session_no_approval_for_it(desk, ada):
@@ -252,10 +260,10 @@ def test_no_session_no_approval_for_it(desk, ada):
     one = desk.ask(session="")
     page = ada.get(f"/requests/{one}")
     assert "disabled" in button(page, "Approve for this session")
-    assert "It was made without a session." in words(page)
+    sentence("no session", Page(page).parts("off")[0])
     answer = decide(ada, one, "session")
     assert answer.status_code == 409
-    assert "Nothing was decided" in words(answer)
+    sentence("no session, sent anyway", alert(answer))
     assert desk.state(one) == "pending"
 
 
@@ -267,13 +275,11 @@ def test_more_than_was_asked_is_spelled_out_first(desk, ada):
     last = str(choices - 1)
     asked = decide(ada, one, "permanent", choice=last, reason="all of it")
     assert asked.status_code == 200
-    assert "Approve this permanently?" in words(asked)
-    assert "more than what was asked for" in words(asked)
+    sentence("more than was asked", Page(asked).between("<h1>", "<form"))
     assert desk.state(one) == "pending"
     done = decide(ada, one, "permanent", choice=last, reason="all of it", confirmed="yes")
     assert done.status_code == 303
-    page = words(ada.get(f"/requests/{one}"))
-    assert "Holds for https://broad.example" in page
+    assert "https://broad.example " in read(ada, f"/requests/{one}").between("<dt>Holds for", "</section>")
 
 
 def test_what_was_asked_needs_no_second_page(desk, ada):
@@ -282,7 +288,7 @@ def test_what_was_asked_needs_no_second_page(desk, ada):
     assert decide(ada, one, "permanent").status_code == 303
 
 
-@pytest.mark.parametrize(
+@rows(
     "form",
     [{}, {"act": ""}, {"act": "approve"}, {"act": "deny", "choice": "99"}, {"act": "deny", "choice": "-1"},
      {"act": "deny", "choice": "/"}, {"act": "deny", "choice": "٣"}],
@@ -292,7 +298,7 @@ def test_a_form_without_a_clear_act_decides_nothing(desk, ada, form):
     one = desk.ask("https://unclear.example/v1")
     answer = ada.post(f"/requests/{one}/decide", data=form)
     assert answer.status_code == 422
-    assert "Nothing was decided" in words(answer)
+    sentence("no clear act", alert(answer))
     assert desk.state(one) == "pending"
 
 
@@ -308,7 +314,8 @@ def test_enter_in_a_field_decides_nothing(desk, ada):
     answer = ada.post(
         f"/requests/{one}/decide", data={"act": "", "choice": "1", "reason": "half a", "lifetime": "3600"}
     )
-    assert "Nothing was decided." in words(answer)
+    assert answer.status_code == 422
+    assert alert(answer)
     assert "half a" in answer.text
     assert re.search(r'name="choice" value="1" checked', answer.text)
     assert re.search(r'value="3600" selected', answer.text)
@@ -320,7 +327,9 @@ def test_a_reason_that_is_too_long_is_said_beside_its_field(desk, ada):
     one = desk.ask()
     answer = decide(ada, one, "deny", reason="y" * 2001)
     assert answer.status_code == 422
-    assert "At most 2000 characters; this has 2001." in words(answer)
+    told = Page(answer).error("reason")
+    assert "2000" in told
+    assert "2001" in told
     assert "y" * 2001 in answer.text
     assert desk.state(one) == "pending"
 
@@ -332,8 +341,7 @@ def test_the_second_decision_is_a_conflict(served, desk, ada):
     with served.signed_in() as other:
         answer = decide(other, one, "permanent")
         assert answer.status_code == 409
-        assert "Already denied by ada" in words(answer)
-        assert "nothing was changed" in words(answer)
+        sentence("already decided", Page(answer).parts("trouble")[0], also=SOON)
     assert desk.state(one) == "denied"
     assert desk.store.request(one).decided_by == "ada"
 
@@ -349,20 +357,23 @@ def test_a_broader_denial_stands_in_the_way(desk, ada):
     again = desk.ask("https://walled.example/v4")
     answer = decide(ada, again, "permanent")
     assert answer.status_code == 409
-    assert "Another decision stands in the way" in words(answer)
+    told = Page(answer)
+    sentence("denial in the way", told.parts("trouble")[0])
+    assert any(link.startswith("/denials?") for link in told.links)
     assert desk.state(again) == "pending"
 
 
 def test_notes_are_kept(desk, ada):
     """A note is in the history with who wrote it; an empty one is none."""
     one = desk.ask()
-    assert ada.post(f"/requests/{one}/notes", data={"text": "Which report is it for?\nSee ticket 7"}).status_code == 303
-    page = words(ada.get(f"/requests/{one}"))
-    assert "Noted by ada" in page
-    assert "Which report is it for? See ticket 7" in page
+    note = "Which report is it for?\nSee ticket 7"
+    assert ada.post(f"/requests/{one}/notes", data={"text": note}).status_code == 303
+    history = read(ada, f"/requests/{one}").between('id="history"', "</section>")
+    assert "Noted by ada" in history
+    assert " ".join(note.split()) in history
     empty = ada.post(f"/requests/{one}/notes", data={"text": "  "})
     assert empty.status_code == 422
-    assert "Write something first." in words(empty)
+    sentence("empty note", Page(empty).error("note"))
 
 
 # ---- those who may not decide ----------------------------------------------------------------------------------------
@@ -383,8 +394,8 @@ def test_buttons_are_disabled_with_the_reason(desk, uma):
     page = uma.get(f"/requests/{one}")
     for label in ("Approve for this session", "Approve permanently", "Deny"):
         assert "disabled" in button(page, label)
-    assert "Only people with the super role may do this." in words(page)
-    assert "Similar decisions" not in words(page)
+    sentence("not for everybody", Page(page).parts("info")[0])
+    assert "similar" not in Page(page).ids
     assert decide(uma, one, "deny").status_code == 403
     assert desk.state(one) == "pending"
 
@@ -402,7 +413,7 @@ def test_people_of_an_organization_do_not_decide(served, desk):
     served.person("olga", role="super", organization_id="north")
     with served.signed_in("olga") as olga:
         one = desk.ask(user="olga")
-        assert "People of an organization may not do this" in words(olga.get(f"/requests/{one}"))
+        sentence("not for people of an organization", read(olga, f"/requests/{one}").parts("info")[0])
         assert decide(olga, one, "permanent").status_code == 403
     assert desk.state(one) == "pending"
 
@@ -438,7 +449,7 @@ def test_what_was_stopped_goes_on_after_the_approval(served, ada):
     """A module is stopped, an administrator approves, and the page shows what became of the action."""
     with served.bearer(served.person("uma")) as machine:
         one = served.stop_weather(machine, "/whole/way")
-    assert "Goes on with" in words(ada.get(f"/requests/{one}"))
+    assert "fetch" in read(ada, f"/requests/{one}").between("<dt>Goes on with", "<dt>Asked")
     assert decide(ada, one, "permanent", confirmed="yes").status_code == 303
 
     def finished():

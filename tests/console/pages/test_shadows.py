@@ -10,6 +10,7 @@ from democrai_sandbox.host.scopes import Scope
 from tests.cli.goldens import within
 from tests.console.pages.reading import Page, read
 from tests.console.serving import until
+from tests.services.golden import sentence
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,9 @@ def write(client, served):
 def test_a_candidate_is_tried_and_what_it_would_change_is_shown(served, admin, shadow):
     """The module works as before; what would be denied is on the page and in the API, beside the change on paper."""
     target = f"{served.folder}/sales/may.csv"
-    assert "Nothing that was done would be denied." in read(admin, shadow).text
+    before = read(admin, shadow)
+    assert before.part("denied") == "Would be denied 0"
+    sentence("nothing denied", before.between('aria-labelledby="denied"', "</section>"))
     assert write(admin, served).json() == {"result": "may: 12 sold; GET /v1/rates/may"}
     assert write(admin, served).status_code == 200
     number = shadow.rpartition("/")[2]
@@ -65,11 +68,12 @@ def test_a_candidate_is_tried_and_what_it_would_change_is_shown(served, admin, s
     shown = within(("shadow", "show", number), environ)
     assert (shown.status, f"filesystem read  {target}" in shown.out) == (1, True)
     page = read(admin, shadow)
-    assert "something that happens now would be denied" in page.text
-    assert "filesystem read" in page.text
-    assert target in page.text.replace(" ", "")
-    assert f"now: filesystem read {served.folder}/sales" in page.text
-    assert "Would be denied 1" in page.text
+    sentence("something denied", page.parts("notice")[0])
+    assert page.part("denied") == "Would be denied 1"
+    denied = page.between('aria-labelledby="denied"', "</section>")
+    assert "filesystem read" in denied
+    assert target in denied.replace(" ", "")
+    assert f"filesystem read {served.folder}/sales" in page.between('aria-labelledby="paper"', "</section>")
     assert shadow in read(admin, "/shadows").links
 
 
@@ -79,22 +83,26 @@ def test_a_candidate_that_is_wrong_is_refused_with_all_that_is_wrong(served, adm
     answer = admin.post("/shadows", data={"subject": "module:weather", "manifest": text})
     page = Page(answer)
     assert page.status == 422
-    assert "/acess: line 2: unknown key 'acess'" in page.text
-    assert "line 3" in page.text
+    wrong = page.between('<ul class="plainlist error">', "</ul>")
+    assert "/acess: line 2" in wrong
+    assert "line 3" in wrong
     assert '"acess": []' in page.text
     before = len(admin.get("/api/v1/shadows").json()["items"])
-    for subject, manifest, status, words in (
-        ("module:weather", '{"name": "other"}', 422, "the candidate is for 'other'"),
-        ("tool:weather.look", '{"name": "weather"}', 422, "module:weather"),
-        ("mcp:weather", '{"name": "weather"}', 422, "module, engine, extractor"),
-        ("module:nobody", '{"name": "nobody"}', 404, "nobody"),
-        ("module:broken", '{"name": "broken"}', 409, "broken"),
-        ("module:reports", '{"name": "reports"}', 409, "end that first"),
-        ("weather", "{}", 422, "kind"),
-        ("module:weather", {"name": "weather", "access": 3}, 422, "/manifest/access"),
+    for subject, manifest, status, code, pointer, told in (
+        ("module:weather", '{"name": "other"}', 422, "invalid_input", "/manifest/name", "'other'"),
+        ("tool:weather.look", '{"name": "weather"}', 422, "invalid_input", "/subject", "module:weather"),
+        ("mcp:weather", '{"name": "weather"}', 422, "invalid_input", "/subject", "module, engine, extractor"),
+        ("module:nobody", '{"name": "nobody"}', 404, "extension_unknown", "", "nobody"),
+        ("module:broken", '{"name": "broken"}', 409, "extension_broken", "", "broken"),
+        ("module:reports", '{"name": "reports"}', 409, "runtime_entry_exists", "", "module:reports"),
+        ("weather", "{}", 422, "invalid_input", "/subject", "kind"),
+        ("module:weather", {"name": "weather", "access": 3}, 422, "invalid_input", "/manifest/access", ""),
     ):
         refused = admin.post("/api/v1/shadows", json={"subject": subject, "manifest": manifest})
-        assert (refused.status_code, words in refused.text) == (status, True), (subject, refused.text)
+        document = refused.json()
+        problems = document.get("problems") or [{"pointer": ""}]
+        found = (refused.status_code, document["code"], problems[0]["pointer"], told in refused.text)
+        assert found == (status, code, pointer, True), (subject, refused.text)
     dry = admin.post(
         "/api/v1/shadows", json={"subject": "module:weather", "manifest": {"name": "weather"}, "dry_run": True}
     )
@@ -119,5 +127,7 @@ def test_only_administrators_see_and_start_them(served, admin, shadow):
         assert client.post(f"{shadow}/end").status_code == 403
     assert read(admin, "/shadows/unknown", status=404)
     notes = admin.get("/api/v1/audit", params={"action": "noted"}).json()["items"]
-    said = [(note["actor"], note["after"]["text"]) for note in notes if note["after"].get("shadow_run")]
-    assert said[0] == (served.administrator().id, "shadow run of module:reports started")
+    about = shadow.rpartition("/")[2]
+    said = [(note["actor"], note["after"]["text"]) for note in notes if note["after"].get("shadow_run") == about]
+    assert [actor for actor, _ in said] == [served.administrator().id]
+    sentence("audited", said[0][1])

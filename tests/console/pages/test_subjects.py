@@ -6,6 +6,7 @@ import pytest
 
 from tests.console.pages.reading import read, run
 from tests.console.serving import until
+from tests.services.rows import rows
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,8 @@ def test_the_list_is_narrowed_by_kind_and_name(admin):
 def test_an_unknown_kind_is_refused(admin):
     """A filter that means nothing is an error that names what could be meant."""
     page = read(admin, "/subjects?kind=modul", status=422)
-    assert "module" in page.text
+    assert page.code == "invalid_input"
+    assert "module" in page.parts("lead")[0]
 
 
 def test_the_three_accounts_stand_side_by_side(admin, served):
@@ -47,7 +49,6 @@ def test_the_three_accounts_stand_side_by_side(admin, served):
     assert "/extensions/module/reports#L6" in page.links
     assert f"receive {served.web.url} /v1/rates" in page.text
     assert "observed, not declared" in page.text
-    assert "not declared" in page.text
 
 
 def test_an_approval_shows_up_and_leads_to_its_end(admin, served):
@@ -74,9 +75,7 @@ def test_a_subject_that_nobody_knows_is_not_found(admin):
     assert "'reports'" in page.text
 
 
-@pytest.mark.parametrize(
-    "path", ["/subjects/nothing/reports", "/subjects/module/%E2%80%AEreports", "/subjects/module/"]
-)
+@rows("path", ["/subjects/nothing/reports", "/subjects/module/%E2%80%AEreports", "/subjects/module/"])
 def test_what_is_no_subject_is_refused(admin, path):
     """A kind that does not exist, and a name that hides a character, are errors and not pages."""
     assert admin.get(path).status_code in {404, 422}
@@ -97,5 +96,5 @@ def test_a_hostile_name_is_shown_and_not_obeyed(admin, served):
     page = read(admin, "/subjects?kind=tool")
     assert name in page.text
     assert "<script>alert" not in page.source
-    link = next(link for link in page.links if link.startswith("/subjects/tool/"))
+    (link,) = {link for link in page.links if link.startswith("/subjects/tool/x")}
     assert name in read(admin, link).text
