@@ -40,7 +40,7 @@ class Host:
             source, access = (given, []) if isinstance(given, str) else given
             self.load(name, source, access)
         for name, problems in self.ai.link().items():
-            self.broken[name] = [str(problem) for problem in problems]
+            self.broken[name] = placed(problems)
 
     def load(self, name, source, access):
         folder = os.path.join(self.world.base, "modules", name)
@@ -61,9 +61,9 @@ class Host:
                 manifest, surfaces, own=[rule for rule in rules_for_paths([folder]) if rule.operation == "read"]
             )
         except InvalidInputError as error:
-            self.broken[name] = [str(problem) for problem in error.problems]
+            self.broken[name] = placed(error.problems)
         except Exception as error:
-            self.broken[name] = [f"{type(error).__name__}: {error}"]
+            self.broken[name] = [["", f"{type(error).__name__}: {error}"]]
         self.activations[name] = activation
         self.surfaces[name] = {surface.name: surface.function for surface in surfaces if surface.kind == "action"}
 
@@ -92,17 +92,22 @@ async def said(awaitable):
             "notes": getattr(denial, "__notes__", []),
         }
     except Exception as error:
-        return {"error": type(error).__name__, "code": getattr(error, "code", ""), "text": str(error)}
+        told = {"error": type(error).__name__, "code": getattr(error, "code", ""), "text": str(error)}
+        return told | {"places": [problem.pointer for problem in getattr(error, "problems", ())]}
     return value._asdict() if hasattr(value, "_asdict") else value
+
+
+def placed(problems):
+    """Problems, each as its place and its text."""
+    return [[problem.pointer, str(problem)] for problem in problems]
 
 
 def states_left():
     """How many guards are still in force, after threads that are at their end have ended."""
-    for _ in range(200):
-        if live_states() == 0:
-            break
+    latest = time.monotonic() + 20
+    while live_states() and time.monotonic() < latest:
         gc.collect()  # errors and their frames refer to each other
-        time.sleep(0.01)
+        time.sleep(0.05 if live_states() else 0)
     return live_states()
 
 

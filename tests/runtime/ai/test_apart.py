@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+
+from tests.services.golden import sentence
 
 STAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "stage.py")
 
@@ -83,7 +86,7 @@ def apart_story(world):
 
     class Broken:
         async def complete(self, messages, tools):
-            raise ModelFailed("out of order")
+            raise ModelFailed("broken")
 
     stage = world.load(STAGE)["Stage"](world.base)
     target = "http://127.0.0.1:9/v1/chat/completions"
@@ -92,6 +95,7 @@ def apart_story(world):
     stage.module("no-model", NO_MODEL)
     state = stage.base / "state"
     state.mkdir()
+    shutil.copyfile(os.environ["PREPARED_DATABASE"], state / "access.db")
     models = {
         "script": ScriptedModel(
             [
@@ -118,7 +122,10 @@ def apart_story(world):
             action = lambda name, **params: stage.told(runtime.modules.action("demo", name, params, uma))
             run = lambda kind, name, **params: stage.told(runtime.ai.run(kind, f"demo.{name}", params, uma))
             return {
-                "problems": {found.name: "; ".join(map(str, found.problems)) for found in runtime.extensions},
+                "problems": {
+                    found.name: [[problem.pointer, str(problem)] for problem in found.problems]
+                    for found in runtime.extensions
+                },
                 "here": os.getpid(),
                 "pid": await action("pid"),
                 "go": await action("go", path=world.secret),
@@ -140,10 +147,17 @@ def apart_story(world):
 def test_a_module_in_a_worker_runs_its_assets_there(case):
     """The same calls, chains and errors; what is wrong with a declaration breaks the module as it would here."""
     told = case.run(apart_story)
-    problems = told["problems"]
-    assert problems["demo"] == ""
-    assert "tool beyond.x declares network send https://a.example.com, which manifest.json" in problems["beyond"]
-    assert "the host has no model 'scrpt' (did you mean 'script'?)" in problems["no-model"]
+    assert told["problems"].pop("demo") == []
+    problems = {name: found for name, [found] in told["problems"].items()}
+    values = {
+        "beyond": ["beyond.x", "network", "send", "https://a.example.com"],
+        "no-model": ["'scrpt'", "'script'"],
+    }
+    for name, parts in values.items():
+        for part in parts:
+            assert part in problems[name][1], name
+    assert "/tool/x/access: " in problems["beyond"][1]
+    assert problems["no-model"][0] == "/agent/x/model"
     here, there = told["here"], told["pid"]
     assert there[0] == there[1] != here
     assert told["tool"][0] == there[0]
@@ -153,9 +167,9 @@ def test_a_module_in_a_worker_runs_its_assets_there(case):
     assert told["run"][3][0]["subject_chain"] == [chain[0], *chain[2:]]
     assert told["denied"][0] == "FilesystemDenied"
     assert told["bad"][0] == "InvalidInputError"
-    assert told["fails"] == ["ModelFailed", "out of order"]
+    assert told["fails"] == ["ModelFailed", "broken"]
     assert told["locked"][0] == "NetworkDenied"
     for name in ("declared", "inherits"):
         assert told[name][0] == "ModelFailed"
         assert "Connection refused" in told[name][1]
-    assert "a model is asked by an agent that named it" in told["steal"][1]
+    sentence("steal", told["steal"][1])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from tests.services.golden import sentence
+
 KIT = os.path.join(os.path.dirname(__file__), "kit.py")
 
 BEYOND = """
@@ -36,14 +38,16 @@ def test_a_declaration_beyond_the_manifest_breaks_the_module(case):
     told = case.run(beyond_story)
     assert told["assets"] == ["tool:other.ok"]
     assert list(told["broken"]) == ["demo"]
-    messages = told["broken"]["demo"]
-    assert messages[0] == (
-        "/tool/fetch/access: tool demo.fetch declares network receive https://api.example.com/v2, "
-        "which manifest.json of module demo does not allow"
+    pointers, messages = zip(*told["broken"]["demo"], strict=True)
+    assert pointers == ("/tool/fetch/access", "/tool/write/access", "/agent/native/allowed_imports")
+    values = (
+        ("demo.fetch", "network", "receive", "https://api.example.com/v2"),
+        ("demo.write", "filesystem", "create", "data"),
+        ("demo.native", "ctypes"),
     )
-    assert "tool demo.write declares filesystem create data, which" in messages[1]
-    assert "agent demo.native declares the import of ctypes, which" in messages[2]
-    assert len(messages) == 3
+    for message, parts in zip(messages, values, strict=True):
+        assert all(part in message for part in parts), message
+    sentence("beyond the manifest", messages[0])
 
 
 WRONG = {
@@ -59,7 +63,8 @@ WRONG = {
     "async def x(): ...",
     "no_model": "@sdk_declare('agent', 'x', {'schema': OBJECT})\nasync def x(): ...",
     "no_steps": "@ai.pipeline('x', steps=[])\nasync def x(): ...",
-    "limit": "@ai.agent('x', model='script', max_turns=0, timeout=float('inf'))\nasync def x(): ...",
+    "limit": "@ai.agent('x', model='script', max_turns=0, timeout=-1)\nasync def x(): ...",
+    "endless": "@ai.agent('x', model='script', timeout=float('inf'))\nasync def x(): ...",
     "model": "@ai.agent('x', model='scrpt')\nasync def x(): ...",
     "tool": "@ai.agent('x', model='script', tools=['nowhere'])\nasync def x(): ...",
     "private": "@ai.agent('x', model='script', tools=['lender.private'])\nasync def x(): ...",
@@ -102,48 +107,55 @@ def wrong_story(world):
     for name, source in modules.items():
         host.load(name, source, [])
     for name, problems in host.ai.link().items():
-        host.broken[name] = [str(problem) for problem in problems]
+        host.broken[name] = kit["placed"](problems)
     try:
         host.ai.register("tool", hosted, name="hosted")
     except Exception as error:
-        host.broken["host"] = [str(error)]
+        host.broken["host"] = kit["placed"](error.problems)
     return host.broken
 
 
 def test_everything_that_is_wrong_with_a_declaration_is_named(case):
     """With where it is and what was probably meant; one broken module stops no other."""
-    told = {name.replace("-", "_"): "; ".join(messages) for name, messages in case.run(wrong_story).items()}
+    told = {name.replace("-", "_"): problems for name, problems in case.run(wrong_story).items()}
     expected = {
-        "option": ["/tool/x/acces", "did you mean 'access'"],
+        "option": ["/tool/x/acces"],
         "schema": ["/tool/x/schema/pattern"],
-        "shapeless": ["/tool/x/schema", "an object"],
-        "generator": ["/tool/x", "return a list"],
-        "untyped": ["/value", "has no type"],
-        "hostile": ["FilesystemDenied", "/etc/shadow"],
+        "shapeless": ["/tool/x/schema"],
+        "generator": ["/tool/x"],
+        "untyped": ["/value"],
+        "hostile": [""],
         "name": ["/tool/a b/c/name"],
-        "twice": ["declared twice"],
+        "twice": ["/tool/x"],
         "target": ["/tool/x/access/0/operation", "/tool/x/access/0/target"],
-        "no_model": ["needs a model"],
-        "no_steps": ["needs steps"],
-        "limit": ["/agent/x/max_turns", "not a finite number"],
-        "model": ["/agent/x/model", "did you mean 'script'"],
-        "tool": ["/agent/x/tools", "there is no tool 'nowhere'"],
-        "private": ["/agent/x/tools", "there is no tool 'lender.private'"],
-        "cycle": ["contains itself"],
-        "broken_step": ["/agent/a/model", "it is broken itself"],
-        "unclear": ["write which one"],
-        "step": ["/pipeline/x/steps/0", "was not declared"],
-        "same_look": ["look the same to a model"],
-        "dotted": ["/tool/a.b", "no dot"],
-        "host": ["the host has a tool of that name"],
+        "no_model": ["/agent/x"],
+        "no_steps": ["/pipeline/x"],
+        "limit": ["/agent/x/max_turns", "/agent/x/timeout"],
+        "endless": ["/timeout"],
+        "model": ["/agent/x/model"],
+        "tool": ["/agent/x/tools"],
+        "private": ["/agent/x/tools"],
+        "cycle": ["/pipeline/x/steps", "/pipeline/x/steps", "/pipeline/y/steps"],
+        "broken_step": ["/agent/a/model", "/pipeline/x/steps"],
+        "unclear": ["/pipeline/z/steps"],
+        "step": ["/pipeline/x/steps/0"],
+        "same_look": ["/agent/z/tools"],
+        "dotted": ["/tool/a.b"],
+        "host": ["/tool/hosted"],
     }
-    assert set(told) == set(expected)
-    for name, parts in expected.items():
-        if name == "limit":
-            assert any(part in told[name] for part in parts)
-            continue
-        for part in parts:
-            assert part in told[name], (name, told[name])
+    assert {name: [pointer for pointer, _ in problems] for name, problems in told.items()} == expected
+    texts = {name: "\n".join(text for _, text in problems) for name, problems in told.items()}
+    values = {
+        "option": "'access'",
+        "hostile": "FilesystemDenied",
+        "model": "'script'",
+        "tool": "'nowhere'",
+        "private": "'lender.private'",
+    }
+    for name, value in values.items():
+        assert value in texts[name], (name, texts[name])
+    for name in expected.keys() - {"hostile"}:
+        sentence(name, texts[name])
 
 
 SHARING = """
@@ -198,8 +210,9 @@ def test_a_module_uses_its_own_what_is_shared_and_what_the_host_has(case):
     assert told["broken"] == {}
     assert (told["own"], told["one.own"]) == ("own of one", "own of one")
     assert (told["two.lent"], told["clock"], told["host"]) == ("lent by two", "noon", "own of two")
-    assert told["two.own"]["text"].startswith("there is no tool 'two.own'")
+    assert {told[name]["code"] for name in ("two.own", "two.lnet")} == {"asset_unknown"}
+    assert "'two.own'" in told["two.own"]["text"]
     assert told["peek"]["chain"] == ["tool:peek"]
     assert told["inside"]["chain"] == ["module:one", "tool:peek"]
     assert told["let"] == "SECRET"
-    assert "did you mean 'two.lent'" in told["two.lnet"]["text"]
+    assert "'two.lent'" in told["two.lnet"]["text"]

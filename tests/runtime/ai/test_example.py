@@ -22,6 +22,7 @@ def example_story(world):
     shutil.copytree(EXAMPLE, stage.modules / "assistant")
     (stage.base / "state").mkdir()
     state = str(stage.base / "state")
+    shutil.copyfile(os.environ["PREPARED_DATABASE"], os.path.join(state, "access.db"))
     model = ScriptedModel(
         [
             calls(("list_notes", {})),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 
 KIT = os.path.join(os.path.dirname(__file__), "kit.py")
@@ -37,6 +38,7 @@ def open_access(world):
 
     folder = os.path.join(world.base, "state")
     os.makedirs(folder)
+    shutil.copyfile(os.environ["PREPARED_DATABASE"], os.path.join(folder, "access.db"))
     settings = AccessSettings(database=f"sqlite:///{folder}/access.db", key_file=f"{folder}/keys", poll_seconds=0.1)
     access = Access(settings, GuardSurroundings())
     configure_guard(decider=access.service, protected_paths=[folder])
@@ -100,12 +102,15 @@ def test_requests_and_the_audit_have_the_whole_chain(case):
     assert told["request"] == ["tool:demo.fetch", "receive", chain]
     assert told["origin"] == ["uma", "s1"]
     text, [denial] = told["before"]
-    assert "External URL is locked." in text
+    assert "sandbox_network_denied:demo.fetch:" in text
     assert (denial["code"], denial["request_id"]) == ("sandbox_network_denied", told["id"])
     assert denial["subject_chain"] == chain
     [[action, actor, after]] = told["audit"]
     assert actor == "subject:tool:demo.fetch"
     assert after["chain"] == chain
     assert told["after"] == ["ANSWER /v1", []]
+    [refusal] = told["other session"][1]
+    assert (refusal["code"], refusal["subject_chain"]) == ("sandbox_network_denied", chain)
+    # wording: the contract has this text
     assert "External URL is locked." in told["other session"][0]
     assert told["module itself"]["chain"] == ["module:demo", "tool:demo.fetch"]

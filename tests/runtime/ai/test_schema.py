@@ -15,6 +15,8 @@ from democrai_sandbox.errors import InvalidInputError
 from democrai_sandbox.runtime.ai.checking import check_arguments, check_schema, fits
 from democrai_sandbox.runtime.ai.quick import argument_check
 from democrai_sandbox.runtime.ai.schema import signature_shape
+from tests.services.golden import sentence
+from tests.services.rows import rows
 
 
 class Colour(StrEnum):
@@ -59,7 +61,7 @@ def everything(
     said: Annotated[str, "What was said."] = "hello",
     later: Size = Size.LARGE,
 ) -> str:
-    """Take one of each.
+    """Take everything.
 
     What follows is not for a model.
     """
@@ -77,7 +79,7 @@ class TestDerived:
     def test_every_supported_type_has_its_schema(self):
         """The schema is what a model is told, so it is spelt out here."""
         schema = signature_shape(everything).schema
-        assert schema["description"] == "Take one of each."
+        assert schema["description"] == "Take everything."
         assert schema["additionalProperties"] is False
         assert schema["required"][-1] == "anything"
         point = {
@@ -142,8 +144,8 @@ class TestDerived:
 
         said = refused(wrong)
         assert set(said) == {"/untyped", "/data", "/keys", "/own", "/rest", "/more"}
-        assert "has no type" in said["/untyped"]
-        assert "bytes cannot be given as JSON" in said["/data"]
+        sentence("untyped", said["/untyped"])
+        sentence("bytes", said["/data"])
 
     def test_an_annotation_that_cannot_be_evaluated_is_a_problem_not_a_crash(self):
         """It may even raise something that is no error of names."""
@@ -157,7 +159,9 @@ class TestDerived:
             inner: "Nowhere"  # noqa: F821
 
         assert "NameError" in refused(unknown)[""]
-        assert "Odd cannot be evaluated" in refused(function_of(Odd))["/value"]
+        odd = refused(function_of(Odd))
+        assert set(odd) == {"/value"}
+        assert "Odd" in odd["/value"]
         assert "ZeroDivisionError" in refused(hostile)[""]
 
     def test_a_type_that_contains_itself_is_refused(self):
@@ -169,7 +173,9 @@ class TestDerived:
 
         Node.__annotations__["inner"] = Node
 
-        assert any("contains itself" in message for message in refused(function_of(Node)).values())
+        sentence(
+            "contains itself", "\n".join(f"{place} {message}" for place, message in refused(function_of(Node)).items())
+        )
 
 
 class TestChecked:
@@ -188,7 +194,7 @@ class TestChecked:
         assert {"/text", "/count", "/share", "/words/0", "/pair", "/mode", "/plase", ""} == set(found)
         assert found["/mode"].suggestion == "fast"
         assert found["/plase"].suggestion == "place"
-        assert "whole number" in found["/count"].message
+        sentence("true is no number", found["/count"].message)
 
     def test_true_is_no_number_and_one_is_not_true(self):
         """To Python they are equal; to a tool they are not."""
@@ -199,33 +205,13 @@ class TestChecked:
         assert set(self.problems({"choice": True, "number": False, "on": 1}, schema)) == {"/choice", "/number", "/on"}
 
     def test_the_problems_are_bounded(self):
-        """Whoever sends a million wrong items is not told a million times."""
+        """Stop after twenty, however many items are wrong."""
 
         def take(items: list[str]): ...
 
         with pytest.raises(InvalidInputError) as caught:
-            check_arguments({"items": [1] * 100_000}, signature_shape(take).schema)
+            check_arguments({"items": [1] * 1000}, signature_shape(take).schema)
         assert len(caught.value.problems) == 20
-
-    @pytest.mark.parametrize(
-        "schema",
-        [
-            None,
-            [],
-            {"type": "widget"},
-            {"$ref": "#"},
-            {"pattern": "(a+)+$"},
-            {"properties": {"a": 1}},
-            {"anyOf": {}},
-            {"items": []},
-            {"required": [1]},
-            {"enum": [[1]]},
-        ],
-    )
-    def test_a_schema_that_was_not_derived_is_refused(self, schema):
-        """A module could hand in any, and a pattern or a reference would be evaluated outside."""
-        with pytest.raises(InvalidInputError):
-            check_schema(schema)
 
     def test_a_schema_without_end_is_refused(self):
         """Before Python runs out of stack."""
@@ -234,6 +220,27 @@ class TestChecked:
             schema = {"items": schema}
         with pytest.raises(InvalidInputError):
             check_schema(schema)
+
+
+@rows(
+    "schema",
+    [
+        None,
+        [],
+        {"type": "widget"},
+        {"$ref": "#"},
+        {"pattern": "(a+)+$"},
+        {"properties": {"a": 1}},
+        {"anyOf": {}},
+        {"items": []},
+        {"required": [1]},
+        {"enum": [[1]]},
+    ],
+)
+def test_a_schema_that_was_not_derived_is_refused(schema):
+    """A module could hand in any, and a pattern or a reference would be evaluated outside."""
+    with pytest.raises(InvalidInputError):
+        check_schema(schema)
 
 
 # ---- properties ------------------------------------------------------------------------------------------------------

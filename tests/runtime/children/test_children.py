@@ -7,16 +7,7 @@ import os
 import sys
 from types import SimpleNamespace
 
-import pytest
-
-from tests.services.forks import RuntimeCase as Case
-
-
-@pytest.fixture
-def case(tmp_path):
-    """A private world in which a body runs in a process of its own."""
-    return Case(tmp_path)
-
+from tests.services.golden import sentence
 
 HELPERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "helpers.py")
 
@@ -227,16 +218,19 @@ def test_programs_of_the_system_run_and_others_need_a_rule_or_an_approval(case):
     assert told["link to system"] == [0, "through\n", ""]
     assert told["hidden"] == f"{denied}{case.outside}/hidden"
     assert told["missing outside"] == f"{denied}{case.outside}/missing"
-    for key in ("missing", "by a path of its own", "relative path of its own"):
-        assert "there is no program" in told[key], key
+    assert told["missing"].startswith("InvalidInputError: /argv/0: ")
+    sentence("no program of a name", told["missing"])
+    for key, name in (("by a path of its own", "hidden"), ("relative path of its own", "own")):
+        assert told[key] == told["missing"].replace("no-such-program", name), key
     assert told["approved by name"] == [0, f"ran {case.outside}/tool\n", ""]
     for key in ("not executable", "declared but missing", "a folder"):
-        assert "is no program" in told[key], key
+        assert told[key].startswith("InvalidInputError: /argv/0: "), key
+        sentence(key, told[key], case.root)
     assert told["setuid"].startswith("FilesystemDenied")
     assert told["text"].startswith("InvalidInputError")
     assert ["demo", "execute", f"{case.outside}/hidden", True] in asked
     assert told["writable"].startswith("FilesystemDenied")
-    assert "there is no program" in told["writable by name"]
+    assert told["writable by name"] == told["missing"].replace("no-such-program", "env")
     assert told["writable and declared"] == [0, 0]
 
 
@@ -285,7 +279,8 @@ def test_what_the_host_protects_is_only_for_its_owner(case):
     for key in ("other as folder", "outside", "missing outside"):
         assert told[key].startswith("FilesystemDenied"), key
     assert told["below"] == f"{case.root}/sub"
-    assert "there is no folder" in told["no folder"]
+    assert told["no folder"].startswith("InvalidInputError: /cwd: ")
+    assert f"{case.root}/nothing" in told["no folder"]
     assert told["system"] == "/usr"
     assert told["type"].startswith("InvalidInputError")
     assert not any("/modules/" in target for _, _, target, _ in asked)
@@ -334,8 +329,9 @@ def test_engines_extractors_and_mcp_servers_start_nothing_and_handles_are_their_
     assert told["module"] == told["tool"] == 0
     for kind in ("engine", "extractor", "mcp"):
         assert told[kind] == "SubprocessDenied: sandbox_subprocess_denied:sdk.tasks.run_subprocess"
-    for name in ("wait", "read", "stop", "wrong"):
-        assert "there is no such child" in told[name], name
-    assert "unknown option 'shell'" in told["option"]
-    assert "there is no shell" in told["word"]
+    assert {told[name] for name in ("wait", "read", "stop")} == {told["wrong"]}
+    assert told["wrong"].startswith("InvalidInputError: /handle: ")
+    assert told["option"].startswith("InvalidInputError: /: ")
+    assert "'shell'" in told["option"]
+    assert told["word"].startswith("InvalidInputError: /argv: ")
     assert told["closed"].startswith("RuntimeServiceFailed")

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 from types import SimpleNamespace
 
 import pytest
-
-from tests.services.forks import RuntimeCase as Case
 
 HELPERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "helpers.py")
 
@@ -107,6 +106,7 @@ def story(world):
         json.dump({"name": "demo", "access": [rule]}, file)
     with open(os.path.join(folder, "module.py"), "w") as file:
         file.write(world.args[0].format(secret=world.secret, loot=loot))
+    shutil.copyfile(os.environ["PREPARED_DATABASE"], os.path.join(state, "access.db"))
     access = Access(
         AccessSettings(database=f"sqlite:///{state}/access.db", key_file=f"{state}/keys"), GuardSurroundings()
     )
@@ -135,9 +135,9 @@ def story(world):
 
 
 @pytest.mark.timeout(120)
-def test_what_replaces_a_helper_of_the_host_runs_as_who_put_it_there(tmp_path):
+def test_what_replaces_a_helper_of_the_host_runs_as_who_put_it_there(case):
     """Nothing is stolen, and afterwards children are started as before."""
-    told = Case(tmp_path).run(story, MODULE)
+    told = case.run(story, MODULE)
     assert told["loot"] == ["FilesystemDenied"]
     assert told["afterwards"] == "hi\n"
 
@@ -177,8 +177,8 @@ def lies_story(world):
     return told
 
 
-def test_a_helper_that_lies_about_paths_is_not_asked(tmp_path):
+def test_a_helper_that_lies_about_paths_is_not_asked(case):
     """The program and the folder are found by the core, whatever a subject made of the library."""
-    told = Case(tmp_path).run(lies_story)
+    told = case.run(lies_story)
     assert len(told) == 14
     assert {answer.partition(":")[0] for answer in told.values()} == {"FilesystemDenied"}

@@ -116,6 +116,7 @@ def blocking_story(world):
 
     children = use.serve(world)
     answers = {}
+    begun, cancelled = threading.Event(), threading.Event()
 
     def work(first, *, second):
         return [first, second, current_guard().subject, served().user_id, threading.current_thread().name]
@@ -125,7 +126,8 @@ def blocking_story(world):
             return file.read()
 
     def slow():
-        time.sleep(0.4)
+        begun.set()
+        cancelled.wait(60)
         try:
             answers["late"] = steal()
         except Exception as error:
@@ -140,13 +142,15 @@ def blocking_story(world):
         answers["raises"] = await use.told(tasks.run_blocking(lambda: 1 / 0))
         answers["stops"] = await use.told(tasks.run_blocking(stops))
         answers["exits"] = await told_base(tasks.run_blocking(lambda: sys.exit(3)))
-        begun = time.monotonic()
-        await asyncio.gather(*(tasks.run_blocking(time.sleep, 0.2) for _ in range(20)))
-        answers["together"] = time.monotonic() - begun < 1.5
+        all_at_once = threading.Barrier(20)
+        met = await asyncio.gather(*(tasks.run_blocking(all_at_once.wait, 60) for _ in range(20)))
+        answers["together"] = sorted(met) == list(range(20))
         waiting = asyncio.ensure_future(tasks.run_blocking(slow))
-        await asyncio.sleep(0.1)
+        while not begun.is_set():
+            await asyncio.sleep(0.01)
         waiting.cancel()
         answers["cancelled"] = type((await asyncio.gather(waiting, return_exceptions=True))[0]).__name__
+        cancelled.set()
         inner = lambda: asyncio.run(tasks.run_subprocess(["echo", "from a thread"]))
         answers["child"] = (await tasks.run_blocking(inner)).text
 
@@ -172,7 +176,7 @@ def test_blocking_work_stays_under_the_guard_and_in_the_request(case):
     told = case.run(blocking_story)
     assert told["work"] == [1, 2, "demo", "uma", "run-blocking"]
     assert told["steal"].startswith("FilesystemDenied")
-    assert told["raises"] == "ZeroDivisionError: division by zero"
+    assert told["raises"].startswith("ZeroDivisionError: ")
     assert told["stops"].startswith("RuntimeError")
     assert told["exits"] == "SystemExit"
     assert told["together"]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.installs.conftest import Workshop, rule, web
+from tests.runtime.installs.conftest import Workshop, prepared_tools, rule, web
 
-__all__ = ["rule", "web"]
+__all__ = ["prepared_tools", "rule", "web"]
 
 HOSTING = str(Path(__file__).with_name("hosting.py"))
 
@@ -31,6 +31,8 @@ class House(Workshop):
 
 
 @pytest.fixture
-def workshop(tmp_path):
+def workshop(tmp_path, prepared_file, prepared_tools):
     """One test's own."""
-    return House(tmp_path)
+    made = House(tmp_path, prepared_file)
+    made.give_tools(prepared_tools)
+    return made

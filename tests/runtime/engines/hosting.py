@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import runpy
+import shutil
 from datetime import UTC, datetime
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -20,6 +22,7 @@ def open_runtime(base, **more):
     folders = {f"{kind}s_path": f"{base}/{kind}s" for kind in ("module", "engine", "extractor")}
     for folder in (state, *folders.values()):
         os.makedirs(folder, exist_ok=True)
+    shutil.copyfile(os.environ["PREPARED_DATABASE"], os.path.join(state, "access.db"))
     settings = AccessSettings(database=f"sqlite:///{state}/access.db", key_file=f"{state}/keys", poll_seconds=0.1)
     access = Access(settings, GuardSurroundings())
     runtime = Runtime(RuntimeSettings(data_dir=f"{base}/data", **{**folders, **more}), access, protected_paths=[state])
@@ -31,7 +34,9 @@ def open_runtime(base, **more):
 def told(error):
     """An error in plain data."""
     chain = [str(subject) for subject in getattr(error, "subject_chain", ())]
-    return {"error": type(error).__name__, "text": str(error), "chain": chain, "code": getattr(error, "code", "")}
+    places = [problem.pointer for problem in getattr(error, "problems", ())]
+    found = {"error": type(error).__name__, "text": str(error), "code": getattr(error, "code", "")}
+    return {**found, "chain": chain, "places": places}
 
 
 async def outcome(awaitable):
@@ -42,8 +47,11 @@ async def outcome(awaitable):
         return told(error)
 
 
-def serve(base, story, **more):
+def serve(base, story, asking=False, **more):
     """Run a story, an async function of the runtime, in a host that serves."""
+    if not asking:
+        installs = os.path.join(os.path.dirname(__file__), os.pardir, "installs", "hosting.py")
+        runpy.run_path(installs)["know_pip"]()
     access, runtime = open_runtime(base, **more)
 
     async def work():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from tests.services.golden import sentence
+
 MODULE = """
 from democrai_sandbox import sdk
 
@@ -72,7 +74,7 @@ async def spawn():
 
 @sdk.method("fail")
 def fail():
-    raise LookupError("nothing here")
+    raise LookupError("nothing")
 
 @sdk.method("again")
 async def again():
@@ -129,8 +131,8 @@ def test_a_module_calls_an_engine(workshop):
     workshop.module(MODULE)
     workshop.extension(code=ENGINE)
     told = workshop.host(conversation)
-    assert told["not installed"]["error"] in {"NotInstalled", "ExtensionFailed"}
-    assert "is not installed" in told["not installed"]["text"]
+    assert told["not installed"]["error"] == "NotInstalled"
+    assert "engine:demo" in told["not installed"]["text"]
     assert told["who"][0] == ["uma", "org", "s1", "member", "", ""]
     assert told["denied"]["error"] == "NetworkDenied"
     assert told["denied"]["chain"] == ["module:demo", "engine:demo"]
@@ -139,10 +141,12 @@ def test_a_module_calls_an_engine(workshop):
     assert told["some"] == [0, 1, 2]
     assert told["all"] == [0, 1, 2]
     assert told["spawn"]["error"] == "SubprocessDenied"
-    assert "LookupError: nothing here" in told["fail"]["text"]
-    assert "did you mean 'demo'" in told["unknown"]["text"]
-    assert "expected engine or extractor" in told["kind"]["text"]
-    assert "is being called already" in told["itself"]["text"]
+    assert "LookupError: nothing" in told["fail"]["text"]
+    assert told["unknown"]["error"] == "ExtensionUnknown"
+    assert "'demo'" in told["unknown"]["text"]
+    for name, place in (("kind", "/kind"), ("itself", "/name")):
+        assert (told[name]["error"], told[name]["places"]) == ("InvalidInputError", [place]), name
+        sentence(name, told[name]["text"])
     assert told["steal"] == ["Future", False, "_asyncio"]
     assert told["settings"] == {}
     assert "worker_crashed:engine:demo" in told["killed"]["text"]
@@ -192,8 +196,7 @@ def test_urls_of_the_configuration_are_allowed(workshop, web):
     assert told["changed"][1] == 200
     assert told["new pid"] != told["pid"]
     assert told["wrong"]["error"] == "InvalidInputError"
-    assert "/configuration/server_url" in told["wrong"]["text"]
-    assert "/configuration/servers" in told["wrong"]["text"]
+    assert told["wrong"]["places"] == ["/configuration/server_url", "/configuration/servers"]
     assert told["unset"]["error"] == "NetworkDenied"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.services.golden import sentence
+
 MODULE = """
 import asyncio
 from democrai_sandbox import sdk
@@ -119,7 +121,7 @@ def story_of_doors(world):
             "text": [["engine", "demo", "double"], {"number": 1}, "5"],
             "few": [],
         }
-        told["wrong"] = {name: (await act("raw", arguments=value))["text"] for name, value in wrong.items()}
+        told["wrong"] = {name: await act("raw", arguments=value) for name, value in wrong.items()}
         told["blocking"] = await act("blocking")
         told["misused"] = await act("misused")
         told["own loop"] = await act("own loop")
@@ -145,24 +147,29 @@ def test_the_doors_to_engines(workshop):
     workshop.module(MODULE, name="two")
     workshop.extension(code=ENGINE)
     told = workshop.host(story_of_doors)
-    no_stream = "there is no such stream"
     assert [told["first"], told["second"]] == [[0], [1]]
     for who in ("another module", "another user", "forged", "odd", "closed"):
-        assert no_stream in told[who]["text"], who
+        assert (told[who]["error"], told[who]["places"]) == ("InvalidInputError", ["/stream"]), who
     assert told["both"][0] == [2]
-    assert "being read already" in told["both"][1]
+    assert told["both"][1] == told["forged"]["text"]
     assert told["still"] == [3]
-    assert "more than 64 streams" in told["many"]["text"]
-    assert "only an engine or an extractor" in told["settings"]["text"]
-    assert "did you mean 'engine'" in told["wrong"]["kind"]
-    assert "expected the name of an engine" in told["wrong"]["address"]
-    assert "expected the name of an engine" in told["wrong"]["short"]
-    assert "/params" in told["wrong"]["params"]
-    assert "/timeout" in told["wrong"]["time"]
-    assert "/timeout" in told["wrong"]["text"]
-    assert "other arguments than it takes" in told["wrong"]["few"]
+    for name in ("many", "settings"):
+        assert (told[name]["error"], told[name]["places"]) == ("InvalidInputError", [""]), name
+        sentence(name, told[name]["text"])
+    assert {name: [error["error"], *error["places"]] for name, error in told["wrong"].items()} == {
+        "kind": ["InvalidInputError", "/kind"],
+        "address": ["InvalidInputError", "/name"],
+        "short": ["InvalidInputError", "/name"],
+        "params": ["InvalidInputError", "/params"],
+        "time": ["InvalidInputError", "/timeout"],
+        "text": ["InvalidInputError", "/timeout"],
+        "few": ["RuntimeServiceFailed"],
+    }
+    assert "'engine'" in told["wrong"]["kind"]["text"]
+    sentence("few", told["wrong"]["few"]["text"])
     assert told["blocking"] == 42
-    assert "await sdk.engines.call" in told["misused"]["text"]
+    assert told["misused"]["error"] == "ExtensionFailed"
+    assert "sdk.engines.call" in told["misused"]["text"]
     assert told["own loop"] == 8
     assert told["object"]["error"] == "InvalidInputError"
     assert told["cancelled"] == "no longer"

@@ -55,7 +55,8 @@ def test_two_of_them_have_two_versions_of_one_library(workshop):
     assert "runtime.engines.install('one')" in told["early"]["text"]
     assert told["versions"] == ["1.0", "2.0"]
     assert told["states"] == ["ready", "ready"]
-    assert "did you mean 'one'" in told["unknown"]["text"]
+    assert told["unknown"]["error"] == "ExtensionUnknown"
+    assert "'one'" in told["unknown"]["text"]
     assert told["no method"]["error"] == "ExtensionUnknown"
     assert told["other kind"]["error"] == "ExtensionUnknown"
 

@@ -53,7 +53,7 @@ def examples(world):
         }
 
     return hosting["serve"](
-        world.base, story, engines_path=f"{folders}/engines", extractors_path=f"{folders}/extractors"
+        world.base, story, asking=True, engines_path=f"{folders}/engines", extractors_path=f"{folders}/extractors"
     )
 
 

@@ -6,23 +6,25 @@ import functools
 import http.server
 import json
 import os
+import shutil
 import threading
 from pathlib import Path
 
 import pytest
 
+from democrai_sandbox.runtime.installs.pip import find_pip
+from tests.runtime.cases import PreparedCase
 from tests.runtime.installs import packages
-from tests.services.forks import RuntimeCase as Case
 
 HOSTING = str(Path(__file__).with_name("hosting.py"))
 _NETWORK = ("PIP_CERT", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "http_proxy", "https_proxy", "no_proxy")
 
 
-class Workshop(Case):
+class Workshop(PreparedCase):
     """A case with folders of extensions, and of wheels that are all that pip can find."""
 
-    def __init__(self, base):
-        super().__init__(base)
+    def __init__(self, base, database):
+        super().__init__(base, database)
         self.wheels = base / "wheels"
         self.wheels.mkdir()
 
@@ -46,15 +48,29 @@ class Workshop(Case):
         """The variables by which this machine reaches the index, if it does."""
         return {name: os.environ[name] for name in _NETWORK if name in os.environ}
 
+    def give_tools(self, tools):
+        """Have pip there already, as after the first installation: its files are nobody's to change."""
+        shutil.copytree(tools, self.base / "data" / "installs" / "tools", copy_function=os.link)
+
     def host(self, body, *args, network=None, **more):
         """Run a body as a host would, in a process of its own."""
         return self.run(body, HOSTING, *args, **(self.offline() if network is None else network), **more)
 
 
+@pytest.fixture(scope="session")
+def prepared_tools(tmp_path_factory):
+    """The folder of tools that installations make once: a copy of pip."""
+    tools = tmp_path_factory.mktemp("tools")
+    find_pip(tools)
+    return tools
+
+
 @pytest.fixture
-def workshop(tmp_path):
+def workshop(tmp_path, prepared_file, prepared_tools):
     """One test's own."""
-    return Workshop(tmp_path)
+    made = Workshop(tmp_path, prepared_file)
+    made.give_tools(prepared_tools)
+    return made
 
 
 def rule(operation, target):

@@ -16,13 +16,32 @@ def settings_of(base, **more):
     return RuntimeSettings(data_dir=f"{base}/data", **folders, **more)
 
 
-def installer_of(base, name="demo", kind="engine", **more):
-    """The installer of one extension, as the runtime makes it."""
+def know_pip():
+    """Spare each installation a process that asks pip for its configuration: a folder of wheels, and no index."""
+    from democrai_sandbox.runtime.installs import building, pip
+
+    async def told(starter, folder):
+        return pip.PipConfiguration(
+            version=pip._version_of(folder),
+            index_url="https://index.test/simple",
+            default_index="https://index.test/simple",
+            default_files="https://files.test",
+            no_index=True,
+            find_links=(os.environ["PIP_FIND_LINKS"],),
+        )
+
+    building.read_configuration = told
+
+
+def installer_of(base, name="demo", kind="engine", asking=False, **more):
+    """The installer of one extension, as the runtime makes it; one that asks has pip tell its configuration."""
     from democrai_sandbox.manifests import ManifestKind
     from democrai_sandbox.runtime.extensions import discover
     from democrai_sandbox.runtime.installs.installer import Installer
     from democrai_sandbox.runtime.worker.process import PlainStarter
 
+    if "PIP_NO_INDEX" in os.environ and not asking:
+        know_pip()
     settings = settings_of(base)
     extension = discover(settings).get(ManifestKind(kind), name)
     return Installer(extension, settings, PlainStarter(), **more)

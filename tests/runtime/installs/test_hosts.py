@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from pathlib import Path
+import zipfile
 
 import pytest
 
@@ -13,6 +13,7 @@ from democrai_sandbox.runtime.installs import pip as pip_module
 from democrai_sandbox.runtime.installs.hosts import package_rules, pip_variables
 from democrai_sandbox.runtime.installs.interface import InstallFailed
 from democrai_sandbox.runtime.installs.pip import PipConfiguration, find_pip, read_configuration
+from tests.runtime.installs import packages
 from tests.runtime.installs.starting import Starter
 
 
@@ -26,7 +27,7 @@ def _clean(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def configured(monkeypatch, tmp_path):
+def configured(monkeypatch, tmp_path, prepared_tools):
     """Read pip's configuration, of which there is only what is given."""
 
     def read(text="", **variables):
@@ -35,7 +36,7 @@ def configured(monkeypatch, tmp_path):
         monkeypatch.setenv("PIP_CONFIG_FILE", str(file))
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        return asyncio.run(read_configuration(Starter(), find_pip(tmp_path)))
+        return asyncio.run(read_configuration(Starter(), find_pip(prepared_tools)))
 
     return read
 
@@ -133,18 +134,25 @@ def test_a_broken_configuration_is_an_error_not_an_empty_one(configured):
 
 
 def test_pip_comes_with_the_interpreter_where_the_host_has_none(monkeypatch, tmp_path):
-    """The archive is unpacked once."""
+    """The archive is unpacked and compiled once. A small one stands for it here: pip is compiled for seconds."""
     monkeypatch.setattr(pip_module.importlib.util, "find_spec", lambda name: None)
-    found = find_pip(tmp_path)
-    assert (found / "__init__.py").is_file()
-    assert found.is_relative_to(tmp_path)
-    assert find_pip(tmp_path) == found
-    assert [entry.name for entry in Path(tmp_path).iterdir()] == [found.parent.name]
+    bundled = pip_module._bundled()[0]
+    assert "pip/__init__.py" in zipfile.ZipFile(bundled).namelist()
+    small = packages.wheel(tmp_path / "bundled", "pip", "1.0", extra={"pip/__init__.py": "__version__ = '1.0'\n"})
+    monkeypatch.setattr(pip_module, "_bundled", lambda: [small, bundled])
+    tools = tmp_path / "tools"
+    found = find_pip(tools)
+    assert found == tools / small.stem / "pip"
+    assert (found / "__init__.py").read_text() == "__version__ = '1.0'\n"
+    assert list(found.rglob("*.pyc"))
+    assert find_pip(tools) == found
+    assert [entry.name for entry in tools.iterdir()] == [found.parent.name]
 
 
-def test_pip_stands_alone(tmp_path):
+def test_pip_stands_alone(prepared_tools):
     """What is beside it in the host's environment is not beside the copy."""
-    found = find_pip(tmp_path)
+    found = find_pip(prepared_tools)
+    assert found.is_relative_to(prepared_tools)
     assert [entry.name for entry in found.parent.iterdir()] == ["pip"]
     assert list(found.rglob("*.pyc"))
-    assert find_pip(tmp_path) == found
+    assert find_pip(prepared_tools) == found

@@ -12,6 +12,7 @@ from democrai_sandbox.policy import InvalidInputError, Subject
 from democrai_sandbox.runtime.installs.interface import InstallBusy
 from democrai_sandbox.runtime.installs.plan import Installed, Place, Use, make_plan
 from tests.runtime.installs.packages import source
+from tests.services.rows import rows
 
 
 @pytest.fixture
@@ -57,28 +58,30 @@ class TestFingerprint:
         (package / "link").symlink_to("/proc")
         assert make_plan(["./tiny"], str(tmp_path)).packages == ("tiny",)
 
-    @pytest.mark.parametrize("path", ["./../outside", "./inside/../..", "./link", "./.", "./absent"])
-    def test_a_local_package_lies_below_the_manifest(self, tmp_path, path):
-        """Anything else is refused, with its place in the manifest."""
-        folder = tmp_path / "engine"
-        (folder / "inside").mkdir(parents=True)
-        (tmp_path / "outside").mkdir()
-        (folder / "link").symlink_to(tmp_path / "outside")
-        with pytest.raises(InvalidInputError) as refused:
-            make_plan(["numpy", path], str(folder))
-        assert refused.value.problems[0].pointer == "/install/requirements/1"
-
-    @pytest.mark.parametrize(
-        "text", ["x @ git+https://example.com/x", "git+ssh://example.com/x", "x @ GIT://example.com/x"]
-    )
-    def test_version_control_is_refused(self, tmp_path, text):
-        """The program that fetches would ask no guard where it may go."""
-        with pytest.raises(InvalidInputError, match="version control"):
-            make_plan([text], str(tmp_path))
-
     def test_packages_with_such_letters_in_their_names_are_not(self, tmp_path):
         """``digit+`` is no version control, and neither is a local version."""
         assert make_plan(["gitpython>=3", "thing==1.0+git5", "digital"], str(tmp_path)).packages == ()
+
+
+@rows("path", ["./../outside", "./inside/../..", "./link", "./.", "./absent"])
+def test_a_local_package_lies_below_the_manifest(tmp_path, path):
+    """Anything else is refused, with its place in the manifest."""
+    folder = tmp_path / "engine"
+    if not folder.exists():
+        (folder / "inside").mkdir(parents=True)
+        (tmp_path / "outside").mkdir()
+        (folder / "link").symlink_to(tmp_path / "outside")
+    with pytest.raises(InvalidInputError) as refused:
+        make_plan(["numpy", path], str(folder))
+    assert refused.value.problems[0].pointer == "/install/requirements/1"
+
+
+@rows("text", ["x @ git+https://example.com/x", "git+ssh://example.com/x", "x @ GIT://example.com/x"])
+def test_version_control_is_refused(tmp_path, text):
+    """The program that fetches would ask no guard where it may go."""
+    with pytest.raises(InvalidInputError) as refused:
+        make_plan([text], str(tmp_path))
+    assert [problem.pointer for problem in refused.value.problems] == ["/install/requirements/0"]
 
 
 class TestCurrent:
@@ -89,19 +92,24 @@ class TestCurrent:
         place.finish(made)
         assert place.installed() == made
 
-    @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"fingerprint": "x"}', '{"fingerprint":1,"folder":2}'])
-    def test_what_cannot_be_read_does_not_count(self, place, text):
-        """It is installed again, never half used."""
-        place.finish(built(place))
-        (place.root / "current").write_text(text)
-        assert place.installed() is None
-
     def test_an_environment_that_is_gone_does_not_count(self, place):
         """Somebody removed it."""
         made = built(place)
         place.finish(made)
         Path(made.folder, "pyvenv.cfg").unlink()
         assert place.installed() is None
+
+
+@rows("text", ["", "{", "[]", "null", '{"fingerprint": "x"}', '{"fingerprint":1,"folder":2}'])
+def test_what_cannot_be_read_does_not_count(place, text):
+    """It is installed again, never half used."""
+    made = Installed("one", str(place.environments / "one"), ("a==1",))
+    if not place.environments.exists():
+        built(place)
+    place.finish(made)
+    assert place.installed() == made
+    (place.root / "current").write_text(text)
+    assert place.installed() is None
 
 
 class TestSweep:

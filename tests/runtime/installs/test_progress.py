@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from democrai_sandbox.runtime.installs.progress import step_of
+from tests.services.rows import rows
 
 
-@pytest.mark.parametrize(
+@rows(
     ("line", "stage"),
     [
         ("Collecting numpy>=2", "resolve"),

@@ -5,45 +5,69 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.services.forks import RuntimeCase as Case
+from tests.runtime.cases import PreparedCase
 
 HERE = Path(__file__).parent
 EXAMPLE = HERE.parents[2] / "examples" / "extensions" / "mcp" / "server.py"
 
 
+class Case(PreparedCase):
+    """A private world in which a body runs in a process of its own, with the library loaded."""
+
+    child = HERE / "child.py"
+
+
 @contextlib.contextmanager
-def served(*command):
-    """Start a server, give its origin, and end it."""
-    process = subprocess.Popen(
-        [sys.executable, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    try:
-        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+def started(*command):
+    """Start a server that tells its ports, and ends with its input."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    with subprocess.Popen([sys.executable, *map(str, command)], **pipes) as process:
+        yield process
+
+
+class Servers:
+    """The real MCP servers, each started when it is first asked for."""
+
+    def __init__(self, process):
+        self._process = process
+        self.start = cache(self._start)
+
+    def __getitem__(self, transport):
+        """The endpoint of a transport."""
+        return f"http://127.0.0.1:{self.start(transport)}/{'sse' if transport == 'sse' else 'mcp'}"
+
+    def _start(self, transport, *certificate):
+        """Start one; return its port."""
+        print(transport, 0, *certificate, sep="\t", file=self._process.stdin, flush=True)
+        return int(self._process.stdout.readline())
 
 
 @pytest.fixture(scope="session")
 def servers():
     """The endpoints of a real MCP server, by transport."""
-    with served(EXAMPLE, "streamable_http", 0) as http, served(EXAMPLE, "sse", 0) as sse:
-        yield {"streamable_http": f"{http}/mcp", "sse": f"{sse}/sse"}
+    with started(HERE / "serving.py", EXAMPLE) as process:
+        yield Servers(process)
 
 
 @pytest.fixture(scope="session")
 def odd():
     """The origin of a server that goes wrong in every way."""
-    with served(HERE / "odd_server.py") as origin:
-        yield origin
+    with started(HERE / "odd_server.py") as process:
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
 
 
 @pytest.fixture
-def case(tmp_path):
+def case(tmp_path, prepared_file):
     """A private world in which a body runs in a process of its own."""
-    return Case(tmp_path)
+    return Case(tmp_path, prepared_file)
+
+
+@pytest.fixture
+def bare_case(tmp_path, prepared_file):
+    """The same, in which the library is loaded when it is first needed."""
+    return PreparedCase(tmp_path, prepared_file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from datetime import UTC, datetime
 
 
@@ -19,6 +20,7 @@ class Host:
 
         folder = os.path.join(world.base, "state")
         os.makedirs(folder)
+        shutil.copyfile(os.environ["PREPARED_DATABASE"], os.path.join(folder, "access.db"))
         database = f"sqlite:///{folder}/access.db"
         settings = AccessSettings(database=database, key_file=f"{folder}/keys", poll_seconds=0.1)
         self.access = Access(settings, GuardSurroundings())

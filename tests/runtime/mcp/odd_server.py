@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -64,6 +65,7 @@ class Odd(BaseHTTPRequestHandler):
     # ---- HTTP gone wrong
 
     def do_hang(self, _):
+        SEEN.append(["late", "any"])
         time.sleep(20)
 
     def do_cut(self, what):
@@ -230,6 +232,7 @@ class Odd(BaseHTTPRequestHandler):
         self.failure(-32000 - 99, "out\x1b[2Jof order\n" + "x" * 5000)
 
     def say_late(self, method):
+        SEEN.append(["late", method])
         time.sleep(20)
 
     # ---- SSE gone wrong
@@ -266,8 +269,9 @@ class Odd(BaseHTTPRequestHandler):
 def main():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Odd)
     server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     print(server.server_port, flush=True)
-    server.serve_forever()
+    sys.stdin.read()  # until nobody is there any more
 
 
 if __name__ == "__main__":

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 
+from democrai_sandbox.policy import EXTERNAL_URL_LOCKED
+from tests.services.golden import sentence
+
 HOST = os.path.join(os.path.dirname(__file__), "host.py")
 
 
@@ -40,7 +43,8 @@ def registry_story(world):
 def test_a_server_works_when_it_is_registered_and_enabled(case, servers):
     """An approval does not stand in for the registry, and what is registered is the endpoint, not its host."""
     said = case.run(registry_story, servers["streamable_http"])
-    assert said["approved only"] == "McpUnknown: mcp_server_unknown:search: no MCP server of this name is registered"
+    assert said["approved only"].startswith("McpUnknown: mcp_server_unknown:search: ")
+    sentence("an unknown server", said["approved only"])
     assert said["not enabled"].startswith("McpDisabled: mcp_server_disabled:search: ")
     assert said["not enabled, call"].startswith("McpDisabled: mcp_server_disabled:search: ")
     assert "echo" in said["enabled"]
@@ -68,7 +72,8 @@ def denied_story(world):
             try:
                 await host.mcp.list_tools("search", Caller(user_id="uma"), chain=("module:demo",))
             except NetworkDenied as denial:
-                said["denial"] = [str(denial), denial.decision.code, [str(link) for link in denial.subject_chain]]
+                said["denial"] = [denial.decision.code, [str(link) for link in denial.subject_chain]]
+                said["text"] = str(denial)
                 said["attributes"] = [denial.subject, denial.subject_kind, denial.operation, denial.target]
             said["call"] = await host.call("search")
             said["twin"] = "echo" in await host.tools("twin")
@@ -88,13 +93,13 @@ def test_a_recorded_denial_wins_over_the_registry(case, servers):
     url = servers["streamable_http"]
     said = case.run(denied_story, url)
     assert "echo" in said["denied to a module"]
-    disabled = f"External resource is disabled. (sandbox_network_denied:search:{url})"
-    assert said["denial"] == [disabled, "denied", ["module:demo", "mcp:search"]]
+    assert said["denial"] == ["denied", ["module:demo", "mcp:search"]]
     assert said["attributes"] == ["search", "mcp", "send", url]
-    assert said["call"] == f"NetworkDenied: {disabled}"
+    assert said["text"].endswith(f" (sandbox_network_denied:search:{url})")
+    assert EXTERNAL_URL_LOCKED not in said["text"]
+    assert said["call"] == said["the whole host"] == f"NetworkDenied: {said['text']}"
     assert said["twin"] is True
     assert said["revoked"] is True
-    assert said["the whole host"] == f"NetworkDenied: {disabled}"
     assert said["pending"] == []
 
 
@@ -127,7 +132,7 @@ def test_a_host_may_want_endpoints_approved_besides(case, servers):
     """Then nothing is sent before that; the requests carry the chain and whom it is for."""
     url = servers["streamable_http"]
     said = case.run(required_story, url)
-    locked = f"NetworkDenied: External URL is locked. (sandbox_network_denied:search:{url})"
+    locked = f"NetworkDenied: {EXTERNAL_URL_LOCKED} (sandbox_network_denied:search:{url})"
     assert said["before"] == locked
     assert sorted(request["operation"] for request in said["pending"]) == ["receive", "send"]
     for request in said["pending"]:
@@ -164,14 +169,14 @@ def test_the_path_for_messages_of_sse_is_approved_as_a_target_of_its_own(case, s
     """The server names it, so the registry does not; identities of calls at the same time do not mix."""
     messages = servers["sse"].replace("/sse", "/messages")
     said = case.run(messages_story, servers["sse"])
-    assert all(found.startswith("NetworkDenied: External URL is locked. ") for found in said["before"])
+    assert all(found.startswith(f"NetworkDenied: {EXTERNAL_URL_LOCKED} ") for found in said["before"])
     asked = {(request["user"], request["session"], tuple(request["chain"])) for request in said["pending"]}
     assert asked == {("uma", "s1", ("module:demo", "mcp:search")), ("udo", "s2", ("mcp:search",))}
     assert {(request["operation"], request["target"]) for request in said["pending"]} == {("send", messages)}
     mine, others, *again = said["after"]
     assert mine == again[0] == "works"
     assert others == again[1]
-    assert others.startswith("NetworkDenied: External URL is locked. ")
+    assert others.startswith(f"NetworkDenied: {EXTERNAL_URL_LOCKED} ")
 
 
 def failing_story(world):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 
+from democrai_sandbox.policy import EXTERNAL_URL_LOCKED
+
 HOST = os.path.join(os.path.dirname(__file__), "host.py")
 
 
@@ -209,7 +211,7 @@ def test_modules_use_servers_through_doors(case, servers, odd):
     assert "add" in said["tools"]
     assert said["call"]["structured"] == said["by the SDK"]["structured"] == {"result": 2}
     text, frames, chained = said["denied"]
-    assert text.startswith("NetworkDenied: External URL is locked. (sandbox_network_denied:older:")
+    assert text.startswith(f"NetworkDenied: {EXTERNAL_URL_LOCKED} (sandbox_network_denied:older:")
     assert set(frames) == {"ask"}
     assert chained == ["NoneType", "NoneType"]
     assert said["pending"][0]["chain"] == ["module:demo", "mcp:older"]

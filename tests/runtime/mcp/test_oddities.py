@@ -5,55 +5,62 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import time
 from urllib.parse import quote
 from urllib.request import urlopen
 
-import pytest
+from democrai_sandbox.policy import EXTERNAL_URL_LOCKED
+from tests.services.golden import sentence
 
 HOST = os.path.join(os.path.dirname(__file__), "host.py")
 
 QUICK, PATIENT = 700, 15_000
 """Timeouts in milliseconds: for what never comes (the odd server is silent for 20 s), and for a busy machine."""
 
-# Path, what is asked of it (a call unless it is the tools), and how the error begins.
+# Path, how the error begins, and a value that it names.
 UNREACHABLE = "McpUnreachable: mcp_server_unreachable:odd: "
-TIMEOUT = "McpTimeout: mcp_server_timeout:odd: the server took longer than 0.7 s, "
+TIMEOUT = "McpTimeout: mcp_server_timeout:odd: "
 PROTOCOL = "McpProtocolError: mcp_protocol_error:odd: "
-REDIRECTED = "McpRedirected: mcp_server_redirected:odd: the server redirects to "
-LOCKED = "NetworkDenied: External URL is locked. (sandbox_network_denied:odd:"
+REDIRECTED = "McpRedirected: mcp_server_redirected:odd: "
+FAILED = "McpToolFailed: mcp_tool_failed:odd: "
+LOCKED = f"NetworkDenied: {EXTERNAL_URL_LOCKED} (sandbox_network_denied:odd:"
 
 CASES = {
-    "hangs": ("/hang", TIMEOUT + "connecting"),
-    "hangs in the call": ("/say/late", TIMEOUT + "answering"),
-    "closes at once": ("/cut/nothing", UNREACHABLE),
-    "closes in the headers": ("/cut/headers", UNREACHABLE),
-    "closes in the body": ("/cut/body", UNREACHABLE),
-    "closes in a stream": ("/cut/stream", UNREACHABLE + "the connection ended before the answer"),
-    "speaks another protocol": ("/garbage/wire", PROTOCOL),
-    "is a web site": ("/garbage/html", PROTOCOL + "Unexpected content type: text/html"),
-    "sends no JSON": ("/garbage/json", PROTOCOL + "Failed to parse JSON response"),
-    "sends no text": ("/garbage/bytes", PROTOCOL + "Failed to parse JSON response"),
-    "sends other JSON": ("/garbage/other", PROTOCOL),
-    "sends another result": ("/garbage/result", PROTOCOL + "the answer is no MCP: "),
-    "redirects for ever": ("/moved/on", PROTOCOL + "Redirect to http://127.0.0.1:"),
-    "wants a login": ("/status/401", PROTOCOL + "the server answers with HTTP status 401"),
-    "is not there": ("/nowhere", PROTOCOL + "the server answers with HTTP status 404"),
-    "is down": ("/status/503", UNREACHABLE + "the server answers with HTTP status 503"),
-    "is compressed": ("/gzip", PROTOCOL + "the server compresses its answer"),
-    "floods a body": ("/flood/body", PROTOCOL + "the server sends more than is taken in one call"),
-    "floods with events": ("/flood/events", PROTOCOL + "the server sends more than is taken in one call"),
-    "sends a million lists": ("/say/wide", PROTOCOL + "the server sends more than is taken in one call"),
-    "nests deep": ("/say/deep", PROTOCOL + "the answer is nested deeper than 64 levels"),
-    "nests deeper than its reader": ("/say/deeper", PROTOCOL + "Failed to parse JSON response"),
-    "sends no number": ("/say/nan", PROTOCOL + "the answer is no JSON"),
-    "sends too many digits": ("/say/digits", PROTOCOL),
-    "reports an error": ("/say/error", "McpToolFailed: mcp_tool_failed:odd: out [2Jof order xxx"),
-    "never ends its list": ("/say/pages", PROTOCOL + "the list of tools does not end within 100 pages"),
-    "has too many tools": ("/say/many", PROTOCOL + "the server has more than 1000 tools"),
-    "has two of a name": ("/say/twins", PROTOCOL + "two tools have the name 'one'"),
-    "has a hidden name": ("/say/hidden", PROTOCOL + "a tool has the name"),
+    "hangs": ("/hang", TIMEOUT, "0.7 s, connecting"),
+    "hangs in the call": ("/say/late", TIMEOUT, "0.7 s, answering"),
+    "closes at once": ("/cut/nothing", UNREACHABLE, ""),
+    "closes in the headers": ("/cut/headers", UNREACHABLE, ""),
+    "closes in the body": ("/cut/body", UNREACHABLE, ""),
+    "closes in a stream": ("/cut/stream", UNREACHABLE, ""),
+    "speaks another protocol": ("/garbage/wire", PROTOCOL, ""),
+    "is a web site": ("/garbage/html", PROTOCOL, "text/html"),
+    "sends no JSON": ("/garbage/json", PROTOCOL, "JSON"),
+    "sends no text": ("/garbage/bytes", PROTOCOL, "JSON"),
+    "sends other JSON": ("/garbage/other", PROTOCOL, ""),
+    "sends another result": ("/garbage/result", PROTOCOL, "MCP"),
+    "redirects for ever": ("/moved/on", PROTOCOL, "http://127.0.0.1:"),
+    "wants a login": ("/status/401", PROTOCOL, "401"),
+    "is not there": ("/nowhere", PROTOCOL, "404"),
+    "is down": ("/status/503", UNREACHABLE, "503"),
+    "is compressed": ("/gzip", PROTOCOL, ""),
+    "floods a body": ("/flood/body", PROTOCOL, ""),
+    "floods with events": ("/flood/events", PROTOCOL, ""),
+    "sends a million lists": ("/say/wide", PROTOCOL, ""),
+    "nests deep": ("/say/deep", PROTOCOL, "64"),
+    "nests deeper than its reader": ("/say/deeper", PROTOCOL, "JSON"),
+    "sends no number": ("/say/nan", PROTOCOL, "JSON"),
+    "sends too many digits": ("/say/digits", PROTOCOL, ""),
+    "reports an error": ("/say/error", FAILED, "out [2Jof order xxx"),
+    "never ends its list": ("/say/pages", PROTOCOL, "100"),
+    "has too many tools": ("/say/many", PROTOCOL, "1000"),
+    "has two of a name": ("/say/twins", PROTOCOL, "'one'"),
+    "has a hidden name": ("/say/hidden", PROTOCOL, "pay"),
 }
+SENTENCES = (
+    *("closes in a stream", "wants a login", "is down", "is compressed", "floods a body", "floods with events"),
+    *("sends a million lists", "nests deep", "sends no number", "never ends its list", "has too many tools"),
+    *("has two of a name", "has a hidden name"),
+)
+"""Errors whose texts are our own: those of the library vary with its version."""
 LISTED = ["/say/pages", "/say/many", "/say/twins", "/say/hidden", "/flood/body"]
 SLOW = ["/hang", "/say/late", "/sse/silent"]
 
@@ -69,35 +76,28 @@ def odd_story(world):
                 # What is in the query is a secret: it must not show up in an error.
                 url = f"{origin}{path}{'&' if '?' in path else '?'}key=SECRETKEY"
                 host.change("odd", endpoint_url=url, timeout_ms=QUICK if path in slow else PATIENT)
-                for _ in range(3 if path == "/say/late" else 1):
-                    begun = time.monotonic()
-                    found = await (host.tools("odd") if path in listed else host.call("odd"))
-                    said[name] = [found, time.monotonic() - begun]
-                    if "connecting" not in found:
+                for _ in range(5 if path == "/say/late" else 1):
+                    said[name] = await (host.tools("odd") if path in listed else host.call("odd"))
+                    if "connecting" not in said[name]:
                         break  # else it was slow before it could be late
 
         asyncio.run(meet())
     return said
 
 
-def halves(cases):
-    names = sorted(cases)
-    return [{name: cases[name] for name in names[start::2]} for start in (0, 1)]
-
-
-@pytest.mark.parametrize("half", [0, 1])
-def test_what_goes_wrong_is_told_as_what_it_is(case, odd, half):
+def test_what_goes_wrong_is_told_as_what_it_is(case, odd):
     """One typed error, which names the server and does not repeat its secrets, within the server's time."""
-    cases = halves(CASES)[half]
-    said = case.run(odd_story, odd, {name: path for name, (path, _) in cases.items()}, LISTED, SLOW)
-    for name, (_, begins) in cases.items():
-        found, seconds = said[name]
+    said = case.run(odd_story, odd, {name: path for name, (path, _, _) in CASES.items()}, LISTED, SLOW)
+    for name, (_, begins, value) in CASES.items():
+        found = said[name]
         assert isinstance(found, str), name
         assert found.startswith(begins), name
+        assert value in found, name
         assert "SECRETKEY" not in found, name
         assert found.isprintable(), name
         assert len(found) < 700, name
-        assert seconds < 10, name
+    for name in SENTENCES:
+        sentence(name, said[name])
 
 
 def redirects(odd):
@@ -117,13 +117,17 @@ def redirects(odd):
 def test_redirects_elsewhere_are_not_followed(case, odd):
     """Another origin is named and not contacted; another path of the same origin is denied by the guard."""
     paths = {**redirects(odd), "another path": "/redirect?to=/elsewhere", "as a page": "/redirect?to=/x&status=302"}
-    found = {name: text for name, (text, _) in case.run(odd_story, odd, paths, [], SLOW).items()}
-    assert found["another port"].startswith(f"{REDIRECTED}http://127.0.0.1:1/mcp, which is not")
-    assert found["another host"].startswith(f"{REDIRECTED}http://127.0.0.2:")
-    assert found["a host's name"].startswith(f"{REDIRECTED}http://metadata.google.internal/")
-    assert found["another scheme"].startswith(f"{REDIRECTED}https://127.0.0.1:")
-    assert found["a file"].startswith(f"{REDIRECTED}file:/etc/passwd")
-    assert found["a login"].startswith(f"{REDIRECTED}http://127.0.0.2:")
+    found = case.run(odd_story, odd, paths, [], SLOW)
+    for name, place in (
+        ("another port", "http://127.0.0.1:1/mcp"),
+        ("another host", "http://127.0.0.2:"),
+        ("a host's name", "http://metadata.google.internal/"),
+        ("another scheme", "https://127.0.0.1:"),
+        ("a file", "file:/etc/passwd"),
+        ("a login", "http://127.0.0.2:"),
+    ):
+        assert found[name].startswith(REDIRECTED), name
+        assert f" {place}" in found[name], name
     assert "secret" not in found["a login"]
     assert found["nonsense"].startswith(PROTOCOL)
     assert found["another path"] == f"{LOCKED}{odd}/elsewhere)"
@@ -143,8 +147,7 @@ def sse_story(world):
         async def meet():
             for name, path in cases.items():
                 host.change("odd", endpoint_url=f"{origin}{path}", timeout_ms=QUICK if path in SLOW else PATIENT)
-                begun = time.monotonic()
-                said[name] = [await host.tools("odd"), time.monotonic() - begun]
+                said[name] = await host.tools("odd")
 
         asyncio.run(meet())
         said["pending"] = host.pending()
@@ -152,22 +155,22 @@ def sse_story(world):
 
 
 SSE_CASES = {
-    "silent": ("/sse/silent", TIMEOUT + "connecting"),
-    "closes": ("/sse/closes", "Mcp"),
-    "elsewhere": ("/sse/elsewhere", REDIRECTED + "http://127.0.0.2:1/messages"),
-    "sibling": ("/sse/sibling", LOCKED),
-    "web site": ("/sse/html", PROTOCOL),
-    "not there": ("/sse/nothing", PROTOCOL + "the server answers with HTTP status 405"),
+    "silent": ("/sse/silent", TIMEOUT, "0.7 s, connecting"),
+    "closes": ("/sse/closes", "Mcp", ""),
+    "elsewhere": ("/sse/elsewhere", REDIRECTED, "http://127.0.0.2:1/messages"),
+    "sibling": ("/sse/sibling", LOCKED, ""),
+    "web site": ("/sse/html", PROTOCOL, ""),
+    "not there": ("/sse/nothing", PROTOCOL, "405"),
 }
 
 
 def test_sse_servers_go_wrong_too(case, odd):
     """A path for messages that is not below the endpoint is a target of its own: it has to be approved."""
-    said = case.run(sse_story, odd, {name: path for name, (path, _) in SSE_CASES.items()})
-    pending = said.pop("pending")
-    for name, (found, seconds) in said.items():
-        assert found.startswith(SSE_CASES[name][1]), name
-        assert seconds < 10, name
+    said = case.run(sse_story, odd, {name: path for name, (path, _, _) in SSE_CASES.items()})
+    for name, (_, begins, value) in SSE_CASES.items():
+        assert said[name].startswith(begins), name
+        assert value in said[name], name
+    pending = said["pending"]
     assert [(found["operation"], found["target"]) for found in pending] == [("send", f"{odd}/admin/delete-everything")]
 
 
@@ -181,8 +184,7 @@ def clever_story(world):
 
         async def meet():
             for what in ("clever", "pattern", "ask", "twice", "moved"):
-                begun = time.monotonic()
-                said[what] = [await host.call(what), time.monotonic() - begun]
+                said[what] = await host.call(what)
 
         asyncio.run(meet())
     return said
@@ -191,16 +193,15 @@ def clever_story(world):
 def test_clever_answers_are_data(case, odd):
     """Nothing in them is followed, resolved or run, and a schema of the server's does not hold the host up."""
     said = case.run(clever_story, odd)
-    found = said["clever"][0]
+    found = said["clever"]
     assert set(found) == {"content", "structured"}
     assert found["structured"]["$ref"] == "file:///etc/passwd"
     assert found["content"][1]["uri"] == "file:///etc/passwd"
-    assert said["moved"][0] == found
-    text, seconds = said["pattern"]
-    assert text["structured"]["text"].endswith("a!")
-    assert seconds < 10
-    assert said["ask"][0] == {"content": [{"type": "text", "text": "asked"}]}
-    assert said["twice"][0]["structured"] == {"value": 2}
+    assert said["moved"] == found
+    # Checked by the server's pattern, this text would keep the host for longer than the tests last.
+    assert said["pattern"]["structured"]["text"].endswith("a!")
+    assert said["ask"] == {"content": [{"type": "text", "text": "asked"}]}
+    assert said["twice"]["structured"] == {"value": 2}
 
 
 def cancel_story(world):
@@ -216,9 +217,15 @@ def cancel_story(world):
         host.register("hang", f"{origin}/hang", timeout_ms=20_000)
         host.register("search", url)
 
+        def kept_waiting():
+            with urlopen(f"{origin}/log") as answer:
+                return sum(what == "late" for what, _ in json.load(answer))
+
         async def cancelled(name):
+            before = await asyncio.to_thread(kept_waiting)
             task = asyncio.create_task(host.mcp.call_tool(name, "any", {}, Caller()))
-            await asyncio.sleep(0.4)
+            while await asyncio.to_thread(kept_waiting) == before:
+                await asyncio.sleep(0.05)
             during = live_states()
             task.cancel()
             try:
@@ -253,8 +260,9 @@ def test_a_cancelled_call_leaves_nothing_behind(case, odd, servers):
     assert said["connecting"] == ["cancelled", True, False, True]
     assert said["by the caller's timeout"] == ["TimeoutError", False]
     assert said["afterwards"]["structured"] == {"result": "hi"}
-    busy = "McpBusy: mcp_server_busy:search: module:demo has 16 calls of this server under way"
-    assert said["at once"].count(busy) == 2
+    busy = [found for found in said["at once"] if found.startswith("McpBusy: mcp_server_busy:search: module:demo ")]
+    assert len(busy) == 2
+    assert " 16 " in busy[0]
     assert said["at once"].count("works") == 17
     assert said["at once"][-1] == "works"
     assert said["under way"] == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import socket
 import sys
 import threading
@@ -83,9 +84,9 @@ class Nobody:
     """A judge for stories without an administrator: what is not declared is locked."""
 
     def decide(self, question):
-        from democrai_sandbox.policy import AccessDecision, DecisionCode
+        from democrai_sandbox.policy import EXTERNAL_URL_LOCKED, AccessDecision, DecisionCode
 
-        return AccessDecision(False, DecisionCode.NOT_ENABLED, False, "External URL is locked.")
+        return AccessDecision(False, DecisionCode.NOT_ENABLED, False, EXTERNAL_URL_LOCKED)
 
 
 class Host:
@@ -111,7 +112,7 @@ class Host:
 
         state = os.path.join(world.base, "state")
         os.makedirs(state)
-        settings = AccessSettings(database=f"sqlite:///{state}/access.db", key_file=f"{state}/keys", poll_seconds=0.1)
+        settings = AccessSettings(database=database(state), key_file=f"{state}/keys", poll_seconds=0.1)
         self.access = Access(settings, GuardSurroundings())
         configure_guard(decider=self.access.service, protected_paths=[state])
         self.access.node.on_change(access_changed)
@@ -172,6 +173,12 @@ class Host:
             self.access.stop()
 
 
+def database(folder):
+    """Return the URL of a database in a folder: a copy of the one that the tests have prepared."""
+    shutil.copyfile(os.environ["PREPARED_DATABASE"], os.path.join(folder, "access.db"))
+    return f"sqlite:///{folder}/access.db"
+
+
 def rule(target):
     return {"resource_type": "network", "operation": "receive", "target": target}
 
@@ -188,13 +195,13 @@ def said(error):
     return f"{type(error).__name__}: {error}"
 
 
-def soon(condition, seconds=30.0):
+def soon(condition, seconds=30.0, pause=0.01):
     """Wait until something is so; tell whether it was."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
             return False
-        time.sleep(0.01)
+        time.sleep(pause)
     return True
 
 
@@ -204,5 +211,5 @@ def states():
 
     from democrai_sandbox.guard import live_states
 
-    soon(lambda: gc.collect() >= 0 and live_states() == 0, 2)
+    soon(lambda: live_states() == 0 or (gc.collect() >= 0 and live_states() == 0), pause=0.05)
     return live_states()

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 
-import pytest
-
 from democrai_sandbox.runtime.media.cache import FOLDER, Entry, MediaCache
 from democrai_sandbox.runtime.media.freshness import LONGEST_LIFETIME, lifetime
-from tests.services.forks import RuntimeCase as Case
+from tests.services.rows import rows
 
 STAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "stage.py")
 KEY = b"k" * 32
@@ -41,7 +39,7 @@ def test_what_is_stored_is_loaded_again_by_url_and_accept(tmp_path):
     assert stored.name.removesuffix(".media").isalnum()
 
 
-@pytest.mark.parametrize(
+@rows(
     "change",
     [
         lambda data: data[:-1] + b"X",
@@ -59,6 +57,7 @@ def test_an_entry_that_was_touched_is_no_entry(tmp_path, change):
     """Length, body, headers and hash: whatever the module changes, the server is asked instead."""
     cache = make(tmp_path)
     cache.store(picture())
+    assert cache.load("http://a/1", "*/*") == picture()
     (stored,) = files(tmp_path)
     stored.write_bytes(change(stored.read_bytes()))
     assert cache.load("http://a/1", "*/*") is None
@@ -131,7 +130,7 @@ def test_the_cache_keeps_its_size_and_drops_what_was_used_least_recently(tmp_pat
     assert "left.draft" not in names
 
 
-@pytest.mark.parametrize(
+@rows(
     ("status", "headers", "expected"),
     [
         (200, {"cache-control": "max-age=60"}, 60),
@@ -235,9 +234,9 @@ def revalidation_story(world):
     return out
 
 
-def test_what_is_kept_is_asked_about_and_poison_is_fetched_anew(tmp_path):
+def test_what_is_kept_is_asked_about_and_poison_is_fetched_anew(case):
     """Fresh entries spare the server, others are asked about, and a poisoned one counts as none."""
-    told = Case(tmp_path).run(revalidation_story)
+    told = case.run(revalidation_story)
     assert told["steps"] == [
         ["/tagged", 200, "one", False, 1],
         ["/tagged", 200, "one", True, 1],

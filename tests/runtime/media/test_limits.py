@@ -6,17 +6,9 @@ import asyncio
 import os
 import time
 
-import pytest
-
-from tests.services.forks import RuntimeCase as Case
+from tests.services.golden import sentence
 
 STAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "stage.py")
-
-
-@pytest.fixture
-def case(tmp_path):
-    """A private world in which a body runs in a process of its own."""
-    return Case(tmp_path)
 
 
 def open_stage(world, **limits):
@@ -38,13 +30,18 @@ def endless(head, part):
         yield part
 
 
-LATE = {"/silent": 1.1, "/stops": 1.1, "/slow-head": 2.2, "/slow-body": 2.2, "/slow-chunk-line": 2.2}
-"""What never comes to an end, and after how many seconds it is given up at the latest."""
+STALLING = ("/silent", "/stops")
+"""What says nothing more at some point; the limit for a pause is what ends it."""
+SLOW = ("/slow-head", "/slow-body", "/slow-chunk-line")
+"""What goes on and on without a pause; the limit for the whole is what ends it."""
 
 
 def server_story(world):
-    limits = {"fetch_bytes": 100_000, "idle_seconds": 0.4, "fetch_seconds": 1.2, "header_bytes": 8192}
-    stage, host = open_stage(world, **limits, connect_seconds=1.0)
+    from democrai_sandbox.runtime.media.service import Media
+    from democrai_sandbox.runtime.media.values import MediaLimits
+
+    stage, host = open_stage(world, fetch_bytes=100_000, header_bytes=8192)
+    hasty = Media(stage.Nobody(), data_dir=host.data, limits=MediaLimits(idle_seconds=0.4))
     site = stage.Site()
     head = b"HTTP/1.1 200 OK\r\n"
     chunked = head + b"transfer-encoding: chunked\r\n\r\n"
@@ -62,11 +59,11 @@ def server_story(world):
             "/cut-chunk": lambda *_: chunked + b"10\r\nabc",
             "/bad-chunk": lambda *_: chunked + b"zz\r\nabc",
             "/good-chunks": lambda *_: chunked + b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n",
-            "/silent": lambda *_: drip([b"", b"x"], 3),
-            "/stops": lambda *_: drip([head + b"content-length: 9\r\n\r\nabc", b"x"], 3),
-            "/slow-head": lambda *_: drip([b"H"] + [b"T"] * 40, 0.2),
-            "/slow-body": lambda *_: drip([head + b"content-length: 99\r\n\r\n"] + [b"x"] * 40, 0.2),
-            "/slow-chunk-line": lambda *_: drip([chunked] + [b"0"] * 40, 0.2),
+            "/silent": lambda *_: drip([b"", b"x"], 60),
+            "/stops": lambda *_: drip([head + b"content-length: 9\r\n\r\nabc", b"x"], 60),
+            "/slow-head": lambda *_: drip([b"H"] + [b"T"] * 600, 0.1),
+            "/slow-body": lambda *_: drip([head + b"content-length: 99\r\n\r\n"] + [b"x"] * 600, 0.1),
+            "/slow-chunk-line": lambda *_: drip([chunked] + [b"0"] * 600, 0.1),
             "/big-head": lambda *_: head + b"x: " + b"y" * 9000 + b"\r\n\r\n",
             "/many-heads": lambda *_: endless(head, b"x: y\r\n"),
             "/continues": lambda *_: endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
@@ -79,23 +76,18 @@ def server_story(world):
             ),
         }
     )
-    out, times, lengths = {}, {}, {}
+    out, lengths = {}, {}
 
     async def one(path, **more):
-        for _ in range(5):
-            began = time.monotonic()
-            found = await stage.told(host.media.fetch(host.asker(site.url()), site.url(path), **more))
-            times[path] = time.monotonic() - began
-            is_late = isinstance(found, str) and found.startswith("MediaTimeout")
-            if times[path] < LATE[path] if path in LATE else not is_late:
-                break  # else the machine was busy with other things
+        media = hasty if path in STALLING else host.media
+        found = await stage.told(media.fetch(host.asker(site.url()), site.url(path), **more))
         if not isinstance(found, str):
             lengths[path] = found.headers.get("content-length")
         return found if isinstance(found, str) else [found.status, found.body.decode()]
 
     async def story():
         for path in list(site.routes):
-            out[path] = await one(path)
+            out[path] = await one(path, timeout=0.6 if path in SLOW else None)
         out["/endless head"] = await one("/endless", method="HEAD")
         out["/asked for less"] = await one("/good-chunks", max_bytes=4)
         nobody = stage.socket.create_server(("127.0.0.1", 0))
@@ -105,8 +97,9 @@ def server_story(world):
         out["unreachable"] = await stage.told(host.media.fetch(host.asker(url), url))
 
     asyncio.run(story())
-    out["times"], out["lengths"] = times, lengths
-    out["left"] = [stage.soon(lambda: host.media.under_way == 0), stage.states()]
+    out["lengths"] = lengths
+    hasty.close()
+    out["left"] = [stage.soon(lambda: host.media.under_way == hasty.under_way == 0), stage.states()]
     host.close()
     return out
 
@@ -114,11 +107,11 @@ def server_story(world):
 def test_a_server_that_lies_or_never_ends_is_told_as_what_it_is(case):
     """Bodies, heads and times have limits that hold whatever the server says about itself."""
     told = case.run(server_story)
-    times = told["times"]
-    large = "MediaTooLarge: the body is larger than 100000 bytes"
-    assert told["/endless"] == told["/endless-chunks"] == told["/says-much"] == large
-    assert told["/says-more"].startswith("MediaBroken")
-    assert "3 of 10 bytes came" in told["/says-more"]
+    assert told["/endless"] == told["/endless-chunks"] == told["/says-much"]
+    assert told["/endless"].startswith("MediaTooLarge: ")
+    assert "100000" in told["/endless"]
+    assert told["/says-more"].startswith("MediaBroken: ")
+    assert {"3", "10"} <= set(told["/says-more"].split())
     assert told["/says-less"] == [200, "abc"]
     assert told["/no-length"] == [200, "abc"]
     assert told["/good-chunks"] == [200, "abcde"]
@@ -126,25 +119,24 @@ def test_a_server_that_lies_or_never_ends_is_told_as_what_it_is(case):
     for path in ("/cut-chunk", "/bad-chunk", "/garbage", "/closes", "/early"):
         assert told[path].startswith("MediaBroken"), (path, told[path])
     assert told["/negative"] == [200, "abc"]  # a length that is none is no length
-    for path in ("/silent", "/stops"):
-        assert told[path].startswith("MediaTimeout"), (path, told[path])
-    for path in ("/slow-head", "/slow-body", "/slow-chunk-line"):
-        assert told[path] == "MediaTimeout: the fetch took too long", (path, told[path])
-    for path, most in LATE.items():
-        assert times[path] < most, path
+    for path in (*STALLING, *SLOW):
+        assert told[path].startswith("MediaTimeout: "), (path, told[path])
+        sentence(f"late {path}", told[path])
     for path in ("/big-head", "/continues", "/trailers", "/many-heads"):
-        assert told[path].startswith(("MediaTooLarge: the headers", "MediaBroken")), (path, told[path])
+        assert told[path].startswith(("MediaTooLarge: ", "MediaBroken: ")), (path, told[path])
+    sentence("large headers", told["/big-head"])
     assert told["/both-lengths"] == [200, "abc"]
     assert told["lengths"]["/says-less"] == "3"
     assert told["lengths"]["/both-lengths"] is told["lengths"]["/negative"] is None
     assert told["/endless head"] == [200, ""]
-    assert told["/asked for less"] == "MediaTooLarge: the body is larger than 4 bytes"
+    assert told["/asked for less"] == told["/endless"].replace("100000", "4")
+    sentence("a large body", told["/endless"])
     assert told["unreachable"].startswith("MediaUnreachable: http://127.0.0.1:")
     assert told["left"] == [True, 0]
 
 
 def crowd_story(world):
-    stage, host = open_stage(world, flows_per_subject=3, waiting_per_subject=4, waiting_seconds=0.6, flows=4)
+    stage, host = open_stage(world, flows_per_subject=3, waiting_per_subject=4, waiting_seconds=1.5, flows=4)
     import threading
 
     site = stage.Site()
@@ -208,7 +200,7 @@ def test_a_subject_waits_for_itself_and_others_go_on(case):
 
 
 def unread_story(world):
-    stage, host = open_stage(world, flows_per_subject=2, waiting_seconds=0.2, unread_seconds=0.5)
+    stage, host = open_stage(world, flows_per_subject=2, waiting_seconds=0.2, unread_seconds=1.5)
     site = stage.Site()
     site.routes["/endless"] = lambda *_: endless(b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 65536)
     site.text("/quick", b"q")
@@ -218,8 +210,9 @@ def unread_story(world):
         asker = host.asker(site.url())
         left = [await host.media.stream(asker, site.url("/endless")) for _ in range(2)]
         out["full"] = await stage.told(host.media.fetch(asker, site.url("/quick")))
-        for _ in range(4):
-            await asyncio.sleep(0.2)
+        until = time.monotonic() + 1.6
+        while time.monotonic() < until:
+            await asyncio.sleep(0.1)
             await left[1].read()
         out["room"] = (await host.media.fetch(asker, site.url("/quick"))).status
         out["ended"] = [stream.closed for stream in left]
@@ -246,7 +239,7 @@ def cancel_story(world):
     site = stage.Site()
     head = b"HTTP/1.1 200 OK\r\n\r\n"
     site.routes["/endless"] = lambda *_: endless(head, b"x" * 65536)
-    site.routes["/silent"] = lambda *_: drip([head, b"x"], 30)
+    site.routes["/silent"] = lambda *_: drip([head, b"x"], 300)
     out = {}
 
     async def host_side():
@@ -254,7 +247,7 @@ def cancel_story(world):
         task = asyncio.create_task(host.media.fetch(asker, site.url("/silent")))
         await asyncio.sleep(0.3)
         task.cancel()
-        (ended,) = await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), 20)
+        (ended,) = await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), 60)
         out["fetch"] = type(ended).__name__
         stream = await host.media.stream(asker, site.url("/endless"))
         out["some"] = len(await stream.read()) > 0
@@ -288,10 +281,8 @@ def cancel_story(world):
         await stream.aclose()
         await asyncio.sleep(0.3)
 
-    began = time.monotonic()
     asyncio.run(host_side())
     host.run_module(module, targets=[site.url()])
-    out["seconds"] = time.monotonic() - began
     out["ended"] = stage.soon(lambda: site.open <= 2)  # the two silent ones sleep on
     out["left"] = [stage.soon(lambda: host.media.under_way == 0), stage.states()]
     host.close()
@@ -310,10 +301,12 @@ def test_cancelling_ends_the_connection_and_leaves_no_guard(case):
     assert told["some"]
     assert told["part"]
     assert "MediaClosed" in str(told["closed"])
-    assert told["forgotten"] == [True, "MediaTimeout: the fetch took too long"]
+    closed, why = told["forgotten"]
+    assert closed is True
+    assert why.startswith("MediaTimeout: ")
     assert told["cancelled"]
     assert told["timed out"]
     assert told["after close"].startswith("MediaClosed")
-    assert told["seconds"] < 25  # what is silent would be so for thirty
+
     assert told["ended"]
     assert told["left"] == [True, 0]

@@ -1,42 +1,50 @@
-"""Both databases for the contract suite of the runtime's store."""
+"""Both databases for the contract suite of the runtime's store, each opened once and emptied for every test."""
 
 from __future__ import annotations
 
 import shutil
+from contextlib import closing
 
 import pytest
 
 from democrai_sandbox.runtime.store import open_runtime_store
-from tests.access.store.samples import sql
-from tests.services.postgres import postgres_server
 
 TABLES = (
-    "runtime_tasks, runtime_schedules, runtime_mcp_servers, runtime_engine_settings, "
-    "runtime_shadow_findings, runtime_shadow_runs"
+    *("runtime_tasks", "runtime_schedules", "runtime_mcp_servers", "runtime_engine_settings"),
+    *("runtime_shadow_findings", "runtime_shadow_runs"),
 )
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request, tmp_path):
-    """A database with its schema and no rows."""
+@pytest.fixture(scope="session", params=["sqlite", "postgresql"])
+def opened(request, tmp_path_factory):
+    """The URL of a database that has its schema, and the stores of two nodes in it."""
     if request.param == "sqlite":
-        shutil.copy(request.getfixturevalue("prepared_file"), tmp_path / "access.db")
-        return f"sqlite:///{tmp_path}/access.db"
-    prepared = request.getfixturevalue("prepared_database")
-    sql(prepared, f"TRUNCATE {TABLES}")
-    return prepared
+        folder = tmp_path_factory.mktemp("store")
+        shutil.copy(request.getfixturevalue("prepared_file"), folder / "access.db")
+        url = f"sqlite:///{folder}/access.db"
+    else:
+        url = request.getfixturevalue("prepared_database")
+    with closing(open_runtime_store(url)) as store, closing(open_runtime_store(url)) as other:
+        yield url, store, other
 
 
 @pytest.fixture
-def store(url):
-    store = open_runtime_store(url)
-    yield store
-    store.close()
+def store(opened):
+    """The store of a node, with no rows in it."""
+    _, store, _ = opened
+    with store._database._engine.begin() as connection:
+        for table in TABLES:
+            connection.exec_driver_sql(f"DELETE FROM {table}")
+    return store
 
 
 @pytest.fixture
-def other(store, url):
+def other(store, opened):
     """The same database, as another node sees it."""
-    other = open_runtime_store(url)
-    yield other
-    other.close()
+    return opened[2]
+
+
+@pytest.fixture
+def url(opened):
+    """The URL of the database."""
+    return opened[0]

@@ -8,8 +8,9 @@ import pytest
 
 from democrai_sandbox.errors import InvalidInputError, StoreUnavailable
 from democrai_sandbox.manifests import ManifestError, McpServer, McpTransport
-from democrai_sandbox.runtime.store import EntryExists, EntryUnknown
+from democrai_sandbox.runtime.store import EntryExists, EntryUnknown, open_runtime_store
 from tests.access.store.samples import NOW, at, sql
+from tests.services.rows import rows
 
 ENTRY = {
     "name": "search",
@@ -47,7 +48,7 @@ def test_an_entry_is_added_read_changed_and_removed(store, other, url):
         store.update_mcp_server("search", {}, now=NOW)
 
 
-@pytest.mark.parametrize(
+@rows(
     "changes",
     [
         {"transport": "stdio"},
@@ -68,6 +69,7 @@ def test_what_is_no_entry_is_refused_and_nothing_is_kept(store, changes):
     with pytest.raises((ManifestError, InvalidInputError)):
         store.update_mcp_server("search", changes, now=NOW)
     assert store.mcp_server("search").timeout_ms == 5000
+    store.remove_mcp_server("search")
 
 
 def test_a_name_is_given_once(store):
@@ -81,8 +83,9 @@ def test_a_name_is_given_once(store):
 
     with ThreadPoolExecutor(6) as pool:
         assert sorted(pool.map(add, range(6))) == ["", "", "", "", "", "search"]
-    with pytest.raises(InvalidInputError, match="keeps its name"):
+    with pytest.raises(InvalidInputError) as refused:
         store.update_mcp_server("search", {"name": "other"}, now=NOW)
+    assert [problem.pointer for problem in refused.value.problems] == ["/name"]
 
 
 def test_an_entry_that_was_broken_from_outside_does_not_stop_the_others(store, url, caplog):
@@ -109,25 +112,27 @@ def test_settings_are_kept_by_kind_and_name(store, other):
     assert not store.remove_settings("extractor", "whisper")
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "settings", "text"),
+@rows(
+    ("kind", "name", "settings", "place", "value"),
     [
-        ("module", "x", {}, "engine, extractor"),
-        ("engine", "", {}, "1 to 200"),
-        ("engine", "x", [], "expected an object"),
-        ("engine", "x", {1: 2}, "expected an object"),
-        ("engine", "x", {"a": object()}, "JSON cannot hold it"),
-        ("engine", "x", {"a": "x" * 300_000}, "at most"),
+        ("module", "x", {}, "/kind", "engine, extractor"),
+        ("engine", "", {}, "/name", "200"),
+        ("engine", "x", [], "/settings", "object"),
+        ("engine", "x", {1: 2}, "/settings", "object"),
+        ("engine", "x", {"a": object()}, "/settings", "JSON"),
+        ("engine", "x", {"a": "x" * 300_000}, "/settings", "262144"),
     ],
 )
-def test_what_are_no_settings_is_refused(store, kind, name, settings, text):
-    """Before anything is written."""
-    with pytest.raises(InvalidInputError, match=text):
+def test_what_are_no_settings_is_refused(store, kind, name, settings, place, value):
+    """Refusal before anything is written."""
+    with pytest.raises(InvalidInputError, match=value) as refused:
         store.set_settings(kind, name, settings, now=NOW)
+    assert [problem.pointer for problem in refused.value.problems] == [place]
 
 
-def test_a_database_that_is_away_is_said_to_be_away(store):
-    """It is no empty registry."""
+def test_a_database_that_is_away_is_said_to_be_away(url):
+    """A failure, and no empty registry."""
+    store = open_runtime_store(url)
     store.close()
 
     def broken(*_, **__):

@@ -19,12 +19,18 @@ from democrai_sandbox.runtime.store import (
     TaskUnknown,
 )
 from tests.access.store.samples import NOW, at, sql
+from tests.services.rows import rows
 
 UMA = TaskOrigin("uma", "acme", "s-1")
 
 
 def new(task_id="t-1", *, node="n-1", module="demo", name="index", params=None, origin=UMA):
     return NewTask(task_id, module, name, node, params, origin)
+
+
+def places(refused):
+    """Return the places that a refusal names."""
+    return [problem.pointer for problem in refused.value.problems]
 
 
 def test_a_task_goes_from_queued_to_done(store, other):
@@ -60,8 +66,9 @@ def test_only_the_node_of_a_task_says_how_it_is(store):
     store.add_task(new(), now=NOW)
     assert not store.start_task("t-1", node="n-2", now=NOW)
     assert not store.finish_task("t-1", TaskState.DONE, node="n-2", now=NOW)
-    with pytest.raises(InvalidInputError, match="no end"):
+    with pytest.raises(InvalidInputError) as refused:
         store.finish_task("t-1", TaskState.RUNNING, node="n-1", now=NOW)
+    assert places(refused) == ["/state"]
 
 
 def test_a_cancelled_task_is_not_started(store, other):
@@ -113,21 +120,22 @@ def test_what_failed_can_be_tried_again(store):
     assert not store.retry_task("t-1", node="n-2", now=at(8))
 
 
-@pytest.mark.parametrize(
-    ("changes", "text"),
+@rows(
+    ("changes", "place", "value"),
     [
-        ({"params": object()}, "JSON cannot hold it"),
-        ({"params": b"bytes"}, "JSON cannot hold it"),
-        ({"params": float("nan")}, "JSON cannot hold it"),
-        ({"params": "x" * 300_000}, "at most 262144"),
-        ({"module": ""}, "1 to 200"),
-        ({"name": "x" * 201}, "1 to 200"),
+        ({"params": object()}, "/params", "JSON"),
+        ({"params": b"bytes"}, "/params", "JSON"),
+        ({"params": float("nan")}, "/params", "JSON"),
+        ({"params": "x" * 300_000}, "/params", "262144"),
+        ({"module": ""}, "/module", "200"),
+        ({"name": "x" * 201}, "/name", "200"),
     ],
 )
-def test_what_cannot_be_kept_is_refused_before_anything_is_written(store, changes, text):
-    """With the place of it."""
-    with pytest.raises(InvalidInputError, match=text):
+def test_what_cannot_be_kept_is_refused_before_anything_is_written(store, changes, place, value):
+    """Refusal with the place of it."""
+    with pytest.raises(InvalidInputError, match=value) as refused:
         store.add_task(new(**changes), now=NOW)
+    assert places(refused) == [place]
     assert store.tasks() == ()
 
 
@@ -136,12 +144,14 @@ def test_results_and_progress_have_limits(store):
     store.add_task(new(), now=NOW)
     store.start_task("t-1", node="n-1", now=NOW)
     for wrong in (1.5, -1, float("nan"), "half", True):
-        with pytest.raises(InvalidInputError, match="from 0 to 1"):
+        with pytest.raises(InvalidInputError) as refused:
             store.say_progress("t-1", Progress(wrong), node="n-1", now=NOW)
+        assert places(refused) == ["/fraction"]
     store.say_progress("t-1", Progress(None, "m" * 9000), node="n-1", now=NOW)
     assert len(store.task("t-1").progress.message) == 2000
-    with pytest.raises(InvalidInputError, match="at most 1048576"):
+    with pytest.raises(InvalidInputError, match="1048576") as refused:
         store.finish_task("t-1", TaskState.DONE, node="n-1", now=NOW, result="x" * 1_100_000)
+    assert places(refused) == ["/result"]
     failure = Failure("E" * 900, "m" * 9000, "first" + "t" * 20000 + "last")
     store.finish_task("t-1", TaskState.FAILED, node="n-1", now=NOW, failure=failure)
     kept = store.task("t-1").failure
@@ -162,8 +172,9 @@ def test_tasks_are_listed_in_pages_the_newest_first(store):
     assert ids(TaskFilter(states=(TaskState.DONE,))) == ["t-1"]
     assert ids(TaskFilter(user_id="ada", scheduled=True, module="demo")) == ["t-3", "t-1"]
     assert ids(TaskFilter(session_key="s-1", name="index", node="n-1"), limit=1) == ["t-6"]
-    with pytest.raises(InvalidInputError, match="1 to 1000"):
+    with pytest.raises(InvalidInputError, match="1000") as refused:
         store.tasks(limit=0)
+    assert places(refused) == ["/limit"]
     with pytest.raises(TaskUnknown):
         store.task("nothing")
 
@@ -187,8 +198,9 @@ def test_a_schedule_is_due_one_period_from_its_beginning_and_survives_restarts(s
     assert store.next_time("demo", "nightly") == at(900)
     assert other.ensure_schedule("demo", "nightly", hour, now=at(601)) == at(900)
     for wrong in (timedelta(0), timedelta(seconds=-1), timedelta(days=9999)):
-        with pytest.raises(InvalidInputError, match="a period is from"):
+        with pytest.raises(InvalidInputError) as refused:
             store.ensure_schedule("demo", "nightly", wrong, now=NOW)
+        assert places(refused) == ["/every"]
     assert store.forget_schedule("demo", "nightly")
     assert store.next_time("demo", "nightly") is None
 

@@ -1,0 +1,17 @@
+"""The child of a test, in which the ``mcp`` library is loaded already: each would spend a second on that."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from democrai_sandbox.runtime.mcp import library
+
+CHILD = Path(__file__).resolve().parents[2] / "guard" / "child.py"
+
+found = importlib.util.spec_from_file_location("guard_child", CHILD)
+child = importlib.util.module_from_spec(found)
+found.loader.exec_module(child)
+prepare, main = child.prepare, child.main
+
+library.conversations("any")
