@@ -88,7 +88,8 @@ def test_a_backup_brings_back_everything_of_its_time(tmp_path, request, backend)
             client.headers["Authorization"] = token
             client.post(f"/api/v1/requests/{second}/approve", json={}).raise_for_status()
             found = resumed(client, second)
-            assert found["state"] == "failed" and "which is not in the key ring" in found["last_error"]
+            missing = KeyRing.read(tmp_path / "democrai.keys").keys[0].id
+            assert found["state"] == "failed" and missing in found["last_error"]
     finally:
         served.stop()
         served.web.stop()

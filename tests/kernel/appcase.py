@@ -8,22 +8,26 @@
     assert told["states"]["landlock"] == "active"
 
 ``told`` has all that was told, later facts over earlier ones, and ``returncode``, ``stderr``. Words for the body:
-``make``, ``states``, ``tell``, ``raised`` (the error of a call as ``[type, text]``), ``HERE`` (a folder with ``data``
-and ``state``). Applications with a helper need a ``short_folder``: its socket has to fit into an address.
+``make``, ``states``, ``tell``, ``raised`` (the error of a call as ``[type, text]``), ``kind_of`` (its type alone, or
+"nothing"), ``failure`` (its parts, as a dictionary), ``HERE`` (a folder with ``data`` and ``state``). Applications with
+a helper need a ``short_folder``: its socket has to fit into an address.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import textwrap
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
+
+from tests.kernel import prepared
 
 SECONDS = 100.0
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -60,6 +64,14 @@ def raised(call, *arguments, **keywords):
     except BaseException as error:
         return [type(error).__name__, str(error)]
     return ["nothing", ""]
+def kind_of(call, *arguments, **keywords): return raised(call, *arguments, **keywords)[0]
+def failure(call, *arguments, **keywords):
+    try:
+        call(*arguments, **keywords)
+    except BaseException as error:
+        parts = {name: getattr(error, name, "") for name in ("code", "what", "fix")}
+        return {"type": type(error).__name__, **parts}
+    return {"type": "nothing"}
 """
 
 
@@ -104,6 +116,10 @@ NOBODY = 65534
 def application(tmp_path, body, *, within=(), user=None, before="", environment=None, space=None):
     """Run an application to its end; ``within`` is a command that it is started by, ``space`` a namespace of a lab."""
     argv = [*within, *command(tmp_path, body, user=user, before=before)]
+    if not (within or before) and user is None:
+        environ = {**os.environ, "PYTHONPATH": str(SOURCE), **(environment or {})}
+        with nullcontext() if space is None else space.entered():
+            return told_by(prepared.run(*argv[-2:], environ=environ, timeout=SECONDS))
     options = {
         "capture_output": True,
         "text": True,
@@ -120,15 +136,9 @@ class Talking:
     """An application that is told to go on by lines on its input; what it tells is heard one by one."""
 
     def __init__(self, folder, body, *, space, environment=None):
-        self.process = space.popen(
-            command(folder, body),
-            env={**os.environ, "PYTHONPATH": str(SOURCE), **(environment or {})},
-            cwd="/",
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-        )
+        *_, code, here = command(folder, body)
+        environ = {**os.environ, "PYTHONPATH": str(SOURCE), **(environment or {})}
+        self.process = space.start(code, here, environ=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.pid = self.process.pid
 
     def __enter__(self):
@@ -154,6 +164,12 @@ class Talking:
         """Close its input, and return the status with which it ends."""
         self.process.stdin.close()
         return self.process.wait(SECONDS)
+
+
+def lacking(refusal):
+    """Return the controls that a refusal names, each with its state."""
+    names = "landlock|seccomp|spawn_server|egress|helper"
+    return dict(re.findall(rf"\b({names}) \w+ (active|partial|off|unsupported)\b", refusal["what"]))
 
 
 def told_by(ended):

@@ -3,11 +3,11 @@
 Nothing here touches the machine's own network: the namespaces have no name, live as long as a descriptor of this
 process, and take their interfaces, rules and routes with them; the processes die with the test. Needs root.
 
-    from tests.kernel.netlab import Lab, needs_netlab
+    from tests.kernel.netlab import needs_netlab, shared_lab
 
     @needs_netlab
     def test_something():
-        with Lab() as lab:
+        with shared_lab() as lab:
             echo = lab.world.serve("tcp", lab.world.v4)      # a thread; .port, .accepted (peers seen), .received
             app = lab.inside.agent()                          # a process in the other namespace; .pid, .start_time
             assert app.tcp(lab.world.v4, echo.port) == "ok"   # or the errno's name: "ECONNREFUSED", "timeout", ...
@@ -17,9 +17,12 @@ process, and take their interfaces, rules and routes with them; the processes di
 * ``Lab()``: two namespaces, ``inside`` (where the application and its rules are) and ``world`` (the others), joined by
   a veth pair with IPv4 and IPv6 (``lab.inside.v4``, ``.v6``, ``lab.world.v4``, ``.v6``, two more addresses each of
   ``world`` in ``lab.world.more_v4``/``more_v6``), loopback up in both. ``Lab(ipv6=False)`` has the sixth version off.
+* ``shared_lab()``: one that is cleared and used again by the next test: whatever was started there is ended, and the
+  filter tables of ``inside`` are emptied. For all who change nothing else of it.
 * ``Namespace.entered()``: a context in which this thread is in that namespace, so that what it starts is too
   (a helper, ``iptables``), and the sockets it makes stay there. ``Namespace.path`` is for ``nsenter --net=PATH``.
-* ``Namespace.run(argv)``, ``.popen(argv, **options)``: a command in it.
+* ``Namespace.run(argv)``, ``.popen(argv, **options)``: a command in it. ``.start(code, *words, **options)``: a program
+  in it, in a fork of a process that has imported the kernel layer (tests.kernel.prepared).
 * ``Namespace.serve(protocol, address, port=0)``: an echo server on a thread of this process.
 * ``Namespace.agent(user=None)``: a process that does what it is told, one order at a time: ``tcp``, ``udp``, ``keep``
   (a connection that stays), ``send`` on it, ``listen``, ``join`` (write "0" to a cgroup.procs, by its path or by a
@@ -30,15 +33,17 @@ process, and take their interfaces, rules and routes with them; the processes di
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import fcntl
 import json
 import os
 import pwd
 import selectors
 import shutil
 import socket
+import struct
 import subprocess
-import sys
 import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
@@ -46,9 +51,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.kernel import prepared
+
 SECONDS = 30.0
 """How long anything here may take before it is given up."""
-_NEWNET = 0x40000000
+_NEWNET = prepared.NETWORK
+_GET_FLAGS, _IS_RUNNING = 0x8913, 0x40
+_EMPTY = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -123,7 +132,7 @@ class Namespace:
     def __init__(self, v4, v6):
         self.v4, self.v6 = v4, v6
         self.more_v4, self.more_v6 = [], []
-        self._closing = ExitStack()
+        self._closing, self._started = ExitStack(), ExitStack()
         made = []
 
         def make():
@@ -149,13 +158,8 @@ class Namespace:
     @contextmanager
     def entered(self):
         """Have this thread, and what it starts meanwhile, in the namespace."""
-        before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            _set_namespace(self._fd)
+        with prepared.in_network(self._fd):
             yield self
-        finally:
-            _set_namespace(before)
-            os.close(before)
 
     def run(self, argv, **options):
         """Run a command in the namespace, and return the finished process; a failure is the test's."""
@@ -170,20 +174,27 @@ class Namespace:
         """Start a command in the namespace; it is killed at the end of the test."""
         with self.entered():
             process = subprocess.Popen(argv, **options)
-        self._closing.callback(_end, process)
+        self._started.callback(_end, process)
+        return process
+
+    def start(self, code, *words, **options):
+        """Start a program of Python in the namespace; it is killed at the end of the test."""
+        with self.entered():
+            process = prepared.start(code, *words, **options)
+        self._started.callback(_end, process)
         return process
 
     def serve(self, protocol, address, port=0):
         """Start an echo server on a thread."""
         with self.entered():
             server = Server(protocol, address, port)
-        self._closing.callback(server.close)
+        self._started.callback(server.close)
         return server
 
     def agent(self, user=None):
         """Start a process that connects, sends and listens when it is told to."""
         agent = Agent(self, user)
-        self._closing.callback(agent.close)
+        self._started.callback(agent.close)
         return agent
 
     def rules(self, family="ipv4"):
@@ -191,8 +202,28 @@ class Namespace:
         name = {"ipv4": "iptables-save", "ipv6": "ip6tables-save"}[family]
         return self.run([name, "-t", "filter"]).stdout
 
+    def is_up(self, interface):
+        """Tell whether packets go through an interface."""
+        with self.entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+            answer = fcntl.ioctl(any_socket, _GET_FLAGS, struct.pack("16sH14x", interface.encode(), 0))
+        return bool(struct.unpack("16sH14x", answer)[1] & _IS_RUNNING)
+
+    def is_empty(self):
+        """Tell whether no process is in the namespace."""
+        own = os.fstat(self._fd).st_ino
+        for name in os.listdir("/proc"):
+            with suppress(OSError):
+                if name.isdecimal() and os.stat(f"/proc/{name}/ns/net").st_ino == own:
+                    return False
+        return True
+
+    def clear(self):
+        """End what was started here."""
+        self._started.close()
+
     def close(self):
         """End what was started here, and let the namespace go."""
+        self.clear()
         self._closing.close()
 
 
@@ -212,6 +243,11 @@ class Lab:
             stack.callback(self.inside.close)
             self.world = Namespace("10.77.0.2", "fd77::2")
             stack.callback(self.world.close)
+            if not self.ipv6:
+                for space in (self.inside, self.world):
+                    with space.entered():
+                        for name in ("all", "default", "lo"):
+                            Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6").write_text("1")
             self._wire()
             self._stack = stack.pop_all()
         return self
@@ -224,23 +260,60 @@ class Lab:
         self._paths.append(Path(path))
         return Path(path)
 
+    def clear(self):
+        """End everything that was started here, and remove the rules; tell whether the lab is as if it were new."""
+        for space in (self.inside, self.world):
+            space.clear()
+        while self._paths:
+            remove_cgroup(self._paths.pop())
+        try:
+            # Helpers of applications that were just killed take their rules away, and end then.
+            wait_until(lambda: self.inside.is_empty() and self.world.is_empty(), "the end of all processes")
+        except AssertionError:
+            return False
+        for name in ("iptables-restore", "ip6tables-restore"):
+            self.inside.run([name], input=_EMPTY)
+        return True
+
     def _wire(self):
-        self.inside.run(["ip", "link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns", self.world.path])
         self.world.more_v4 = ["10.77.0.3", "10.77.0.4"]
         self.world.more_v6 = ["fd77::3", "fd77::4"]
+        first = [f"link add wire type veth peer name wire netns {self.world.path}"]
         for space in (self.inside, self.world):
-            lines = ["link set lo up"]
+            lines = [*first, "link set lo up"]
             lines += [f"address add {v4}/24 dev wire" for v4 in (space.v4, *space.more_v4)]
             if self.ipv6:
                 lines += [f"address add {v6}/64 dev wire nodad" for v6 in (space.v6, *space.more_v6)]
-            else:
-                with space.entered():
-                    for name in ("all", "default", "lo", "wire"):
-                        Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6").write_text("1")
             lines += ["link set wire up"]
             space.run(["ip", "-batch", "-"], input="\n".join(lines) + "\n")
+            first = []
         for space in (self.inside, self.world):
-            wait_until(lambda space=space: "state UP" in space.run(["ip", "link", "show", "wire"]).stdout, "the wire")
+            wait_until(lambda space=space: space.is_up("wire"), "the wire")
+
+
+_free = []
+"""Labs that were used by a test, and have been cleared."""
+
+
+@contextmanager
+def shared_lab():
+    """Give a lab that is as if it were new; the next who asks gets it again."""
+    lab = _free.pop() if _free else Lab().__enter__()
+    try:
+        yield lab
+    except BaseException:
+        lab.__exit__()
+        raise
+    if lab.clear():
+        _free.append(lab)
+    else:
+        lab.__exit__()
+
+
+@atexit.register
+def _close_labs():
+    while _free:
+        _free.pop().__exit__()
 
 
 class Server:
@@ -317,15 +390,8 @@ class Agent:
         wanted = [] if entry is None else [str(entry.pw_uid), str(entry.pw_gid)]
         self._link, theirs = socket.socketpair()
         with space.entered(), theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _AGENT, str(theirs.fileno()), *wanted],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                bufsize=1,
-                start_new_session=True,
-            )
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+            self.process = prepared.start(_AGENT, "{0}", *wanted, passed=[theirs.fileno()], session=True, **pipes)
         self.pid = self.process.pid
         self._lock = threading.Lock()
         assert self.ask("ready") == "ok"
@@ -392,11 +458,6 @@ class Agent:
         with suppress(OSError):
             self.process.stdin.close()
         self.process.stdout.close()
-
-
-def _set_namespace(descriptor):
-    if _libc.setns(descriptor, _NEWNET):
-        raise OSError(ctypes.get_errno(), "setns")
 
 
 def _end(process):
@@ -500,6 +561,7 @@ def loading(targets):
             with lock:
                 counts = outcomes.setdefault(f"{protocol} {host} {port}", {})
                 counts[outcome] = counts.get(outcome, 0) + 1
+        time.sleep(0.002)
 
 workers = []
 def load(targets, threads):

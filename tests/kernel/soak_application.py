@@ -2,7 +2,8 @@
 
     python soak_application.py <data_dir> <state_dir> <host> <always> <sometimes> <never>
 
-Orders come by line on its input: ``swap``, ``helper`` (answers with the helper's pid), ``counts``, ``stop``.
+Orders come by line on its input: ``swap``, ``helper`` (answers with the helper's pid), ``load N`` (waits until each of
+its ports was tried N times), ``stop``.
 """
 
 from __future__ import annotations
@@ -52,7 +53,16 @@ def load(counts, ending):
     while not ending.is_set():
         for port in (ALWAYS, NEVER):
             counts[port, outcome(port)] += 1
-        time.sleep(0.002)
+        time.sleep(0.01)
+
+
+def was_tried(counts, number):
+    end = time.monotonic() + PATIENCE
+    while min(sum(n for (port, _), n in list(counts.items()) if port == wanted) for wanted in (ALWAYS, NEVER)) < number:
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def swap(control, source):
@@ -89,6 +99,8 @@ def main():
             print("ok" if (told == "ok") == bool(source.round % 2) else f"round {source.round}: {told}", flush=True)
         elif order == "helper":
             print(control.helper_status().details.get("pid"), flush=True)
+        elif order.startswith("load "):
+            print("ok" if was_tried(counts, int(order.split()[1])) else counts, flush=True)
         elif order == "stop":
             break
     ending.set()

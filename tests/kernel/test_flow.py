@@ -5,15 +5,14 @@ from __future__ import annotations
 import io
 import sys
 
-import pytest
-
 from democrai_sandbox.kernel import FlowLog
 from democrai_sandbox.kernel.flow import SWITCH, masked_key
+from tests.services.rows import rows
 
 KEY = "session-key-of-uma-2f9c"
 
 
-@pytest.mark.parametrize("value", [None, "", "0", "false", "No", " off "])
+@rows("value", [None, "", "0", "false", "No", " off "])
 def test_nothing_is_printed_unless_asked_for(monkeypatch, capsys, value):
     """Without the variable, or with a word for no, the flow is silent."""
     if value is None:
@@ -24,7 +23,7 @@ def test_nothing_is_printed_unless_asked_for(monkeypatch, capsys, value):
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("value", ["1", "true", "yes"])
+@rows("value", ["1", "true", "yes"])
 def test_a_line_names_the_event_and_its_details(monkeypatch, capsys, value):
     """The documented variable prints one line per event, on the standard error only."""
     monkeypatch.setenv(SWITCH, value)
@@ -34,7 +33,7 @@ def test_a_line_names_the_event_and_its_details(monkeypatch, capsys, value):
     assert err == "[OS_SANDBOX_FLOW] helper_started pid=7 socket='/run/x.sock'\n"
 
 
-@pytest.mark.parametrize("name", ["session", "session_key"])
+@rows("name", ["session", "session_key"])
 def test_session_keys_are_masked(capsys, name):
     """A key never appears; two lines about the same session can be told to belong together."""
     flow = FlowLog(enabled=True)

@@ -13,7 +13,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -32,15 +31,8 @@ class Application:
             os.chown(self.folder, uid, uid)
         options = {"folder": str(self.folder), "uid": uid, "settings": settings or {}, "prelude": prelude}
         self.log = open(self.folder.with_suffix(".log"), "w+b")
-        with space.entered():
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", _SCRIPT, SOURCES, json.dumps(options)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self.log,
-                text=True,
-                bufsize=1,
-            )
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self.log}
+        self.process = space.start(_SCRIPT, SOURCES, json.dumps(options), **pipes)
         self.pid = self.process.pid
         assert self("1 + 1") == 2
 
@@ -62,7 +54,7 @@ class Application:
         assert line, f"the application has ended: {self.process.wait(10)}\n{self.said()}"
         answer = json.loads(line)
         if "error" in answer:
-            raise Failed(answer["error"], answer.get("reason", ""), self.said())
+            raise Failed(answer, self.said())
         return answer["value"]
 
     def said(self):
@@ -84,10 +76,9 @@ class Application:
 class Failed(Exception):
     """Something was raised in the application."""
 
-    def __init__(self, text, reason, said):
-        super().__init__(text, said)
-        self.text = text
-        self.reason = reason
+    def __init__(self, answer, said):
+        super().__init__(answer["error"], said)
+        self.reason, self.fix = answer["reason"], answer["fix"]
 
 
 _SCRIPT = r"""
@@ -180,6 +171,7 @@ for line in sys.stdin:
             answer = {"value": eval(code, words)}
         line = json.dumps(answer)
     except BaseException as error:
-        line = json.dumps({"error": f"{type(error).__name__}: {error}", "reason": getattr(error, "reason", "")})
+        told = {name: getattr(error, name, "") for name in ("reason", "fix")}
+        line = json.dumps({"error": f"{type(error).__name__}: {error}", **told})
     print(line, flush=True)
 """

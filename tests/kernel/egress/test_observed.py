@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 from types import SimpleNamespace
 
-import pytest
-
 from democrai_sandbox.kernel.egress.observed import ObservedEndpoints, addresses_of
+from tests.services.rows import rows
 
 
 class Clock:
@@ -43,7 +42,7 @@ def test_it_is_an_endpoint_of_both_protocols_with_its_addresses_and_its_subject(
     assert tcp.source == "observed:module:m"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("host", "addresses", "expected"),
     [
         ("0.0.0.0", ("0.0.0.0",), ("127.0.0.1",)),

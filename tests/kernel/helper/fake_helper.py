@@ -10,6 +10,9 @@ import time
 from democrai_sandbox.kernel.helper import lifetime
 from democrai_sandbox.kernel.helper.answers import Refused
 
+NO_TABLES = ("no_iptables", "there is no iptables", "install it")
+REFUSED = ("table_failed", "the table refused", "repair it")
+
 
 class FakeEnforcer:
     """Hosts named slow-, held-, crash- and refuse- make it slow, wait for a file, crash and refuse."""
@@ -31,13 +34,13 @@ class FakeEnforcer:
             if endpoint.host.startswith("crash-"):
                 raise RuntimeError("something unforeseen")
             if endpoint.host.startswith("refuse-"):
-                raise Refused("table_failed", "the table refused", "repair it")
+                raise Refused(*REFUSED)
 
     def probe(self):
         if os.environ.get("FAKE_PROBE") == "crash":
             raise RuntimeError("something unforeseen")
         if os.environ.get("FAKE_PROBE"):
-            raise Refused("no_iptables", "there is no iptables", "install it")
+            raise Refused(*NO_TABLES)
         return ["only a fake"]
 
     def sweep(self):
@@ -82,7 +85,7 @@ class FakeEnforcer:
     def remove(self):
         self._note("remove")
         if os.environ.get("FAKE_REMOVE"):
-            raise Refused("table_failed", "the table refused", "repair it")
+            raise Refused(*REFUSED)
 
 
 if __name__ == "__main__":

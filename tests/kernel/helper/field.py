@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
-from democrai_sandbox.kernel.helper.commands import Commands
 from democrai_sandbox.kernel.helper.enforcing import Enforcer
 from democrai_sandbox.kernel.helper.policy import Endpoint, Policy
 from democrai_sandbox.kernel.helper.resolving import Resolver
-from tests.kernel.netlab import Lab, cgroup_mount, wait_until
+from tests.kernel.netlab import Lab, cgroup_mount, shared_lab
 
 REFUSED = {"tcp": "ECONNREFUSED", "udp": "EPERM"}
 """What a connection meets that is not permitted."""
@@ -74,6 +72,7 @@ def end(server, protocol="tcp"):
 
 
 @contextmanager
-def field(**options):
-    with ExitStack() as stack:
-        yield Field(stack.enter_context(Lab(**options)))
+def field(*, own=False, **options):
+    """Give a field in the shared lab, or in one of its own."""
+    with Lab(**options) if own or options else shared_lab() as lab:
+        yield Field(lab)

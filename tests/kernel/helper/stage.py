@@ -13,16 +13,17 @@ import pwd
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import textwrap
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from democrai_sandbox.kernel.helper.arguments import helper_command
+from tests.kernel import prepared
 
 HERE = Path(__file__).parent
 SECONDS = 30.0
@@ -41,10 +42,8 @@ def until(condition, *, what="the condition", seconds=SECONDS):
 class Application:
     def __init__(self, user):
         known = pwd.getpwnam(user)
-        command = [sys.executable, "-I", "-S", str(HERE / "application.py"), str(known.pw_uid), str(known.pw_gid)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-        )
+        code, pipes = (HERE / "application.py").read_text(), {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self._process = prepared.start(code, known.pw_uid, known.pw_gid, session=True, **pipes)
         assert json.loads(self._process.stdout.readline()) == "ready"
         self.pid = self._process.pid
 
@@ -57,7 +56,8 @@ class Application:
     def kill(self):
         """End it with everything it has forked."""
         if self._process.returncode is None:  # not waited for yet, so that the number is still its own
-            os.killpg(self.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # reaped by the process that has forked it
+                os.killpg(self.pid, signal.SIGKILL)
         self._process.wait(SECONDS)
         self._process.stdin.close()
         self._process.stdout.close()
@@ -66,15 +66,9 @@ class Application:
 class Helper:
     """A started helper, of which every line on the standard error is kept."""
 
-    def __init__(self, command, environment):
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-            start_new_session=True,
-        )
+    def __init__(self, process, socket):
+        self.process = process
+        self._socket = str(socket)
         self.pid = self.process.pid
         self.lines = []
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -85,7 +79,8 @@ class Helper:
             self.lines.append(line.rstrip("\n"))
 
     def ready(self):
-        until(lambda: self.said("serves process") or self.process.poll() is not None, what="a helper that serves")
+        """Wait for the line that says at which socket it serves."""
+        until(lambda: self.said(self._socket) or self.process.poll() is not None, what="a helper that serves")
         assert self.process.poll() is None, self.lines
         return self
 
@@ -155,11 +150,27 @@ class Stage:
 
     def helper(self, *more, real=False, environment=None, ready=True, front=(), **changes):
         """Start a helper: the one around the fake enforcer, or the real command."""
-        command = list(helper_command()) if real else [sys.executable, str(HERE / "fake_helper.py"), str(self.record)]
-        base = {} if real else {"PATH": os.environ["PATH"]}
-        helper = Helper([*front, *command, *self.words(**changes), *more], {**base, **(environment or {})})
+        if real:
+            process = subprocess.Popen(
+                [*front, *helper_command(), *self.words(**changes), *more],
+                stdin=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=environment or {},
+                start_new_session=True,
+            )
+        else:
+            process = self.fake_helper(*more, environment=environment, **changes)
+        helper = Helper(process, changes.get("socket", self.socket))
         self._helpers.append(helper)
         return helper.ready() if ready else helper
+
+    def fake_helper(self, *more, environment=None, stderr=subprocess.PIPE, **changes):
+        """Start the process around the fake enforcer."""
+        code, words = (HERE / "fake_helper.py").read_text(), [self.record, *self.words(**changes), *more]
+        environ = {"PATH": os.environ["PATH"], **(environment or {})}
+        streams = {"stdin": subprocess.DEVNULL, "stderr": stderr}
+        return prepared.start(code, *words, environ=environ, session=True, **streams)
 
     def write_policy(self, *endpoints, text=None, path=None):
         """Write the policy as the application would: a new file, moved over the old one."""

@@ -12,6 +12,7 @@ import pytest
 from democrai_sandbox.kernel.helper.answers import Refused
 from democrai_sandbox.kernel.helper.cgroups import Cgroup, find_tree
 from tests.kernel.netlab import cgroup_mount, cgroup_of, needs_netlab, remove_cgroup, wait_until
+from tests.services.rows import rows
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def mountinfo(tmp_path, *lines):
 
 def folder(tmp_path, name):
     made = tmp_path / name
-    made.mkdir()
+    made.mkdir(exist_ok=True)
     (made / "cgroup.procs").touch()
     return made
 
@@ -91,7 +92,7 @@ def test_a_writable_mount_is_preferred_to_one_that_is_not(tmp_path):
     assert find_tree(mountinfo(tmp_path, *lines)).mount == str(two)
 
 
-@pytest.mark.parametrize("options", ["ro,nosuid - cgroup2 cgroup2 rw", "rw - cgroup2 cgroup2 ro"])
+@rows("options", ["ro,nosuid - cgroup2 cgroup2 rw", "rw - cgroup2 cgroup2 ro"])
 def test_a_read_only_tree_is_refused_with_the_fix(tmp_path, options):
     with pytest.raises(Refused) as caught:
         find_tree(mountinfo(tmp_path, f"43 33 0:40 / {folder(tmp_path, 'tree')} {options}"))
@@ -99,7 +100,7 @@ def test_a_read_only_tree_is_refused_with_the_fix(tmp_path, options):
     assert "remount,rw" in caught.value.fix
 
 
-@pytest.mark.parametrize(
+@rows(
     "line",
     [
         "34 33 0:31 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu",

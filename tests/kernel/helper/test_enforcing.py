@@ -17,6 +17,7 @@ from democrai_sandbox.kernel.helper.resolving import Resolver, name_servers
 from democrai_sandbox.kernel.helper.tables import Allow
 from tests.kernel.helper.field import REFUSED, end, field, policy
 from tests.kernel.netlab import cgroup_mount, cgroup_of, has_ended, needs_netlab, wait_until
+from tests.services.golden import sentence
 
 pytestmark = [needs_netlab, pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")]
 
@@ -286,7 +287,7 @@ def test_a_group_that_was_removed_and_made_again_gets_its_rules_again(place):
     # The rule is still listed, and matches nothing any more.
     assert f"--path {group.name} " in place.lab.inside.rules()
     assert place.app.tcp(t4.address, t4.port) == "ok"
-    assert "made anew" in place.enforcer.status()["problems"]["ipv4"]
+    sentence("a group that was made anew", place.enforcer.status()["problems"]["ipv4"])
     place.apply(end(t6))
     assert place.app.tcp(t4.address, t4.port) == "ECONNREFUSED"
     assert place.app.tcp(t6.address, t6.port) == "ok"
@@ -487,7 +488,12 @@ def older(tmp_path):
     return Commands(places=(str(tmp_path),))
 
 
-def test_the_older_kind_of_iptables_does_as_well(place, tmp_path):
+def test_the_older_kind_of_iptables_does_as_well(tmp_path):
+    with field(own=True) as place:  # for tables of that kind
+        apply_with_older_tables(place, tmp_path)
+
+
+def apply_with_older_tables(place, tmp_path):
     t4, t6, u4, u6 = servers = place.serve("tcp", "udp")
     commands = older(tmp_path)
     if place.lab.inside.run(["iptables-legacy", "-S"], check=False).returncode:

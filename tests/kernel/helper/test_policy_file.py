@@ -9,13 +9,15 @@ import os
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from democrai_sandbox.kernel.helper import policy as policies
 from democrai_sandbox.kernel.helper.answers import Refused
 from democrai_sandbox.kernel.helper.policy import Endpoint, parse_policy, read_policy
 from tests.kernel.helper.stage import Stage, needs_root
+from tests.services.golden import sentence
+from tests.services.rows import rows
 
 GOOD = (
     b'{"version": 1, "endpoints": [{"host": "api.example.com", "port": 443, "protocol": "tcp", "source": "module:x"}]}'
@@ -120,7 +122,7 @@ def test_a_file_that_is_replaced_after_it_was_opened_is_not_the_one_that_counts(
     assert _reason(read_policy, str(file), os.getuid(), always) == "busy"
 
 
-@pytest.mark.parametrize(
+@rows(
     "text",
     [
         b"[]",
@@ -141,7 +143,7 @@ def test_another_shape_is_invalid(text):
     assert _reason(parse_policy, text) == "policy_invalid"
 
 
-@pytest.mark.parametrize(
+@rows(
     "text",
     [
         b"\xff\xfe",
@@ -162,7 +164,7 @@ def _one(**changes):
     return parse_policy(json.dumps({"version": 1, "endpoints": [entry]}).encode()).endpoints[0]
 
 
-@pytest.mark.parametrize(
+@rows(
     "changes",
     [
         {"host": "*.example.com"},
@@ -231,7 +233,8 @@ def test_all_problems_are_told_at_once_and_not_without_end():
     entries = [{"host": "*", "port": 0}] * 20
     with pytest.raises(Refused) as caught:
         parse_policy(json.dumps({"version": 1, "endpoints": entries}).encode())
-    assert "/endpoints/4/port" in caught.value.error and "and 30 more" in caught.value.error
+    assert "/endpoints/4/port" in caught.value.error and "/endpoints/5/" not in caught.value.error
+    assert " 30 " in caught.value.error
     many = [{"host": "a.example", "port": 1}] * (policies.MOST_ENDPOINTS + 1)
     assert _reason(parse_policy, json.dumps({"version": 1, "endpoints": many}).encode()) == "policy_invalid"
 
@@ -246,7 +249,6 @@ _entries = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=200) | st.builds(lambda found: json.dumps(found).encode(), _values))
 def test_no_bytes_make_it_fail_otherwise(data):
     """Whatever the file holds, it is a policy or refused."""
@@ -256,7 +258,6 @@ def test_no_bytes_make_it_fail_otherwise(data):
         pass
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(_entries, max_size=4))
 def test_no_entries_make_it_fail_otherwise(entries):
     """Whatever stands in an entry, it is an endpoint or refused."""
@@ -342,4 +343,5 @@ def test_a_user_whose_file_system_hangs_hangs_only_the_errand():
             refusal = stage.helper(ready=False).refusal()
         finally:
             os.close(folder)
-        assert refusal["reason"] == "socket_refused" and "too long" in refusal["error"]
+        assert refusal["reason"] == "socket_refused"
+        sentence("a folder that hangs", refusal["error"], stage.folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -17,6 +18,7 @@ from democrai_sandbox.kernel.helper.arguments import helper_command
 from democrai_sandbox.kernel.helper.printing import polkit_rule, sudoers_file, sudoers_rule, systemd_file, systemd_unit
 from democrai_sandbox.kernel.helper.trust import weaknesses
 from tests.kernel.helper.stage import needs_root
+from tests.services.rows import rows
 
 COMMAND = ("/opt/python/bin/python3", "-I", "-S", "-B", "/opt/democrai/helper/__main__.py")
 VISUDO = shutil.which("visudo", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
@@ -49,10 +51,10 @@ def test_sudo_understands_the_rule_also_with_odd_paths_and_users(tmp_path):
             assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("odd", ["/opt/*", "/opt/a?", "/opt/[a]", "/opt/a\\b", "/opt/a\nb ALL"])
+@rows("odd", ["/opt/*", "/opt/a?", "/opt/[a]", "/opt/a\\b", "/opt/a\nb ALL"])
 def test_a_path_that_sudo_would_take_for_a_pattern_is_refused(odd):
     """Rather none than a rule that permits more than what is meant."""
-    with pytest.raises(ValueError, match="plain characters"):
+    with pytest.raises(ValueError, match=re.escape(ascii(odd))):
         sudoers_rule("democrai", (*COMMAND[:-1], odd))
 
 
@@ -60,7 +62,7 @@ def test_the_rule_for_polkit_names_the_whole_command_and_none_that_it_could_not_
     """The front ends with a space, or a script beside the helper would begin like it; words with spaces are refused."""
     rule = polkit_rule("democrai", COMMAND)
     assert f'.indexOf("{" ".join(COMMAND)} ") === 0' in rule and 'subject.user === "democrai"' in rule
-    with pytest.raises(ValueError, match="where '/opt/with space/__main__.py' ends"):
+    with pytest.raises(ValueError, match="'/opt/with space/__main__.py'"):
         polkit_rule("democrai", (*COMMAND[:-1], "/opt/with space/__main__.py"))
 
 
@@ -130,10 +132,10 @@ def test_the_application_waits_for_the_helper_that_systemd_starts(tmp_path):
             assert process.communicate(timeout=60)[0] == f"{process.pid}\n"
 
 
-@pytest.mark.parametrize("user", ["%wheel", "+net", "ALL", "&all"])
+@rows("user", ["%wheel", "+net", "ALL", "&all"])
 def test_a_user_whom_sudo_would_take_for_several_is_refused(user):
     """A group, a netgroup, everybody: no rule is made of such a name."""
-    with pytest.raises(ValueError, match="for several users"):
+    with pytest.raises(ValueError, match=re.escape(ascii(user))):
         sudoers_rule(user, COMMAND)
 
 
@@ -166,8 +168,8 @@ def test_what_others_can_change_is_told_and_turns_the_rule_off(tmp_path, monkeyp
             (library, lambda path: (os.chown(path, 0, 65534), path.chmod(0o664))),
         ):
             change(path)
-            found = {each.path: str(each) for each in weaknesses(command, standard_library=str(library))}
-            assert str(path) in found and "to fix it: install" in found[str(path)]
+            found = {each.path: each for each in weaknesses(command, standard_library=str(library))}
+            assert "/opt" in found[str(path)].fix and found[str(path)].fix in str(found[str(path)])
         monkeypatch.setattr("democrai_sandbox.kernel.helper.printing.helper_command", lambda: command)
         text, warnings = sudoers_file("nobody")
         assert all(line.startswith("#") for line in text.splitlines()) and warnings

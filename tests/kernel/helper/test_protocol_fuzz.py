@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from democrai_sandbox.kernel.helper.answers import LONGEST_LINE, Refused, encode_answer, parse_request
@@ -267,7 +267,6 @@ _values = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=100) | st.builds(lambda found: json.dumps(found).encode(), _values))
 def test_every_line_is_a_request_or_refused(line):
     """Reading a line fails in one way only."""
@@ -280,7 +279,6 @@ def test_every_line_is_a_request_or_refused(line):
         assert request.action
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.dictionaries(st.text(max_size=5), st.lists(st.text(max_size=500), max_size=400), max_size=4))
 def test_every_answer_fits_one_line(answer):
     """However long lists are, the line is not longer than a client reads, and is JSON."""

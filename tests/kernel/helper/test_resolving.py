@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 import time
 
-import pytest
-
 from democrai_sandbox.kernel.helper.policy import Endpoint
 from democrai_sandbox.kernel.helper.resolving import Resolver, name_servers, system_lookup
 from democrai_sandbox.kernel.helper.tables import Allow
+from tests.services.rows import rows
 
 
 class Clock:
@@ -56,7 +55,7 @@ def test_an_address_needs_no_lookup():
     assert not names.asked
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1"])
+@rows("host", ["localhost", "127.0.0.1", "::1"])
 def test_the_spellings_of_this_machine_are_one(host):
     found = resolved(Resolver(Names()), Endpoint(host, 6379))
     assert addresses(found) == ["127.0.0.1", "::1"]
@@ -74,7 +73,7 @@ def test_an_unknown_name_is_reported_and_the_others_stand():
     assert addresses(found) == ["192.0.2.1"]
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "169.254.169.254", "fe80::1", "0.0.0.0", "224.0.0.1"])
+@rows("address", ["127.0.0.1", "::1", "169.254.169.254", "fe80::1", "0.0.0.0", "224.0.0.1"])
 def test_a_name_server_cannot_open_this_machine_or_its_link(address, tmp_path):
     resolver = Resolver(Names(evil_example=(address,)), hosts=str(tmp_path / "none"))
     found = resolved(resolver, Endpoint("evil.example", 6379, addresses=(address,)))

@@ -9,7 +9,9 @@ import stat
 
 import pytest
 
+from tests.kernel.helper.fake_helper import NO_TABLES, REFUSED
 from tests.kernel.helper.stage import Stage, needs_root, until
+from tests.services.rows import rows
 
 pytestmark = needs_root
 PEER = "struct.unpack('3i', connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))"
@@ -92,7 +94,7 @@ def test_a_folder_that_the_user_cannot_write_is_no_place_for_the_socket(user_sta
     assert stage.helper(ready=False, socket=stage.home / "no" / "helper.sock").refusal()["reason"] == "socket_refused"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("changes", "reason"),
     [
         ({"socket": "/tmp/" + "x" * 103}, "socket_path_too_long"),
@@ -142,7 +144,7 @@ def test_a_machine_on_which_nothing_can_be_enforced_is_refused_before_the_socket
     """What the probe refuses is the last word, with its reason and fix."""
     with Stage() as stage:
         refusal = stage.helper(ready=False, environment={"FAKE_PROBE": "1"}).refusal()
-        assert refusal == {"ok": False, "reason": "no_iptables", "error": "there is no iptables", "fix": "install it"}
+        assert refusal == {"ok": False} | dict(zip(("reason", "error", "fix"), NO_TABLES, strict=True))
         assert not stage.socket.exists()
         refusal = stage.helper(ready=False, environment={"FAKE_PROBE": "crash"}).refusal()
         assert refusal["reason"] == "failed" and "something unforeseen" in refusal["error"]
@@ -166,12 +168,7 @@ def test_what_fails_is_answered_and_the_helper_goes_on(user_stage):
     stage = user_stage
     stage.helper()
     stage.write_policy(("refuse-1.example", 1))
-    assert stage.ask("apply") == {
-        "ok": False,
-        "reason": "table_failed",
-        "error": "the table refused",
-        "fix": "repair it",
-    }
+    assert stage.ask("apply") == {"ok": False} | dict(zip(("reason", "error", "fix"), REFUSED, strict=True))
     stage.write_policy(("crash-1.example", 1))
     answer = stage.ask("apply")
     assert answer["reason"] == "failed" and "something unforeseen" in answer["error"]

@@ -13,7 +13,7 @@ import pytest
 
 from democrai_sandbox.kernel.helper.printing import systemd_unit
 from tests.kernel.helper.stage import SECONDS, Stage, until
-from tests.kernel.netlab import Lab, cgroup_mount, cgroup_of, needs_netlab
+from tests.kernel.netlab import cgroup_mount, cgroup_of, needs_netlab, shared_lab
 
 pytestmark = needs_netlab
 CONNECT = """
@@ -33,7 +33,7 @@ CONNECT = """
 
 @pytest.fixture
 def lab():
-    with Lab() as found:
+    with shared_lab() as found:
         yield found
 
 

@@ -9,7 +9,9 @@ import pytest
 from democrai_sandbox.kernel.helper.answers import Refused
 from democrai_sandbox.kernel.helper.commands import Commands
 from democrai_sandbox.kernel.helper.tables import Allow, Change, Family, Owner, Table, jump, parse, tables
-from tests.kernel.netlab import Lab, needs_netlab
+from tests.kernel.netlab import needs_netlab, shared_lab
+from tests.services.golden import sentence
+from tests.services.rows import rows
 
 OWNER = Owner(4711, 99, 7)
 
@@ -36,7 +38,7 @@ def test_a_listing_tells_chains_jumps_and_owners():
     ]
 
 
-@pytest.mark.parametrize(
+@rows(
     "line",
     [
         "-A OUTPUT -j DEMOCRAI_OS_x_A",
@@ -97,14 +99,14 @@ def test_ipv6_turned_off_needs_no_ip6tables_and_is_reported(tmp_path):
     commands = only(tmp_path, "iptables-save", "iptables-restore")
     found, warnings = tables(commands, network(tmp_path, all=1, default=1, lo=1))
     assert [each.family for each in found] == [Family.IPV4]
-    assert "turned off" in warnings[0]
+    sentence("IPv6 is turned off", *warnings)
 
 
 @needs_netlab
 def test_a_kernel_without_ipv6_is_reported(tmp_path):
     found, warnings = tables(Commands(), tmp_path)
     assert [each.family for each in found] == [Family.IPV4]
-    assert "none" in warnings[0]
+    sentence("a kernel without IPv6", *warnings)
 
 
 def test_a_program_that_hangs_is_ended_and_told(tmp_path):
@@ -114,7 +116,7 @@ def test_a_program_that_hangs_is_ended_and_told(tmp_path):
     with pytest.raises(Refused) as caught:
         Commands(seconds=0.2).run([str(script)])
     assert caught.value.reason == "table_failed"
-    assert "0.2 seconds" in caught.value.error
+    assert "0.2" in caught.value.error
 
 
 def test_programs_get_nothing_of_the_environment(monkeypatch):
@@ -126,7 +128,7 @@ def test_programs_get_nothing_of_the_environment(monkeypatch):
 
 @pytest.fixture(scope="module")
 def lab():
-    with Lab() as made:
+    with shared_lab() as made:
         yield made
 
 
@@ -142,6 +144,7 @@ def test_a_bad_line_undoes_the_whole_change(lab, family):
         with pytest.raises(Refused) as caught:
             table.commit(change)
     assert caught.value.reason == "table_failed"
+    # wording: of iptables itself, here and below
     assert "Try `" not in caught.value.error
     assert [line for line in lab.inside.rules(family.value).splitlines()[1:-1] if "DEMOCRAI" in line] == [
         line for line in before if "DEMOCRAI" in line

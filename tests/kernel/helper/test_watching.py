@@ -14,6 +14,7 @@ import pytest
 
 from democrai_sandbox.kernel.helper.processes import Handle
 from democrai_sandbox.kernel.helper.watching import Happened, Watch
+from tests.kernel.helper.fake_helper import REFUSED
 from tests.kernel.helper.stage import SECONDS, Stage, needs_root, until
 
 
@@ -58,9 +59,8 @@ def test_nobody_reading_along_does_not_keep_the_rules_in_place(stage):
     """The standard error may be closed by then: what it would say is lost, what it does is not."""
     helper = stage.helper()
     reading, writing = os.pipe()
-    command = [*helper.process.args]
     helper.kill()
-    process = subprocess.Popen(command, stderr=writing, env={"PATH": os.environ["PATH"]})
+    process = stage.fake_helper(stderr=writing)
     try:
         os.close(writing)
         until(lambda: stage.socket.exists() and _answers(stage), what="a helper that serves")
@@ -138,7 +138,7 @@ def test_rules_that_cannot_be_removed_are_tried_again_and_told(stage):
     helper = stage.helper(environment={"FAKE_REMOVE": "1"})
     stage.application.kill()
     assert helper.ended() == 4
-    assert _names(stage).count("remove") == 5 and helper.said("could not be removed")
+    assert _names(stage).count("remove") == 5 and helper.said(REFUSED[1])
 
 
 @needs_root

@@ -10,11 +10,10 @@ import importlib.util
 import inspect
 import json
 import os
-import signal
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
+
+from tests.kernel import prepared
 
 PACKAGE = Path(importlib.util.find_spec("democrai_sandbox").origin).parents[1]
 WORLD = Path(__file__).with_name("world.py")
@@ -57,13 +56,7 @@ class Ground:
             "PYTHONDONTWRITEBYTECODE": "1",
             **({} if abi is None else {"DEMOCRAI_OS_SANDBOX_LANDLOCK_ABI": str(abi)}),
         }
-        command = [sys.executable, str(WORLD), str(self.base)]
-        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        with subprocess.Popen(command, env=environment, cwd="/", text=True, start_new_session=True, **pipes) as child:
-            try:
-                output, errors = child.communicate(json.dumps(order), timeout)
-            except BaseException:
-                os.killpg(child.pid, signal.SIGKILL)  # and whatever the body started
-                raise
-        assert child.returncode == 0, f"the child ended with {child.returncode}:\n{output}\n{errors}"
-        return json.loads(output.splitlines()[-1])
+        text, options = json.dumps(order), {"environ": environment, "session": True, "timeout": timeout}
+        child = prepared.run(WORLD.read_text(), self.base, text=text, **options)
+        assert child.returncode == 0, f"the child ended with {child.returncode}:\n{child.stdout}\n{child.stderr}"
+        return json.loads(child.stdout.splitlines()[-1])

@@ -13,6 +13,7 @@ from democrai_sandbox.kernel.landlock import application, application_paths, app
 from democrai_sandbox.kernel.landlock.rights import EXECUTE, WRITE, FsRight, NetRight
 from democrai_sandbox.kernel.settings import LandlockSettings
 from tests.kernel.landlock.harness import NOBODY
+from tests.services.rows import rows
 
 
 def rights_of(plan):
@@ -48,9 +49,10 @@ def test_nothing_is_made_up_for_what_does_not_exist(monkeypatch):
     assert "/lib-of-another-machine" not in paths.read
 
 
-@pytest.mark.parametrize("wide", ["/", "/home", "~"])
+@rows("wide", ["/", "/home", "~"])
 def test_a_home_on_the_import_path_is_left_out_and_said(monkeypatch, tmp_path, wide):
     """A script that was started from there does not open all of it."""
+    monkeypatch.undo()
     monkeypatch.setenv("HOME", str(tmp_path))
     folder = os.path.expanduser(wide)
     monkeypatch.setattr(sys, "path", [*sys.path, folder, ""])

@@ -51,13 +51,13 @@ class World:
 
     @staticmethod
     def tried(act, *args, **options):
-        """Do it; return `ok`, or the name of the errno, or what else was raised."""
+        """Do it; return `ok`, or the name of the errno, or the parts of another error of ours."""
         try:
             result = act(*args, **options)
         except OSError as error:
             return errno.errorcode.get(error.errno, str(error.errno))
         except SandboxError as error:
-            return f"{type(error).__name__}: {error}"
+            return [type(error).__name__, error.code, error.what, error.fix]
         if hasattr(result, "close"):
             result.close()
         return "ok"

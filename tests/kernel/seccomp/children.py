@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import textwrap
-from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
+from tests.kernel import prepared
 
 PRELUDE = """
 from __future__ import annotations
@@ -105,16 +102,7 @@ def tell(**found):
 
 def run(body: str, *, timeout: float = 50) -> subprocess.CompletedProcess[str]:
     """Run it to its end, whatever that is."""
-    return subprocess.run(
-        [sys.executable, "-B", "-c", PRELUDE + textwrap.dedent(body)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+    return prepared.run(PRELUDE + textwrap.dedent(body), folder=prepared.ROOT, timeout=timeout)
 
 
 def told(body: str, *, timeout: float = 50) -> dict:

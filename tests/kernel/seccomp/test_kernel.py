@@ -10,10 +10,10 @@ import sys
 
 import pytest
 
-from democrai_sandbox.kernel.seccomp import APPLICATION, this_architecture
-from democrai_sandbox.kernel.seccomp.filters import rows
+from democrai_sandbox.kernel.seccomp import APPLICATION, filters, this_architecture
 from democrai_sandbox.kernel.seccomp.syscalls import Action
 from tests.kernel.seccomp.children import run, told
+from tests.services.rows import rows
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or this_architecture() is None, reason="needs Linux on x86_64 or aarch64"
@@ -29,7 +29,9 @@ def test_every_call_of_the_table_ends_as_promised():
         tell(**{name: forked(lambda: call(name)) for name, number in NUMBERS.items() if number is not None})
     """)
     expected = {
-        row.name: PROMISED[row.action] for row in rows(APPLICATION, this_architecture()) if row.action in PROMISED
+        row.name: PROMISED[row.action]
+        for row in filters.rows(APPLICATION, this_architecture())
+        if row.action in PROMISED
     }
     assert {name: found[name] for name in expected} == expected
 
@@ -167,7 +169,7 @@ _SOCKETS = """
 _NEVER = {"raw", "raw6", "packet", "packet_old", "mptcp", "smc", "vsock", "xdp", "upper_bits", "cloexec_raw"}
 
 
-@pytest.mark.parametrize(
+@rows(
     ("profile", "refused"),
     [
         ("APPLICATION", _NEVER),
@@ -261,7 +263,7 @@ def test_connecting_by_sending_is_refused_where_asked_and_ordinary_sends_are_not
     }
 
 
-@pytest.mark.parametrize("profile", ["APPLICATION", "child_profile()"])
+@rows("profile", ["APPLICATION", "child_profile()"])
 def test_nothing_is_typed_into_a_terminal(profile):
     """What stands in the terminal is executed by the shell there, once the application has ended."""
     body = """

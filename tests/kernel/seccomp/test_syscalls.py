@@ -9,6 +9,7 @@ import pytest
 
 from democrai_sandbox.kernel.seccomp.syscalls import TABLE, Action, Architecture, Group, this_architecture
 from tests.kernel.seccomp.headers import HEADERS_MISSING, aarch64, own_machine, written_x86_64
+from tests.services.rows import rows
 
 needs_headers = pytest.mark.skipif(HEADERS_MISSING, reason="needs gcc and the kernel's headers (linux-libc-dev)")
 
@@ -32,7 +33,7 @@ REFUSED_TO_CHILDREN = {
 }
 
 
-@pytest.mark.parametrize(
+@rows(
     ("action", "names"),
     [(Action.KILL, KILLED), (Action.ENOSYS, NOT_THERE), (Action.EPERM, REFUSED | REFUSED_TO_CHILDREN)],
     ids=["killed", "not there", "refused"],
@@ -90,7 +91,7 @@ def test_every_group_is_used():
     assert {row.group for row in TABLE} == set(Group)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("machine", "bytes_of_address", "expected"),
     [
         ("x86_64", 8, Architecture.X86_64),

@@ -16,6 +16,7 @@ import pytest
 from democrai_sandbox.kernel.landlock import landlock_support
 from democrai_sandbox.kernel.spawn import ChildConfinement, SpawnOrder, confinement_of, enforcement_of
 from democrai_sandbox.policy import parse_access
+from tests.kernel import prepared
 
 PATIENCE = 40.0
 SHELL = os.path.realpath(shutil.which("sh"))
@@ -67,8 +68,8 @@ def shell(server, text, **more):
     return run(server, SHELL, "-c", text, **more)
 
 
-def python(server, text, **more):
-    return run(server, PYTHON, "-I", "-S", "-c", text, **more)
+def python(server, text, args=(), **more):
+    return run(server, PYTHON, "-I", "-S", "-c", text, *args, **more)
 
 
 def confined(rules=(), abi=ABI, **more):
@@ -111,9 +112,7 @@ def exists(pid):
 
 def application(script, *args):
     """Start an application of its own, which may be killed; it says what it has to say on its standard output."""
-    return subprocess.Popen(
-        [sys.executable, "-c", script, *args], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
-    )
+    return prepared.start(script, *args, stdout=subprocess.PIPE, stdin=subprocess.PIPE)
 
 
 def descriptors(server):

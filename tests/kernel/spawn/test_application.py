@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
+from tests.kernel import prepared
 from tests.kernel.spawn.programs import ABI
 
 _APPLICATION = """
@@ -57,5 +55,5 @@ print("fine")
 
 @pytest.mark.skipif(ABI < 1, reason="needs Landlock")
 def test_a_confined_application_starts_signals_and_ends_programs():
-    done = subprocess.run([sys.executable, "-c", _APPLICATION], capture_output=True, text=True, timeout=55)
+    done = prepared.run(_APPLICATION, folder=prepared.ROOT)
     assert done.stdout == "fine\n", done.stderr

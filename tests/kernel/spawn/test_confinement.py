@@ -20,6 +20,8 @@ from democrai_sandbox.kernel.spawn import (
     enforcement_of,
 )
 from democrai_sandbox.policy import parse_access
+from tests.services.golden import sentence
+from tests.services.rows import rows
 
 
 def _rules(*entries):
@@ -67,7 +69,7 @@ def test_ports_are_those_of_the_rules_and_of_name_lookups():
     assert found.has_network
 
 
-@pytest.mark.parametrize("target", ["api.example.com", "*.example.com", "10.0.0.0/8", "::1"])
+@rows("target", ["api.example.com", "*.example.com", "10.0.0.0/8", "::1"])
 def test_a_rule_without_a_port_opens_all_of_them(target):
     found = _of(("network", "connect", target), ("network", "connect", "a.example:1"))
     assert found.connect_ports is None
@@ -101,7 +103,7 @@ def test_what_lies_beneath_a_writable_path_gets_no_rule_of_its_own():
     }
 
 
-@pytest.mark.parametrize("abi", range(8))
+@rows("abi", range(8))
 def test_a_plan_holds_nothing_that_its_abi_does_not_know(abi):
     found = _of(("network", "connect", "a.example:1"), ("filesystem", "modify", "/m"), runtime_execute=("/usr",))
     plan = confinement.plan(found, abi)
@@ -121,7 +123,7 @@ def _filter(inet, *, unix=False, fastopen=True):
     return filters.program(filters.child_profile(inet=inet, unix=unix, fastopen=fastopen))
 
 
-@pytest.mark.parametrize("abi", [0, 3, 4, 7])
+@rows("abi", [0, 3, 4, 7])
 def test_without_network_rules_no_sockets_for_it_are_made(abi):
     network = _of(("network", "connect", "a.example:1"))
     assert enforcement_of(_of(), abi).filter == _filter(filters.Inet.NONE, fastopen=abi < 4)
@@ -144,31 +146,33 @@ def _said(found, abi, **more):
 def test_what_is_not_enforced_is_said():
     network = _of(("network", "connect", "a.example:1"))
     assert _said(_of(), 7) == ""
-    assert "no Landlock" in _said(_of(), 0)
+    sentence("no Landlock", _said(_of(), 0))
     assert "truncate" in _said(_of(), 2)
     assert "truncate" not in _said(_of(), 3)
     assert "devices" in _said(_of(), 4)
     assert "signals" in _said(_of(), 5)
-    assert "UDP" in _said(network, 7)
-    assert "only the TCP ports" in _said(network, 7)
-    assert "TCP ports" in _said(network, 3)
-    assert "every TCP connection" in _said(_of(("network", "connect", "a.example")), 7)
+    sentence("a rule with a port", _said(network, 7))
+    sentence("a rule with a port, for a kernel that knows no ports", _said(network, 3))
+    sentence("a rule without a port", _said(_of(("network", "connect", "a.example")), 7))
     assert _said(network, 7, packet_filter=True) == ""
-    assert "unix sockets" in _said(_of(("network", "connect", "unix:/run/x")), 7)
+    sentence("a unix socket", _said(_of(("network", "connect", "unix:/run/x")), 7))
     limited = _of().limited(ResourceLimits(processes=5))
     assert "root" in _said(limited, 7, root=True)
     assert _said(limited, 7) == ""
 
 
 def test_an_architecture_without_a_table_is_said_and_not_an_error(monkeypatch):
+    missing = KernelUnsupported("there is no table")
+
     def nothing(*_):
-        raise KernelUnsupported("there is no table")
+        raise missing
 
     monkeypatch.setattr(filters, "program", nothing)
     monkeypatch.setattr(confinement, "_FILTERS", confinement.ready_filters())
     found = enforcement_of(_of(), 7)
     assert found.filter == b""
-    assert found.unenforced == ("system calls: there is no table",)
+    (said,) = found.unenforced
+    assert missing.what in said
 
 
 def test_the_enforcement_carries_the_limits():
@@ -183,7 +187,7 @@ def test_the_enforcement_carries_the_limits():
     assert found.wall_seconds == 7
 
 
-@pytest.mark.parametrize("value", [0, -1, True, 1.5, "5"])
+@rows("value", [0, -1, True, 1.5, "5"])
 def test_a_limit_is_a_whole_number_above_zero(value):
     with pytest.raises(ValueError, match="open_files"):
         ResourceLimits(open_files=value)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 import time
 
 import pytest
 
+from tests.kernel import prepared
 from tests.kernel.spawn.programs import IS_ROOT, PYTHON, confined, exists, is_running, order, python, until
 
 _DAEMON = """
@@ -129,6 +128,6 @@ print(os.sched_getaffinity(0) == processors)
 @pytest.mark.skipif(not shutil.which("chrt"), reason="needs the programs of util-linux")
 def test_a_child_does_not_put_the_application_back_or_on_another_processor():
     """What signals may not reach could be slowed down by these, for good: no user can take a priority back."""
-    done = subprocess.run([sys.executable, "-c", _AS_NOBODY], capture_output=True, text=True, timeout=50)
+    done = prepared.run(_AS_NOBODY)
     before = str(os.getpriority(os.PRIO_PROCESS, 0))
     assert done.stdout.split()[-4:] == ["itself", before, "True", "True"], (done.stdout, done.stderr)

@@ -7,13 +7,15 @@ import json
 import os
 import signal
 import subprocess
-import sys
 
 import pytest
 
 from democrai_sandbox.errors import SpawnFailed
 from democrai_sandbox.kernel.spawn import SpawnOrder
+from tests.kernel import prepared
 from tests.kernel.spawn.programs import PYTHON, SHELL, order, python, run, shell
+from tests.services.golden import sentence
+from tests.services.rows import rows
 
 
 def test_output_errors_and_exit_code_arrive(server):
@@ -21,7 +23,7 @@ def test_output_errors_and_exit_code_arrive(server):
     assert (done.returncode, done.out, done.err) == (3, "out\n", "err\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+@rows("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
 def test_a_signal_is_a_negative_exit_code(server, number):
     assert shell(server, f"kill -{int(number)} $$").returncode == -number
 
@@ -102,7 +104,7 @@ print("fine")
 
 
 def test_descriptors_keep_their_numbers_whatever_the_server_has_there():
-    done = subprocess.run([sys.executable, "-c", _PASSING, PYTHON], capture_output=True, text=True, timeout=50)
+    done = prepared.run(_PASSING, PYTHON)
     assert done.stdout == "fine\n", done.stderr
 
 
@@ -180,25 +182,26 @@ def test_a_script_without_an_interpreter_line_is_refused_as_by_the_kernel(server
     assert caught.value.errno == errno.ENOEXEC
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
+@rows(
+    ("name", "changes"),
     [
-        ({"env": {"A=B": "1"}}, "illegal environment variable name"),
-        ({"env": {"": "1"}}, "illegal environment variable name"),
-        ({"env": {"A": "x\0y"}}, "embedded null byte"),
-        ({"pass_fds": tuple(range(3, 400))}, "at most 242 descriptors"),
-        ({"env": {f"A{n}": "x" * 90_000 for n in range(100)}}, "at most 8388608"),
+        ("a name of a variable", {"env": {"A=B": "1"}}),
+        ("a name of a variable", {"env": {"": "1"}}),
+        ("a null byte", {"env": {"A": "x\0y"}}),
+        ("many descriptors", {"pass_fds": tuple(range(3, 400))}),
+        ("a large environment", {"env": {f"A{n}": "x" * 90_000 for n in range(100)}}),
     ],
 )
-def test_what_cannot_be_passed_on_is_refused_before_it_is_sent(server, changes, said):
-    with pytest.raises(ValueError, match=said):
+def test_what_cannot_be_passed_on_is_refused_before_it_is_sent(server, name, changes):
+    with pytest.raises(ValueError, match=r"\w") as refused:
         server.spawn(order(SHELL, "-c", "true", **changes))
+    sentence(name, str(refused.value))
 
 
-@pytest.mark.parametrize(
+@rows(
     ("changes", "said"),
     [
-        ({"cwd": "relative"}, "expected an absolute path"),
+        ({"cwd": "relative"}, "folder"),
         ({"umask": 0o1000}, "umask"),
         ({"wall_seconds": -1}, "wall"),
         ({"limits": ((99, 1),)}, "limits"),
@@ -211,5 +214,6 @@ def test_an_order_that_makes_no_sense_is_a_typed_error(server, changes, said):
 
 
 def test_a_relative_program_is_refused(server):
-    with pytest.raises(SpawnFailed, match="expected an absolute path"):
+    with pytest.raises(SpawnFailed) as refused:
         server.spawn(order("sh"))
+    sentence("a relative program", str(refused.value))

@@ -6,21 +6,21 @@ import array
 import json
 import os
 import socket
-import subprocess
-import sys
 import tempfile
-import time
 from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from democrai_sandbox.errors import SpawnFailed
 from democrai_sandbox.kernel import _native
 from democrai_sandbox.kernel.spawn import LandlockPlan, client, wire
 from democrai_sandbox.kernel.spawn.children import MARKING
+from tests.kernel import prepared
 from tests.kernel.spawn.programs import PATIENCE, SHELL, descriptors, needs_root_to_look, order, shell, until
+from tests.services.golden import sentence
+from tests.services.rows import rows
 
 _GOOD = wire.Order(
     argv=["sh", "-c", "true"],
@@ -73,7 +73,7 @@ def test_the_request_that_the_others_are_made_of_is_a_good_one(server):
     assert _send(server, _body())["ok"]
 
 
-@pytest.mark.parametrize(
+@rows(
     "packet",
     [
         b"",
@@ -147,7 +147,7 @@ def test_a_bad_request_is_refused_in_words_and_starts_nothing(server, packet):
     before = server.stats()
     answer = _send(server, packet)
     assert answer["ok"] is False
-    assert answer["error"].startswith("bad request")
+    assert answer["error"].startswith("bad request")  # in front of every such answer, for whoever reads them
     after = server.stats()
     assert after["started"] == before["started"]
     assert after["refused"] == before["refused"] + 1
@@ -155,7 +155,7 @@ def test_a_bad_request_is_refused_in_words_and_starts_nothing(server, packet):
 
 def test_a_packet_that_is_too_large_is_refused(server):
     answer = _send(server, b"J" + b" " * 100_000)
-    assert "too large" in answer["error"]
+    sentence("a large packet", answer["error"])
 
 
 def test_a_request_without_a_way_to_answer_starts_nothing(server):
@@ -173,10 +173,10 @@ def test_a_body_that_could_change_or_block_is_refused(server, tmp_path):
     unsealed = os.memfd_create("body", os.MFD_ALLOW_SEALING)
     os.write(unsealed, _body())
     reader, writer = os.pipe()
-    for descriptor, said in ((plain, "no memfd"), (unsealed, "not sealed"), (reader, "no memfd")):
-        assert said in _send(server, wire.IN_FILE, [descriptor])["error"]
     large = wire.sealed(b" " * (wire.LARGEST_BODY + 1))
-    assert "too large" in _send(server, wire.IN_FILE, [large])["error"]
+    bodies = {"a file": plain, "a memory file that may change": unsealed, "a pipe": reader, "a large body": large}
+    for name, descriptor in bodies.items():
+        sentence(name, _send(server, wire.IN_FILE, [descriptor])["error"])
     good = wire.sealed(_body())
     assert _send(server, wire.IN_FILE, [good])["ok"]
     for descriptor in (plain, unsealed, reader, writer, large, good):
@@ -184,7 +184,7 @@ def test_a_body_that_could_change_or_block_is_refused(server, tmp_path):
 
 
 def test_a_flood_of_garbage_does_not_keep_the_server_from_working(server):
-    for number in range(500):
+    for number in range(200):
         server._link.sendmsg([b"garbage %d" % number])
     assert shell(server, "echo fine").out == "fine\n"
 
@@ -218,7 +218,7 @@ if child == 0:
     server._link.sendmsg([bytes.fromhex(sys.argv[2])], rights)
     theirs.close()
     answer = json.loads(ours.recv(65536))
-    os._exit(0 if answer["ok"] is False and "is not the application" in answer["error"] else 2)
+    os._exit(0 if answer["ok"] is False and str(os.getpid()) in answer["error"] else 2)
 _, status = os.waitpid(child, 0)
 assert status == 0, status
 after = server.stats()
@@ -232,24 +232,24 @@ print("fine")
 def test_a_process_that_inherited_the_link_is_a_stranger(tmp_path):
     made = str(tmp_path / "made")
     packet = _body(argv=["touch", made], program="/usr/bin/touch").hex()
-    done = subprocess.run(
-        [sys.executable, "-c", _STRANGER, made, packet], capture_output=True, text=True, timeout=PATIENCE
-    )
+    done = prepared.run(_STRANGER, made, packet)
     assert done.stdout == "fine\n", done.stderr
 
 
 def test_the_baseline_is_given_once(own_server):
     plan = LandlockPlan(1, 0, 0, [("/", 1)], [])
     assert own_server.baseline(plan) == ()
-    with pytest.raises(SpawnFailed, match="was given before"):
+    with pytest.raises(SpawnFailed) as refused:
         own_server.baseline(plan)
+    sentence("a second baseline", str(refused.value))
 
 
-def test_a_server_that_cannot_be_started_is_a_typed_error(monkeypatch):
-    with pytest.raises(SpawnFailed, match="cannot be started"):
+def test_a_server_that_cannot_be_started_is_a_typed_error():
+    with pytest.raises(SpawnFailed, match="/nowhere/python"):
         client.SpawnServer.start(interpreter="/nowhere/python")
-    with pytest.raises(SpawnFailed, match=r"has ended|has closed"):
+    with pytest.raises(SpawnFailed) as ended:
         client.SpawnServer.start(interpreter="/bin/false")
+    assert ended.value.fix == client._RESTART
 
 
 def test_a_server_that_stands_still_is_noticed():
@@ -259,10 +259,9 @@ def test_a_server_that_stands_still_is_noticed():
     while server._spare:  # made before, with the usual patience
         for end in server._spare.pop():
             end.close()
-    begin = time.monotonic()
-    with pytest.raises(SpawnFailed, match="does not answer in time"):
+    with pytest.raises(SpawnFailed) as failed:
         server.spawn(order("/bin/true"))
-    assert time.monotonic() - begin < PATIENCE
+    sentence("a server that stands still", failed.value.what)
     os.kill(server.pid, 18)
     server.stop()
 
@@ -332,7 +331,6 @@ def test_a_plan_is_read_as_it_was_written(paths, ports, limits, wall):
     assert wire.read_front(wire.packed_order(order_)) == (wall, plan)
 
 
-@settings(max_examples=25)
 @given(
     st.lists(_text.map(os.fsdecode), max_size=4),
     st.lists(_text.map(lambda value: os.fsdecode(b"N" + value.replace(b"=", b"") + b"=" + value)), max_size=4),

@@ -1,0 +1,165 @@
+"""Programs of tests in forks of a process that has imported the kernel layer, one such process for all of a worker.
+
+    process = start("print(sys.argv[1])", "word", stdout=subprocess.PIPE)
+    assert run("import sys; sys.exit(3)").returncode == 3
+
+For programs whose point is what they do and what becomes of them: importing is most of what a fresh one spends. A fork
+has no threads, no sockets and no restrictions; it is in the network of the thread that starts it. Where the start of
+the process is the point, or what runs before it (another command, an import that fails), a program has a process of its
+own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+
+from tests.services.commands import Forked
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = Path(__file__).with_name("preparing.py")
+NETWORK = 0x40000000
+HOME = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+"""The network in which the tests are."""
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def set_network(descriptor):
+    """Have this thread in a network."""
+    if _libc.setns(descriptor, NETWORK):
+        raise OSError(ctypes.get_errno(), "setns")
+
+
+@contextmanager
+def in_network(descriptor):
+    """Have this thread, and what it starts meanwhile, in a network."""
+    before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        set_network(descriptor)
+        yield
+    finally:
+        set_network(before)
+        os.close(before)
+
+
+class Process(Forked):
+    """A program that runs: as much of a ``subprocess.Popen`` as is of use here."""
+
+    def __init__(self, code, words, *, environ, folder, session, streams, passed):
+        self.args = words
+        self.returncode = None
+        order = {
+            "code": code,
+            "words": list(map(str, words)),
+            "environ": dict(os.environ if environ is None else environ),
+            "folder": str(folder),
+            "session": session,
+        }
+        with ExitStack() as theirs:
+            told, report = _pipe(theirs)
+            self._report = open(told, "rb", 0)
+            given = [self._stream(theirs, number, stream) for number, stream in enumerate(streams)]
+            network = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+            theirs.callback(os.close, network)
+            _prepared().send(order, [*given, report, network, *passed])
+        self.pid = int(self._report.readline() or self._lost())
+
+    def _stream(self, theirs, number, stream):
+        """Return the descriptor for a standard stream; a pipe has its other end here."""
+        name = ("stdin", "stdout", "stderr")[number]
+        setattr(self, name, None)
+        if stream == subprocess.PIPE and number == 0:
+            reader, writer = os.pipe()
+            theirs.callback(os.close, reader)
+            self.stdin = open(writer, "w", buffering=1)
+            return reader
+        if stream == subprocess.PIPE:
+            reader, writer = _pipe(theirs)
+            setattr(self, name, open(reader, errors="replace"))
+            return writer
+        if stream == subprocess.STDOUT:
+            raise ValueError("not here")
+        if stream is None or stream == subprocess.DEVNULL:
+            null = os.open(os.devnull, os.O_RDWR) if stream else os.dup(number)
+            theirs.callback(os.close, null)
+            return null
+        return stream if isinstance(stream, int) else stream.fileno()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for stream in (self.stdin, self.stdout, self.stderr):
+            if stream is not None:
+                stream.close()
+        self.wait()
+
+
+def start(code, *words, environ=None, folder="/", session=False, stdin=None, stdout=None, stderr=None, passed=()):
+    """Start a program; ``{0}`` in a word is the number that the first of the passed descriptors has there."""
+    streams = (stdin, stdout, stderr)
+    return Process(code, words, environ=environ, folder=folder, session=session, streams=streams, passed=passed)
+
+
+def run(code, *words, timeout=100.0, text="", **options):
+    """Run a program to its end; return it with what it wrote."""
+    with ExitStack() as stack:
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        process = stack.enter_context(start(code, *words, **pipes, **options))
+        late = threading.Timer(timeout, process.kill)
+        late.daemon = True
+        late.start()
+        stack.callback(late.cancel)
+        with process.stdin as given:
+            given.write(text)
+        said = []
+        reader = threading.Thread(target=lambda: said.append(process.stderr.read()))
+        reader.start()
+        written = process.stdout.read()
+        reader.join()
+        status = process.wait(timeout)
+    return subprocess.CompletedProcess(words, status, written, said[0])
+
+
+def _pipe(theirs):
+    """Make a pipe, whose end for writing is another process's, and closed here with the stack."""
+    reader, writer = os.pipe()
+    theirs.callback(os.close, writer)
+    return reader, writer
+
+
+class _Prepared:
+    """The process that forks; ends with the tests."""
+
+    def __init__(self):
+        self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._turn = threading.Lock()
+        command = [sys.executable, "-B", "-P", PROGRAM, str(theirs.fileno()), str(ROOT)]
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("DEMOCRAI_")}
+        environ["PYTHONPATH"] = str(ROOT / "src")
+        with theirs, in_network(HOME) if os.geteuid() == 0 else ExitStack():
+            self._process = subprocess.Popen(command, env=environ, cwd="/", pass_fds=[theirs.fileno()])
+        atexit.register(self._end)
+
+    def send(self, order, descriptors):
+        """Have it fork for an order."""
+        with self._turn:
+            socket.send_fds(self._link, [json.dumps(order).encode()], descriptors)
+
+    def _end(self):
+        self._link.close()
+        self._process.wait()
+
+
+@cache
+def _prepared():
+    return _Prepared()
