@@ -100,10 +100,15 @@ class _Inside(httpx.HTTPTransport):
 
 
 class Sites:
-    """Web servers at many ports of one address, on one thread; ``asked`` has who came for which path at which port."""
+    """Web servers at many ports of one address, on one thread; ``asked`` has who came for which path at which port.
+
+    Who comes first for a path in ``held`` waits without an answer; later ones get theirs.
+    """
 
     def __init__(self, address, count):
         self.asked = []
+        self.held = set()
+        self._kept = []
         self._selector = selectors.DefaultSelector()
         self._sockets = [socket.create_server((address, 0), backlog=64) for _ in range(count)]
         self.ports = [one.getsockname()[1] for one in self._sockets]
@@ -118,9 +123,14 @@ class Sites:
     def stop(self):
         self._ending.set()
         self._thread.join(10)
-        for key in list(self._selector.get_map().values()):
-            key.fileobj.close()
+        for one in (*(key.fileobj for key in self._selector.get_map().values()), *self._kept):
+            one.close()
         self._selector.close()
+
+    def let_go(self):
+        """Hang up on those that wait without an answer."""
+        while self._kept:
+            self._kept.pop().close()
 
     def _serve(self):
         while not self._ending.is_set():
@@ -135,10 +145,16 @@ class Sites:
 
     def _answer(self, connection):
         self._selector.unregister(connection)
+        words = connection.recv(65536).split(b" ")
+        path = words[1].decode() if len(words) > 1 else ""
+        if path in self.held:
+            self.held.discard(path)
+            self._kept.append(connection)
+            self.asked.append((connection.getsockname()[1], path))
+            return
         with connection:
-            words = connection.recv(65536).split(b" ")
-            if len(words) > 1:
-                self.asked.append((connection.getsockname()[1], words[1].decode()))
+            if path:
+                self.asked.append((connection.getsockname()[1], path))
                 body = words[1]
                 head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
                 connection.sendall(head.encode() + body)

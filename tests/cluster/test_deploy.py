@@ -164,7 +164,7 @@ def test_the_steps_of_the_container_file_build_the_package(tmp_path):
     (step,) = [line for line in lines if line.startswith("RUN ") and "pip wheel" in line]
     words = [word.replace("/build", str(tmp_path / "build")) for word in shlex.split(step)[1:]]
     compiler = tmp_path / "compiler"  # which does not optimise: that takes most of the time
-    compiler.write_text('#!/bin/sh\nexec gcc "$@" -O0\n')
+    compiler.write_text('#!/bin/sh\nexec gcc "$@" -O0 -g0\n')
     compiler.chmod(0o755)
     build(sys.executable, *words[1:], "--no-index", "--quiet", CC=compiler)
     (wheel,) = (tmp_path / "build" / "dist").glob("*.whl")

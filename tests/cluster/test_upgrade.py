@@ -107,7 +107,7 @@ def load(client, wrong):
 
     def work():
         number = 0
-        while not ending.wait(0.05):
+        while not ending.wait(0.2):
             number += 1
             render = client.post("/api/v1/modules/probe/render", json={"params": {}})
             made = decide(client, f"load/{number}")
