@@ -94,6 +94,14 @@ def database(tmp_path, prepared_file):
     return f"sqlite:///{tmp_path}/access.db"
 
 
+@pytest.fixture(scope="session")
+def pattern(postgres):
+    """The URL of a database on PostgreSQL that is only ever copied: nobody may be connected to it."""
+    url = postgres.new_database()
+    open_store(url).close()
+    return url
+
+
 @pytest.fixture
 def desk(database):
     """A service that nobody has used yet."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from democrai_sandbox.access.administration import Outcome
 from democrai_sandbox.access.groups import Risk
 from democrai_sandbox.access.identity import Caller
 from democrai_sandbox.access.likeness import alike_first
+from democrai_sandbox.access.lookups import AuditRecordUnknown
 from democrai_sandbox.access.values import AuditAction, RequestFilter, RequestState
 from democrai_sandbox.errors import (
     DecisionConflict,
@@ -18,6 +21,7 @@ from democrai_sandbox.errors import (
 )
 from democrai_sandbox.policy import InvalidInputError, Operation, ResourceType, Subject
 from tests.access.conftest import DEMO
+from tests.services.rows import rows
 
 URL = "https://api.test/v1"
 UMA = Caller(user_id="uma", session_key="s1")
@@ -57,7 +61,7 @@ class TestReading:
             desk.decide("request", "nothing")
         with pytest.raises(DecisionUnknown):
             desk.decide("decision", "nothing")
-        with pytest.raises(LookupError, match="no audit record 7"):
+        with pytest.raises(AuditRecordUnknown, match="7"):
             desk.decide("audit_record", 7)
         for act, argument in (("request", 7), ("decision", "x" * 101), ("audit_record", "7"), ("resume_of", None)):
             with pytest.raises(InvalidInputError):
@@ -75,7 +79,7 @@ class TestReading:
             assert len(reading.history_of(asked)) == 1
             assert reading.resume_of(asked) is None
             for unknown in (reading.request, reading.history_of, reading.resume_of, lambda one: reading.note(one, "x")):
-                with pytest.raises(RequestUnknown, match=f"there is no request {other}"):
+                with pytest.raises(RequestUnknown, match=other):
                     unknown(other)
             for refused in (
                 reading.queue,
@@ -154,17 +158,19 @@ class TestNotes:
         with desk.around.serving(UMA):
             for number in range(20):
                 assert desk.administration.note(asked, f"{number}").actor == "uma"
-            with pytest.raises(DecisionConflict, match="20 notes"):
+            with pytest.raises(DecisionConflict, match=r"\b20\b"):
                 desk.administration.note(asked, "one more")
         assert desk.decide("note", asked, "enough").actor == "ada"
 
-    @pytest.mark.parametrize("text", ["", "  \n", "x" * 2001, None, 7])
-    def test_a_note_says_something(self, desk, text):
+    @staticmethod
+    @rows("text", ["", "  \n", "x" * 2001, None, 7])
+    def test_a_note_says_something(desk, text):
         """Not nothing, and not everything."""
         asked = desk.check(URL).request_id
-        with pytest.raises(InvalidInputError, match="/text"):
+        with pytest.raises(InvalidInputError) as caught:
             desk.decide("note", asked, text)
-        assert len(desk.decide("history_of", asked)) == 1
+        assert [problem.pointer for problem in caught.value.problems] == ["/text"]
+        assert [record.action for record in desk.decide("history_of", asked)] == [AuditAction.REQUESTED]
 
 
 class TestDecidingMany:
@@ -191,11 +197,11 @@ class TestDecidingMany:
         last = desk.check("https://c.test/").request_id
         found = dict(desk.decide("decide_many", [first, "unknown", 7, without, last], "session"))
         assert isinstance(found[first], DecisionConflict)
-        assert "was denied by ada" in str(found[first])
+        assert re.search(r"\bdenied\b.*\bada\b", str(found[first]))
         assert isinstance(found["unknown"], RequestUnknown)
         assert isinstance(found[7], InvalidInputError)
         assert found[without].decision is None
-        assert "without a session" in found[without].skipped
+        assert found[without].skipped
         assert found[last].decision is not None
 
     def test_what_one_decision_answers_is_no_conflict(self, desk):

@@ -15,14 +15,15 @@ from tests.access.conftest import ADMIN, DEMO, Around
 
 
 @pytest.fixture
-def settings(tmp_path):
-    """One host with nothing installed."""
-    return AccessSettings(database=f"sqlite:///{tmp_path}/access.db", key_file=str(tmp_path / "keys"), poll_seconds=0.1)
+def settings(tmp_path, database):
+    """One host with nothing installed; its database has its schema already."""
+    return AccessSettings(database=database, key_file=str(tmp_path / "keys"), poll_seconds=0.1)
 
 
-def test_it_starts_on_embedded_defaults_and_keeps_what_was_decided(settings):
-    """A second start knows the decision of the first."""
-    around = Around()
+def test_it_starts_on_embedded_defaults_and_keeps_what_was_decided(tmp_path):
+    """A first start makes the database; a second one knows the decision of the first."""
+    around, url = Around(), f"sqlite:///{tmp_path}/access.db"
+    settings = AccessSettings(database=url, key_file=str(tmp_path / "keys"), poll_seconds=0.1)
     wanted = {"resource_type": "network", "operation": "send", "target": "https://api.test", "subject": DEMO}
     with Access(settings, around) as access:
         asked = access.service.check_external_access(**wanted)
@@ -109,8 +110,9 @@ def test_an_unknown_stream_type_is_refused_with_the_nearest_name(settings):
     """Before anything runs."""
     from dataclasses import replace
 
-    with pytest.raises(InvalidInputError, match="redis"):
+    with pytest.raises(InvalidInputError) as caught:
         Access(replace(settings, stream_type="reddis"))
+    assert caught.value.problems[0].suggestion == "redis"
 
 
 def test_importing_the_package_loads_neither_the_database_nor_the_guard():

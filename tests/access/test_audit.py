@@ -15,6 +15,8 @@ from democrai_sandbox.access.audit import AuditReport, canonical, export, record
 from democrai_sandbox.access.values import AccessTuple, AuditAction, AuditRecord
 from democrai_sandbox.errors import InvalidInputError
 from democrai_sandbox.policy import Operation, ResourceType, Subject
+from tests.services.golden import sentence
+from tests.services.rows import rows
 
 ACCESS = AccessTuple(Subject.parse("module:demo"), ResourceType.FILESYSTEM, Operation.READ, "/srv/\udcff")
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -75,8 +77,8 @@ def test_a_whole_chain_is_whole():
         assert verify(chain, head(chain)) == AuditReport(ok=True, count=count)
 
 
-@pytest.mark.parametrize("name", CHANGES)
-@pytest.mark.parametrize("place", range(6))
+@rows("name", CHANGES)
+@rows("place", range(6))
 def test_a_change_of_any_part_shows_where_it_is(name, place):
     """Every field of every record is covered, the first and the last one too."""
     chain = list(CHAIN)
@@ -86,7 +88,7 @@ def test_a_change_of_any_part_shows_where_it_is(name, place):
     assert report.what
 
 
-@pytest.mark.parametrize("place", range(6))
+@rows("place", range(6))
 def test_a_change_with_a_new_hash_shows_at_the_next_record(place):
     """Who mends the hash of one record breaks the link to the next, or to the head."""
     chain = list(CHAIN)
@@ -96,7 +98,7 @@ def test_a_change_with_a_new_hash_shows_at_the_next_record(place):
     assert (report.ok, report.first_bad) == (False, min(place + 2, 6))
 
 
-@pytest.mark.parametrize("place", range(6))
+@rows("place", range(6))
 def test_a_removed_record_shows(place):
     """In the middle, at the beginning, and at the end, where only the head knows of it."""
     report = verify([record for record in CHAIN if record.sequence != place + 1], head(CHAIN))
@@ -105,10 +107,12 @@ def test_a_removed_record_shows(place):
 
 def test_all_records_gone_shows():
     """An empty table is whole only when nothing was ever recorded."""
-    assert verify([], head(CHAIN)).what == "records 1 to 6 are missing at the end"
+    report = verify([], head(CHAIN))
+    assert (report.ok, report.count, report.first_bad) == (False, 0, 1)
+    sentence("all records gone", report.what)
 
 
-@pytest.mark.parametrize("place", range(7))
+@rows("place", range(7))
 def test_an_inserted_record_shows(place):
     """Anywhere, also behind the last one."""
     chain = list(CHAIN)
@@ -133,12 +137,12 @@ def test_a_rewritten_tail_shows_by_the_head():
     """A chain that is right in itself is compared with what the store knows of the last record."""
     forged = linked([*CHAIN[:4], replace(CHAIN[4], actor="eve"), CHAIN[5]])
     assert verify(forged, head(forged)).ok
-    assert verify(forged, head(CHAIN)) == AuditReport(
-        ok=False, count=5, first_bad=6, what="the last record is not the one that was made"
-    )
+    report = verify(forged, head(CHAIN))
+    assert (report.ok, report.count, report.first_bad) == (False, 5, 6)
+    sentence("a rewritten tail", report.what)
 
 
-@pytest.mark.parametrize("numbers", [(2, 3, 4), (1, 2, 2), (1, 3, 4), (0, 1, 2), (1, 2, -3)])
+@rows("numbers", [(2, 3, 4), (1, 2, 2), (1, 3, 4), (0, 1, 2), (1, 2, -3)])
 def test_numbers_have_no_gap(numbers):
     """Also where every hash is right."""
     chain, last = [], ""
@@ -186,7 +190,7 @@ def exported():
     return stream.getvalue().splitlines()
 
 
-@pytest.mark.parametrize(
+@rows(
     "line",
     [
         "",
@@ -234,8 +238,8 @@ def test_any_changed_character_of_an_export_is_found(number, data):
     assert report.ok == same or (not report.ok and report.first_bad == number + 1)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), {1, 2}, object(), b"x"])
+@rows("value", [float("nan"), float("inf"), {1, 2}, object(), b"x"])
 def test_what_is_not_json_is_refused(value):
     """Before it could enter a record."""
-    with pytest.raises(InvalidInputError, match="not JSON"):
+    with pytest.raises(InvalidInputError):
         canonical({"value": value})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
+import tracemalloc
 from datetime import datetime
 from enum import StrEnum
 
@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from democrai_sandbox.access.contexts import DEEPEST_CONTEXT, LONGEST_CONTEXT, decode_context, encode_context
 from democrai_sandbox.errors import InvalidInputError
+from tests.services.golden import sentence
+from tests.services.rows import rows
 
 plain = st.none() | st.booleans() | st.integers(-(2**80), 2**80) | st.floats(allow_nan=False, allow_infinity=False)
 text = st.text(st.characters() | st.characters(categories=["Cs"]), max_size=30)
@@ -35,52 +37,67 @@ def test_what_was_encoded_comes_back(context):
     assert same(decode_context(encode_context(context)), context)
 
 
-@pytest.mark.parametrize("letter", ["a", "\u00e4", "\U0001f600"])
+@rows("letter", ["a", "\u00e4", "\U0001f600"])
 def test_the_limit_is_exact(letter):
     """A context of exactly the limit is taken; one byte more is refused with its size."""
     width = len(letter.encode())
     count, rest = divmod(LONGEST_CONTEXT - 2, width)
     largest = letter * count + "x" * rest
     assert decode_context(encode_context(largest)) == largest
-    with pytest.raises(InvalidInputError, match=f"/resume_context: .*{LONGEST_CONTEXT}"):
+    with pytest.raises(InvalidInputError, match=str(LONGEST_CONTEXT)) as caught:
         encode_context(largest + "x")
+    assert caught.value.problems[0].pointer == "/resume_context"
 
 
-@pytest.mark.parametrize("context", ["x" * 10**7, ["x"] * 10**6, {"x" * 70_000: 1}, {str(n): n for n in range(10**5)}])
-def test_what_is_far_too_large_is_refused_at_once(context):
-    """The size is known to be too large before all of it was looked at."""
-    started = time.process_time()
-    with pytest.raises(InvalidInputError, match="/resume_context: more than 65536 bytes as JSON"):
-        encode_context(context)
-    assert time.process_time() - started < 2
+@rows(
+    "make",
+    [
+        lambda: "x" * 10**7,
+        lambda: [["x"] * 10] * 10**5,
+        lambda: {"x" * 10**7: 1},
+        lambda: [{str(number): number for number in range(20_000)}] * 10,
+    ],
+)
+def test_what_is_far_too_large_is_refused_at_once(make):
+    """A context is refused before all of it is copied, which would take ten megabytes and more."""
+    context = make()
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidInputError, match=str(LONGEST_CONTEXT)) as caught:
+            encode_context(context)
+        assert tracemalloc.get_traced_memory()[1] < 3 << 20
+    finally:
+        tracemalloc.stop()
+    assert caught.value.problems[0].pointer == "/resume_context"
 
 
 class Name(StrEnum):
     A = "a"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("context", "pointer", "what"),
     [
-        ({1, 2}, "", "a value of type set is not JSON"),
-        ({"a": [0, b"x"]}, "/a/1", "a value of type bytes is not JSON"),
-        ({"a/b": {"~": (1,)}}, "/a~1b/~0", "a value of type tuple is not JSON"),
-        ([{"x": datetime(2026, 1, 2)}], "/0/x", "a value of type datetime is not JSON"),
-        ([1, {2: 3}], "/1", "a value of type int as a key is not JSON"),
-        ([float("nan")], "/0", "nan is not JSON"),
-        ({"a": float("-inf")}, "/a", "-inf is not JSON"),
-        ([Name.A], "/0", "'a' is not JSON"),
-        ([2**1024], "/0", "an integer of more than 1024 bits"),
-        (object(), "", "a value of type object is not JSON"),
+        ({1, 2}, "", "set"),
+        ({"a": [0, b"x"]}, "/a/1", "bytes"),
+        ({"a/b": {"~": (1,)}}, "/a~1b/~0", "tuple"),
+        ([{"x": datetime(2026, 1, 2)}], "/0/x", "datetime"),
+        ([1, {2: 3}], "/1", "int"),
+        ([float("nan")], "/0", "nan"),
+        ({"a": float("-inf")}, "/a", "-inf"),
+        ([Name.A], "/0", "'a'"),
+        ([2**1024], "/0", "1024"),
+        (object(), "", "object"),
     ],
 )
 def test_what_is_not_json_is_refused_with_its_place(context, pointer, what):
-    """A value that JSON cannot give back as it was is refused, and the pointer leads to it."""
+    """A value that JSON cannot give back as it was is refused: the pointer leads to it, the text names its type."""
     with pytest.raises(InvalidInputError) as caught:
         encode_context(context)
-    assert [(problem.pointer, problem.message) for problem in caught.value.problems] == [
-        ("/resume_context" + pointer, what)
-    ]
+    (problem,) = caught.value.problems
+    assert problem.pointer == "/resume_context" + pointer
+    assert what in problem.message.split()
+    sentence(f"{what} is not JSON", problem.message)
 
 
 def test_code_of_the_context_is_never_run():
@@ -122,7 +139,7 @@ def test_code_of_the_context_is_never_run():
         value = Meta("Odd", (base,), overrides)()
         ran.clear()
         for context in (value, [value], {"a": value}):
-            with pytest.raises(InvalidInputError, match="is not JSON"):
+            with pytest.raises(InvalidInputError):
                 encode_context(context)
         assert ran == []
 
@@ -142,8 +159,9 @@ def test_nesting_has_a_limit():
     for _ in range(100_000):
         endless = [endless]
     for context in (nested(DEEPEST_CONTEXT + 1), circle, wide, endless):
-        with pytest.raises(InvalidInputError, match="/resume_context: (nested more than 64 deep|more than 65536)"):
+        with pytest.raises(InvalidInputError, match=rf"\b({DEEPEST_CONTEXT}|{LONGEST_CONTEXT})\b") as caught:
             encode_context(context)
+        assert caught.value.problems[0].pointer == "/resume_context"
     while endless:  # taken apart by hand, for the sake of interpreters that would recurse
         endless = endless[0]
 
@@ -167,7 +185,7 @@ def test_a_context_that_changes_meanwhile_is_taken_as_it_was_at_some_moment():
     sys.setswitchinterval(1e-6)
     thread.start()
     try:
-        for _ in range(300):
+        for _ in range(100):
             assert set(decode_context(encode_context(context))) == {"list", "dict"}
     finally:
         sys.setswitchinterval(interval)

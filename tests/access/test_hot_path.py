@@ -10,7 +10,7 @@ from sqlalchemy import Engine, event
 
 from .conftest import DEMO, limits
 
-CHECKS = 1_000
+CHECKS = 50
 APPROVED, BROAD, FOR_SESSION, DENIED, UNDECIDED = (
     f"https://{name}.test/v1" for name in ("approved", "broad", "session", "denied", "undecided")
 )
@@ -73,7 +73,7 @@ def question(kind, operation, target):
 
 
 def test_checks_ask_the_database_nothing(decided):
-    """A thousand checks each, the first one included, make no statement: not when approved, denied or undecided."""
+    """Repeated checks, the first one included, make no statement: not when approved, denied or undecided."""
 
     def check(kind, operation, target):
         return decided.check(target, kind=kind, operation=operation, register_request=False).code

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import base64
+import errno
 import logging
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -14,6 +13,9 @@ import pytest
 
 from democrai_sandbox.access.keyring import KEY_BYTES, Key, KeyFile, KeyRing, introduce, promote, retire, rotate
 from democrai_sandbox.errors import InvalidInputError
+from tests.access.prepared import Started
+from tests.services.golden import sentence
+from tests.services.rows import rows
 
 SECRET = bytes(range(KEY_BYTES))
 ENCODED = base64.b64encode(SECRET).decode()
@@ -52,25 +54,26 @@ def test_made_keys_differ(tmp_path):
 
 def test_of_several_that_find_no_file_one_makes_it(place):
     """Processes that open a missing ring at once all end up with the same keys."""
-    code = (
-        "import sys; sys.stdin.readline()\n"
+    program = place.parent / "open.py"
+    program.write_text(
+        "import sys\n"
         "from democrai_sandbox.access.keyring import KeyRing\n"
+        "sys.stdin.readline()\n"
         "print(KeyRing.open(sys.argv[1]).first.id)"
     )
-    command = [sys.executable, "-c", code, str(place)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    processes = [subprocess.Popen(command, **pipes) for _ in range(4)]
+    processes = [Started(program, place) for _ in range(4)]
     for process in processes:
         process.stdin.write("\n")
         process.stdin.flush()
-    ids = [process.communicate(timeout=60)[0].strip() for process in processes]
+    ids = [process.stdout.readline().strip() for process in processes]
+    assert [process.finish(60) for process in processes] == [0] * 4
     assert ids == [KeyRing.open(place).first.id] * 4
-    assert os.listdir(place.parent) == ["keys"]
+    assert sorted(os.listdir(place.parent)) == ["keys", "open.py"]
 
 
 def test_threads_that_find_no_file_get_one_ring(place):
     """Threads that open a missing ring at once, over and over, never see two rings."""
-    for number in range(20):
+    for number in range(5):
         path, found, barrier = place.with_name(f"keys-{number}"), [], threading.Barrier(4)
 
         def look(path=path, found=found, barrier=barrier):
@@ -94,19 +97,19 @@ def test_the_order_of_the_lines_is_the_order_of_the_keys(place):
     assert ring.find("old") is None
 
 
-@pytest.mark.parametrize(
+@rows(
     ("line", "reason"),
     [
-        (ENCODED, "expected id:base64"),
-        (f":{ENCODED}", "an id has"),
-        (f"a b:{ENCODED}", "an id has"),
-        (f"{'x' * 65}:{ENCODED}", "an id has"),
-        ("new:", "32 bytes, this one 0"),
-        (f"new:{ENCODED[:-4]}", "32 bytes, this one 30"),
+        (ENCODED, "no colon"),
+        (f":{ENCODED}", "no id"),
+        (f"a b:{ENCODED}", "no id"),
+        (f"{'x' * 65}:{ENCODED}", "no id"),
+        ("new:", "no bytes"),
+        (f"new:{ENCODED[:-4]}", "too few bytes"),
         (f"new:{ENCODED[:-1]}", "not base64"),
         (f"new:{ENCODED[:8]} {ENCODED[8:]}", "not base64"),
         (f"new:{ENCODED}:x", "not base64"),
-        (f"first:{ENCODED}", "the same id as in line 2"),
+        (f"first:{ENCODED}", "the same id"),
         (f"n\u00e4w:{ENCODED}", "not ASCII"),
     ],
 )
@@ -115,7 +118,7 @@ def test_a_malformed_line_is_named_and_not_shown(place, line, reason):
     with pytest.raises(InvalidInputError) as caught:
         KeyRing.open(write(place, f"# comment\nfirst:{base64.b64encode(SECRET[::-1]).decode()}\n\n{line}\n"))
     assert f"{place}, line 4: " in str(caught.value)
-    assert reason in str(caught.value)
+    sentence(reason, str(caught.value), folder=place.parent)
     assert ENCODED[:8] not in caught.value.diagnostics()
 
 
@@ -126,17 +129,18 @@ def test_all_malformed_lines_are_named(place):
     assert [problem.message.partition(", ")[2][:6] for problem in caught.value.problems] == ["line 1", "line 3"]
 
 
-@pytest.mark.parametrize("text", ["", "\n\n", "# nothing\n"])
+@rows("text", ["", "\n\n", "# nothing\n"])
 def test_a_file_without_a_key_is_refused(place, text):
     """An empty file is an error, never an empty ring, and it is not filled."""
-    with pytest.raises(InvalidInputError, match="there is no key in it"):
+    with pytest.raises(InvalidInputError) as caught:
         KeyRing.open(write(place, text))
+    sentence("no key", str(caught.value), folder=place.parent)
     assert place.read_text() == text
 
 
 def test_a_huge_file_is_refused(place):
     """What is far too large to be a key file is not read."""
-    with pytest.raises(InvalidInputError, match="larger than"):
+    with pytest.raises(InvalidInputError, match="65536"):
         KeyRing.open(write(place, f"a:{ENCODED}\n" + "#" * 70_000))
 
 
@@ -155,10 +159,10 @@ def test_secrets_are_not_shown():
     assert repr(KeyRing((Key("a", SECRET),))) == "KeyRing(keys=(Key(id='a'),))"
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o620, 0o604, 0o602, 0o610, 0o777])
+@rows("mode", [0o640, 0o620, 0o604, 0o602, 0o610, 0o777])
 def test_a_file_that_others_may_use_is_refused(place, mode):
     """Any right of group or others is refused with the mode that was found and the one that is wanted."""
-    with pytest.raises(InvalidInputError, match=rf"mode {mode:04o}\); expected 0600"):
+    with pytest.raises(InvalidInputError, match=rf"\b{mode:04o}\b.*\b0600\b"):
         KeyRing.open(write(place, f"a:{ENCODED}\n", mode))
 
 
@@ -171,7 +175,7 @@ def test_a_file_that_its_owner_may_only_read_is_fine(place):
 def test_a_file_of_another_user_is_refused(place):
     """Who owns the file could exchange the keys: it must be the user of this process."""
     os.chown(write(place, f"a:{ENCODED}\n"), 65534, -1)
-    with pytest.raises(InvalidInputError, match="belongs to user 65534, expected 0"):
+    with pytest.raises(InvalidInputError, match=r"\b65534\b.*\b0\b"):
         KeyRing.open(place)
 
 
@@ -183,18 +187,22 @@ def test_what_is_no_plain_file_is_refused(tmp_path):
     (tmp_path / "folder").mkdir(0o700)
     os.mkfifo(tmp_path / "pipe", 0o600)
     for name in ("link", "dangling"):
-        with pytest.raises(InvalidInputError, match="must not be a symbolic link"):
+        with pytest.raises(InvalidInputError) as caught:
             KeyRing.open(tmp_path / name)
+        sentence(f"a {name}", str(caught.value), folder=tmp_path)
     for name in ("folder", "pipe"):
-        with pytest.raises(InvalidInputError, match="not a plain file"):
+        with pytest.raises(InvalidInputError) as caught:
             KeyRing.open(tmp_path / name)
+        sentence(f"a {name}", str(caught.value), folder=tmp_path)
     assert not (tmp_path / "nowhere").exists()
 
 
 def test_a_missing_folder_is_named(tmp_path):
     """The folder is not made: it is probably misspelt."""
-    with pytest.raises(InvalidInputError, match="the folder for the key file does not exist"):
+    with pytest.raises(InvalidInputError) as caught:
         KeyRing.open(tmp_path / "typo" / "keys")
+    sentence("no folder", str(caught.value), folder=tmp_path)
+    assert not (tmp_path / "typo").exists()
 
 
 def test_rotation_puts_a_new_key_first(place):
@@ -235,8 +243,9 @@ def test_a_key_can_be_known_everywhere_before_it_encrypts(place):
     assert promoted.keys == (introduced.keys[1], old) == KeyRing.open(place).keys
     assert "# ours" in place.read_text().splitlines()
     assert promote(place, promoted.first.id) == promoted
-    with pytest.raises(InvalidInputError, match="no key has the id"):
+    with pytest.raises(InvalidInputError, match="other") as caught:
         promote(place, "other")
+    assert caught.value.problems[0].pointer == "/key_id"
 
 
 def test_a_key_is_marked_until_it_is_used(place):
@@ -270,8 +279,10 @@ def test_retiring_takes_one_key_out(place):
 def test_the_key_that_encrypts_cannot_be_retired(place):
     """The first key, and so the last one too, stays until another one encrypts; the file is not touched."""
     write(place, f"first:{ENCODED}\n")
-    with pytest.raises(InvalidInputError, match="rotate first"):
+    with pytest.raises(InvalidInputError) as caught:
         retire(place, "first")
+    assert caught.value.problems[0].pointer == "/key_id"
+    sentence("the key that encrypts", str(caught.value))
     rotate(place)
     retire(place, "first")
     assert len(KeyRing.open(place).keys) == 1
@@ -280,12 +291,13 @@ def test_the_key_that_encrypts_cannot_be_retired(place):
 def test_retiring_an_unknown_key_suggests_the_nearest(place):
     """A misspelt id changes nothing."""
     text = write(place, f"a:{ENCODED}\nspring:{ENCODED}\n").read_text()
-    with pytest.raises(InvalidInputError, match="did you mean 'spring'"):
+    with pytest.raises(InvalidInputError) as caught:
         retire(place, "sprint")
+    assert [(problem.pointer, problem.suggestion) for problem in caught.value.problems] == [("/key_id", "spring")]
     assert place.read_text() == text
 
 
-@pytest.mark.parametrize("act", [rotate, lambda path: retire(path, "a")])
+@rows("act", [rotate, lambda path: retire(path, "a")])
 def test_a_malformed_file_is_not_rewritten(place, act):
     """Neither rotation nor retirement touches a file that they do not understand."""
     text = write(place, f"a:{ENCODED}\nbroken\n").read_text()
@@ -300,11 +312,12 @@ def test_a_write_that_fails_leaves_the_old_file(place, monkeypatch):
 
     def fail(self, target):
         assert len(KeyRing.open(self).keys) == 2  # complete and readable before it gets the name
-        raise OSError(28, "No space left on device")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Path, "replace", fail)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError) as caught:
         rotate(place)
+    assert caught.value.errno == errno.ENOSPC
     assert KeyRing.open(place) == ring
     assert os.listdir(place.parent) == ["keys"]
 
@@ -342,7 +355,7 @@ def test_a_key_file_that_goes_bad_keeps_the_ring_and_says_so_once(place, spoil, 
     spoil(place)
     with caplog.at_level(logging.WARNING):
         assert [file.ring(), file.ring()] == [ring, ring]
-    assert [record.message.startswith(f"the key file {place} cannot be read") for record in caplog.records] == [True]
+    assert [str(place) in record.getMessage() for record in caplog.records] == [True]
     write(place, f"b:{ENCODED}\n")
     assert file.ring() == KeyRing((Key("b", SECRET),))
 

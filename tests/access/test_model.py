@@ -486,4 +486,6 @@ class TwoNodes(RuleBasedStateMachine):
 
 
 TestTwoNodes = TwoNodes.TestCase
-TestTwoNodes.settings = settings(max_examples=int(20 * SCALE), stateful_step_count=40)
+EXAMPLES = max(4, int(settings.default.max_examples * SCALE / 4))
+"""Each takes as long as many of other properties."""
+TestTwoNodes.settings = settings(max_examples=EXAMPLES, stateful_step_count=30)

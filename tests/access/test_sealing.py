@@ -20,6 +20,8 @@ from democrai_sandbox.access.sealing import Sealer, key_of, reseal, seal, unseal
 from democrai_sandbox.access.values import AccessTuple, NewRequest, Origin, Request, RequestState, Resume, ResumeState
 from democrai_sandbox.errors import InvalidInputError, ResumeContextUnreadable
 from democrai_sandbox.policy import Operation, ResourceType, Subject
+from tests.services.golden import sentence
+from tests.services.rows import rows
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 RING = KeyRing((Key("first", b"1" * 32), Key("second", b"2" * 32)))
@@ -47,11 +49,12 @@ def test_what_was_sealed_comes_back(context):
     assert unseal(RING, seal(RING, context, REQUEST), REQUEST) == context
 
 
-@pytest.mark.parametrize("context", [{1: 2}, "x" * LONGEST_CONTEXT])
+@rows("context", [{1: 2}, "x" * LONGEST_CONTEXT])
 def test_what_is_no_context_is_not_sealed(context):
     """What is not JSON, or too large, is refused as input."""
-    with pytest.raises(InvalidInputError, match="/resume_context: "):
+    with pytest.raises(InvalidInputError) as caught:
         seal(RING, context, REQUEST)
+    assert caught.value.problems[0].pointer == "/resume_context"
 
 
 def test_the_largest_context_is_sealed():
@@ -87,8 +90,9 @@ def test_a_context_does_not_open_for_another_request(one, other):
     assume(one != other)
     blob = seal(RING, {"a": 1}, request_of(*one))
     assert unseal(RING, blob, request_of(*one)) == {"a": 1}
-    with pytest.raises(ResumeContextUnreadable, match="changed, or belongs to another request"):
+    with pytest.raises(ResumeContextUnreadable) as caught:
         unseal(RING, blob, request_of(*other))
+    sentence("changed or of another request", str(caught.value))
 
 
 def test_parts_do_not_run_together():
@@ -138,10 +142,12 @@ def test_garbage_is_unreadable(garbage, versioned):
 def test_other_keys_do_not_open_it():
     """Without its key the error names the key that is missing; another key of the same id does not help."""
     blob = seal(RING, 1, REQUEST)
-    with pytest.raises(ResumeContextUnreadable, match="key 'first', which is not in the key ring"):
+    with pytest.raises(ResumeContextUnreadable, match="'first'") as caught:
         unseal(KeyRing(RING.keys[1:]), blob, REQUEST)
-    with pytest.raises(ResumeContextUnreadable, match="it was changed"):
+    sentence("without its key", str(caught.value))
+    with pytest.raises(ResumeContextUnreadable) as caught:
         unseal(KeyRing((Key("first", b"3" * 32),)), blob, REQUEST)
+    sentence("changed or of another request", str(caught.value))
 
 
 def test_the_form_is_the_documented_one():
@@ -150,8 +156,9 @@ def test_the_form_is_the_documented_one():
     header, nonce, identity = b"\1\5first", b"n" * 12, b'["R1", "module:demo", "acme", "ann"]'
     assert unseal(RING, header + nonce + AESGCM(derived).encrypt(nonce, b"[1]", header + identity), REQUEST) == [1]
     later = b"\2" + header[1:]
-    with pytest.raises(ResumeContextUnreadable, match="version"):
+    with pytest.raises(ResumeContextUnreadable) as caught:
         unseal(RING, later + nonce + AESGCM(derived).encrypt(nonce, b"[1]", later + identity), REQUEST)
+    sentence("a later version", str(caught.value))
     blob = seal(RING, [1], REQUEST)
     assert blob[:7] == header
     assert AESGCM(derived).decrypt(blob[7:19], blob[19:], header + identity) == b"[1]"
@@ -196,5 +203,5 @@ def test_a_sealer_follows_the_key_file(tmp_path):
     again = sealer.reseal(REQUEST, blob)
     retire(tmp_path / "keys", key_of(blob))
     assert sealer.unseal(again, REQUEST) == [1]
-    with pytest.raises(ResumeContextUnreadable, match="not in the key ring"):
+    with pytest.raises(ResumeContextUnreadable, match=key_of(blob)):
         sealer.unseal(blob, REQUEST)

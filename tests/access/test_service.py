@@ -9,30 +9,37 @@ from democrai_sandbox.access.values import RequestState
 from democrai_sandbox.errors import ExternalAccessCheckFailed, StoreUnavailable
 from democrai_sandbox.policy import DecisionCode, InvalidInputError, NetworkTargetMissingError
 from tests.access.conftest import DEMO, limits
+from tests.services.golden import sentence
+from tests.services.rows import rows
 
 URL = "https://api.test/v1"
+LOCKED = "External URL is locked."
+"""The text of the specification."""
 
 
 class TestOrder:
     """Normalise, allowlist, denial, session approval, permanent approval, register, deny."""
 
     def test_what_nobody_decided_is_pending_and_says_that_it_is_locked(self, desk):
-        """The first question puts a request down; its id comes back with the documented message."""
+        """The first question makes a request; its id comes back with the documented message."""
         said = desk.check(URL)
         assert (said.allowed, said.code, said.requires_approval) == (False, DecisionCode.PENDING, True)
-        assert said.message == "External URL is locked."
+        assert said.message == LOCKED
         assert [request.id for request in desk.pending()] == [said.request_id]
 
     def test_without_registering_nothing_is_put_down(self, desk):
         """A mere look is answered with not_enabled, and leaves no trace."""
         said = desk.check(URL, register_request=False)
         assert (said.code, said.request_id, said.requires_approval) == (DecisionCode.NOT_ENABLED, None, True)
-        assert said.message == "External URL is locked."
+        assert said.message == LOCKED
         assert desk.pending() == ()
 
     def test_a_file_has_another_message(self, desk):
-        """Only a URL is locked; a path needs approval."""
-        assert desk.check("/srv/x", operation="read", kind="filesystem").message == "External resource needs approval."
+        """Only a URL is called locked; a path needs approval."""
+        said = desk.check("/srv/x", operation="read", kind="filesystem")
+        assert (said.code, said.requires_approval) == (DecisionCode.PENDING, True)
+        assert said.message != LOCKED
+        sentence("a file that needs approval", said.message)
 
     def test_a_session_approval_holds_in_its_session_only(self, desk):
         """Another session, or none, asks anew."""
@@ -67,7 +74,7 @@ class TestOrder:
         desk.decide("deny_external_access", desk.check(URL).request_id)
         said = desk.check(URL)
         assert (said.code, said.requires_approval, said.request_id) == (DecisionCode.DENIED, False, None)
-        assert said.message == "External resource is disabled."
+        sentence("denied", said.message)
         assert desk.pending() == ()
 
     def test_the_reason_of_a_denial_reaches_who_asks(self, make_desk):
@@ -76,16 +83,22 @@ class TestOrder:
         desk.decide("deny_external_access", desk.check(URL).request_id, reason="Use the mirror\n\x00instead, please.")
         other.node.refresh()
         for one in (desk, other):
-            assert one.check(URL).message == "External resource is disabled: Use the mirror \x00instead, please."
+            said = one.check(URL)
+            assert said.code is DecisionCode.DENIED
+            # wording: the reason that the administrator of this test gave
+            assert said.message.endswith(": Use the mirror \x00instead, please.")
         long = desk.check("https://long.test/").request_id
         desk.decide("deny_external_access", long, reason="x" * 2000)
         assert len(desk.check("https://long.test/").message) == 500
         approved = desk.check("https://yes.test/").request_id
         desk.decide("approve_permanently", approved, reason="between us")
         assert "between us" not in str(desk.store.changes(0))
-        assert desk.check("https://yes.test/").message == "Allowed permanently by an approval."
+        said = desk.check("https://yes.test/")
+        assert (said.code, "between us" in said.message) == (DecisionCode.PERMANENT_APPROVAL, False)
+        sentence("approved permanently", said.message)
 
-    @pytest.mark.parametrize(
+    @staticmethod
+    @rows(
         ("approved", "asked", "covered"),
         [
             ("https://api.test/v1", "https://api.test/v1/7?q=1", True),
@@ -96,10 +109,11 @@ class TestOrder:
             ("https://api.test/v1", "https://API.test:443/v1/", True),
         ],
     )
-    def test_an_approval_covers_what_a_rule_would(self, desk, approved, asked, covered):
+    def test_an_approval_covers_what_a_rule_would(desk, approved, asked, covered):
         """By whole segments, with scheme, host and port."""
-        desk.decide("approve_permanently", desk.check(approved).request_id)
+        decision = desk.decide("approve_permanently", desk.check(approved).request_id).decision
         assert desk.check(asked, register_request=False).allowed is covered
+        desk.decide("revoke", decision.id)
 
     def test_an_approved_directory_covers_what_is_below_it(self, desk, tmp_path):
         """By whole components, and only for the operation that was approved."""
@@ -194,7 +208,8 @@ class TestRegistering:
 class TestBadInput:
     """Each its own typed error, and nothing is written."""
 
-    @pytest.mark.parametrize(
+    @staticmethod
+    @rows(
         ("wanted", "pointer"),
         [
             ({"kind": "url"}, "/resource_type"),
@@ -206,18 +221,19 @@ class TestBadInput:
             ({"target": "x" * 70000}, "/target"),
         ],
     )
-    def test_what_is_wrong_is_named(self, desk, wanted, pointer):
+    def test_what_is_wrong_is_named(desk, wanted, pointer):
         """The pointer says where."""
         with pytest.raises(InvalidInputError) as caught:
             desk.check(**wanted)
         assert [problem.pointer for problem in caught.value.problems] == [pointer]
         assert desk.pending() == ()
 
-    @pytest.mark.parametrize(
+    @staticmethod
+    @rows(
         "target",
         ["https://user@api.test/", "https://api.test/a b", "http://0x7f.1/", "*.api.test", "10.0.0.0/8", "//x"],
     )
-    def test_a_target_that_does_not_normalise_is_refused(self, desk, target):
+    def test_a_target_that_does_not_normalise_is_refused(desk, target):
         """Nothing is guessed, and a pattern is no request."""
         with pytest.raises(InvalidInputError):
             desk.check(target)
@@ -269,7 +285,7 @@ class TestAway:
         assert desk.check(URL).allowed
         with pytest.raises(ExternalAccessCheckFailed) as caught:
             desk.check("https://other.test")
-        assert str(caught.value) == "sandbox_external_access_check_failed"
+        assert str(caught.value) == caught.value.code == "sandbox_external_access_check_failed"
         assert not isinstance(caught.value, PermissionError)
         assert not desk.check("https://other.test", register_request=False).allowed
 

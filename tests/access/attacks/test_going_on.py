@@ -12,6 +12,7 @@ from democrai_sandbox.access.resumes import ResumeRunner
 from democrai_sandbox.access.sealing import Sealer
 from democrai_sandbox.access.values import AuditFilter, Effect, Page, RequestFilter, RequestState
 from tests.access.conftest import DEMO
+from tests.services.golden import sentence
 
 RING = KeyRing((Key("first", b"1" * 32),))
 SEALER = Sealer(lambda: RING)
@@ -174,4 +175,4 @@ def test_two_requests_never_share_what_they_go_on_with(keeping):
     keeping.runner.run_due()
     assert keeping.ran == []
     (found,) = keeping.store.resumes(unfinished=False, page=Page()).items
-    assert "cannot be read" in found.last_error
+    sentence("the context of another request", found.last_error)

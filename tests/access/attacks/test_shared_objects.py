@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 import pytest
 
@@ -10,8 +11,10 @@ from tests.services.forks import AccessCase as Case
 
 
 @pytest.fixture
-def case(tmp_path):
-    """A private world in which a body runs in a process of its own."""
+def case(tmp_path, prepared_file):
+    """A private world in which a body runs in a process of its own; its database has its schema already."""
+    (tmp_path / "state").mkdir()
+    shutil.copy(prepared_file, tmp_path / "state" / "access.db")
     return Case(tmp_path)
 
 
@@ -22,7 +25,6 @@ def open_access(world, **more):
     from democrai_sandbox.runtime.surroundings import GuardSurroundings
 
     folder = os.path.join(world.base, "state")
-    os.makedirs(folder)
     settings = AccessSettings(
         database=f"sqlite:///{folder}/access.db", key_file=f"{folder}/keys", **{"poll_seconds": 0.1, **more}
     )

@@ -14,23 +14,20 @@ from democrai_sandbox.access.keyring import Key, KeyFile, KeyRing
 from democrai_sandbox.access.store import open_store
 from democrai_sandbox.errors import StoreUnavailable
 from democrai_sandbox.policy import InvalidInputError, SandboxError
+from tests.services.rows import rows
 
 SECRET = "hunter2-of-uma"
 
 
-@pytest.mark.parametrize("target", [
-    f"https://api.test/v1?token={SECRET}",
-    f"https://api.test/v1?a=1&key={SECRET}#x",
-    f"https://api.test/v1#{SECRET}",
-])  # fmt: skip
-def test_a_query_is_neither_stored_nor_in_the_audit(desk, tmp_path, target):
+def test_a_query_is_neither_stored_nor_in_the_audit(desk, tmp_path):
     """Keys and tokens travel in queries; a decision is not about them, and the audit keeps what it has for ever."""
-    try:
-        asked = desk.check(target)
-    except InvalidInputError as error:
-        assert SECRET not in str(error)
-        return
-    assert asked.request_id
+    for number, rest in enumerate((f"?token={SECRET}", f"?a=1&key={SECRET}#x", f"#{SECRET}")):
+        try:
+            asked = desk.check(f"https://api.test/{number}{rest}")
+        except InvalidInputError as error:
+            assert SECRET not in str(error)
+            continue
+        assert asked.request_id
     desk.close()
     kept = b"".join(file.read_bytes() for file in tmp_path.iterdir() if file.is_file())
     assert SECRET.encode() not in kept
@@ -47,7 +44,7 @@ def test_settings_do_not_show_passwords():
     assert SECRET not in repr(settings)
 
 
-@pytest.mark.parametrize("url", [
+@rows("url", [
     f"redis://:{SECRET}/x@redis.test:6379/0",
     f"redis://user:{SECRET}",
     f"redis://redis.test:{SECRET}/0",
@@ -60,7 +57,7 @@ def test_a_bad_url_of_redis_is_refused_without_its_password(url):
     assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
-@pytest.mark.parametrize("url", [
+@rows("url", [
     f"postgresql://app:{SECRET}@127.0.0.1:1/access",
     f"postgresql://app:{SECRET}/x@127.0.0.1:1/access",
     f"postgresql://app:pw@127.0.0.1:{SECRET}/access",
@@ -103,7 +100,7 @@ def test_a_database_that_is_away_does_not_fill_the_log(desk, caplog, monkeypatch
     assert len(caplog.records) <= 220
 
 
-@pytest.mark.parametrize("action", ["go\x1b[2K", "go\nline", "\u202egnp", "go\0", "\ud800"])
+@rows("action", ["go\x1b[2K", "go\nline", "\u202egnp", "go\0", "\ud800"])
 def test_the_name_of_an_action_is_plain_text(make_desk, action):
     """It stands in the list that an administrator reads before approving: nothing in it may move the cursor."""
     desk = make_desk(seal=lambda *_: b"")

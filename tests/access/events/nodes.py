@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
+from tests.access.prepared import Started
+
+PROGRAM = Path(__file__).with_name("node_process.py")
 PATIENCE = 30.0
 """Seconds after which something does not happen any more; what is measured is measured by itself."""
 
@@ -63,17 +63,8 @@ def eventually(true, within=PATIENCE):
 class NodeProcess:
     """A node in a process of its own: prints what it hears, does what it is told."""
 
-    def __init__(self, kind, settings, *, user=None):
-        words = [sys.executable, str(Path(__file__).with_name("node_process.py")), kind, json.dumps(settings)]
-        if user is not None:
-            words = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *words]
-        self.process = subprocess.Popen(
-            words,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONWARNINGS": "error,ignore::DeprecationWarning"},
-        )
+    def __init__(self, kind, settings):
+        self.process = Started(PROGRAM, kind, json.dumps(settings))
         self.heard = Heard()
         self.answers = {}
         self._answered = threading.Condition()

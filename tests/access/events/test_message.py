@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from democrai_sandbox.access.events.frames import FrameError, Frames, framed
 from democrai_sandbox.access.events.message import LONGEST_MESSAGE, Event, decoded, new_node
 from tests.access.events.forged import forged_events
+from tests.services.rows import rows
 
 GENERATIONS = st.integers(0, 2**63 - 1)
 VALUES = st.recursive(
@@ -100,7 +101,7 @@ def test_messages_come_out_as_they_went_in(messages, cuts):
     assert found == messages
 
 
-@pytest.mark.parametrize("length", [0, LONGEST_MESSAGE + 1, 2**32 - 1])
+@rows("length", [0, LONGEST_MESSAGE + 1, 2**32 - 1])
 def test_a_length_that_no_message_has_is_refused(length):
     """Before anything is kept for it; what came before it is given out."""
     frames, found = Frames(), []

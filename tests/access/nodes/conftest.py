@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import itertools
+import shutil
 import threading
 
 import pytest
@@ -63,16 +64,23 @@ class Nodes:
             node.kill()
 
 
-def over_network(postgres, redis):
+def over_network(database, redis):
     """The settings of nodes on several machines."""
     bus = {"url": redis.url, "channel": f"nodes-{next(_channels)}"}
-    return {"store": postgres.new_database(), "bus": "redis", "bus_settings": bus}
+    return {"store": database, "bus": "redis", "bus_settings": bus}
 
 
-def on_one_host(folder):
+def on_one_host(folder, prepared_file):
     """The settings of nodes on one machine with nothing installed."""
+    shutil.copy(prepared_file, folder / "access.db")
     bus = {"folder": str(folder / "events"), "channel": "nodes"}
     return {"store": f"sqlite:///{folder}/access.db", "bus": "ipc", "bus_settings": bus}
+
+
+@pytest.fixture
+def settings(postgres, pattern, redis):
+    """The settings of nodes on several machines, whose servers a test may end."""
+    return over_network(postgres.new_database(like=pattern), redis)
 
 
 @pytest.fixture(scope="module", params=["postgresql and redis", "sqlite and ipc"])
@@ -80,9 +88,10 @@ def pair(request, tmp_path_factory):
     """Two nodes that stay for all tests of a module. They hardly ever look by themselves: what they see in time, they
     were told by an event."""
     if request.param == "sqlite and ipc":
-        settings = on_one_host(tmp_path_factory.mktemp("host"))
+        settings = on_one_host(tmp_path_factory.mktemp("host"), request.getfixturevalue("prepared_file"))
     else:
-        settings = over_network(request.getfixturevalue("postgres"), request.getfixturevalue("redis"))
+        postgres, pattern, redis = map(request.getfixturevalue, ("postgres", "pattern", "redis"))
+        settings = over_network(postgres.new_database(like=pattern), redis)
     nodes = Nodes(**settings, poll=60)
     try:
         yield nodes.start()

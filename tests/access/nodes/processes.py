@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -14,11 +12,12 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from democrai_sandbox import errors
+from tests.access.prepared import Started
 
 PATIENCE = 30.0
 SCALE = float(os.environ.get("PROOF_SCALE", "1"))
 """How many times as much is tried as by default."""
-_REPOSITORY = Path(__file__).resolve().parents[3]
+PROGRAM = Path(__file__).with_name("node_program.py")
 
 
 class Gone(Exception):
@@ -34,16 +33,8 @@ class NodeProcess:
 
     def __init__(self, settings):
         self._temporary = tempfile.mkdtemp(prefix="node-")
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("node_program.py")), json.dumps(settings)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=_REPOSITORY,
-            # Its temporary files are elsewhere, because a subject may read those.
-            env={**os.environ, "PYTHONWARNINGS": "error", "TMPDIR": self._temporary},
-        )
+        # Its temporary files are elsewhere, because a subject may read those.
+        self._process = Started(PROGRAM, json.dumps(settings), environ={"TMPDIR": self._temporary}, hears_errors=True)
         self.told: list[dict] = []
         self.errors = ""
         self._started: Future = Future()

@@ -14,13 +14,12 @@ import pytest
 from democrai_sandbox.access.audit import verify_store
 from democrai_sandbox.access.store import open_store
 from democrai_sandbox.access.values import AuditAction, DecisionFilter, Effect, Page, RequestFilter, RequestState
-from tests.access.nodes.conftest import over_network
-from tests.access.nodes.processes import SCALE, eventually
+from tests.access.nodes.processes import PATIENCE, SCALE, eventually
 from tests.access.nodes.test_load import everything
 
-SECONDS = 8 * SCALE
-CONVERGED = 10.0
-"""Seconds after which all nodes know everything again; they pause up to two between attempts to reach a server."""
+SECONDS = 3 * SCALE
+LEAST = int(30 * SCALE)
+"""Acts that are acknowledged meanwhile, however busy the machine is."""
 
 
 class Chaos:
@@ -48,14 +47,18 @@ class Chaos:
         self._chance.shuffle(kinds)
         turns = cycle(kinds)
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline or len(self.killed) < len(kinds):
-            time.sleep(self._chance.uniform(0.3, 1.5))
+        while time.monotonic() < deadline or len(self.killed) < len(kinds) or not self._has_gone_on():
+            assert time.monotonic() < deadline + 4 * PATIENCE, "nothing goes on"
+            time.sleep(self._chance.uniform(0.3, 1))
             victims = {next(turns) for _ in range(self._chance.choice([1, 1, 2]))}
             for victim in sorted(victims):
                 self._kill(victim)
                 time.sleep(self._chance.uniform(0, 0.3))
-            time.sleep(self._chance.uniform(0, 1))
+            time.sleep(self._chance.uniform(0, 0.5))
             self._bring_back(victims)
+
+    def _has_gone_on(self):
+        return len(self.told("acknowledged")) > LEAST and self.told("allowed")
 
     def _kill(self, victim):
         self.killed[victim] += 1
@@ -76,10 +79,9 @@ class Chaos:
 
 
 @pytest.fixture
-def chaos(nodes_over, postgres, redis, tmp_path):
+def chaos(nodes_over, postgres, redis, settings, tmp_path):
     seed = int(os.environ.get("PROOF_SEED", random.randrange(2**32)))
     print(f"PROOF_SEED={seed}")
-    settings = over_network(postgres, redis)
     made = Chaos(nodes_over(settings), postgres, redis, tmp_path, random.Random(seed))
     with closing(open_store(settings["store"])) as made.store:
         yield made
@@ -92,7 +94,7 @@ def test_whatever_is_killed_what_was_acknowledged_holds_and_nothing_else_does(ch
     for node in (chaos.lives, chaos.dies):
         node.do("rest")
     store = chaos.store
-    assert eventually(lambda: all(_is_current(node, store) for node in (chaos.lives, chaos.dies)), CONVERGED)
+    assert eventually(lambda: all(_is_current(node, store) for node in (chaos.lives, chaos.dies)))
 
     acknowledged = chaos.told("acknowledged")
     allowed = {one["allowed"] for one in chaos.told("allowed")}
@@ -100,7 +102,6 @@ def test_whatever_is_killed_what_was_acknowledged_holds_and_nothing_else_does(ch
         f"killed {dict(chaos.killed)}; {Counter(one['acknowledged'] for one in acknowledged)}; {len(allowed)} allowed"
     )
     print(f"failed meanwhile: {Counter(one['failed'] for one in chaos.told('failed'))}")
-    assert len(acknowledged) > 5 * SECONDS and allowed
 
     requests = {one.id: one for one in everything(lambda page: store.requests(RequestFilter(), page))}
     decisions = {one.id: one for one in everything(lambda page: store.decisions(DecisionFilter(live=None), page))}

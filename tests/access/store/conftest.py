@@ -50,14 +50,6 @@ def own_url(kind, request, tmp_path):
     return request.getfixturevalue("postgres").new_database(like=request.getfixturevalue("pattern"))
 
 
-@pytest.fixture(scope="session")
-def pattern(postgres):
-    """A database that is only ever copied: nobody may be connected to it."""
-    url = postgres.new_database()
-    open_store(url).close()
-    return url
-
-
 @pytest.fixture
 def store(url):
     store = open_store(url)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
+import re
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -13,13 +13,15 @@ import pytest
 from sqlalchemy import insert
 
 from democrai_sandbox.access.audit import verify_store
-from democrai_sandbox.access.store import asking, deciding, open_store, tables
+from democrai_sandbox.access.store import asking, deciding, tables
 from democrai_sandbox.access.values import Decision, DecisionFilter, RequestFilter, RequestState
 from democrai_sandbox.errors import DecisionConflict, StoreUnavailable
+from tests.access.prepared import Started
+from tests.access.store import writing
 from tests.access.store.samples import ALL, NOW, actions, approval, at, denial, live, request, sql
 
 # As many distinct requests as the whole load test has, when there is time for it.
-DISTINCT = int(os.environ.get("ACCESS_LOAD", "150"))
+DISTINCT = int(os.environ.get("ACCESS_LOAD", "40"))
 REQUESTERS = 50
 
 
@@ -40,7 +42,7 @@ def at_once(*works):
 
 def test_two_administrators_decide_at_once(store, other):
     """Each time one wins, and the other is told that it was decided, by whom and how."""
-    for number in range(8):
+    for number in range(5):
         asked = store.register(request(f"/{number}"), now=NOW).request_id
         results = at_once(
             lambda: store.decide(approval(f"/{number}", request_id=asked, by="ann"), now=at(1)),
@@ -48,11 +50,11 @@ def test_two_administrators_decide_at_once(store, other):
         )
         (made,) = [result for result in results if isinstance(result, Decision)]
         (conflict,) = [result for result in results if isinstance(result, DecisionConflict)]
-        assert f"by {made.created_by}" in str(conflict)
+        assert re.search(rf"\b{made.created_by}\b", str(conflict))
         expected = RequestState.APPROVED if made.created_by == "ann" else RequestState.DENIED
         assert store.request(asked).state is expected
         assert [row[1] for row in live(store) if row[0] == f"/{number}"] == [made.effect.value]
-    assert (store.generation(), verify_store(store).ok) == (8, True)
+    assert (store.generation(), verify_store(store).ok) == (5, True)
 
 
 def test_deciding_without_a_request_at_once_leaves_no_contradiction(store, other):
@@ -196,24 +198,11 @@ def test_load(store, url):
     assert verify_store(store).count == DISTINCT
 
 
-def work_in_another_process(url, name, count):
-    store = open_store(url)
-    for number in range(count):
-        store.register(request(f"/{number}"), now=NOW)
-        store.decide(approval(f"/{name}/{number}"), now=NOW)
-    store.close()
-
-
 def test_processes_share_a_database(store, url):
     """Several processes write at once; generations and the chain have no gap."""
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=work_in_another_process, args=(url, name, 15)) for name in range(2)]
-    for process in processes:
-        process.start()
-    work_in_another_process(url, "here", 15)
-    for process in processes:
-        process.join(60)
-    assert [process.exitcode for process in processes] == [0, 0]
+    processes = [Started(writing.__file__, url, name, 15) for name in range(2)]
+    writing.write(url, "here", 15)
+    assert [process.finish(60) for process in processes] == [0, 0]
     assert store.generation() == 45
     assert sorted(row.generation for row in store.decisions(DecisionFilter(), ALL).items) == list(range(1, 46))
     assert [row.count for row in store.requests(RequestFilter(), ALL).items] == [3] * 15
@@ -234,7 +223,7 @@ def test_what_a_node_reads_is_of_one_moment(store, other, since):
     thread = threading.Thread(target=toggle)
     thread.start()
     try:
-        for _ in range(60):
+        for _ in range(30):
             changes = other.changes(since)
             assert len([row for row in changes.rows if not row.ended]) <= 1
             if since == 0:

@@ -7,6 +7,8 @@ import pytest
 from democrai_sandbox.access.values import DecisionFilter, Effect, NewDecision, RequestState, Scope
 from democrai_sandbox.errors import DecisionConflict, DecisionUnknown, InvalidInputError, RequestUnknown
 from tests.access.store.samples import ALL, NOW, about, actions, approval, at, denial, live, request
+from tests.services.golden import sentence
+from tests.services.rows import rows
 
 
 def test_a_decision_is_kept_with_all_that_was_told(store):
@@ -70,7 +72,7 @@ def test_deciding_twice_is_a_conflict(store):
     asked = store.register(request(), now=NOW).request_id
     store.decide(approval(request_id=asked, by="ann"), now=NOW)
     generation, head = store.generation(), store.audit_head()
-    with pytest.raises(DecisionConflict, match=f"{asked} was approved by ann at 2026-03-01T12:00:00"):
+    with pytest.raises(DecisionConflict, match=rf"\b{asked}\b.*\bapproved\b.*\bann\b.*\b2026-03-01T12:00:00"):
         store.decide(denial(request_id=asked, by="bob"), now=at(1))
     assert live(store) == [("/srv/data", "approval", "")]
     assert (store.generation(), store.audit_head()) == (generation, head)
@@ -80,8 +82,9 @@ def test_deciding_what_was_given_up_is_a_conflict(store):
     """A request that aged out is not decided any more; who asks again makes a new one."""
     asked = store.register(request(), now=NOW).request_id
     store.age_out(before=at(1), now=at(1))
-    with pytest.raises(DecisionConflict, match="given up"):
+    with pytest.raises(DecisionConflict, match=asked) as caught:
         store.decide(approval(request_id=asked), now=at(2))
+    sentence("given up", str(caught.value))
     assert live(store) == []
 
 
@@ -92,7 +95,7 @@ def test_deciding_an_unknown_request(store):
     assert (live(store), store.generation(), actions(store)) == ([], 0, [])
 
 
-@pytest.mark.parametrize(
+@rows(
     ("decision", "place"),
     [
         (NewDecision(about(), Effect.DENIAL, Scope.SESSION, "root", "s-1"), "/scope"),
@@ -103,8 +106,9 @@ def test_deciding_an_unknown_request(store):
 )
 def test_decisions_that_make_no_sense_are_refused(store, decision, place):
     """A denial is permanent, and a session key belongs to exactly the decisions for a session."""
-    with pytest.raises(InvalidInputError, match=place):
+    with pytest.raises(InvalidInputError) as caught:
         store.decide(decision, now=NOW)
+    assert [problem.pointer for problem in caught.value.problems] == [place]
     assert store.generation() == 0
 
 
@@ -130,12 +134,12 @@ def test_a_denial_ends_the_approvals_of_its_tuple(store):
     assert sorted(row["id"] for row in record.before["decisions"]) == sorted(row.id for row in ended)
 
 
-@pytest.mark.parametrize("session", ["", "s-1"])
-def test_an_approval_ends_the_denial_of_its_tuple(store, session):
+def test_an_approval_ends_the_denial_of_its_tuple(store):
     """Of any scope; afterwards nothing contradicts it."""
-    store.decide(denial(), now=NOW)
-    store.decide(approval(session=session), now=at(1))
-    assert live(store) == [("/srv/data", "approval", session)]
+    for session in ("", "s-1"):
+        store.decide(denial(), now=NOW)
+        store.decide(approval(session=session), now=at(1))
+        assert live(store) == [("/srv/data", "approval", session)]
 
 
 def test_the_same_decision_again_replaces_the_first(store):
@@ -166,7 +170,7 @@ def test_revoking_twice_or_nothing(store):
     made = store.decide(approval(), now=NOW)
     store.revoke(made.id, actor="ann", reason="", now=NOW)
     head = store.audit_head()
-    with pytest.raises(DecisionConflict, match="ended by ann at 2026-03-01T12:00:00"):
+    with pytest.raises(DecisionConflict, match=rf"\b{made.id}\b.*\bann\b.*\b2026-03-01T12:00:00"):
         store.revoke(made.id, actor="bob", reason="", now=at(1))
     with pytest.raises(DecisionUnknown, match="nothing"):
         store.revoke("nothing", actor="bob", reason="", now=at(1))
@@ -225,8 +229,9 @@ def test_nothing_is_approved_for_a_session_that_ended(store):
     """Its request can be approved for good, but not for a session that nobody will end again."""
     asked = store.register(request(session="s-1"), now=NOW).request_id
     store.end_session("s-1", actor="ann", now=at(1))
-    with pytest.raises(DecisionConflict, match="ended"):
+    with pytest.raises(DecisionConflict) as caught:
         store.decide(approval(request_id=asked, session="s-1"), now=at(2))
+    sentence("the session ended", str(caught.value))
     store.decide(approval(request_id=asked), now=at(3))
     assert live(store) == [("/srv/data", "approval", "")]
 
@@ -239,8 +244,9 @@ def test_a_session_that_ended_has_ended_for_good(store):
     other = store.register(request(session="s-2"), now=at(1)).request_id
     assert [store.request(one).session_ended for one in (late, other)] == [True, False]
     for request_id in (late, ""):
-        with pytest.raises(DecisionConflict, match="the session has ended"):
+        with pytest.raises(DecisionConflict) as caught:
             store.decide(approval(request_id=request_id, session="s-1"), now=at(2))
+        sentence("the session ended", str(caught.value))
     assert live(store) == []
     store.decide(approval(request_id=other, session="s-2"), now=at(2))
     assert store.end_session("s-1", actor="ann", now=at(3)) == 0

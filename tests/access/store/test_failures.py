@@ -14,20 +14,22 @@ from democrai_sandbox.access.store import open_store, patience, transactions
 from democrai_sandbox.access.values import DecisionFilter, RequestFilter
 from democrai_sandbox.errors import ExternalAccessCheckFailed, StoreUnavailable
 from tests.access.store.samples import ALL, NOW, approval, live, request, sql
-from tests.services.pace import slowness
-from tests.services.postgres import postgres_server
+
+LONG = 60.0
+"""Seconds after which nothing waits any more, on the busiest machine."""
 
 
 @pytest.fixture
-def server():
-    """A server that may be killed."""
-    with postgres_server() as server:
-        yield server
+def server(postgres):
+    """The server of all tests: what is in it outlives a kill, and the next test finds it running."""
+    yield postgres
+    if postgres._pid() is None:
+        postgres.start()
 
 
 @pytest.fixture
-def served(server):
-    store = open_store(server.new_database())
+def served(server, pattern):
+    store = open_store(server.new_database(like=pattern))
     yield store
     store.close()
 
@@ -72,6 +74,14 @@ def test_a_killed_server_is_unavailable_until_it_is_back(server, served):
     assert verify_store(served).count == 2
 
 
+def go_on(acknowledged):
+    """Wait until some more was acknowledged."""
+    deadline, enough = time.monotonic() + LONG, len(acknowledged) + 20
+    while len(acknowledged) < enough:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_what_was_acknowledged_survives_kills_under_load(server, served):
     """Whatever moment the server dies at: acknowledged means stored, and the chain stays whole."""
     acknowledged, stop = [], threading.Event()
@@ -90,23 +100,24 @@ def test_what_was_acknowledged_survives_kills_under_load(server, served):
     threads = [threading.Thread(target=register, args=(name,), daemon=True) for name in range(4)]
     for thread in threads:
         thread.start()
-    for _ in range(4):
-        time.sleep(0.25)
-        server.kill()
-        server.start()
-    time.sleep(0.25)
-    stop.set()
-    for thread in threads:
-        thread.join(30)
+    try:
+        for _ in range(2):
+            go_on(acknowledged)
+            server.kill()
+            server.start()
+        go_on(acknowledged)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(30)
     stored = {record.access.target for record in served.audit_rows()}
-    assert len(acknowledged) > 20
     assert set(acknowledged) <= stored
     assert verify_store(served).ok
 
 
-def test_a_server_that_hangs_is_given_up(server, monkeypatch):
+def test_a_server_that_hangs_is_given_up(server, pattern, monkeypatch):
     """One connection that hangs is replaced; when all of the server hangs, it is unavailable until it goes on."""
-    store = open_store(server.new_database() + "&connect_timeout=2")
+    store = open_store(server.new_database(like=pattern) + "&connect_timeout=2")
     monkeypatch.setattr(patience.PatientConnection, "patience", 0.5)
     (pid,) = store._database.ask(lambda connection: connection.exec_driver_sql("SELECT pg_backend_pid()").one())
     server.signal_process(pid, signal.SIGSTOP)
@@ -120,7 +131,7 @@ def test_a_server_that_hangs_is_given_up(server, monkeypatch):
             store.generation()
     finally:
         server.signal(signal.SIGCONT)
-    assert time.monotonic() - began < 8 * slowness()
+    assert time.monotonic() - began < LONG
     assert store.generation() == 0
     store.close()
 
@@ -156,7 +167,7 @@ def test_a_statement_has_its_time(url, store, monkeypatch):
         began = time.monotonic()
         with pytest.raises(StoreUnavailable):
             store.decide(approval(), now=NOW)
-        assert time.monotonic() - began < 4 * slowness()
+        assert time.monotonic() - began < LONG
     finally:
         release()
     store.decide(approval(), now=NOW)
@@ -173,10 +184,9 @@ def test_a_broken_file_is_unavailable(tmp_path):
 
 
 @pytest.mark.parametrize("replaced", [False, True], ids=["moved", "replaced"])
-def test_nothing_is_decided_in_a_file_that_was_moved(tmp_path, replaced):
+def test_nothing_is_decided_in_a_file_that_was_moved(tmp_path, database, replaced):
     """Connections would go on with it: what they write would be gone with the process. It may come back."""
-    file = tmp_path / "access.db"
-    store = open_store(f"sqlite:///{file}")
+    file, store = tmp_path / "access.db", open_store(database)
     store.register(request(), now=NOW)
     file.rename(tmp_path / "elsewhere.db")
     if replaced:

@@ -214,7 +214,7 @@ def test_one_record_of_the_audit(store):
     store.register(request("/a"), now=NOW)
     assert store.audit_record(1).action is AuditAction.REQUESTED
     for sequence in (0, 2, -1, 1 << 70):
-        with pytest.raises(AuditRecordUnknown, match=f"there is no audit record {sequence}"):
+        with pytest.raises(AuditRecordUnknown, match=rf"(?<!\d){sequence}\b"):
             store.audit_record(sequence)
 
 

@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+from itertools import product
 
 import psycopg
 import pytest
@@ -16,39 +17,44 @@ from democrai_sandbox.access.store.peeking import peek_schema
 from democrai_sandbox.access.store.schema import upgrade_schema
 from democrai_sandbox.access.store.urls import parse_url, shown_url
 from democrai_sandbox.errors import InvalidInputError, StateUnusable, StoreUnavailable
+from tests.access.prepared import Started
 from tests.access.store.samples import NOW, approval, live, request
+from tests.services.golden import sentence
+from tests.services.rows import rows
 
 PASSWORD = "s3cr3t-w0rd"
 
 
-@pytest.mark.parametrize(
-    ("url", "text"),
+@rows(
+    ("url", "reason", "suggestion"),
     [
-        ("", "expected the URL"),
-        ("nonsense", "expected the URL"),
-        (None, "expected the URL"),
-        (7, "expected the URL"),
-        ("postgresql://u:p@h:port/d", "expected the URL"),
-        ("mysql://u@h/d", "'mysql' is not supported"),
-        ("postgres://u@h/d", "did you mean 'postgresql'"),
-        ("postgresql+asyncpg://u@h/d", "is not supported"),
-        ("sqllite:///x.db", "did you mean 'sqlite'"),
-        ("sqlite://", "needs a file"),
-        ("sqlite:///:memory:", "needs a file"),
-        ("sqlite:///file:x.db", "needs a file"),
-        ("sqlite://host/x.db", "three slashes"),
-        ("sqlite:///x.db?mode=ro", "takes no options"),
-        ("sqlite:////no/such/folder/x.db", "no folder '/no/such/folder'"),
+        ("", "no URL", None),
+        ("nonsense", "no URL", None),
+        (None, "no URL", None),
+        (7, "no URL", None),
+        ("postgresql://u:p@h:port/d", "no URL", None),
+        ("mysql://u@h/d", "another database", None),
+        ("postgres://u@h/d", "a misspelt database", "postgresql"),
+        ("postgresql+asyncpg://u@h/d", "another driver", "postgresql"),
+        ("sqllite:///x.db", "another misspelt database", "sqlite"),
+        ("sqlite://", "no file", None),
+        ("sqlite:///:memory:", "no file", None),
+        ("sqlite:///file:x.db", "no file", None),
+        ("sqlite://host/x.db", "a host", None),
+        ("sqlite:///x.db?mode=ro", "options", None),
+        ("sqlite:////no/such/folder/x.db", "no folder", None),
     ],
 )
-def test_urls_that_mean_nothing_are_refused(url, text):
-    """With the reason, and at the place where it was given."""
-    with pytest.raises(InvalidInputError, match=text) as caught:
+def test_urls_that_mean_nothing_are_refused(url, reason, suggestion):
+    """The error tells the reason, at the place where the URL was given."""
+    with pytest.raises(InvalidInputError) as caught:
         open_store(url)
-    assert caught.value.problems[0].pointer == "/url"
+    (problem,) = caught.value.problems
+    assert (problem.pointer, problem.suggestion) == ("/url", suggestion)
+    sentence(reason, problem.message)
 
 
-@pytest.mark.parametrize(
+@rows(
     "url",
     [
         f"postgresql://ann:{PASSWORD}@host:99999/db",
@@ -92,13 +98,15 @@ def test_the_files_of_sqlite_are_the_owners(tmp_path):
     assert modes == {"access.db": 0o600, "access.db-wal": 0o600, "access.db-shm": 0o600}
 
 
-def test_opening_a_database_twice_leaves_its_locks(tmp_path):
+def test_opening_a_database_twice_leaves_its_locks(tmp_path, database):
     """A second store in the process takes nothing from the first: another process that leaves is not the last one."""
-    url = f"sqlite:///{tmp_path}/access.db"
-    first, leaves = open_store(url), "from democrai_sandbox.access.store import open_store; import sys"
+    first, leaves = open_store(database), tmp_path / "leaves.py"
     first.decide(approval("/a"), now=NOW)
-    second = open_store(url)
-    subprocess.run([sys.executable, "-c", f"{leaves}; open_store(sys.argv[1]).close()", url], check=True, timeout=60)
+    second = open_store(database)
+    leaves.write_text(
+        "from democrai_sandbox.access.store import open_store; import sys; open_store(sys.argv[1]).close()"
+    )
+    assert Started(leaves, database).finish(60) == 0
     assert (tmp_path / "access.db-wal").exists()
     second.decide(approval("/b"), now=NOW)
     assert [row[0] for row in live(first)] == ["/a", "/b"]
@@ -114,9 +122,9 @@ def test_what_is_no_file_is_left_as_it_is(tmp_path):
     assert stat.S_IMODE((tmp_path / "access.db").stat().st_mode) == 0o755
 
 
-def test_sqlite_is_told_to_keep_what_was_acknowledged(tmp_path):
+def test_sqlite_is_told_to_keep_what_was_acknowledged(database):
     """Write-ahead log, full synchronisation, foreign keys: on every connection."""
-    store = open_store(f"sqlite:///{tmp_path}/access.db")
+    store = open_store(database)
     names = ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
 
     def settings(connection):
@@ -126,23 +134,22 @@ def test_sqlite_is_told_to_keep_what_was_acknowledged(tmp_path):
     store.close()
 
 
-@pytest.mark.parametrize("query", ["", "&client_encoding=sql_ascii"])
-def test_a_database_that_cannot_hold_every_text_is_refused(postgres, query):
-    """With its encoding, and how one is made that can; nothing is made in it. What the URL asks for does not matter."""
-    name = f"ascii_{os.getpid()}_{len(query)}"
+def test_a_database_that_cannot_hold_every_text_is_refused(postgres):
+    """The error names its encoding and how to make one that can; nothing is made in it, whatever the URL asks for."""
+    name = f"ascii_{os.getpid()}"
     postgres.execute(f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
-    url = f"{postgres.url(name)}{query}"
-    for act in (open_store, upgrade_schema, peek_schema):
-        with pytest.raises(StateUnusable, match="has the encoding SQL_ASCII, and UTF8 is needed") as caught:
+    urls = (postgres.url(name), f"{postgres.url(name)}&client_encoding=sql_ascii")
+    for act, url in product((open_store, upgrade_schema, peek_schema), urls):
+        with pytest.raises(StateUnusable, match=r"\bSQL_ASCII\b.*\bUTF8\b") as caught:
             act(url)
         assert "ENCODING 'UTF8' TEMPLATE template0" in caught.value.fix
     with psycopg.connect(postgres.url(name), client_encoding="utf8") as connection:
         assert connection.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").fetchone() == (0,)
 
 
-def test_postgresql_is_told_how_long_to_wait(postgres):
+def test_postgresql_is_told_how_long_to_wait(prepared_database):
     """A statement, a lock and an open transaction end by themselves."""
-    store = open_store(postgres.new_database())
+    store = open_store(prepared_database)
     names = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
 
     def settings(connection):
@@ -173,34 +180,26 @@ def test_what_was_stored_is_there_after_opening_again(store, url):
     again.close()
 
 
-def test_without_psycopg_the_extra_is_named(tmp_path):
-    """A missing package is not a crash, but says what to install."""
+def test_packages_are_loaded_when_they_are_needed_and_a_missing_one_is_named(database):
+    """Values need no SQLAlchemy, and a store no Alembic; without psycopg the error says what to install."""
     code = (
-        "import sys; sys.modules['psycopg'] = None\n"
+        "import sys\n"
+        "sys.modules['psycopg'] = None\n"
+        "import democrai_sandbox.access.values, democrai_sandbox.access.interface, democrai_sandbox.access.identity\n"
+        "import democrai_sandbox.access.audit\n"
+        "print('sqlalchemy' in sys.modules)\n"
         "from democrai_sandbox.access.store import open_store\n"
+        "open_store(sys.argv[1]).close()\n"
+        "print('alembic' in sys.modules)\n"
         "try: open_store('postgresql://u@h/d')\n"
         "except Exception as error: print(type(error).__name__, error)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.startswith("InvalidInputError")
-    assert "democrai-sandbox[postgres]" in done.stdout
-
-
-def test_values_and_interfaces_load_no_database(tmp_path):
-    """Who only needs the values does not wait for SQLAlchemy; opening a store does not load Alembic."""
-    code = (
-        "import sys\n"
-        "import democrai_sandbox.access.values, democrai_sandbox.access.interface, democrai_sandbox.access.identity\n"
-        "import democrai_sandbox.access.audit\n"
-        "first = 'sqlalchemy' in sys.modules\n"
-        "from democrai_sandbox.access.store import open_store\n"
-        f"open_store('sqlite:///{tmp_path}/access.db').close()\n"
-        "for name in [name for name in sys.modules if name.split('.')[0] == 'alembic']: del sys.modules[name]\n"
-        f"open_store('sqlite:///{tmp_path}/access.db').close()\n"
-        "print(first, 'alembic' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.split() == ["False", "False"]
+    command = [sys.executable, "-c", code, database]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    *loaded, error = done.stdout.splitlines()
+    assert loaded == ["False", "False"]
+    assert error.startswith("InvalidInputError")
+    assert "democrai-sandbox[postgres]" in error
 
 
 def test_somebody_elses_file_is_left_as_it_is(tmp_path):

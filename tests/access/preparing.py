@@ -1,0 +1,55 @@
+"""Imports what nodes need once, and runs each program of a test in a fork of itself.
+
+The program that tests.access.prepared starts. Orders come as those of tests.services.commanding.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import runpy
+import socket
+import sys
+import warnings
+
+from tests.services.commanding import orders, settle
+
+MODULES = (
+    "democrai_sandbox",
+    "democrai_sandbox.access.administration",
+    "democrai_sandbox.access.events",
+    "democrai_sandbox.access.events.ipc",
+    "democrai_sandbox.access.events.streams",
+    "democrai_sandbox.access.keyring",
+    "democrai_sandbox.access.resumes",
+    "democrai_sandbox.access.sealing",
+    "democrai_sandbox.access.service",
+    "democrai_sandbox.access.store",
+    "democrai_sandbox.guard",
+    "democrai_sandbox.runtime.surroundings",
+    "http.client",
+    "sqlalchemy.dialects.postgresql.psycopg",
+    "sqlalchemy.dialects.sqlite",
+    "tempfile",
+    "tests.access.store.samples",
+)
+
+
+def main(number):
+    """Import, wait for orders, and be the program that one of them wants."""
+    for name in MODULES:
+        importlib.import_module(name)
+    sys.path.remove(os.getcwd())  # guarded code may read what it could import
+    gc.collect()
+    gc.freeze()
+    order, streams = orders(socket.socket(fileno=int(number)))
+    settle(order, streams)
+    program, *sys.argv[1:] = order["arguments"]
+    warnings.simplefilter("error")
+    warnings.simplefilter("ignore", DeprecationWarning)
+    runpy.run_path(program, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
