@@ -3,25 +3,29 @@
 PYTHON ?= python3
 VENV := .venv
 export VENV
+DEMO := .demo
 # Runs a command and removes what it leaves, however it ends. `exec`, so that make signals it and not a shell.
 RUN := exec scripts/supervise
 
 .DEFAULT_GOAL := help
-.PHONY: help servers setup run tour test fuzz bench lint format docs build lock clean
+.PHONY: help servers runtime setup run tour test check golden fuzz bench lint format docs build lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/make \1\t\2/' | expand -t 14
 
-servers: # what tests and benchmarks need beside it
-	@$(RUN) scripts/setup $(VENV) "$(PYTHON)" servers
+servers: setup # also what tests and benchmarks start
+	@$(RUN) scripts/servers
 
-setup: ## create .venv and compile the extensions
-	@$(RUN) scripts/setup $(VENV) "$(PYTHON)"
+runtime: # only what the product needs; `make setup` adds the rest
+	@$(RUN) scripts/setup $(VENV) "$(PYTHON)" runtime
 
-run: setup ## serve the console with the example extensions, and tell one story beside it (Ctrl-C ends it)
-	@PYTHONPATH=examples $(RUN) $(VENV)/bin/python -m demo
+setup: ## create .venv with everything and compile the extensions
+	@$(RUN) scripts/setup $(VENV) "$(PYTHON)" development
 
-tour: setup ## run a small example subject under the guard, the story of one approval, the example extensions, and the kernel's self-test
+run: runtime ## serve the console with the example extensions, and tell one story beside it (Ctrl-C ends it)
+	@PYTHONPATH=examples $(RUN) $(VENV)/bin/python -m demo "$(DEMO)"
+
+tour: runtime ## run a small example subject under the guard, the story of one approval, the example extensions, and the kernel's self-test
 	@$(VENV)/bin/python examples/host.py
 	@echo
 	@$(VENV)/bin/python examples/approval_story.py
@@ -31,11 +35,18 @@ tour: setup ## run a small example subject under the guard, the story of one app
 	@echo "Under the guard, what the kernel of this machine stops when it is turned on (docs/os-enforcement.md):"
 	@$(VENV)/bin/democrai-sandbox doctor || echo "Not all of it is possible here: each line above says what is missing and how to get it."
 
-test: servers lint ## lint, all tests, and the guard's tests on every other supported Python found
+test: servers ## lint, all tests, and the tests that depend on the interpreter on every other supported Python found
 	@$(RUN) scripts/test $(TESTS)
 
-fuzz: setup ## compare how a million odd URLs are read, by us and by others (minutes)
-	@$(VENV)/bin/python -m tests.policy.fuzz
+check: servers ## lint, and the tests that the changed files affect (at most 90 seconds; for after each edit)
+	@$(RUN) scripts/check $(FILES)
+
+golden: servers ## write the golden files, error pages and the command reference again
+	@$(RUN) $(VENV)/bin/python -m tests.services.golden
+
+fuzz: servers ## run every property with many new examples, and compare how a million odd URLs are read (minutes)
+	@$(RUN) $(VENV)/bin/python -m pytest -q --workers "$$(nproc)" -m hypothesis --hypothesis-profile deep tests
+	@$(RUN) $(VENV)/bin/python -m tests.policy.fuzz
 
 bench: servers ## print the table of what the guard costs
 	@$(RUN) $(VENV)/bin/python -m bench $(BENCH)

@@ -12,9 +12,15 @@ from hypothesis import HealthCheck, settings
 
 from tests.services.databases import postgres, prepared_database, prepared_file  # fixtures, found by their names
 
-# Shared machines stall now and then; a slow example is no failing property.
-settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("shared")
+# A slow example on a shared machine is not a failing property, so examples have no deadline.
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The same few examples in every run: a run that fails says something about the change, not about luck.
+settings.register_profile("small", PATIENT, max_examples=25, derandomize=True)
+# Many new examples in every run (`make fuzz`).
+settings.register_profile("deep", PATIENT, max_examples=2000)
+settings.load_profile("small")
+
+pytest_plugins = ["tests.services.parallel"]
 
 
 # A shell starts what runs in its background with Ctrl-C ignored, and every process from there on inherits that.
@@ -37,6 +43,11 @@ def pytest_addoption(parser):
         metavar="K/N",
         default="0/1",
         help="on a further interpreter, run the K-th of N parts: N of them run all between them",
+    )
+    parser.addoption(
+        "--fresh",
+        action="store_true",
+        help="play every attack without a guard too, also those that were seen to work in an earlier run",
     )
     parser.addoption(
         "--untested",

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from democrai_sandbox.guard import _core
 from democrai_sandbox.guard.runtime_paths import OWNED, PROTECTED
 from democrai_sandbox.policy import PathIndex, normalise_path
+from tests.services.properties import examples
 
 pytestmark = pytest.mark.once  # does not depend on the interpreter
 
@@ -36,7 +37,7 @@ def native(entries, protected=(), owned=()):
     )
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(4))
 @given(ENTRIES, st.lists(PATHS, max_size=20))
 def test_masks_are_the_same(entries, paths):
     """Union of the roots at or above, by whole components, in whatever order they were given."""
@@ -45,7 +46,7 @@ def test_masks_are_the_same(entries, paths):
         assert _core.mask(policy, path.encode()) == index.mask(path)
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(4))
 @given(ENTRIES, st.lists(PATHS, max_size=4), st.lists(PATHS, max_size=4), st.lists(PATHS, max_size=20))
 def test_masks_are_the_same_around_protected_paths(entries, protected, owned, paths):
     """What is protected is shut, what is owned below it is open again, and what lies above it stays in place."""

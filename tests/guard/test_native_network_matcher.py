@@ -26,6 +26,8 @@ from democrai_sandbox.policy import (
 )
 from tests.policy.url_oddities import HOMOGRAPHS, ODD_HOSTS
 from tests.policy.url_targets import GROUPS, HOSTS, V4, V6, address_spellings, number_spellings
+from tests.services.properties import examples
+from tests.services.rows import rows
 
 pytestmark = pytest.mark.once  # does not depend on the interpreter
 
@@ -66,12 +68,12 @@ def read_in_python(text):
     return target.scheme, target.host, target.port, path, target.ambiguous
 
 
-@pytest.mark.parametrize("group", GROUPS)
+@rows("group", GROUPS)
 def test_urls_are_read_the_same(group):
     """Both accept the same texts, and say the same of scheme, host, port, path and ambiguity."""
     count = 0
 
-    @settings(UNHURRIED, max_examples=15)
+    @settings(UNHURRIED, max_examples=examples(0.4))
     @given(GROUPS[group])
     def compare(texts):
         nonlocal count
@@ -83,9 +85,9 @@ def test_urls_are_read_the_same(group):
     assert count > 200
 
 
-@pytest.mark.parametrize("length", [65534, 65535, 65536])
-@pytest.mark.parametrize("filler", ["a", "/", "|", "%7e", "%7c", "é", "日", "/a"])
-@pytest.mark.parametrize("head", ["http://a.com/", "http://a.com/?"])
+@rows("length", [65534, 65535, 65536])
+@rows("filler", ["a", "/", "|", "%7e", "%7c", "é", "日", "/a"])
+@rows("head", ["http://a.com/", "http://a.com/?"])
 def test_the_longest_urls_are_read_the_same(head, filler, length):
     """Also where the canonical form is longer than what was given."""
     text = (head + filler * length)[:length]
@@ -93,7 +95,7 @@ def test_the_longest_urls_are_read_the_same(head, filler, length):
     assert same
 
 
-@pytest.mark.parametrize("value", [b"http://a.com", bytearray(b"http://a.com"), None, 80, ["http://a.com"], object()])
+@rows("value", [b"http://a.com", bytearray(b"http://a.com"), None, 80, ["http://a.com"], object()])
 def test_what_is_no_text_is_refused_as_a_url(value):
     """With the same error, and not by a crash."""
     assert outcome(_core.read_url, value) is outcome(parse_request_url, value) is InvalidInputError
@@ -111,7 +113,7 @@ class Forged(str):
     __hash__ = str.__hash__
 
 
-@pytest.mark.parametrize("text", ["http://evil.example/x", "http://a.com\\@b.com", "http://bücher.example/é", "", "x"])
+@rows("text", ["http://evil.example/x", "http://a.com\\@b.com", "http://bücher.example/é", "", "x"])
 def test_a_subclass_is_read_by_its_characters(text):
     """Methods that lie are not asked, for text that is ASCII and for text that is not."""
     assert outcome(_core.read_url, Forged(text)) == outcome(read_in_python, text)
@@ -131,7 +133,7 @@ ODD = st.one_of(
 PORTS = st.one_of(st.none(), st.integers(-1, 65537))
 
 
-@settings(UNHURRIED, max_examples=600)
+@settings(UNHURRIED, max_examples=examples(4))
 @given(ODD, PORTS)
 def test_hosts_of_sockets_are_read_the_same(host, port):
     """Both accept the same hosts and ports, and take an accepted one for the same host."""
@@ -223,7 +225,7 @@ URLS = st.builds(
 )
 
 
-@settings(UNHURRIED, max_examples=150)
+@settings(UNHURRIED, max_examples=examples(1))
 @given(RULES, URLS)
 def test_rules_for_urls_are_the_same(rules, urls):
     """The mask of a request holds exactly the operations for which the index finds a rule."""
@@ -234,7 +236,7 @@ def test_rules_for_urls_are_the_same(rules, urls):
         assert _core.url_mask(policy, url) == mask_of(allowed), url
 
 
-@settings(UNHURRIED, max_examples=150)
+@settings(UNHURRIED, max_examples=examples(1))
 @given(RULES, several(SPELLED))
 def test_rules_for_sockets_are_the_same(rules, places):
     """Likewise for an address or name with a port, or with none in particular."""
@@ -254,7 +256,7 @@ def names_host(declared, host):
     return declared.kind in ("url", "host") and (declared.host == host or {declared.host, host} <= loopback)
 
 
-@settings(UNHURRIED, max_examples=150)
+@settings(UNHURRIED, max_examples=examples(1))
 @given(RULES, several(SPELLED))
 def test_names_to_look_up_are_the_same(rules, places):
     """A name may be looked up for the sake of the same rules, of whatever operation."""
@@ -266,7 +268,7 @@ def test_names_to_look_up_are_the_same(rules, places):
         assert (index.find_name(host) is not None) is bool(naming)
 
 
-@pytest.mark.parametrize("spelling", [b"h.example", "h.example", "H.EXAMPLE.", b"H.Example."])
+@rows("spelling", [b"h.example", "h.example", "H.EXAMPLE.", b"H.Example."])
 def test_a_host_in_bytes_is_the_host(spelling):
     """Sockets take bytes for hosts; they are the same host, not another one."""
     policy = native(parse_access([rule(["send"], "h.example")], base=None))

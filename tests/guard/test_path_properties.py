@@ -15,6 +15,7 @@ from democrai_sandbox.policy.operations import FileAccess
 from democrai_sandbox.policy.paths import PathIndex
 from tests.guard import tree_server
 from tests.guard.harness import CHILD, Case
+from tests.services.properties import examples
 
 pytestmark = pytest.mark.once  # does not depend on the interpreter
 
@@ -170,7 +171,7 @@ LOOPS = {
 
 @pytest.mark.slow
 class TestTrees:
-    @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+    @settings(max_examples=examples(3), deadline=None, suppress_health_check=list(HealthCheck))
     @given(request=REQUESTS)
     @example(request=LINK_AND_UP)
     @example(request=MISSING_AND_UP)

@@ -12,7 +12,9 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import subprocess
 import sys
+import tempfile
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -81,13 +83,48 @@ def _read_once(file):
 def _locked(file):
     """Give the entries of a file to be changed; other workers wait for their turn."""
     GOLDEN.mkdir(exist_ok=True)
-    with (GOLDEN / ".lock").open("w") as lock:
+    lock = os.open(GOLDEN, os.O_RDONLY)
+    try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         entries = read(file)
         yield entries
         file.write_text("\n".join(_entry(name, text) for name, text in sorted(entries.items())))
+    finally:
+        os.close(lock)
 
 
 def _entry(name, text):
     lines = [f"| {line}" if line else "|" for line in text.split("\n")]
     return "\n".join([name, *lines, ""])
+
+
+# --- make golden ------------------------------------------------------------------------------------------------------
+
+
+def main():
+    """Write all golden files, error pages and the command reference again; the exit status is that of the tests."""
+    old = {file: read(file) for file in GOLDEN.glob("*.txt")}
+    for file in old:
+        file.unlink()
+    users = [file for file in sorted(TESTS.rglob("test_*.py")) if re.search(r"\b(golden|sentence)\(", file.read_text())]
+    with tempfile.NamedTemporaryFile("r") as skipped:
+        command = [sys.executable, "-m", "pytest", "-q", "--workers", str(os.cpu_count()), "--untested", skipped.name]
+        status = subprocess.run([*command, *users], env=os.environ | {"UPDATE_GOLDENS": "1"}).returncode
+        if status or skipped.read():
+            print("golden: some tests failed or were skipped; the entries that they did not write are kept")
+            keep(old)
+    pages = [sys.executable, "-m", "democrai_sandbox.errors", TESTS.parent / "docs" / "errors"]
+    subprocess.run(pages, check=True)
+    subprocess.run([sys.executable, "-m", "tests.docs.reference"], check=True)
+    return status
+
+
+def keep(old):
+    """Add entries that are not written anew."""
+    for file, entries in old.items():
+        with _locked(file) as current:
+            current |= {name: text for name, text in entries.items() if name not in current}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

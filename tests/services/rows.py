@@ -1,4 +1,4 @@
-"""Tables of cases in one test: written like ``pytest.mark.parametrize``, run as one test that reports every failing row.
+"""Tables of cases: written like ``pytest.mark.parametrize``, run as one test that reports every failing row.
 
 @rows(("text", "expected"), [("a", 1), ("b", 2)])
 def test_reading(text, expected): ...

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -84,10 +86,13 @@ class Stages(dict[tuple[str, ...], Stage]):
     def __missing__(self, kind: tuple[str, ...]) -> Stage:
         return self.setdefault(kind, Stage(*kind))
 
-    def of(self, entry: Attack) -> tuple[Stage, Stage]:
-        """Where the attack is played without a guard and under one."""
-        armed = "armed" if is_read_by_the_core(entry) else ""
-        return self[entry.stage, "open"], self[entry.stage, armed]
+    def unguarded(self, entry: Attack) -> Stage:
+        """Where the attack is played without a guard."""
+        return self[entry.stage, "open"]
+
+    def guarded(self, entry: Attack) -> Stage:
+        """Where the attack is played under one."""
+        return self[entry.stage, "armed" if is_read_by_the_core(entry) else ""]
 
 
 @pytest.fixture(scope="session")
@@ -97,6 +102,61 @@ def stages() -> Iterator[Stages]:
     yield made
     for stage in made.values():
         stage.close()
+
+
+class Shown:
+    """Attacks that were seen to work without a guard, kept between runs: a play is repeated when anything changed.
+
+    The key of an attack covers its file, all that attacks share, the interpreter, the packages and the kernel.
+    """
+
+    def __init__(self, folder: Path, *, fresh: bool) -> None:
+        self._file = folder / "shown-{}.{}".format(*sys.version_info)
+        self._known = set() if fresh or not self._file.exists() else set(self._file.read_text().split())
+
+    def __contains__(self, entry: Attack) -> bool:
+        return attack_key(entry) in self._known
+
+    def add(self, entry: Attack) -> None:
+        """Keep an attack; workers add lines to one file."""
+        self._known.add(attack_key(entry))
+        with self._file.open("a") as file:
+            file.write(f"{attack_key(entry)}\n")
+
+
+@cache
+def attack_key(entry: Attack) -> str:
+    """The digest of everything that an unguarded play depends on."""
+    return digest(file_text(HERE / f"{entry.file}.py"), entry.name.encode(), surroundings())
+
+
+@cache
+def surroundings() -> bytes:
+    """All that attacks share: the kit, interpreter, packages and kernel."""
+    shared = [file for file in sorted(HERE.glob("*.py")) if not file.name.startswith(("class_", "test_", *OTHER_FILES))]
+    packages = sorted((HERE.parents[2] / "requirements").glob("*.txt"))
+    system = f"{sys.version} {platform.release()} {os.geteuid()} {sys.prefix}".encode()
+    return digest(system, *map(file_text, shared + packages)).encode()
+
+
+@cache
+def file_text(file: Path) -> bytes:
+    """The content of a file."""
+    return file.read_bytes()
+
+
+def digest(*parts: bytes) -> str:
+    """One short digest of several texts."""
+    whole = hashlib.sha256()
+    for part in parts:
+        whole.update(hashlib.sha256(part).digest())
+    return whole.hexdigest()[:32]
+
+
+@pytest.fixture(scope="session")
+def shown(pytestconfig: pytest.Config) -> Shown:
+    """The attacks that need no play without a guard; `--fresh` forgets them."""
+    return Shown(pytestconfig.cache.mkdir("attacks"), fresh=pytestconfig.getoption("--fresh"))
 
 
 @cache
@@ -181,24 +241,24 @@ def as_parameter(entry: Attack) -> ParameterSet:
 
 
 @pytest.mark.parametrize("entry", [as_parameter(entry) for entry in ATTACKS])
-def test_attack(entry: Attack, stages: Stages, pytestconfig: pytest.Config) -> None:
+def test_attack(entry: Attack, stages: Stages, shown: Shown, pytestconfig: pytest.Config) -> None:
     """The attack works without a guard and meets its expected verdict under one."""
     if not entry.since <= running_version() <= entry.until:
         pytest.skip(f"concerns Python {entry.since} to {entry.until}")
     if lacking := unmet(entry):
         pytest.skip(f"needs {lacking}")
-    open_stage, guarded_stage = stages.of(entry)
     # A short name: below it there may be a unix socket, whose path has to fit into 108 bytes.
     with tempfile.TemporaryDirectory(prefix="attack-", ignore_cleanup_errors=True) as folder:
         free, caught = Path(folder, "free"), Path(folder, "caught")
-        shown = entry.unguarded or shown_elsewhere(entry, pytestconfig.getoption("--baseline-on"))
-        if not shown:
-            open_stage.begin(entry, "off", free)
-        guarded_stage.begin(entry, "on", caught)
-        without = None if shown else open_stage.verdict(free)
-        under = guarded_stage.verdict(caught)
+        is_shown = entry.unguarded or entry in shown or shown_elsewhere(entry, pytestconfig.getoption("--baseline-on"))
+        if not is_shown:
+            stages.unguarded(entry).begin(entry, "off", free)
+        stages.guarded(entry).begin(entry, "on", caught)
+        without = None if is_shown else stages.unguarded(entry).verdict(free)
+        under = stages.guarded(entry).verdict(caught)
     if without is not None:
         assert without["verdict"] == "escaped", f"{entry.text}: does nothing even without a guard: {without}"
+        shown.add(entry)
     assert meets(entry.expect, under), f"{entry.text}: expected {entry.expect}, got {under}"
 
 

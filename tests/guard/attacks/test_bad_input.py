@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.guard.attacks.cases import run_cases
+from tests.services.rows import rows
 
 # What a host may get wrong when it makes a guard. Every one is refused before anything runs under it.
 ARGUMENTS = {
@@ -220,7 +221,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, ob
     return run_cases(cases, tmp_path_factory.mktemp("bad-input"), SETUP)
 
 
-@pytest.mark.parametrize("name", ARGUMENTS)
+@rows("name", ARGUMENTS)
 def test_bad_argument_is_refused(name: str, outcomes: dict[str, dict[str, object]]) -> None:
     """A guard is not made from a wrong argument; the error is a ValueError or TypeError with a text."""
     outcome = outcomes[f"make {name}"]
@@ -228,20 +229,20 @@ def test_bad_argument_is_refused(name: str, outcomes: dict[str, dict[str, object
     assert "PermissionError" not in outcome["raised"], outcome
 
 
-@pytest.mark.parametrize("name", sorted(set(ARGUMENTS) - {"unknown_argument", "path_object_of_number"}))
+@rows("name", sorted(set(ARGUMENTS) - {"unknown_argument", "path_object_of_number"}))
 def test_bad_argument_is_named(name: str, outcomes: dict[str, dict[str, object]]) -> None:
     """The error is the package's own, and is meant for whoever wrote the call."""
     assert "InvalidInputError" in outcomes[f"make {name}"].get("raised", ()), outcomes[f"make {name}"]
 
 
-@pytest.mark.parametrize("name", PATHS)
+@rows("name", PATHS)
 def test_bad_path_gains_nothing(name: str, outcomes: dict[str, dict[str, object]]) -> None:
     """An odd path is an ordinary error or a denial at every door; it neither crashes nor reveals."""
     found = {door: outcomes[f"use {name} {number}"] for number, door in enumerate(DOORS)}
     assert {door: outcome for door, outcome in found.items() if not harmless(outcome)} == {}
 
 
-@pytest.mark.parametrize("name", ENVIRONMENTS)
+@rows("name", ENVIRONMENTS)
 def test_malformed_environment_is_an_error(name: str, outcomes: dict[str, dict[str, object]]) -> None:
     """A child whose environment cannot be understood gets an error, never an empty guard."""
     outcome = outcomes[f"environment {name}"]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.guard.attacks.cases import run_cases
+from tests.services.rows import rows
 
 SECRET = "inside + '/vault/secret.txt'"
 GUARD = """
@@ -79,8 +80,8 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, di
     return found
 
 
-@pytest.mark.parametrize("act", ACTS)
-@pytest.mark.parametrize("name", NAMES)
+@rows("act", ACTS)
+@rows("name", NAMES)
 def test_protected_path_is_closed(name: str, act: str, outcomes: dict[str, dict[str, dict[str, object]]]) -> None:
     """However the host names it and whatever else the subject was given, the protected path is denied."""
     if name == "file" and act in FILE_ONLY:

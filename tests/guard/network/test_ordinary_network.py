@@ -16,6 +16,7 @@ from tests.guard.network.workload import (
     with_requests,
     with_the_standard_library,
 )
+from tests.services.rows import rows
 
 MODULES = (with_requests, with_the_standard_library, with_httpx, with_aiohttp, plain_sockets, own_servers)
 FILES = {module.__file__: [name for name, one in vars(module).items() if inspect.isfunction(one)] for module in MODULES}
@@ -31,7 +32,7 @@ def outcomes(tmp_path_factory, bed):
     return case.run(work, FILES, sorted(DIALS_ITSELF | {"ftp"}), fresh=True)
 
 
-@pytest.mark.parametrize("item", ITEMS)
+@rows("item", ITEMS)
 def test_ordinary_work(outcomes, item):
     """One piece of work with a manifest that names what it uses."""
     assert outcomes[item] == "ok", outcomes[item]
