@@ -308,14 +308,15 @@ def test_a_child_does_not_reach_the_shared_memory_of_its_user():
     found = told("""
         lib = ctypes.CDLL(None, use_errno=True)
         lib.shmat.restype = ctypes.c_void_p
-        segment = lib.shmget(0x7357, 4096, 0o1600)
+        key = 0x73570000 | os.getpid() & 0xFFFF  # of this run alone
+        segment = lib.shmget(key, 4096, 0o1600)
         assert segment >= 0
         memory = lib.shmat(segment, None, 0)
         ctypes.memmove(memory, b"secret", 6)
 
         def attack():
             apply(child_profile())
-            found = lib.shmat(lib.shmget(0x7357, 4096, 0), None, 0)
+            found = lib.shmat(lib.shmget(key, 4096, 0), None, 0)
             return ctypes.string_at(found, 6).decode() if found and found != 2**64 - 1 else "shut"
 
         told = forked(attack)
