@@ -1,11 +1,9 @@
-"""Asks a sandbox what it would do, has a module do it, and prints both. Run in a process of its own: it has a guard."""
+"""Asks a sandbox what it would do, and has a module do it. Loaded by its path into a process of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import sys
-from pathlib import Path
 
 from democrai_sandbox.access import Caller
 from democrai_sandbox.errors import SandboxDenied
@@ -109,12 +107,13 @@ def prepared(base):
 
 
 async def main(base):
+    """Return for each question the operation, the target, what was said and whether it was done."""
     questions = list(prepared(base))
     config = {"state_dir": f"{base}/state", "modules_path": f"{base}/modules"}
     sandbox = Sandbox.from_config(config, environ={})
     found = []
     async with sandbox:
-        await asyncio.to_thread(approve, sandbox)
+        await asyncio.to_thread(approve, sandbox, base)
         for operation, target in questions:
             kind = "network" if operation == "receive" else "filesystem"
             question = Question(PROBE, kind, operation, target, session_key="s-1")
@@ -128,7 +127,7 @@ async def main(base):
                 done = True
             found.append([operation, target, said.verdict, done])
         found += await in_chains(sandbox, [target for operation, target in questions if operation == "read"])
-    print(json.dumps(found))  # noqa: T201 - what the test reads
+    return found
 
 
 async def in_chains(sandbox, paths):
@@ -148,18 +147,14 @@ async def in_chains(sandbox, paths):
     return found
 
 
-def approve(sandbox):
+def approve(sandbox, base):
     """Approve something that nobody has declared."""
     with serving(ADA):
         for kind, operation, target in (
             ("network", "receive", "http://127.0.0.1:9/yes"),
             ("filesystem", "read", "/etc/group"),
-            ("filesystem", "delete", sys.argv[1]),
+            ("filesystem", "delete", str(base)),
         ):
             sandbox.access.administration.decide_unasked(
                 PROBE, resource_type=kind, operation=operation, target=target, effect="approval"
             )
-
-
-if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1])))

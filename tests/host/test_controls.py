@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from democrai_sandbox.host.controls import control_line
+from democrai_sandbox.host.lines import LineState
 from democrai_sandbox.kernel.states import ControlState, ControlStatus
+from tests.services.golden import sentence
 
 
 def test_what_is_in_force_is_told_with_its_facts():
     """A line alone says what holds; where something was not measured, it says no more than it knows."""
     details = {"architecture": "x86_64", "threads": 3, "threads_covered": 3}
     told = control_line(ControlStatus("seccomp", ControlState.ACTIVE, details=details), wanted=True)
-    assert told.summary == "in force: x86_64, 3 of 3 threads"
-    assert control_line(ControlStatus("seccomp", ControlState.ACTIVE), wanted=True).summary == "in force"
+    bare = control_line(ControlStatus("seccomp", ControlState.ACTIVE), wanted=True)
     late = control_line(ControlStatus("egress", ControlState.ACTIVE, details={"last_apply": None}), wanted=True)
-    assert late.summary == "in force"
+    assert {line.state for line in (told, bare, late)} == {LineState.OK}
+    assert "x86_64" in told.summary
+    assert told.summary.startswith(bare.summary)
+    assert late.summary == bare.summary
+    sentence("controls in force", f"{told.summary}\n{bare.summary}")

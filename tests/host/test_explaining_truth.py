@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
-PROGRAM = Path(__file__).with_name("explaining_program.py")
+from tests.services.forks import HostCase
+
+PROGRAM = str(Path(__file__).with_name("explaining_program.py"))
+
+
+def asked_and_done(world):
+    import asyncio
+
+    base = Path(world.base, "house")
+    base.mkdir()
+    return asyncio.run(world.load(PROGRAM)["main"](base))
 
 
 def test_an_explanation_is_what_happens(tmp_path):
@@ -16,16 +23,12 @@ def test_an_explanation_is_what_happens(tmp_path):
     For paths with dots in them, over links as well.
     Also for a folder that the host's own state lies in: an approval to delete it opens what is beside the state alone.
     """
-    done = subprocess.run(
-        [sys.executable, PROGRAM, tmp_path], capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = HostCase(tmp_path).run(asked_and_done)
     wrong = [row for row in found if (row[2] == "allowed") is not row[3]]
     assert wrong == []
     allowed = {(operation, Path(target).name) for operation, target, _, happened in found if happened}
     assert {("read", "passwd"), ("read", "group"), ("receive", "yes"), ("modify", "x")} <= allowed
-    assert {("modify", "null"), ("delete", "full")} <= allowed and ("delete", tmp_path.name) not in allowed
+    assert {("modify", "null"), ("delete", "full")} <= allowed and ("delete", "house") not in allowed
     assert sum(1 for row in found if not row[3]) >= 6
     dotted = [happened for operation, target, _, happened in found if operation == "read" and "/../" in target]
     assert dotted == [False, True, True, False]  # the first by the folder before it, the last by where it leads

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-import pytest
-
 from democrai_sandbox.access.values import AccessTuple, Decision, Effect, Scope
 from democrai_sandbox.host.matching import Matching
 from democrai_sandbox.host.observing import Observed
 from democrai_sandbox.policy import Operation, ResourceType, Subject, parse_access
+from tests.services.rows import rows
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -28,7 +27,7 @@ def decided(operation, target, effect=Effect.APPROVAL):
     return Decision("1", access, effect, Scope.PERMANENT, "", NOW, "ada", "", "", 1)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("declared", "observed", "fits"),
     [
         (rule("receive", "https://a.example/v1"), seen("receive", "https://a.example/v1/x"), True),
@@ -50,8 +49,8 @@ def test_a_rule_speaks_of_what_it_would_allow(declared, observed, fits):
     assert bool(Matching([observed]).times(declared)) is fits
 
 
-@pytest.mark.parametrize("target", ["", "\x00", "not a url://", "socket:raw", "http://[", "relative/path", "\ud800"])
-@pytest.mark.parametrize("kind", ["network", "filesystem", "process", "nothing"])
+@rows("target", ["", "\x00", "not a url://", "socket:raw", "http://[", "relative/path", "\ud800"])
+@rows("kind", ["network", "filesystem", "process", "nothing"])
 def test_whatever_code_tried_is_only_compared(target, kind):
     """A target that means nothing fits no rule and is no error."""
     matching = Matching([seen("use", target, kind), seen("receive", target, kind), seen("read", target, kind)])

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-
 from democrai_sandbox.host.places import own_services
 from democrai_sandbox.host.settings import HostSettings
 from democrai_sandbox.kernel.egress.allowlist import AllowlistBuilder
 from democrai_sandbox.runtime.confinement.sources import ConfigSource
+from tests.services.rows import rows
 
 
-@pytest.mark.parametrize(
+@rows(
     ("database", "stream", "expected"),
     [
         ("sqlite:////srv/state/sandbox.db", {}, set()),

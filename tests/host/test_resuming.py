@@ -7,6 +7,8 @@ import os
 import pytest
 
 from tests.services.forks import HostCase as Case
+from tests.services.golden import sentence
+from tests.services.rows import rows
 
 EMBEDDED = os.path.join(os.path.dirname(__file__), "embedded.py")
 ASKING = """
@@ -33,107 +35,119 @@ def later(url):
 """
 
 
-@pytest.fixture
-def case(tmp_path):
-    """A private world in which a body runs in a process of its own."""
-    return Case(tmp_path)
+ORDERS = {
+    "by its name": ("fetch", "approve_for_session", ""),
+    "with the module's": ("demo.fetch", "approve_permanently", ""),
+    "by its name, for good": ("fetch", "approve_permanently", ""),
+    "with the module's, for a session": ("demo.fetch", "approve_for_session", ""),
+    "a task": ("later", "approve_for_session", ""),
+    "promoted": ("fetch", "approve_for_session", "promoted"),
+    "shut out": ("fetch", "approve_permanently", "shut out"),
+    "another module's": ("other.fetch", "approve_for_session", ""),
+    "misspelt": ("fetsh", "approve_for_session", ""),
+    "odd context": ("fetch", "approve_for_session", "odd context"),
+}
+"""What is asked for with a resume action: the action, the decision, and what changes in between."""
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory):
+    """How each of the orders went on, one after the other in one sandbox, each with a page of its own."""
+    return Case(tmp_path_factory.mktemp("resuming")).run(going_on, ORDERS)
 
 
 def going_on(world):
-    """Ask with a resume action, approve, and return how it went on and what was fetched."""
-    resume, act, change = world.args
     app = world.load(EMBEDDED)["Embedded"](world.base)
     for name in ("demo", "other"):
         app.module(name, ASKING)
 
     async def story(app):
-        url = f"{app.web.url}/page"
-        context = {"url": url} if change != "odd context" else [url]
-        request = await app.action("demo", "ask", url=url, resume=resume, context=context)
-        if change == "promoted":
-            app.people["uma"] = app.people["uma"]._replace(organization_id="south", role="editor")
-        if change == "shut out":
-            del app.people["uma"]
-        app.as_ada(act, request)
-        found = await app.resumed(request)
-        return [found.state, found.last_error]
+        return {
+            name: await gone_on(world, app, number, *order)
+            for number, (name, order) in enumerate(world.args[0].items())
+        }
 
-    told = app.play(story)
-    fetched = {
-        name: read_text(os.path.join(world.base, "app", "state", "data", "modules", name, "fetched"))
-        for name in ("demo", "other")
+    return app.play(story)
+
+
+async def gone_on(world, app, number, resume, act, change):
+    """Ask with a resume action, approve, and return how it went on and what was fetched."""
+    import asyncio
+    import time
+
+    data = os.path.join(world.base, "app", "state", "data", "modules")
+    places = {name: os.path.join(data, name, "fetched") for name in ("demo", "other")}
+    url = f"{app.web.url}/page{number}"
+    context = {"url": url} if change != "odd context" else [url]
+    request = await app.action("demo", "ask", url=url, resume=resume, context=context)
+    uma = app.people["uma"]
+    if change == "promoted":
+        app.people["uma"] = uma._replace(organization_id="south", role="editor")
+    if change == "shut out":
+        del app.people["uma"]
+    app.as_ada(act, request)
+    found = await app.resumed(request)
+    end = time.monotonic() + 60
+    while resume == "later" and not os.path.exists(places["demo"]) and time.monotonic() < end:
+        await asyncio.sleep(0.05)  # the task was started, and goes on by itself
+    app.people["uma"] = uma
+    return {
+        "state": found.state,
+        "error": found.last_error.replace(app.web.url, ""),
+        "page": f"/page{number}",
+        "fetched": {name: taken(place) for name, place in places.items()},
+        "asked": [path for path in app.web.asked if path == f"/page{number}"],
     }
-    return {"told": told, "fetched": fetched, "asked": app.web.asked}
 
 
-def read_text(path):
+def taken(path):
+    """Return what a file holds, and remove it."""
     if not os.path.exists(path):
         return ""
     with open(path) as file:
-        return file.read()
+        text = file.read()
+    os.unlink(path)
+    return text
 
 
-@pytest.mark.parametrize("resume", ["fetch", "demo.fetch"])
-@pytest.mark.parametrize("act", ["approve_for_session", "approve_permanently"])
-def test_after_an_approval_the_action_runs_for_the_requester(case, resume, act):
+@rows("order", list(ORDERS)[:4])
+def test_after_an_approval_the_action_runs_for_the_requester(outcomes, order):
     """An action of the module, by its name or with the module's, gets the context and runs in the same session."""
-    told = case.run(going_on, resume, act, "")
-    assert told["told"] == ["succeeded", ""]
-    assert told["fetched"] == {"demo": "GET /page ['uma', 'north', 'monday', '', '', '']", "other": ""}
+    told = outcomes[order]
+    assert (told["state"], told["error"]) == ("succeeded", "")
+    assert told["fetched"] == {"demo": f"GET {told['page']} ['uma', 'north', 'monday', '', '', '']", "other": ""}
 
 
-def test_a_task_goes_on_too(case):
+def test_a_task_goes_on_too(outcomes):
     """A resume action that is a task of the module is started as one."""
-    told = case.run(going_on_with_a_task)
-    assert told == {"state": "succeeded", "fetched": "GET /page"}
+    told = outcomes["a task"]
+    assert told["state"] == "succeeded"
+    assert told["fetched"]["demo"].startswith(f"GET {told['page']} [")
 
 
-def going_on_with_a_task(world):
-    app = world.load(EMBEDDED)["Embedded"](world.base)
-    app.module("demo", ASKING)
-    place = os.path.join(world.base, "app", "state", "data", "modules", "demo", "fetched")
-
-    async def story(app):
-        import asyncio
-        import time
-
-        url = f"{app.web.url}/page"
-        request = await app.action("demo", "ask", url=url, resume="later", context={"url": url})
-        app.as_ada("approve_for_session", request)
-        found = await app.resumed(request)
-        end = time.monotonic() + 60
-        while not os.path.exists(place) and time.monotonic() < end:
-            await asyncio.sleep(0.05)
-        return str(found.state)
-
-    state = app.play(story)
-    return {"state": state, "fetched": read_text(place).partition(" [")[0]}
-
-
-def test_the_requester_is_what_they_are_by_then(case):
+def test_the_requester_is_what_they_are_by_then(outcomes):
     """Role and organization are looked up when it goes on, not when it was asked for."""
-    told = case.run(going_on, "fetch", "approve_for_session", "promoted")
-    assert told["told"] == ["succeeded", ""]
+    told = outcomes["promoted"]
+    assert (told["state"], told["error"]) == ("succeeded", "")
     assert "'south', 'monday', 'editor'" in told["fetched"]["demo"]
 
 
-def test_for_somebody_shut_out_nothing_goes_on(case):
-    """Who is not there any more, or may not come in, does not act through an approval; the failure says so."""
-    told = case.run(going_on, "fetch", "approve_permanently", "shut out")
-    assert "user 'uma' is not there any more, or shut out" in told["told"][1]
+def test_for_somebody_shut_out_nothing_goes_on(outcomes):
+    """A person who is gone, or may not come in, does not act through an approval; the failure says so."""
+    told = outcomes["shut out"]
+    assert "'uma'" in told["error"]
     assert told["asked"] == []
+    sentence("shut out", told["error"])
 
 
-@pytest.mark.parametrize(
-    ("resume", "change", "message"),
-    [
-        ("other.fetch", "", "'other.fetch' is not an action of module:demo"),
-        ("fetsh", "", "no handler is registered for the resume action 'fetsh' (did you mean 'fetch'?)"),
-        ("fetch", "odd context", "/resume_context: expected an object with the action's parameters, got list"),
-    ],
+@rows(
+    ("order", "value"),
+    [("another module's", "'other.fetch'"), ("misspelt", "'fetch'"), ("odd context", "/resume_context: ")],
 )
-def test_what_cannot_go_on_fails_with_the_reason(case, resume, change, message):
+def test_what_cannot_go_on_fails_with_the_reason(outcomes, order, value):
     """Another module's action, one that does not exist, and a context that is no parameters: nothing is run."""
-    told = case.run(going_on, resume, "approve_for_session", change)
-    assert message in told["told"][1]
+    told = outcomes[order]
+    assert value in told["error"]
     assert told["asked"] == []
+    assert set(told["fetched"].values()) == {""}
+    sentence(order, told["error"])

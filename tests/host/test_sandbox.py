@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
+import re
+import shutil
+import sqlite3
 import stat
-import subprocess
-import sys
-import textwrap
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from tests.services.forks import HostCase as Case
+from tests.services.golden import sentence
+from tests.services.rows import rows
 
 EMBEDDED = os.path.join(os.path.dirname(__file__), "embedded.py")
 CURIOUS = """
@@ -45,153 +51,175 @@ def case(tmp_path):
     return Case(tmp_path)
 
 
-def whole(world):
+# ---- the life of one sandbox, in one process
+
+
+@pytest.fixture(scope="module")
+def life(tmp_path_factory):
+    """What is found out in a process that makes a sandbox, starts it, stops it, and tries what it must not."""
+    return Case(tmp_path_factory.mktemp("life")).run(from_start_to_end)
+
+
+def from_start_to_end(world):
+    import asyncio
+
     app = world.load(EMBEDDED)["Embedded"](world.base)
     app.module("demo", CURIOUS)
     app.module("broken", "raise RuntimeError('no')")
-    state = app.base / "state"
+    told = {"half": half_of_its_people(app)}
 
     async def story(app):
-        sandbox = app.sandbox
-        return {
-            "who": await app.action("demo", "who"),
-            "kept": await app.action("demo", "keep", text="mine"),
-            "broken": [found.name for found in sandbox.runtime.extensions if found.is_broken],
-            "kernel": {control.name: control.state for control in sandbox.kernel.status().controls},
-            "accounts": sandbox.accounts,
-            "stranger": app.caller("nobody"),
-            "started": sandbox.is_started,
-            "shut": {
-                name: (await app.action("demo", "read", path=str(state / name)))[0]
-                for name in ("sandbox.db", "sandbox.db-wal", "sandbox.db.lock", "keys")
-            },
-            "modes": [oct(stat.S_IMODE(os.stat(state / name).st_mode)) for name in (".", "data", "sandbox.db", "keys")],
+        served = await what_it_serves(app)
+        second = refusal_of(app, state_dir=str(app.base / "other"))
+        again = await second_start(app)
+        kept = await app.action("demo", "keep", text="still mine")
+        await app.sandbox.stop()
+        await app.sandbox.stop()
+        return served | {
+            "second": second,
+            "second made": (app.base / "other").exists(),
+            "started while it runs": again,
+            "kept after that": kept,
+            "started after two stops": app.sandbox.is_started,
         }
 
-    told = app.play(story)
+    told |= app.play(story)
     told["ended"] = [app.sandbox.is_started, app.sandbox.closing.is_set()]
+    told["started when it was stopped"] = asyncio.run(second_start(app))
     return told
 
 
-def test_a_sandbox_of_defaults_serves_and_ends(case):
+async def what_it_serves(app):
+    sandbox, state = app.sandbox, app.base / "state"
+    return {
+        "who": await app.action("demo", "who"),
+        "kept": await app.action("demo", "keep", text="mine"),
+        "broken": [found.name for found in sandbox.runtime.extensions if found.is_broken],
+        "kernel": {control.name: control.state for control in sandbox.kernel.status().controls},
+        "accounts": sandbox.accounts,
+        "stranger": app.caller("nobody"),
+        "started": sandbox.is_started,
+        "shut": {
+            name: (await app.action("demo", "read", path=str(state / name)))[0]
+            for name in ("sandbox.db", "sandbox.db-wal", "sandbox.db.lock", "keys")
+        },
+        "modes": [oct(stat.S_IMODE(os.stat(state / name).st_mode)) for name in (".", "data", "sandbox.db", "keys")],
+    }
+
+
+def refusal_of(app, authenticator=None, **config):
+    from democrai_sandbox.host import Sandbox
+    from democrai_sandbox.policy import SandboxError
+
+    try:
+        Sandbox.from_config(config, environ={}, authenticator=authenticator)
+    except SandboxError as error:
+        return parts_of(error)
+
+
+def half_of_its_people(app):
+    state = app.base / "half"
+    return {**refusal_of(app, authenticator=app, state_dir=str(state)), "made": state.exists()}
+
+
+async def second_start(app):
+    from democrai_sandbox.errors import HostRefused
+
+    try:
+        await app.sandbox.start()
+    except HostRefused as error:
+        return parts_of(error)
+
+
+def parts_of(error):
+    return {"type": type(error).__name__, "code": error.code, "what": error.what, "fix": error.fix}
+
+
+def test_a_sandbox_of_defaults_serves_and_ends(life):
     """From a folder alone: modules run for the application's people, and the host's files are kept from them."""
-    told = case.run(whole)
-    assert told["who"] == ["uma", "north", "monday", "", "", ""]
-    assert told["kept"] == "mine"
-    assert told["broken"] == ["broken"]
-    assert set(told["kernel"].values()) == {"off"}
-    assert told["accounts"] is None
-    assert told["stranger"] is None
-    assert told["started"] is True
-    assert set(told["shut"].values()) == {"FilesystemDenied"}
-    assert told["modes"] == ["0o700", "0o700", "0o600", "0o600"]
-    assert told["ended"] == [False, True]
+    assert life["who"] == ["uma", "north", "monday", "", "", ""]
+    assert life["kept"] == "mine"
+    assert life["broken"] == ["broken"]
+    assert set(life["kernel"].values()) == {"off"}
+    assert life["accounts"] is None
+    assert life["stranger"] is None
+    assert life["started"] is True
+    assert set(life["shut"].values()) == {"FilesystemDenied"}
+    assert life["modes"] == ["0o700", "0o700", "0o600", "0o600"]
+    assert life["ended"] == [False, True]
+
+
+def test_half_of_the_applications_own_people_is_refused(life):
+    """An authenticator without a role lookup is an error before anything is made."""
+    assert (life["half"]["code"], life["half"]["made"]) == ("host_refused", False)
+    sentence("half of the people", f"{life['half']['what']}\n{life['half']['fix']}")
+
+
+def test_one_sandbox_per_process(life):
+    """A second one is refused with a reason; the first goes on, and may be stopped twice."""
+    assert life["second"]["type"] == "HostRefused"
+    assert life["second made"] is False
+    assert life["kept after that"] == "still mine"
+    assert life["started after two stops"] is False
+    sentence("second sandbox", f"{life['second']['what']}\n{life['second']['fix']}")
+
+
+def test_a_sandbox_starts_once(life):
+    """A second start, of one that runs or of one that was stopped, is refused, and changes nothing."""
+    running, stopped = life["started while it runs"], life["started when it was stopped"]
+    assert running["code"] == stopped["code"] == "host_refused"
+    assert running["what"] != stopped["what"]
+    sentence("started again", "\n".join(f"{one['what']}; {one['fix']}" for one in (running, stopped)))
+
+
+# ---- others
+
+
+class Other:
+    """A process beside this one, which makes a sandbox when it is told to."""
+
+    def __init__(self, state):
+        self._order, give = os.pipe()
+        take, self._answer = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            os.close(give)
+            os.read(self._order, 1)
+            answer = refusal_of(None, state_dir=state)
+            os.write(self._answer, json.dumps(answer).encode())
+            os._exit(0)
+        os.close(self._order)
+        os.close(self._answer)
+        self._give, self._take = give, take
+
+    def answer(self):
+        """How it was refused; nothing when it was not."""
+        os.write(self._give, b"x")
+        os.close(self._give)
+        with open(self._take) as answer:
+            found = json.load(answer)
+        os.waitpid(self._pid, 0)
+        return found
 
 
 def start_twice(world):
+    first, second = (Other(os.path.join(world.base, "app", "state")) for _ in range(2))
     app = world.load(EMBEDDED)["Embedded"](world.base)
     app.make()
-
-    program = (
-        "import sys\nfrom democrai_sandbox.host import Sandbox\nfrom democrai_sandbox.errors import StateUnusable\n"
-        "try:\n    Sandbox.from_config({'state_dir': sys.argv[1]}, environ={})\n"
-        "except StateUnusable as error:\n    print(error.diagnostics())\nelse:\n    print('it started')"
-    )
-    command = [sys.executable, "-c", program, str(app.base / "state")]
-    taken = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    taken = first.answer()
     app.sandbox.close()
     app.sandbox.close()
-    free = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return {"pid": os.getpid(), "taken": taken, "free": free}
+    return {"pid": os.getpid(), "taken": taken, "free": second.answer()}
 
 
 def test_sqlite_is_served_by_one_process(case):
     """A second one is refused and told who has it; when the first has let go, it gets in."""
     told = case.run(start_twice)
-    assert f"is being served by process {told['pid']} (" in told["taken"]
-    assert "to fix it: stop that one" in told["taken"]
-    assert told["free"] == "it started\n"
-
-
-def test_half_of_the_applications_own_people_is_refused(case):
-    """An authenticator without a role lookup is an error before anything is made."""
-    told = case.run(half)
-    assert told == ["an authenticator and a role lookup belong together", False]
-
-
-def test_one_sandbox_per_process(case):
-    """A second one is refused with a reason; the first goes on, and may be stopped twice."""
-    told = case.run(second)
-    assert told["refused"][0] == "HostRefused"
-    assert "there is a sandbox in this process already" in told["refused"][1]
-    assert told["made"] is False
-    assert told["kept"] == "mine"
-    assert told["ready"] is False
-
-
-def second(world):
-    from democrai_sandbox.host import Sandbox
-    from democrai_sandbox.policy import SandboxError
-
-    app = world.load(EMBEDDED)["Embedded"](world.base)
-    app.module("demo", CURIOUS)
-
-    async def story(app):
-        try:
-            Sandbox.from_config({"state_dir": str(app.base / "other")}, environ={})
-        except SandboxError as error:
-            refused = [type(error).__name__, str(error)]
-        else:
-            refused = ["", ""]
-        kept = await app.action("demo", "keep", text="mine")
-        await app.sandbox.stop()
-        await app.sandbox.stop()
-        made = (app.base / "other").exists()
-        return {"refused": refused, "made": made, "kept": kept, "ready": app.sandbox.is_started}
-
-    return app.play(story)
-
-
-def test_a_sandbox_starts_once(case):
-    """A second start, of one that runs or of one that was stopped, is refused, and changes nothing."""
-    told = case.run(again)
-    assert told == [
-        "this sandbox is started already; share the one that runs",
-        "mine",
-        "this sandbox was stopped, and does not start again; start another process",
-    ]
-
-
-def again(world):
-    import asyncio
-
-    from democrai_sandbox.errors import HostRefused
-
-    app = world.load(EMBEDDED)["Embedded"](world.base)
-    app.module("demo", CURIOUS)
-
-    async def start():
-        try:
-            await app.sandbox.start()
-        except HostRefused as error:
-            return f"{error.what}; {error.fix}"
-
-    async def story(app):
-        return [await start(), await app.action("demo", "keep", text="mine")]
-
-    return [*app.play(story), asyncio.run(start())]
-
-
-def half(world):
-    from democrai_sandbox.errors import HostRefused
-    from democrai_sandbox.host import Sandbox
-
-    app = world.load(EMBEDDED)["Embedded"](world.base)
-    state = app.base / "state"
-    try:
-        Sandbox.from_config({"state_dir": str(state)}, environ={}, authenticator=app)
-    except HostRefused as error:
-        return [error.what, state.exists()]
+    assert told["taken"]["code"] == "host_state_unusable"
+    assert f" {told['pid']} (" in told["taken"]["what"]
+    text = f"{told['taken']['what']}\n{told['taken']['fix']}"
+    sentence("served by another process", text, folder=case.base, also=[(r"\b\d+ \(.*\)", "1 (program)")])
+    assert told["free"] is None
 
 
 def test_a_session_that_ends_takes_its_approvals_along(case):
@@ -234,108 +262,186 @@ def sessions(world):
 # ---- what is refused at the start
 
 
-def refused(folder, config=""):
-    """Start with a configuration; return what is said about it, one clear message and no traceback."""
-    file = folder / "config.yaml"
-    file.write_text(textwrap.dedent(config) or f"state_dir: {folder}/state\n")
-    file.chmod(0o600)
-    return Case(folder).run(told_at_the_start, str(file))
+@pytest.fixture(scope="module")
+def starts(tmp_path_factory, prepared_file):
+    """Folders in which a start is refused, and what is said about each, all in one process."""
+    base = tmp_path_factory.mktemp("starts")
+    folders = {name: base / name for name in PREPARED if not (name == "owned" and os.geteuid() != 0)}
+    files = []
+    for name, folder in folders.items():
+        folder.mkdir()
+        config = PREPARED[name](folder / "state", prepared_file) or f"state_dir: {folder}/state\n"
+        (folder / "config.yaml").write_text(config)
+        (folder / "config.yaml").chmod(0o600)
+        files.append(str(folder / "config.yaml"))
+    told = Case(base).run(told_at_the_start, files)
+    return {name: Start(folder / "state", **one) for (name, folder), one in zip(folders.items(), told, strict=True)}
+
+
+@dataclass
+class Start:
+    """A start that was refused."""
+
+    state: Path
+    code: str
+    text: str
+
+    @property
+    def database(self):
+        return self.state / "sandbox.db"
+
+    def says(self, name):
+        """Compare one clear message, without a traceback, with what is kept."""
+        sentence(name, self.text, folder=self.state.parent, also=[(r"\b0\d{3}\b(?!\))", "(the latest)")])
 
 
 def told_at_the_start(world):
     from democrai_sandbox.errors import SandboxError
     from democrai_sandbox.host import Sandbox
 
-    try:
-        Sandbox.from_config(world.args[0])
-    except SandboxError as error:
-        return error.diagnostics()
-    return ""
+    told = []
+    for file in world.args[0]:
+        try:
+            Sandbox.from_config(file)
+        except SandboxError as error:
+            told.append({"code": error.code, "text": error.diagnostics()})
+    return told
 
 
-def test_a_file_where_the_folder_should_be(tmp_path):
+def a_file(state, prepared):
+    state.write_text("mine")
+
+
+def owned(state, prepared):
+    state.mkdir()
+    state.chmod(0o755)
+    os.chown(state, 12345, 12345)
+
+
+def open_to_all(state, prepared):
+    state.mkdir()
+    state.chmod(0o777)
+
+
+def impossible(state, prepared):
+    return "state_dir: /proc/nothing\n"
+
+
+def newer_database(state, prepared):
+    no_database(state, prepared)
+    shutil.copy(prepared, state / "sandbox.db")
+    with sqlite3.connect(state / "sandbox.db") as database:
+        database.execute("UPDATE access_schema SET version_num = '9999'")
+    database.close()
+    shutil.copy(state / "sandbox.db", state.parent / "before.db")
+
+
+def no_database(state, prepared):
+    state.mkdir(mode=0o700)
+    (state / "sandbox.db").write_text("not a database " * 100)
+
+
+def absent_server(state, prepared):
+    return f"state_dir: {state}\ndatabase: {{url: 'postgresql://app:hunter2@127.0.0.1:9/sandbox'}}\n"
+
+
+def keys(held, mode=0o600):
+    def prepare(state, prepared):
+        state.mkdir(mode=0o700)
+        (state / "keys").write_text(held)
+        (state / "keys").chmod(mode)
+
+    return prepare
+
+
+PREPARED = {
+    "file": a_file,
+    "owned": owned,
+    "open": open_to_all,
+    "impossible": impossible,
+    "newer": newer_database,
+    "none": no_database,
+    "absent": absent_server,
+    "readable keys": keys("", 0o644),
+    "empty keys": keys(""),
+    "wrong keys": keys("nonsense"),
+}
+
+
+def test_a_file_where_the_folder_should_be(starts):
     """It is named, and left as it is."""
-    (tmp_path / "state").write_text("mine")
-    said = refused(tmp_path)
-    assert f"state_dir: {tmp_path}/state is not a folder" in said
-    assert (tmp_path / "state").read_text() == "mine"
+    start = starts["file"]
+    assert start.code == "host_state_unusable"
+    assert str(start.state) in start.text
+    assert start.state.read_text() == "mine"
+    start.says("file in place of the folder")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user's folder")
-def test_a_folder_of_somebody_else(tmp_path):
+def test_a_folder_of_somebody_else(starts):
     """A state folder that another user may write to is refused, with the command that mends it."""
-    (tmp_path / "state").mkdir()
-    os.chown(tmp_path / "state", 12345, 12345)
-    said = refused(tmp_path)
-    assert f"others may write to {tmp_path}/state (owner 12345" in said
-    assert f"chown 0 {tmp_path}/state && chmod 700" in said
-    assert list((tmp_path / "state").iterdir()) == []
+    start = starts["owned"]
+    assert start.code == "host_state_unusable"
+    assert "12345" in start.text
+    assert f"chown 0 {start.state} && chmod 700" in start.text
+    assert list(start.state.iterdir()) == []
+    start.says("folder of somebody else")
 
 
-def test_a_folder_that_everybody_may_write_to(tmp_path):
+def test_a_folder_that_everybody_may_write_to(starts):
     """So is one that is open to all."""
-    (tmp_path / "state").mkdir()
-    (tmp_path / "state").chmod(0o777)
-    assert "mode 0777" in refused(tmp_path)
+    assert starts["open"].code == "host_state_unusable"
+    assert " 0777" in starts["open"].text
+    assert str(starts["open"].state) in starts["open"].text
 
 
-def test_a_folder_that_cannot_be_made(tmp_path):
+def test_a_folder_that_cannot_be_made(starts):
     """One below a file system that takes none says why."""
-    said = refused(tmp_path, "state_dir: /proc/nothing\n")
-    assert "state_dir: /proc/nothing cannot be made: No such file or directory" in said
+    start = starts["impossible"]
+    assert start.code == "host_state_unusable"
+    assert "/proc/nothing" in start.text
+    assert os.strerror(errno.ENOENT) in start.text
+    assert f"({os.geteuid()})" in start.text
 
 
-def test_a_database_of_a_newer_version(tmp_path):
+def test_a_database_of_a_newer_version(starts):
     """It is named with what to do, and nothing in it is changed."""
-    import sqlite3
-
-    refused(tmp_path)
-    with sqlite3.connect(tmp_path / "state" / "sandbox.db") as database:
-        database.execute("UPDATE access_schema SET version_num = '9999'")
-    database.close()
-    before = (tmp_path / "state" / "sandbox.db").read_bytes()
-    said = refused(tmp_path)
-    assert "has the schema 9999" in said
-    assert "install a newer one" in said
-    assert (tmp_path / "state" / "sandbox.db").read_bytes() == before
+    start = starts["newer"]
+    assert start.code == "external_access_schema_outdated"
+    assert " 9999" in start.text
+    assert start.database.read_bytes() == (start.state.parent / "before.db").read_bytes()
+    start.says("newer database")
 
 
-def test_a_database_that_is_none(tmp_path):
+def test_a_database_that_is_none(starts):
     """A file that is no database is named; it is left alone."""
-    (tmp_path / "state").mkdir(mode=0o700)
-    (tmp_path / "state" / "sandbox.db").write_text("not a database " * 100)
-    said = refused(tmp_path)
-    assert "sandbox.db cannot be used: " in said
-    assert "it is no SQLite database" in said
-    assert (tmp_path / "state" / "sandbox.db").read_text() == "not a database " * 100
+    start = starts["none"]
+    assert start.code == "host_state_unusable"
+    assert str(start.database) in start.text
+    assert start.database.read_text() == "not a database " * 100
+    start.says("no database")
 
 
-def test_a_database_server_that_is_not_there(tmp_path):
+def test_a_database_server_that_is_not_there(starts):
     """It is named without its password."""
-    config = f"state_dir: {tmp_path}/state\ndatabase: {{url: 'postgresql://app:hunter2@127.0.0.1:9/sandbox'}}\n"
-    said = refused(tmp_path, config)
-    assert "the database postgresql://app:***@127.0.0.1:9/sandbox cannot be used: " in said
-    assert "hunter2" not in said
+    assert starts["absent"].code == "host_state_unusable"
+    assert "postgresql://app:***@127.0.0.1:9/sandbox" in starts["absent"].text
+    assert "hunter2" not in starts["absent"].text
 
 
-def test_a_key_file_that_others_may_read(tmp_path):
+def test_a_key_file_that_others_may_read(starts):
     """It is refused with the mode it should have."""
-    (tmp_path / "state").mkdir(mode=0o700)
-    (tmp_path / "state" / "keys").write_text("")
-    (tmp_path / "state" / "keys").chmod(0o644)
-    assert "keys: others may use it (mode 0644); expected 0600" in refused(tmp_path)
+    start = starts["readable keys"]
+    assert start.code == "host_state_unusable"
+    assert str(start.state / "keys") in start.text
+    assert re.findall(r"\b0\d{3}\b", start.text) == ["0644", "0600"]
 
 
-@pytest.mark.parametrize(
-    ("held", "why"), [("", "there is no key in it"), ("nonsense", "line 1: expected id:base64")], ids=["empty", "wrong"]
-)
-def test_a_key_file_that_is_none(tmp_path, held, why):
+@rows(("name", "held"), [("empty keys", ""), ("wrong keys", "nonsense")])
+def test_a_key_file_that_is_none(starts, name, held):
     """It is named with what to do, and not written over."""
-    (tmp_path / "state").mkdir(mode=0o700)
-    (tmp_path / "state" / "keys").write_text(held)
-    (tmp_path / "state" / "keys").chmod(0o600)
-    said = refused(tmp_path)
-    assert said.startswith("host_state_unusable: the key file cannot be used: ")
-    assert f"{tmp_path}/state/keys" in said
-    assert why in said
-    assert (tmp_path / "state" / "keys").read_text() == held
+    start = starts[name]
+    assert start.code == "host_state_unusable"
+    assert str(start.state / "keys") in start.text
+    assert (start.state / "keys").read_text() == held
+    start.says(name)

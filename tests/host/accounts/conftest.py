@@ -111,3 +111,10 @@ def house(url):
     house = House(url)
     yield house
     house.close()
+
+
+@pytest.fixture
+def ada_in(house):
+    """A house with one person in it, for all rows of a table."""
+    house.person("ada")
+    return house

@@ -13,6 +13,7 @@ from democrai_sandbox.host.accounts.machines import bearer_of
 from democrai_sandbox.host.interface import Identity, Visit
 from democrai_sandbox.host.scopes import Scope
 from tests.access.store.samples import sql
+from tests.services.rows import rows
 
 
 def test_a_token_is_its_owner_with_its_scopes(house):
@@ -56,7 +57,7 @@ def test_a_token_counts_alone_in_the_header(house):
     assert house.accounts.identify(Visit({"authorization": "Basic eDp5"}, cookies, "", "/")).user_id == "ada"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("header", "found"),
     [
         ("Bearer abc", "abc"),
@@ -101,8 +102,12 @@ def test_a_token_of_somebody_else_is_unknown(house):
     house.person("ada")
     house.person("bea")
     token, secret = house.accounts.create_token("bea", "hers", ["tasks:read"])
-    with pytest.raises(AccountUnknown, match="no such token"):
-        house.accounts.revoke_token(token.id, "ada", owner="ada")
+    said = []
+    for known in (token.id, "0" * 26):
+        with pytest.raises(AccountUnknown) as caught:
+            house.accounts.revoke_token(known, "ada", owner="ada")
+        said.append(str(caught.value).replace(known, ""))
+    assert said[0] == said[1]
     assert house.with_token(secret) is not None
 
 
@@ -120,7 +125,7 @@ def test_a_token_gives_no_more_than_its_maker_has(house):
     assert len(house.accounts.tokens_of("ada")) == 1
 
 
-@pytest.mark.parametrize(
+@rows(
     ("given", "pointer"),
     [
         ({"label": ""}, "/label"),
@@ -135,13 +140,12 @@ def test_a_token_gives_no_more_than_its_maker_has(house):
         ({"lifetime": timedelta(days=5000)}, "/lifetime"),
     ],
 )
-def test_tokens_that_make_no_sense_are_refused_with_their_place(house, given, pointer):
+def test_tokens_that_make_no_sense_are_refused_with_their_place(ada_in, given, pointer):
     """A label that says nothing, scopes that there are not, a life that is none."""
-    house.person("ada")
     with pytest.raises(InvalidInputError) as caught:
-        house.accounts.create_token("ada", **{"label": "ci", "scopes": ["tasks:read"], **given})
+        ada_in.accounts.create_token("ada", **{"label": "ci", "scopes": ["tasks:read"], **given})
     assert caught.value.problems[0].pointer == pointer
-    assert house.accounts.tokens_of("ada") == ()
+    assert ada_in.accounts.tokens_of("ada") == ()
 
 
 def test_a_misspelt_scope_comes_with_the_one_that_is_meant(house):
@@ -157,7 +161,7 @@ def test_nobody_makes_tokens_without_end(house, monkeypatch):
     monkeypatch.setattr(tokens, "MOST_TOKENS", 3)
     house.person("ada")
     made = [house.accounts.create_token("ada", f"t{number}", ["tasks:read"])[0] for number in range(3)]
-    with pytest.raises(AccountConflict, match="revoke"):
+    with pytest.raises(AccountConflict, match=r"\b3\b"):
         house.accounts.create_token("ada", "one more", ["tasks:read"])
     house.accounts.revoke_token(made[0].id, "ada")
     house.accounts.create_token("ada", "one more", ["tasks:read"])

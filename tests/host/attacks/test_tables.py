@@ -5,12 +5,11 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-import pytest
-
 import democrai_sandbox.access
 import democrai_sandbox.console
 import democrai_sandbox.host
 import democrai_sandbox.runtime.children
+from tests.services.rows import rows
 
 HARMLESS = {
     "democrai_sandbox.access._HOMES",
@@ -31,7 +30,7 @@ def modules_below(package):
             yield importlib.import_module(found.name)
 
 
-@pytest.mark.parametrize(
+@rows(
     "package",
     [
         democrai_sandbox.access,

@@ -29,11 +29,11 @@ def config(tmp_path):
 
 @pytest.fixture
 def refused(home):
-    """Loads what must be refused; returns the lines of the problems by their pointers."""
+    """Loads what must be refused; returns the problems by their pointers."""
 
     def load_it(source=None, **environ):
         with pytest.raises(ConfigInvalid) as error:
             load(source, environ={**home, **environ})
-        return {problem.pointer: str(problem) for problem in error.value.problems}
+        return {problem.pointer: problem for problem in error.value.problems}
 
     return load_it

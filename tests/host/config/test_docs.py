@@ -11,6 +11,7 @@ from democrai_sandbox.host.config import load
 from democrai_sandbox.host.config.document import read_document
 from democrai_sandbox.host.config.keys import KEYS, OPEN
 from democrai_sandbox.host.config.overlay import variable_for
+from tests.services.rows import rows
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "configuration.md").read_text()
 ROWS = dict(re.findall(r"^\| `([a-z_.]+)` \| (.+) \|$", PAGE, re.MULTILINE))
@@ -21,7 +22,7 @@ def test_every_key_has_its_row():
     assert set(ROWS) == {pointer[1:].replace("/", ".") for pointer in (*KEYS, *OPEN)}
 
 
-@pytest.mark.parametrize("pointer", [*KEYS, *OPEN])
+@rows("pointer", [*KEYS, *OPEN])
 def test_each_row_has_the_variable_of_its_key(pointer):
     """As the overlay reads it."""
     assert ROWS[pointer[1:].replace("/", ".")].startswith(f"`{variable_for(pointer)}` | ")

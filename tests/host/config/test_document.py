@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import time
-
-import pytest
+import re
 
 from democrai_sandbox.host.config.document import DEEPEST_NESTING, MOST_VALUES, read_document
+from tests.services.golden import sentence
+from tests.services.rows import rows
 
 
 def complaints(text):
     return [(problem.pointer, problem.message, line) for problem, line in read_document(text).problems]
 
 
-@pytest.mark.parametrize(
+@rows(
     ("word", "value"),
     [
         ("true", True),
@@ -39,7 +39,7 @@ def test_words_that_mean_the_same_to_everybody_are_values(word, value):
     assert type(document.value["key"]) is type(value)
 
 
-@pytest.mark.parametrize(
+@rows(
     "word",
     # fmt: off
     [
@@ -99,61 +99,63 @@ def test_each_value_has_the_line_of_its_key():
 
 def test_a_key_given_twice_is_refused_with_both_lines():
     """The library keeps the last one silently."""
-    assert complaints("a: 1\nb: 2\na: 3\n") == [("/a", "the key 'a' is given twice, first in line 1", 3)]
+    ((pointer, message, line),) = complaints("a: 1\nb: 2\na: 3\n")
+    assert (pointer, line) == ("/a", 3)
+    assert "'a'" in message
+    assert re.search(r"\b1\b", message)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a: !!python/object/apply:os.system [ls]",
-        "a: !!str x",
-        "a: !x y",
-        "a: &x 1",
-        "a: &x {}\nb: *x",
-        "a: *nothing",
-        "%YAML 1.1\n---\na: 1",
-        "%TAG ! tag:example.com,2026:\n---\na: 1",
-    ],
-)
-def test_tags_anchors_aliases_and_directives_are_not_read(text):
-    """Nothing is made by them, and nothing is followed."""
-    assert any("not read" in message for _, message, _ in complaints(text))
+NOT_READ = [
+    ("a: !!python/object/apply:os.system [ls]", ["/a"]),
+    ("a: !!str x", ["/a"]),
+    ("a: !x y", ["/a"]),
+    ("a: &x 1", ["/a"]),
+    ("a: &x {}\nb: *x", ["/a", "/b"]),
+    ("a: *nothing", ["/a"]),
+    ("%YAML 1.1\n---\na: 1", [""]),
+    ("%TAG ! tag:example.com,2026:\n---\na: 1", [""]),
+]
+
+
+@rows(("text", "pointers"), NOT_READ)
+def test_tags_anchors_aliases_and_directives_are_not_read(text, pointers):
+    """Each of them is refused at its place: nothing is made by it, and nothing is followed."""
+    assert [pointer for pointer, _, _ in complaints(text)] == pointers
 
 
 def test_aliases_that_multiply_are_refused_before_they_do():
-    """A text of a few lines that would become millions of values is done with at once."""
+    """A text of a few lines that would become millions of values is refused without making them."""
     text = "a: &a [x, x, x, x, x, x, x, x, x]\n"
     for previous, name in zip("abcdefgh", "bcdefghi"):
         text += f"{name}: &{name} [{', '.join([f'*{previous}'] * 9)}]\n"
-    begin = time.perf_counter()
-    assert complaints(text)
-    assert time.perf_counter() - begin < 10
+    found = complaints(text)
+    assert {pointer.split("/")[1] for pointer, _, _ in found} == set("abcdefghi")
+    assert len(found) < 100  # one for each mark in the text
 
 
-@pytest.mark.parametrize(
-    "text", ["[" * 100_000, "- " * 5_000, "{a: " * 10_000, "\n".join("  " * n + "a:" for n in range(400))]
-)
+@rows("text", ["[" * 100_000, "- " * 5_000, "{a: " * 10_000, "\n".join("  " * n + "a:" for n in range(400))])
 def test_what_is_nested_too_deep_is_refused(text):
     """Before it takes the stack or much time."""
     found = complaints(text)
-    assert f"nested deeper than {DEEPEST_NESTING} levels" in found[-1][1]
+    assert f" {DEEPEST_NESTING} " in found[-1][1]
 
 
 def test_too_many_values_are_refused():
     """So that a large file takes no minutes."""
-    assert "values" in complaints("- 1\n" * (MOST_VALUES + 10))[-1][1]
+    assert f"{MOST_VALUES:,}" in complaints("- 1\n" * (MOST_VALUES + 10))[-1][1]
+    assert complaints("- 1\n" * (MOST_VALUES // 2)) == []
 
 
-@pytest.mark.parametrize("text", ["a: 1\n---\nb: 2\n", "--- {}\n--- {}\n", "{}\n...\n---\n"])
-def test_a_second_document_is_refused(text):
-    """Which of them would count nobody could tell."""
-    assert "second YAML document" in complaints(text)[-1][1]
+@rows(("text", "line"), [("a: 1\n---\nb: 2\n", 2), ("--- {}\n--- {}\n", 2), ("{}\n...\n---\n", 3)])
+def test_a_second_document_is_refused(text, line):
+    """Nobody could tell which of them counts."""
+    assert [(pointer, found) for pointer, _, found in complaints(text)] == [("", line)]
 
 
-@pytest.mark.parametrize("key", ["1", "true", "~", "[a]", "{a: b}", "1.5", "!!str a", "&x a"])
+@rows("key", ["1", "true", "~", "[a]", "{a: b}", "1.5", "!!str a", "&x a"])
 def test_a_key_is_a_text(key):
     """A number as a key would be found under no name."""
-    assert "a key is a text" in complaints(f"? {key}\n: 1\n")[-1][1]
+    assert complaints(f"? {key}\n: 1\n")[-1][1] == complaints("? 1\n: 1\n")[-1][1]
 
 
 def test_a_number_that_nobody_needs_is_refused():
@@ -161,7 +163,7 @@ def test_a_number_that_nobody_needs_is_refused():
     assert [pointer for pointer, _, _ in complaints(f"a: {'9' * 5000}\nb: 1e999\nc: 1")] == ["/a", "/b"]
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "line"),
     [("a: 1\nb: [1, 2\nc: 3\n", 3), ("a: 1\n\tb: 2\n", 2), ('a: "x\n', 2), ("a: b: c\n", 1), ("a: 1\nb\nc: 3", 3)],
 )
@@ -169,21 +171,32 @@ def test_what_is_no_yaml_is_refused_with_its_line(text, line):
     """And with what the parser says."""
     ((pointer, message, found),) = complaints(text)
     assert (pointer, found) == ("", line)
-    assert message.startswith("not YAML: ")
+    assert "YAML" in message
 
 
 def test_what_the_parser_expected_is_told():
     """Marks and tokens are no secrets."""
     ((_, message, _),) = complaints("a: [1, 2\nb: 3")
-    assert message.endswith("expected ',' or ']', but got ':'")
+    assert re.findall("'(.)'", message) == [",", "]", ":"]
 
 
 def test_characters_that_no_text_file_has_are_named():
     """A control character is told by its number, with the line."""
-    assert complaints("a: 1\nb: \x07\n") == [("", "the text holds the character U+0007", 2)]
+    ((pointer, message, line),) = complaints("a: 1\nb: \x07\n")
+    assert (pointer, line) == ("", 2)
+    assert "U+0007" in message
 
 
-@pytest.mark.parametrize(
+def test_each_complaint_has_its_sentence():
+    """A reader learns what is wrong, not only where."""
+    texts = [text for text, _ in NOT_READ]
+    texts += ["a: 1\na: 3", "[" * 100, "a: 1\n---\nb: 2", "? 1\n: 1", f"a: {'9' * 5000}", "b: 1e999", "a: [1, 2\nb: 3"]
+    texts += ["a: 1\nb: \x07", "- 1\n" * (MOST_VALUES + 10)]
+    told = [f"{text!r:.40}: {pointer} {message}" for text in texts for pointer, message, _ in complaints(text)]
+    sentence("complaints", "\n".join(told))
+
+
+@rows(
     "text",
     [
         "password: *hunter22",
@@ -200,7 +213,7 @@ def test_a_complaint_never_quotes_the_text(text):
     assert "hunter22" not in "".join(message for _, message, _ in complaints(text))
 
 
-@pytest.mark.parametrize("text", ["", "# nothing\n", "---\n", "null", "~\n"])
+@rows("text", ["", "# nothing\n", "---\n", "null", "~\n"])
 def test_a_text_without_values_is_empty(text):
     """Which is told apart from an empty object."""
     assert read_document(text).is_empty

@@ -12,6 +12,8 @@ import pytest
 from democrai_sandbox.errors import ConfigInvalid, InvalidInputError
 from democrai_sandbox.host.config import load
 from democrai_sandbox.host.config.keys import KEYS
+from tests.services.golden import sentence
+from tests.services.rows import rows
 
 PASSWORD = "hunter22"
 
@@ -101,13 +103,16 @@ def test_relative_paths_of_a_file_begin_at_its_folder(tmp_path, home, monkeypatc
 
 def test_relative_paths_of_an_argument_are_refused(refused):
     """They would begin wherever the application was started."""
-    assert "expected an absolute path" in refused({"state_dir": "state"})["/state_dir"]
+    told = refused({"state_dir": "state"})
+    assert set(told) == {"/state_dir"}
+    assert "'state'" in told["/state_dir"].message
 
 
 def test_a_relative_path_of_a_variable_is_refused_also_beside_a_file(config, refused):
     """The folder of the file is not meant."""
     told = refused(config("{}"), DEMOCRAI_CONFIG__STATE_DIR="state")
-    assert "expected an absolute path" in told["/state_dir"]
+    assert set(told) == {"/state_dir"}
+    assert "'state'" in told["/state_dir"].message
 
 
 def test_reading_changes_nothing(config, tmp_path, home):
@@ -127,20 +132,21 @@ def test_an_error_has_one_line_for_each_problem_with_file_and_line(config, home,
     error = refusal("config.yaml", {**home, "DEMOCRAI_CONFIG__DATA_DIR": "data"})
     assert isinstance(error, InvalidInputError)
     assert error.code == "config_invalid"
-    lines = [line.strip(" -") for line in error.diagnostics().splitlines()]
-    assert lines == [
-        "config_invalid: 3 problems",
-        "config.yaml:2: /server/prot: unknown key 'prot' (did you mean 'port'?)",
-        "config.yaml:5: /sandbox/os/enabled: expected true or false, got 'yes'",
-        "DEMOCRAI_CONFIG__DATA_DIR: /data_dir: expected an absolute path, got 'data'",
+    assert [(problem.origin.source, problem.pointer, problem.suggestion) for problem in error.problems] == [
+        ("config.yaml:2", "/server/prot", "port"),
+        ("config.yaml:5", "/sandbox/os/enabled", None),
+        ("DEMOCRAI_CONFIG__DATA_DIR", "/data_dir", None),
     ]
+    assert error.diagnostics().splitlines()[1:] == [f"  - {problem}" for problem in error.problems]
+    sentence("problems with file and line", error.diagnostics())
 
 
 def test_a_key_that_is_missing_is_told_where_it_would_stand(config, home):
     """With the line of the section."""
     path = config("network:\n  stream:\n    type: redis\n")
     (problem,) = refusal(path, home).problems
-    assert str(problem) == f"{path}:2: /network/stream/url: redis events need it"
+    assert (problem.origin.source, problem.pointer) == (f"{path}:2", "/network/stream/url")
+    assert "redis" in problem.message
 
 
 def test_a_value_that_could_not_be_read_is_told_once(config, home):
@@ -153,7 +159,7 @@ def test_of_a_thousand_problems_a_hundred_are_told(home):
     """And how many there are besides."""
     error = refusal({f"key{number}": 1 for number in range(1000)}, home)
     assert len(error.problems) == 101
-    assert str(error.problems[-1]) == "and 900 further problems"
+    assert " 900 " in str(error.problems[-1])
 
 
 def test_an_error_survives_its_way_to_another_process(config, home):
@@ -163,7 +169,7 @@ def test_an_error_survives_its_way_to_another_process(config, home):
     assert again.diagnostics() == error.diagnostics()
 
 
-@pytest.mark.parametrize(
+@rows(
     "text",
     [
         f"database: postgresql://ann:{PASSWORD}@db/x",
@@ -216,17 +222,19 @@ def test_settings_do_not_show_passwords(home):
     assert PASSWORD not in repr(loaded)
 
 
-def test_loading_takes_no_time_that_somebody_notices(config, home):
-    """A file with every section: well below the twentieth of a second, when the machine is not busy."""
-    path = config(
-        "server: {port: 1}\nconsole: {idle_minutes: 5}\nnetwork:\n  endpoints:\n"
-        + "".join(f"    name{number}: https://host{number}.example.com/v1\n" for number in range(50))
-    )
-    load(path, environ=home)
+def test_the_cost_of_loading_grows_with_the_size_of_the_file(config, home):
+    """A file with many endpoints takes as many times as long as it is larger, not the square of it."""
 
-    def once():
-        begin = time.process_time()
-        load(path, environ=home)
-        return time.process_time() - begin
+    def endpoints(count):
+        lines = "".join(f"    name{number}: https://host{number}.example.com/v1\n" for number in range(count))
+        return f"server: {{port: 1}}\nconsole: {{idle_minutes: 5}}\nnetwork:\n  endpoints:\n{lines}"
 
-    assert min(once() for _ in range(10)) < 0.05
+    def cost(count):
+        path, times = config(endpoints(count)), []
+        for _ in range(3):
+            begin = time.thread_time()
+            load(path, environ=home)
+            times.append(time.thread_time() - begin)
+        return min(times)
+
+    assert cost(400) < 32 * cost(50)

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from democrai_sandbox.errors import ConfigInvalid
@@ -55,14 +55,12 @@ def documents(draw):
     return made
 
 
-@settings(max_examples=150, deadline=None)
 @given(documents())
 def test_any_argument_is_read_or_refused(document):
     """No value at no place leads to another error."""
     read_or_refused(document, HOME)
 
 
-@settings(max_examples=75, deadline=None)
 @given(documents())
 def test_any_document_in_a_file_is_read_or_refused(document):
     """As YAML that a program wrote."""
@@ -72,7 +70,6 @@ def test_any_document_in_a_file_is_read_or_refused(document):
         read_or_refused(path, HOME)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.binary() | st.text(alphabet="ab:-[]{}&*!|>'\"%@` \n\t#,?~.0", max_size=60).map(str.encode))
 def test_any_bytes_in_a_file_are_read_or_refused(data):
     """Also what is no YAML at all."""
@@ -82,7 +79,6 @@ def test_any_bytes_in_a_file_are_read_or_refused(data):
         read_or_refused(path, HOME)
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.dictionaries(
         st.one_of(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import fields
 from datetime import date
 
@@ -9,11 +11,15 @@ import pytest
 
 from democrai_sandbox.errors import ConfigInvalid
 from democrai_sandbox.host.config import load
+from democrai_sandbox.host.config.argument import LONGEST_KEY
+from democrai_sandbox.host.config.document import DEEPEST_NESTING
 from democrai_sandbox.host.config.keys import KEYS, OPEN, Form
 from democrai_sandbox.host.settings import ConsoleSettings, HostSettings, ServerSettings
 from democrai_sandbox.kernel import LandlockSettings, OsSettings, SeccompSettings
 from democrai_sandbox.manifests import Limits
 from democrai_sandbox.policy import Subject
+from tests.services.golden import sentence
+from tests.services.rows import rows
 
 
 def nested(pointer, value):
@@ -131,33 +137,39 @@ def test_the_table_of_keys_has_all_that_the_settings_have():
     assert set(OPEN) == {"/network/endpoints", "/sandbox/isolation"}
 
 
-@pytest.mark.parametrize("pointer", KEYS)
-@pytest.mark.parametrize("value", [None, [[]], {"a": 1}, -1, "\0"], ids=str)
-def test_a_value_of_the_wrong_type_is_refused_at_its_place(refused, pointer, value):
+@pytest.fixture
+def unknown(refused):
+    """The message about a key that there is not, called zzz."""
+    return refused({"zzz": 1})["/zzz"].message
+
+
+@rows("pointer", KEYS)
+@rows("value", [None, [[]], {"a": 1}, -1, "\0"], ids=str)
+def test_a_value_of_the_wrong_type_is_refused_at_its_place(refused, unknown, pointer, value):
     """Nothing, a list in a list, an object, a negative number and a text that is nothing are values of no key."""
     told = refused(nested(pointer, value))
     assert len(told) == 1
-    ((place, message),) = told.items()
+    ((place, problem),) = told.items()
     assert place == pointer or place.startswith(f"{pointer}/")
-    assert message.startswith(f"argument: {place}: ")
-    assert "unknown key" not in message
+    assert problem.origin.source == "argument"
+    assert problem.message != unknown.replace("zzz", pointer.rpartition("/")[2])
 
 
-@pytest.mark.parametrize("pointer", [key for key, form in KEYS.items() if form is Form.VALUE])
+@rows("pointer", [key for key, form in KEYS.items() if form is Form.VALUE])
 def test_a_number_in_quotes_is_a_text(refused, pointer):
     """And refused where none belongs."""
     assert any(place.startswith(pointer) for place in refused(nested(pointer, "5")))
 
 
-@pytest.mark.parametrize("name", ["database", "network", "sandbox", "server", "console"])
+@rows("name", ["database", "network", "sandbox", "server", "console"])
 def test_a_section_is_an_object(refused, home, name):
     """One without anything in it is the same as none."""
     assert load({name: None}, environ=home).settings == load(environ=home).settings
     for wrong in ([], "text", 5, True):
-        assert "expected an object" in refused({name: wrong})[f"/{name}"]
+        assert set(refused({name: wrong})) == {f"/{name}"}
 
 
-@pytest.mark.parametrize(
+@rows(
     ("given", "pointer", "close"),
     [
         ({"module_path": "/x"}, "/module_path", "modules_path"),
@@ -191,19 +203,22 @@ def test_everything_that_is_wrong_is_told_at_once(refused):
 # ---- places ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["state_dir", "data_dir", "modules_path"])
+@rows("name", ["state_dir", "data_dir", "modules_path"])
 def test_a_path_that_no_file_can_have(refused, name):
     """Half a character is in no name of a file: it is refused here, and not where the folder is made."""
-    assert "no file can be named" in refused({name: "/srv/\ud800"})[f"/{name}"]
+    told = refused({name: "/srv/\ud800"})
+    assert set(told) == {f"/{name}"}
+    assert r"\ud800" in told[f"/{name}"].message
 
 
-@pytest.mark.parametrize("name", ["modules_path", "engines_path", "extractors_path"])
+@rows("name", ["modules_path", "engines_path", "extractors_path"])
 def test_a_folder_of_extensions_has_to_be_there(refused, tmp_path, name):
     """A misspelt one would be a host without extensions, and nobody would know why."""
     (tmp_path / "file").touch()
-    assert "there is no folder" in refused({name: tmp_path / "none"})[f"/{name}"]
-    assert "Not a directory" in refused({name: tmp_path / "file"})[f"/{name}"]
-    assert "too long" in refused({name: "/" + "x" * 300})[f"/{name}"]
+    missing = refused({name: tmp_path / "none"})[f"/{name}"]
+    assert repr(f"{tmp_path}/none") in missing.message or "..." in missing.message
+    assert os.strerror(errno.ENOTDIR) in refused({name: tmp_path / "file"})[f"/{name}"].message
+    assert os.strerror(errno.ENAMETOOLONG) in refused({name: "/" + "x" * 300})[f"/{name}"].message
 
 
 def test_further_folders_are_checked_one_by_one(refused, tmp_path):
@@ -212,14 +227,17 @@ def test_further_folders_are_checked_one_by_one(refused, tmp_path):
     assert set(told) == {f"/extra_engine_dirs/{index}" for index in (1, 2, 3)}
 
 
-@pytest.mark.parametrize("path", ["~/state", "~", "~ann/x", "$HOME/state", "${HOME}"])
+@rows("path", ["~/state", "~", "~ann/x", "$HOME/state", "${HOME}"])
 def test_nothing_is_put_in_the_place_of_a_tilde_or_a_variable(refused, config, path):
     """Not in a file, and not in an argument: it would be somebody's home, or a folder of that name."""
-    assert "nothing is put in the place of" in refused({"state_dir": path})["/state_dir"]
-    assert "nothing is put in the place of" in refused(config(f'state_dir: "{path}"'))["/state_dir"]
+    for source in ({"state_dir": path}, config(f'state_dir: "{path}"')):
+        told = refused(source)
+        assert set(told) == {"/state_dir"}
+        assert repr(path[0]) in told["/state_dir"].message
+        assert repr(path) in told["/state_dir"].message
 
 
-@pytest.mark.parametrize(
+@rows(
     ("environ", "state"),
     [
         ({"XDG_STATE_HOME": "/xdg/", "HOME": "/home/ann"}, "/xdg/democrai-sandbox"),
@@ -232,47 +250,42 @@ def test_state_is_kept_where_the_system_says(environ, state):
     assert load(environ=environ).settings.state_dir == state
 
 
-@pytest.mark.parametrize("environ", [{}, {"HOME": ""}, {"HOME": "home"}])
+@rows("environ", [{}, {"HOME": ""}, {"HOME": "home"}])
 def test_without_a_home_the_state_folder_has_to_be_named(environ):
     """It is not put just anywhere."""
     with pytest.raises(ConfigInvalid) as error:
         load(environ=environ)
     (problem,) = error.value.problems
-    assert str(problem) == "default: /state_dir: expected an absolute path: without HOME there is no default"
+    assert (problem.origin.source, problem.pointer) == ("default", "/state_dir")
+    assert "HOME" in problem.message
     assert load({"state_dir": "/srv/state"}, environ=environ)
 
 
-@pytest.mark.parametrize("name", ["a?b", "a?mode=ro"])
+@rows("name", ["a?b", "a?mode=ro"])
 def test_a_state_folder_that_no_url_can_hold_is_told(refused, name):
     """Unless the database is somewhere else."""
     state = {"state_dir": f"/srv/{name}"}
-    assert "cannot stand in the URL of a database" in refused(state)["/state_dir"]
+    assert "database.url" in refused(state)["/state_dir"].message
     assert load({**state, "database": {"url": "postgresql://db/x"}}, environ={})
 
 
 # ---- database --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("url", "told"),
-    [
-        ("mysql://u:hunter22@h/x", "not supported"),
-        ("hunter22", "expected the URL of a database"),
-        ("sqlite://", "needs a file"),
-        ("sqlite:///:memory:", "needs a file"),
-        ("sqlite:///file:x?mode=ro", "takes no options"),
-        ("sqlite:///relative.db", "expected an absolute path"),
-        ("sqlite:////no/such/folder/x.db", "there is no folder '/no/such/folder'"),
-        ("postgresql://u:hunter22@h:port/x", "expected the URL of a database"),
-        (["postgresql://u:hunter22@h/x"], "as a text"),
-        ("", "expected the URL of a database"),
-    ],
-)
-def test_a_database_that_cannot_be_used_is_refused(refused, url, told):
+DATABASES = [
+    *("mysql://u:hunter22@h/x", "hunter22", "sqlite://", "sqlite:///:memory:", "sqlite:///file:x?mode=ro"),
+    *("sqlite:///relative.db", "sqlite:////no/such/folder/x.db", "postgresql://u:hunter22@h:port/x", ""),
+    ["postgresql://u:hunter22@h/x"],
+]
+"""What is no usable URL of a database."""
+
+
+@rows("url", DATABASES)
+def test_a_database_that_cannot_be_used_is_refused(refused, url):
     """Its URL is not repeated."""
-    message = refused({"database": {"url": url}})["/database/url"]
-    assert told in message
-    assert "hunter22" not in message
+    told = refused({"database": {"url": url}})
+    assert set(told) == {"/database/url"}
+    assert "hunter22" not in str(told["/database/url"])
 
 
 def test_database_and_keys_may_lie_in_the_state_folder_before_it_is_made(tmp_path):
@@ -286,13 +299,15 @@ def test_database_and_keys_may_lie_in_the_state_folder_before_it_is_made(tmp_pat
 
 def test_keys_elsewhere_need_their_folder(refused):
     """It is not made."""
-    assert "there is no folder '/no/such'" in refused({"database": {"key_file": "/no/such/keys"}})["/database/key_file"]
+    told = refused({"database": {"key_file": "/no/such/keys"}})
+    assert set(told) == {"/database/key_file"}
+    assert "'/no/such'" in told["/database/key_file"].message
 
 
 # ---- network ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@rows(
     ("stream", "places"),
     [
         ({"type": "redi", "url": "redis://h"}, {"type"}),
@@ -312,7 +327,7 @@ def test_an_event_stream_that_cannot_be_opened_is_refused(refused, stream, place
     """By the checks of the streams themselves, at the keys of this section; passwords are not repeated."""
     told = refused({"network": {"stream": stream}})
     assert set(told) == {f"/network/stream/{place}" for place in places}
-    assert "hunter22" not in "".join(told.values())
+    assert "hunter22" not in "".join(map(str, told.values()))
 
 
 def test_reading_makes_no_folder_for_events(tmp_path, home):
@@ -323,7 +338,7 @@ def test_reading_makes_no_folder_for_events(tmp_path, home):
     assert not folder.exists()
 
 
-@pytest.mark.parametrize(
+@rows(
     "url",
     [
         "api.example.com",
@@ -344,52 +359,54 @@ def test_an_endpoint_is_a_url_with_a_place(refused, url):
     told = refused({"network": {"endpoints": {"api": url}}})
     assert set(told) == {"/network/endpoints/api"}
     if "@" in str(url):
-        assert "hunter22" not in told["/network/endpoints/api"]
+        assert "hunter22" not in str(told["/network/endpoints/api"])
 
 
-@pytest.mark.parametrize("name", ["", "a b", "a/b", "x" * 65, "\n"])
+@rows("name", ["", "a b", "a/b", "x" * 65, "\n"])
 def test_an_endpoint_has_a_plain_name(refused, name):
     """It is shown as the reason of a rule."""
-    (message,) = refused({"network": {"endpoints": {name: "https://h"}}}).values()
-    assert "an endpoint is named" in message
+    (problem,) = refused({"network": {"endpoints": {name: "https://h"}}}).values()
+    assert problem.pointer.startswith("/network/endpoints")
+    assert " 64 " in problem.message
 
 
 # ---- sandbox ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("isolation", "told"),
-    [
-        ({"reports": "process"}, "expected a subject as 'kind:name'"),
-        ({"modul:reports": "process"}, "did you mean 'module'"),
-        ({"module:": "process"}, "the name of a subject is empty"),
-        ({"engine:x": "process"}, "an engine has a process of its own anyway"),
-        ({"module:x": "proces"}, "did you mean 'process'"),
-        ({"module:x": True}, "expected one of in_process, process, got true"),
-        ({"module:a/b~c": "none"}, "expected one of"),
-    ],
-)
-def test_isolation_is_of_modules_and_tools(refused, isolation, told):
-    """By the checks of the runtime; a name with a slash is escaped in its place."""
-    ((place, message),) = refused({"sandbox": {"isolation": isolation}}).items()
+ISOLATIONS = [
+    ({"reports": "process"}, None),
+    ({"modul:reports": "process"}, "module"),
+    ({"module:": "process"}, None),
+    ({"engine:x": "process"}, None),
+    ({"module:x": "proces"}, "process"),
+    ({"module:x": True}, None),
+    ({"module:a/b~c": "none"}, None),
+]
+"""What is refused where isolation is chosen, and what was probably meant."""
+
+
+@rows(("isolation", "suggestion"), ISOLATIONS)
+def test_isolation_is_of_modules_and_tools(refused, isolation, suggestion):
+    """The checks of the runtime decide; a name with a slash is escaped in its place."""
+    ((place, problem),) = refused({"sandbox": {"isolation": isolation}}).items()
     (name,) = isolation
     assert place == "/sandbox/isolation/" + name.replace("~", "~0").replace("/", "~1")
-    assert told in message
+    assert problem.suggestion == suggestion
 
 
-@pytest.mark.parametrize("manager", ["gate", "tool:a.b", "modul:x", "module:", 5, None, "redis://:hunter22@h"])
+@rows("manager", ["gate", "tool:a.b", "modul:x", "module:", 5, None, "redis://:hunter22@h"])
 def test_a_manager_is_a_module(refused, manager):
     """Told with its number in the list."""
     told = refused({"sandbox": {"managers": ["module:fine", manager]}})
     assert set(told) == {"/sandbox/managers/1"}
-    assert "hunter22" not in told["/sandbox/managers/1"]
+    assert "hunter22" not in str(told["/sandbox/managers/1"])
 
 
-@pytest.mark.parametrize("name", ["call_timeout", "load_timeout", "poll_seconds"])
-@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), 1e9, "1:30", True])
+@rows("name", ["call_timeout", "load_timeout", "poll_seconds"])
+@rows("value", [0, -1, float("nan"), float("inf"), 1e9, "1:30", True])
 def test_a_time_is_a_positive_number_of_seconds(refused, name, value):
     """And not so large that nothing would ever end."""
-    assert "expected seconds from" in refused({"sandbox": {name: value}})[f"/sandbox/{name}"]
+    assert set(refused({"sandbox": {name: value}})) == {f"/sandbox/{name}"}
 
 
 def test_the_problems_of_the_kernel_section_have_their_places(refused):
@@ -401,37 +418,38 @@ def test_the_problems_of_the_kernel_section_have_their_places(refused):
 # ---- server ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+@rows("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
 def test_loopback_needs_nothing_further(home, host):
     """Nobody else hears a password there."""
     assert load({"server": {"host": host}}, environ=home).settings.server.host == host
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "2001:db8::1"])
-@pytest.mark.parametrize("url", [None, "http://localhost:8420"])
+@rows("host", ["0.0.0.0", "::", "192.168.1.5", "2001:db8::1"])
+@rows("url", [None, "http://localhost:8420"])
 def test_an_address_that_others_reach_needs_https(refused, home, host, url):
     """Told at the address, with what would do."""
     server = {"host": host} if url is None else {"host": host, "public_url": url}
-    message = refused({"server": server})["/server/host"]
-    assert "server.public_url" in message
+    assert "server.public_url" in refused({"server": server})["/server/host"].message
     assert load({"server": {**server, "public_url": "https://s.example.com"}}, environ=home)
 
 
-@pytest.mark.parametrize(
-    "host", ["example.com", "127.1", "", "0", "0x7f000001", "[::1]", "127.0.0.1:8420", "*", "LOCALHOST"]
-)
+@rows("host", ["example.com", "127.1", "", "0", "0x7f000001", "[::1]", "127.0.0.1:8420", "*", "LOCALHOST"])
 def test_a_host_is_an_address(refused, host):
     """A name might be looked up to anything."""
-    assert "expected an address" in refused({"server": {"host": host}})["/server/host"]
+    told = refused({"server": {"host": host}})
+    assert set(told) == {"/server/host"}
+    assert "127.0.0.1" in told["/server/host"].message
 
 
-@pytest.mark.parametrize("port", [-1, 65536, 80.0, True, "80", "22:22"])
+@rows("port", [-1, 65536, 80.0, True, "80", "22:22"])
 def test_a_port_is_a_number_within_its_range(refused, port):
     """From 0, which takes a free one, to 65535."""
-    assert "from 0 to 65535" in refused({"server": {"port": port}})["/server/port"]
+    told = refused({"server": {"port": port}})
+    assert set(told) == {"/server/port"}
+    assert " 65535" in told["/server/port"].message
 
 
-@pytest.mark.parametrize(
+@rows(
     ("url", "suggestion"),
     [
         ("https://s.example.com/", "https://s.example.com"),
@@ -460,7 +478,7 @@ def test_a_public_url_is_a_scheme_and_a_host(home, url, suggestion):
     assert "hunter22" not in str(error.value)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("url", "normal"),
     [
         ("https://s.example.com", "https://s.example.com"),
@@ -476,7 +494,7 @@ def test_a_public_url_is_kept_as_browsers_write_it(home, url, normal):
     assert load({"server": {"public_url": url}}, environ=home).settings.server.public_url == normal
 
 
-@pytest.mark.parametrize("proxies", ["*", "10.0.0.1", ["*"], ["10.0.0.0/8"], ["proxy"], [5]])
+@rows("proxies", ["*", "10.0.0.1", ["*"], ["10.0.0.0/8"], ["proxy"], [5]])
 def test_trusted_proxies_are_addresses(refused, proxies):
     """Everybody could say who they are, otherwise."""
     (place,) = refused({"server": {"trusted_proxies": proxies}})
@@ -486,11 +504,12 @@ def test_trusted_proxies_are_addresses(refused, proxies):
 # ---- objects of an application ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", [date(2026, 11, 15), {1, 2}, object(), b"x", 10**400, 1j])
+@rows("value", [date(2026, 11, 15), {1, 2}, object(), b"x", 10**400, 1j])
 def test_an_argument_holds_plain_values(refused, value):
-    """Told once, as what it is."""
-    (message,) = refused({"server": {"port": value}}).values()
-    assert "expected a plain value" in message
+    """A value that YAML does not have is told once, as what it is."""
+    (problem,) = refused({"server": {"port": value}}).values()
+    assert problem.pointer == "/server/port"
+    assert type(value).__name__ in problem.message
 
 
 def test_an_argument_is_copied(home):
@@ -502,13 +521,35 @@ def test_an_argument_is_copied(home):
 
 
 def test_an_object_that_holds_itself_is_refused(refused):
-    """Instead of being followed forever."""
+    """It is not followed forever."""
     given = {}
     given["server"] = given["console"] = given
-    assert any("nested deeper" in message for message in refused(given).values())
+    assert any(f" {DEEPEST_NESTING} " in problem.message for problem in refused(given).values())
 
 
-@pytest.mark.parametrize("key", [1, None, "x" * 300, ("a",)])
+@rows("key", [1, None, "x" * 300, ("a",)])
 def test_keys_of_an_argument_are_texts(refused, key):
-    """Of a length that somebody reads."""
-    assert "a key is a text" in refused({"server": {key: 1}})["/server"]
+    """A key is no longer than somebody reads."""
+    told = refused({"server": {key: 1}})
+    assert set(told) == {"/server"}
+    assert f" {LONGEST_KEY} " in told["/server"].message
+
+
+def test_each_refusal_has_its_sentence(refused):
+    """A reader learns what is wrong with a value, not only where it stands."""
+    given = [
+        *({"database": {"url": url}} for url in DATABASES),
+        *({"sandbox": {"isolation": isolation}} for isolation, _ in ISOLATIONS),
+        *({"sandbox": {"call_timeout": 0}}, {"sandbox": {"managers": ["tool:a.b"]}}, {"sandbox": []}, {"zzz": 1}),
+        *({"state_dir": path} for path in ("/srv/\ud800", "~/state", "$HOME", "relative", "/srv/a?b")),
+        *({"modules_path": "/no/such"}, {"modules_path": "/dev/null"}, {"database": {"key_file": "/no/such/keys"}}),
+        *({"network": {"stream": stream}} for stream in ({"type": "redi"}, {"type": "redis"}, {"type": "ipc"})),
+        *({"network": {"endpoints": {name: url}}} for name, url in (("a b", "https://h"), ("api", "foo://h"))),
+        *({"server": {"host": host}} for host in ("example.com", "0.0.0.0")),
+        *({"server": {"port": port}} for port in (-1, {1, 2})),
+        *({"server": {"public_url": f"{url}.example.com/x"}} for url in ("ftp://s", "https://s", "http://s")),
+        *({"server": {"public_url": "http://s.example.com"}}, {"server": {"trusted_proxies": ["*"]}}),
+        *({"server": {1: 1}}, {"sandbox": {"os": {"enabled": "yes"}}}, {"sandbox": {"limits": {"cpu_seconds": 0}}}),
+    ]
+    told = [problem for source in given for problem in refused(source).values()]
+    sentence("refusals", "\n".join(map(str, told)))
