@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from bench import report, summary
 from bench.cases import CASES
@@ -21,8 +22,30 @@ if TYPE_CHECKING:
     from bench.registry import Case
 
 
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 def main() -> int:
-    """Run the benchmarks; 1 when a target was to be checked and is missed."""
+    """Run the benchmarks until they are done, or until a signal ends them; then everything that was started ends."""
+    for number in ENDING:
+        signal.signal(number, _interrupt)
+    try:
+        return _run()
+    except KeyboardInterrupt as ended:
+        _progress("")
+        print("Ended by a signal: no table.", file=sys.stderr)
+        return 128 + int(ended.args[0])
+
+
+def _interrupt(number: int, _: object) -> NoReturn:
+    """Leave all contexts, once: another signal must not keep one of them from ending its processes."""
+    for other in ENDING:
+        signal.signal(other, signal.SIG_IGN)
+    raise KeyboardInterrupt(number)
+
+
+def _run() -> int:
+    """Measure, and print; 1 when a target was to be checked and is missed."""
     options = _options()
     cases = [case for case in CASES.values() if _wanted(case.name, options.only)]
     if not cases:

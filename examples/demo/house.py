@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from runtime_story import furnish
 
@@ -43,6 +43,15 @@ class House:
     def __init__(self, folder: Path, world: str) -> None:
         """``world`` is the address of the stand-in for what lies outside."""
         _make_anew(folder)
+        self._folder = folder
+        self._taken = socket.socket(socket.AF_UNIX)
+        try:
+            self._furnish(folder, world)
+        except BaseException:
+            self._remove()
+            raise
+
+    def _furnish(self, folder: Path, world: str) -> None:
         furnish(folder, world)
         shutil.rmtree(folder / "modules" / "assistant")  # it needs a language model, and there is none here
         self.log = folder / "log"
@@ -52,7 +61,7 @@ class House:
             "state_dir": str(folder / "state"),
             **{f"{kind}_path": str(folder / kind) for kind in ("modules", "engines", "extractors")},
             "sandbox": {"poll_seconds": 0.2},
-            "server": {"port": _free_port()},
+            "server": {"port": self._take_port()},
         }
         self._config.write_text(json.dumps(settings, indent=2))  # every JSON document is YAML
         self._config.chmod(0o600)
@@ -76,12 +85,12 @@ class House:
     def __exit__(self, *_: object) -> None:
         self._end()
 
-    def wait(self) -> None:
+    def wait(self) -> NoReturn:
         """Wait for the server's end."""
         # Not by waiting for good: a signal that comes just before that would be noticed with the next one only.
         while self._process.poll() is None:
             time.sleep(_LOOK)
-        raise NotStarted(f"the server has ended:\n{self.log.read_text()}")
+        raise NotStarted(f"the server has ended:\n{self._last_words()}")
 
     def people(self) -> tuple[str, str]:
         """Make uma, who uses modules, and return her token; and one that looks at requests for the administrator."""
@@ -101,7 +110,12 @@ class House:
             if ready := _READY.match(line):
                 self.url = ready[1]
                 return
-        raise NotStarted(f"the server did not start:\n{self.log.read_text()}")
+        raise NotStarted(f"the server did not start:\n{self._last_words()}")
+
+    def _last_words(self) -> str:
+        """Return what the server said, or why it could not say it."""
+        free = shutil.disk_usage(self._folder).free
+        return self.log.read_text() if free else f"the disk of {self._folder} is full: free some space"
 
     def _end(self) -> None:
         self._process.terminate()
@@ -109,6 +123,33 @@ class House:
             self._process.wait(_ENDING)
         except subprocess.TimeoutExpired:
             self._process.kill()
+            self._process.wait()
+        self._remove()
+
+    def _remove(self) -> None:
+        """Leave nothing: the next start begins anew."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._taken.close()
+
+    def _take_port(self) -> int:
+        """Return the usual port, or the next that nobody has, and say so; no other demonstration takes it then.
+
+        A socket without a file stands for the port: the server itself listens only after a while.
+        """
+        for port in range(PORT, PORT + 100):
+            self._taken = socket.socket(socket.AF_UNIX)
+            try:
+                self._taken.bind(f"\0democrai-demonstration-{port}")
+                with socket.socket() as trial:
+                    trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    trial.bind(("127.0.0.1", port))
+            except OSError:
+                self._taken.close()
+                continue
+            if port != PORT:
+                print(f"Port {PORT} is taken: {port} is used in its place.\n")
+            return port
+        return 0
 
 
 def _make_anew(folder: Path) -> None:
@@ -119,18 +160,3 @@ def _make_anew(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700, parents=True)
     mark.write_text(_MARK)
-
-
-def _free_port() -> int:
-    """Return the usual port, or the next that nobody has; say so."""
-    for port in range(PORT, PORT + 100):
-        with socket.socket() as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                trial.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if port != PORT:
-            print(f"Port {PORT} is taken: {port} is used in its place.\n")
-        return port
-    return 0
