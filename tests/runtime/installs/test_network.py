@@ -64,7 +64,7 @@ def test_links_of_an_index_to_another_host_need_to_be_known(workshop, web):
 
 
 def test_what_is_not_declared_is_put_to_the_access_service(workshop, web):
-    """For the extension itself, with the identity of whoever installs; what is pending is told as pending."""
+    """Ask for the extension itself, with the identity of the installing user; what is pending is told as pending."""
     wheel = workshop.wheel("helper").name
     workshop.extension(f"helper @ {web.url}/{wheel}")
     told = workshop.host(by_approval, web.url)

@@ -93,7 +93,7 @@ class TestCurrent:
         assert place.installed() == made
 
     def test_an_environment_that_is_gone_does_not_count(self, place):
-        """Somebody removed it."""
+        """Treat it as missing once its files were removed."""
         made = built(place)
         place.finish(made)
         Path(made.folder, "pyvenv.cfg").unlink()
