@@ -1,10 +1,12 @@
-"""Golden outputs: what commands say, compared with the files below ``golden/``. ``UPDATE_GOLDENS=1`` rewrites them.
+"""Golden outputs: what commands say, compared with the files below ``golden/``. ``make golden`` rewrites them.
 
 def test_something(served):
     done = terminal(["requests", "list", "--url", served.url], {"DEMOCRAI_TOKEN": token})  # what a person sees
     assert done.status == 0
     golden("requests-list.terminal", done.text, folder=served.folder)
     golden("requests-list.piped", piped([...], {...}).out)
+
+    transcript("requests-refused", [(words, within(words)), ...])  # many commands in one file, with status and streams
 
 In the files, ids, times, ages, ports and hashes are replaced by texts of the same length, so that columns stay columns;
 a folder is ``/folder``, and since that is shorter, columns are then two blanks apart. Escapes are written as ``␛``.
@@ -15,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import io
+import json
 import os
 import pty
 import re
@@ -30,16 +33,15 @@ from unittest import mock
 
 from democrai_sandbox.cli.entry import main
 from tests.services.commands import COMMAND, Forked
+from tests.services.golden import IS_UPDATING, settled
 
 GOLDEN = Path(__file__).parent / "golden"
 PATIENCE = 90
 CTRL_C = "\x03"
-_ID = re.compile(r"\b0[0-9a-hjkmnp-tv-z]{25}\b")
-_HASH = re.compile(r"\b[0-9a-f]{64}\b")
-_TIME = re.compile(r"\b20\d\d-\d\d-\d\d(?P<gap>[T ])\d\d:\d\d:\d\d(?P<part>\.\d+)?")
-_CLOCK = re.compile(r"\b\d\d:\d\d:\d\d\b")
-_AGE = re.compile(r"(?m)(?<=  )\d{1,2}[smhd](?=  |$) *")
-_PORT = re.compile(r"(?<=127\.0\.0\.1:)\d{4,5}\b")
+CHOICES = (r"\(choose from .*\)", "(choose from ...)")
+"""What argparse lists in another way in each version of Python, for ``also``."""
+_PLAIN_WORD = re.compile(r"[\w./:=*{}-]+", re.ASCII)
+_MOST_WORDS, _LONGEST_WORD = 12, 100
 
 
 class Said(NamedTuple):
@@ -64,24 +66,36 @@ def golden(name, text, folder=None, also=()):
     for pattern, instead in also:
         found = re.sub(pattern, instead, found)
     file = GOLDEN / f"{name}.txt"
-    if os.environ.get("UPDATE_GOLDENS"):
+    if IS_UPDATING:
         GOLDEN.mkdir(exist_ok=True)
         file.write_text(found)
-    assert file.exists(), f"there is no {file.name} yet: UPDATE_GOLDENS=1 writes it, from\n{found}"
+    assert file.exists(), f"there is no {file.name} yet: `make golden` writes it, from\n{found}"
     assert found == file.read_text(), f"it is not what {file.name} says"
 
 
-def settled(text, folder=None):
-    """Return a text without what is different each time."""
-    if folder is not None:
-        text = re.sub(r"(?<=\S)  +", "  ", text.replace(str(folder), "/folder"))
-    ids = {}
-    text = _ID.sub(lambda match: ids.setdefault(match[0], f"id-{len(ids) + 1}-".ljust(26, "x")), text)
-    text = _HASH.sub("h" * 64, text)
-    text = _TIME.sub(lambda match: f"2026-01-02{match['gap']}03:04:05" + ("." + "0" * 6 if match["part"] else ""), text)
-    text = _CLOCK.sub("03:04:05", text)
-    text = re.sub(r"[ \t]+$", "", _AGE.sub(lambda match: "0s".ljust(len(match[0])), text), flags=re.MULTILINE)
-    return _PORT.sub(lambda match: "8080".ljust(len(match[0]), "0"), text).replace("\x1b", "␛")
+def transcript(name, steps, folder=None, also=()):
+    """Compare commands and their answers with one file: each step has the words of a command, and what it said."""
+    golden(name, "\n".join(_step(words, done, folder) for words, done in steps), folder, also)
+
+
+def _step(words, done, folder):
+    """Write a step down: the command, standard output, standard error behind a mark, and the status."""
+    words = [_word(str(word) if folder is None else str(word).replace(str(folder), "/folder")) for word in words]
+    if len(words) > _MOST_WORDS:
+        words[_MOST_WORDS:] = ["..."]
+    errors = [f"2> {line}" for line in done.err.splitlines()]
+    return "\n".join([" ".join(["$", *words]), *done.out.splitlines(), *errors, f"[{done.status}]", ""])
+
+
+def _word(word):
+    """Write a word of a command line in plain letters, and cut it if it is long."""
+    word = word if len(word) <= _LONGEST_WORD else f"{word[:_LONGEST_WORD]}..."
+    return word if _PLAIN_WORD.fullmatch(word) else json.dumps(word)
+
+
+def code_of(text):
+    """Return the code at the beginning of a message; of a command line that is wrong, the argument that is."""
+    return text.partition(": ")[0] if not text.startswith("democrai-sandbox ") else text.split(": ")[1]
 
 
 def environment(environ=None):

@@ -10,12 +10,18 @@ from contextlib import closing
 import pytest
 
 from democrai_sandbox.access.store import open_store
-from tests.cli.goldens import golden, in_terminal
+from tests.cli.goldens import CHOICES, code_of, golden, in_terminal, transcript
 from tests.cli.local import configured, says
-from tests.console.serving import serving
+from tests.console.serving import CHEAP, serving
 
 PASSWORD = "correct horse battery"
 NOBODY = 65534
+
+
+@pytest.fixture(autouse=True)
+def cheap(monkeypatch):
+    """Have passwords that are kept in this process cost little; commands in a process of their own pay in full."""
+    monkeypatch.setattr("democrai_sandbox.host.accounts.desk.Cost", lambda: CHEAP)
 
 
 @pytest.fixture
@@ -56,50 +62,46 @@ def _without_days(text):
     return re.sub(r"20\d\d-\d\d-\d\d", "2026-01-02", text)
 
 
-@pytest.mark.parametrize(
-    ("words", "stdin", "status", "said"),
-    [
-        (("create", "Ada Lovelace"), PASSWORD, 1, "did you mean 'ada-lovelace'?"),
-        (("create", "x" * 100_000), PASSWORD, 1, "expected 1 to 64"),
-        (("create", "system"), PASSWORD, 1, "the audit uses this name"),
-        (("create", "uma"), "", 2, "no password was given"),
-        (("create", "uma"), "short\n", 1, "shorter than 12"),
-        (("create", "uma", "--role", "boss"), PASSWORD, 2, "invalid choice"),
-        (("create", "ada"), PASSWORD, 4, "there is somebody called ada already"),
-        (("create",), PASSWORD, 2, "required"),
-        (("passwd", "who\x1b[2J"), PASSWORD, 1, "nobody has this name"),
-        (("disable", "ada", "--yes"), "", 4, "is the last administrator"),
-        (("token", "create", "--user", "who"), "", 1, "nobody has this name"),
-        (("token", "create", "--scope", "requests:red"), "", 1, "did you mean 'requests:read'?"),
-        (("token", "create", "--days", "-1"), "", 2, "a number from 0"),
-        (("token", "create", "--days", "9" * 30), "", 2, "a number from 0"),
-        (("token", "create", "--label", ""), "", 1, "expected a text"),
-        (("token", "revoke", "nonsense", "--yes"), "", 1, "there is no such token"),
-    ],
-)
-def test_what_is_refused(house, words, stdin, status, said):
-    """One clear line, the documented status, nothing on standard output, nothing changed."""
-    before = actors(house)
-    found = says("admin", *words, "--config", house, stdin=stdin)
-    assert (found.status, found.out) == (status, "")
-    assert said in found.err
-    assert "\x1b" not in found.err
-    assert actors(house) == before
+REFUSED = [
+    (("create", "Ada Lovelace"), PASSWORD, 1, "ada-lovelace"),
+    (("create", "x" * 100_000), PASSWORD, 1, "64"),
+    (("create", "system"), PASSWORD, 1, "/name: "),
+    (("create", "uma"), "", 2, "command_misused: "),
+    (("create", "uma"), "short\n", 1, "12"),
+    (("create", "uma", "--role", "boss"), PASSWORD, 2, "'boss'"),
+    (("create", "ada"), PASSWORD, 4, "ada"),
+    (("create",), PASSWORD, 2, "NAME"),
+    (("passwd", "who\x1b[2J"), PASSWORD, 1, "account_unknown: "),
+    (("disable", "ada", "--yes"), "", 4, "ada"),
+    (("token", "create", "--user", "who"), "", 1, "account_unknown: "),
+    (("token", "create", "--scope", "requests:red"), "", 1, "'requests:read'"),
+    (("token", "create", "--days", "-1"), "", 2, "--days"),
+    (("token", "create", "--days", "9" * 30), "", 2, "--days"),
+    (("token", "create", "--label", ""), "", 1, "/label: "),
+    (("token", "revoke", "nonsense", "--yes"), "", 1, "command_refused: "),
+]
+"""What is typed, the password, the status, and a value that the message has."""
 
 
-@pytest.fixture(scope="module")
-def house(tmp_path_factory):
-    """A configuration with one administrator, for what changes nothing."""
-    config = configured(tmp_path_factory.mktemp("house"))
+def test_what_is_refused(config):
+    """Wrong input gets one clear line and the documented status, prints nothing else, and changes nothing."""
     says("admin", "create", "ada", "--role", "super", "--config", config, stdin=f"{PASSWORD}\n")
-    return config
+    before = actors(config)
+    done = [says("admin", *words, "--config", config, stdin=stdin) for words, stdin, *_ in REFUSED]
+    transcript("admin-refused", zip((words for words, *_ in REFUSED), done, strict=True), config.parent, also=[CHOICES])
+    assert [one.status for one in done] == [status for *_, status, _ in REFUSED]
+    assert {one.out for one in done} == {""}
+    assert [value for one, (*_, value) in zip(done, REFUSED, strict=True) if value not in one.err] == []
+    assert "\x1b" not in "".join(one.err for one in done)
+    assert actors(config) == before
 
 
 def test_a_password_is_typed_twice_and_never_shown(config):
-    """In a terminal it is asked for; two that differ are refused, and nothing is made."""
+    """A terminal asks for it twice; two that differ are refused, and nothing is made."""
     words = ["admin", "create", "ada", "--role", "super", "--config", config]
     status, text = typed(words, PASSWORD, "something else")
-    assert (status, "the two are not the same" in text) == (1, True)
+    golden("admin-create-differ.terminal", text)
+    assert (status, code_of(text.splitlines()[-1])) == (1, "command_refused")
     assert not (config.parent / "state" / "sandbox.db").exists()
     status, text = typed(words, PASSWORD, PASSWORD)
     assert (status, PASSWORD in text, text.splitlines()[-1]) == (0, False, "added ada")
@@ -132,8 +134,8 @@ def test_whom_a_token_is_for(config):
     """The only one who may decide, by default; with nobody or several, that is asked for. A dead console is said."""
     where = ("--config", config)
     first = says("admin", "create", "eve", "--generate", *where)
-    assert "there is nobody yet who may decide" in first.err
-    assert says("admin", "token", "create", *where).status == 1
+    nobody = says("admin", "token", "create", *where)
+    assert (first.status, nobody.status) == (0, 1)
     for name in ("ada", "bob"):
         says("admin", "create", name, "--role", "super", "--generate", *where)
     several = says("admin", "token", "create", *where)
@@ -144,7 +146,8 @@ def test_whom_a_token_is_for(config):
     assert made.data["secret"].startswith("dsb_")
     off = configured(config.parent, console={"enabled": False})
     said = says("admin", "create", "uma", "--generate", "--config", off)
-    assert (said.status, "console.enabled is off" in said.err) == (0, True)
+    assert (said.status, "console.enabled" in said.err) == (0, True)
+    golden("admin-hints.piped", first.err + nobody.err + several.err + said.err, folder=config.parent)
 
 
 def test_beside_a_node(tmp_path):
@@ -153,7 +156,8 @@ def test_beside_a_node(tmp_path):
         where = ("--config", served.file)
         token = says("admin", "token", "create", "--save", *where)
         file = tmp_path / "state" / "cli.token"
-        assert token.out == f"a token for admin is in {file}\n"
+        golden("admin-token-saved.piped", token.out, folder=tmp_path)
+        assert "admin" in token.out and str(file) in token.out
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert says("status", *where).status == 0
         assert says("admin", "create", "uma", *where, stdin=f"{PASSWORD}\n").status == 0

@@ -28,14 +28,17 @@ def test_what_is_listed(asked):
     found = asked.data(*arguments, "--scope", "session")
     assert found["schema"] == "democrai-sandbox/approvals.list/1"
     assert [one["access"]["target"] for one in found["items"]] == ["https://held.example.org/session"]
-    assert asked.says(*arguments, "--state", "ended").err == "no approval was found\n"
+    none = asked.says(*arguments, "--state", "ended")
+    golden("approvals-list-none.piped", none.err)
+    assert (none.status, none.out) == (0, "")
 
 
 def test_revoking_one(asked):
     """A dry run changes nothing; revoked once, it is over, and the second time is a conflict that says so."""
     decision = approved(asked, "https://revoked.example.org/one")
     dry = asked.says("approvals", "revoke", decision, "--dry-run")
-    assert (dry.status, "would be revoked" in dry.out) == (0, True)
+    golden("approvals-revoke.preview", dry.out)
+    assert (dry.status, decision in dry.out) == (0, True)
     assert is_live(asked, decision)
     found = asked.data("approvals", "revoke", decision, "--reason", "over", "--yes")
     assert (found["schema"], found["items"][0]["done"]) == ("democrai-sandbox/approvals.revoke/1", True)
@@ -58,4 +61,6 @@ def test_revoking_what_filters_choose(asked):
     assert done.status == 0
     assert not any(is_live(asked, one) for one in chosen)
     assert is_live(asked, other)
-    assert asked.says(*arguments, "--yes").err == "nothing to revoke was found\n"
+    nothing = asked.says(*arguments, "--yes")
+    golden("approvals-revoke-none.piped", nothing.err)
+    assert (nothing.status, nothing.out) == (0, "")

@@ -6,8 +6,6 @@ import argparse
 import inspect
 from importlib import import_module
 
-import pytest
-
 from democrai_sandbox.access.values import AuditAction, RequestState, Scope
 from democrai_sandbox.cli.arguments import words
 from democrai_sandbox.cli.arguments.admin import USUAL_SCOPES
@@ -17,6 +15,7 @@ from democrai_sandbox.cli.parsing import Parser, add_verbs, parser_of
 from democrai_sandbox.host import scopes
 from democrai_sandbox.manifests import ManifestKind
 from democrai_sandbox.policy import Operation, ResourceType, SubjectKind
+from tests.services.rows import rows
 
 ENUMS = {
     "SUBJECT_KINDS": SubjectKind,
@@ -51,7 +50,7 @@ def parsers(parser):
         yield parser
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=[command.name for command in COMMANDS])
+@rows("command", COMMANDS, ids=[command.name for command in COMMANDS])
 def test_what_is_taken_is_done_somewhere(command):
     """Every verb names a function of its own that takes the options and an output."""
     named = [parser.get_default("run") for parser in parsers(parser_of(command))]

@@ -6,8 +6,9 @@ import pytest
 
 from democrai_sandbox.host.config.keys import KEYS
 from democrai_sandbox.host.config.showing import without_password
-from tests.cli.goldens import golden, piped, terminal
+from tests.cli.goldens import golden, piped, terminal, transcript
 from tests.cli.local import configured, says
+from tests.services.rows import rows
 
 SECRETS = ("s3cret", "hunter2", "sesame")
 
@@ -52,21 +53,23 @@ def test_the_same_as_data(config):
 
 
 def test_checking(config, tmp_path):
-    """A good one is said to be one, with what it is made of; of a bad one everything is said, and nothing is made."""
-    assert says("config", "check", "--config", config).out == f"nothing is wrong with {config}\n"
+    """A good configuration is accepted, with its sources; of a bad one each problem is told, and nothing is made."""
+    good = says("config", "check", "--config", config)
+    assert (good.status, str(config) in good.out) == (0, True)
     name = "DEMOCRAI_CONFIG__SERVER__PORT"
     found = says("config", "check", "--json", "--config", config, environ={name: "81"})
     assert found.data["variables"] == [name]
     bad = configured(tmp_path, sandbx={}, console={"idle_minutes": "long"})
-    for verb in ("check", "show"):
-        found = says("config", verb, "--config", bad)
+    refused = [says("config", verb, "--config", bad) for verb in ("check", "show")]
+    for found in refused:
         assert (found.status, found.out) == (1, "")
-        assert "did you mean 'sandbox'" in found.err
-        assert "/console/idle_minutes" in found.err
+        assert "/sandbx: " in found.err and "'sandbox'" in found.err
+        assert "/console/idle_minutes: " in found.err
+    transcript("config-check", [(("config", "check"), done) for done in (good, *refused)], folder=tmp_path)
     assert not (tmp_path / "state").exists()
 
 
-@pytest.mark.parametrize(
+@rows(
     ("url", "shown"),
     [
         ("redis://:p@h/0", "redis://:***@h/0"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import sqlite3
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.cli.goldens import piped
+from tests.cli.goldens import CHOICES, code_of, golden, piped, transcript, within
 
 
 def command(*arguments, timeout=60, **environ):
@@ -41,7 +42,7 @@ def refusal(*arguments, **environ):
     done = piped(arguments, environ)
     assert (done.status, done.out) == (1, "")
     assert "Traceback" not in done.err
-    return done.err
+    return "".join(line for line in done.err.splitlines(keepends=True) if not line.startswith("{"))  # that is the log
 
 
 def test_it_says_its_version():
@@ -50,41 +51,44 @@ def test_it_says_its_version():
     assert (done.returncode, done.stdout.split()[0]) == (0, "democrai-sandbox")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ((), "a command is missing"),
-        (("sreve",), "there is no command 'sreve': did you mean 'serve'?"),
-        (("--sreve",), "'--sreve' is no option"),
-        (("serve", "--conf", "x"), "unrecognized arguments: --conf"),
-        (("serve", "--confg", "x"), "unrecognized arguments: --confg"),
-        (("serve", "--log-format", "xml"), "invalid choice: 'xml'"),
-    ],
-)
-def test_a_wrong_command_line_is_a_usage_error(arguments, said):
-    """Exit status 2, what is wrong, and where to read on; nothing on standard output."""
-    done = command(*arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
-    assert "--help says what it takes" in done.stderr or "--help lists the commands" in done.stderr
+WRONG = [
+    ((), ""),
+    (("sreve",), "'serve'"),
+    (("--sreve",), "'--sreve'"),
+    (("serve", "--conf", "x"), "--conf"),
+    (("serve", "--confg", "x"), "--confg"),
+    (("serve", "--log-format", "xml"), "'xml'"),
+]
+"""What is typed, and a value that the message has."""
+
+
+def test_a_wrong_command_line_is_a_usage_error():
+    """Wrong words end with status 2, what is wrong and where to read on, and nothing on standard output."""
+    done = [within(arguments) for arguments, _ in WRONG]
+    transcript("usage", zip((arguments for arguments, _ in WRONG), done, strict=True), also=[CHOICES])
+    assert {(one.status, one.out) for one in done} == {(2, "")}
+    assert [value for one, (_, value) in zip(done, WRONG, strict=True) if value not in one.err] == []
+    assert {one.err.splitlines()[-1].count("--help") for one in done} == {1}
+    fresh = command("sreve")
+    assert (fresh.returncode, fresh.stdout, fresh.stderr) == done[1]
 
 
 def test_what_is_wrong_with_a_configuration_is_said_all_at_once(tmp_path):
     """Each problem with its line, unknown keys with the nearest name; no folder is made."""
     file = configured(tmp_path, sandbx={}, console={"idle_minutes": "long"})
     said = refusal("serve", "--config", file)
-    assert "did you mean 'sandbox'" in said
-    assert "/console/idle_minutes" in said
+    assert code_of(said) == "config_invalid"
+    assert "/sandbx: " in said and "'sandbox'" in said
+    assert "/console/idle_minutes: " in said
     assert f"{file}:" in said
     assert not (tmp_path / "state").exists()
 
 
 def test_a_configuration_that_is_not_there(tmp_path):
-    """The file is named."""
-    done = command("serve", "--config", tmp_path / "none.yaml")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert f"{tmp_path}/none.yaml" in done.stderr
-    assert "Traceback" not in done.stderr
+    """A configuration file that is missing is named."""
+    said = refusal("serve", "--config", tmp_path / "none.yaml")
+    assert code_of(said) == "config_invalid"
+    assert f"{tmp_path}/none.yaml" in said
 
 
 def test_a_port_that_is_taken(tmp_path):
@@ -95,22 +99,26 @@ def test_a_port_that_is_taken(tmp_path):
         port = other.getsockname()[1]
         file = configured(tmp_path, server={"port": port})
         said = refusal("serve", "--config", file)
-        assert f"host_address_taken: 127.0.0.1:{port} cannot be listened at: Address already in use" in said
-        assert "set server.port to another one" in said
-        assert "host_address_taken" in refusal("serve", "--config", file)
+        assert code_of(said) == "host_address_taken"
+        assert f"127.0.0.1:{port} " in said and os.strerror(errno.EADDRINUSE) in said
+        assert "server.port" in said
+        golden("serve-address-taken", said)
+        assert code_of(refusal("serve", "--config", file)) == "host_address_taken"
 
 
 def test_an_address_of_another_machine(tmp_path):
     """An address that this machine does not have cannot be served at."""
     server = {"host": "192.0.2.1", "port": 0, "public_url": "https://sandbox.example.com"}
     said = refusal("serve", "--config", configured(tmp_path, server=server))
-    assert "192.0.2.1:0 cannot be listened at: Cannot assign requested address" in said
+    assert code_of(said) == "host_address_taken"
+    assert "192.0.2.1:0 " in said and os.strerror(errno.EADDRNOTAVAIL) in said
 
 
 def test_a_state_folder_that_is_a_file(tmp_path):
-    """One message, and the file stays."""
+    """A file in the place of the state folder is named, and stays."""
     (tmp_path / "state").write_text("mine")
-    assert "is not a folder" in refusal("serve", "--config", configured(tmp_path))
+    said = refusal("serve", "--config", configured(tmp_path))
+    assert (code_of(said), f"{tmp_path}/state " in said) == ("host_state_unusable", True)
     assert (tmp_path / "state").read_text() == "mine"
 
 
@@ -121,7 +129,8 @@ def test_a_database_of_a_newer_version(tmp_path):
         database.execute("CREATE TABLE access_schema (version_num TEXT)")
         database.execute("INSERT INTO access_schema VALUES ('9999')")
     database.close()
-    assert "has the schema 9999" in refusal("serve", "--config", configured(tmp_path))
+    said = refusal("serve", "--config", configured(tmp_path))
+    assert (code_of(said), " 9999" in said) == ("external_access_schema_outdated", True)
 
 
 def test_a_control_that_is_required_and_cannot_be_had(tmp_path):
@@ -146,4 +155,6 @@ def test_a_folder_that_cannot_be_written():
         program = "import os, sys; from democrai_sandbox.host import places, config; os.setgid(65534); os.setuid(65534)"
         program += "; places.prepare_places(config.load(sys.argv[1], environ={}).settings)"
         done = subprocess.run([sys.executable, "-c", program, str(file)], capture_output=True, text=True, timeout=60)
-        assert f"state_dir: nothing can be written in {folder}/state: Permission denied" in done.stderr
+        last = done.stderr.splitlines()[-1]
+        assert "StateUnusable: state_dir: " in last
+        assert f"{folder}/state" in last and os.strerror(errno.EACCES) in last

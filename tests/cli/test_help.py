@@ -14,6 +14,7 @@ import pytest
 from democrai_sandbox.cli.commands import COMMANDS
 from democrai_sandbox.cli.parsing import parser_of
 from tests.cli.goldens import COMMAND, environment, golden, terminal, within
+from tests.services.rows import rows
 
 TIMES = 3
 TRIES = 3
@@ -152,17 +153,16 @@ def test_the_overview():
     assert max(map(len, done.out.splitlines())) <= 120
 
 
-@pytest.mark.parametrize(
+@rows(
     "words",
     [("requests", "list"), ("requests", "approve"), ("approvals", "revoke"), ("audit", "export"), ("status",)],
-    ids="-".join,
 )
 def test_help_of_a_command(words):
     """What it changes, what it takes, one plain line per option."""
     golden(f"help-{'-'.join(words)}", terminal((*words, "--help")).text)
 
 
-@pytest.mark.parametrize("words", EVERY, ids=" ".join)
+@rows("words", EVERY)
 def test_every_command_and_verb_has_help(words):
     """Each command of the overview, and each of its verbs, can say what it takes."""
     done = within((*words, "--help"))

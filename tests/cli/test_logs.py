@@ -34,7 +34,8 @@ def test_complaints_of_the_event_loop_are_bounded(written, monkeypatch):
     assert len(written()) == 20
     now = 111.0
     logging.getLogger("asyncio").error("something else")
-    assert written()[-1]["message"] == "something else (after 4980 that were left out)"
+    assert written()[-1]["message"].startswith("something else (")
+    assert "4980" in written()[-1]["message"]
     logging.getLogger("asyncio").error("and again")
     assert written()[-1]["message"] == "and again"
 
@@ -43,8 +44,9 @@ def test_advice_on_websockets_is_left_out(written):
     """Any stranger could have it given."""
     log = logging.getLogger("uvicorn.error")
     log.warning("No supported WebSocket library detected. Please use \"pip install 'uvicorn[standard]'\"")
-    log.warning("Invalid HTTP request received.")
-    assert [line["message"] for line in written()] == ["Invalid HTTP request received."]
+    other = "Invalid HTTP request received."
+    log.warning(other)
+    assert [line["message"] for line in written()] == [other]
 
 
 def test_without_standard_error_nothing_fails(monkeypatch, written):

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
+import sys
 import threading
-import time
+from types import SimpleNamespace
+from urllib.parse import urlsplit
 
 import httpx
+import pytest
 
 from tests.console.serving import serving, until
-from tests.services.pace import Paced
 
 SLOW = """
 import os, time
 from democrai_sandbox import sdk
 
 @sdk.action("slow")
-def slow(seconds):
-    sdk.data_dir().joinpath("begun").write_text("")
-    time.sleep(seconds)
+def slow():
+    folder = sdk.data_dir()
+    folder.joinpath("begun").write_text("")
+    while not folder.joinpath("go").exists():
+        time.sleep(0.02)
     return "done"
 
 @sdk.action("log")
@@ -38,6 +41,17 @@ def long():
 def environment():
     return sorted(name for name in os.environ if name.startswith("DEMOCRAI_CONFIG"))
 """
+PATIENT = """
+import sys
+from democrai_sandbox.cli.entry import main
+from democrai_sandbox.console import server
+
+server.PATIENCE = 3600
+sys.argv = ["democrai-sandbox", *sys.argv[4:]]
+sys.exit(main())
+"""
+PATIENTLY = (sys.executable, "-c", PATIENT)
+"""Waits an hour for running requests when it stops, so that an end is never the end of that patience."""
 
 
 def slow_module(folder):
@@ -49,93 +63,111 @@ def slow_module(folder):
     return {"modules_path": str(folder / "more")}
 
 
-def test_a_request_that_runs_is_answered_before_the_end(tmp_path):
-    """After SIGTERM nobody new gets in, what runs gets its answer, and the exit status is 0."""
-    with serving(tmp_path, slow_module(tmp_path), extensions=False, fresh=True) as served:
-        answers = []
+def asking(served, answers):
+    """Start a thread that calls the slow action; return it when the call has begun."""
 
-        def ask():
+    def ask():
+        try:
             with served.bearer(served.administrator()) as client:
-                answers.append(client.post("/api/v1/modules/slow/actions/slow", json={"params": {"seconds": 3}}))
+                answers.append(client.post("/api/v1/modules/slow/actions/slow", json={"params": {}}))
+        except httpx.HTTPError as error:
+            answers.append(error)
 
-        thread = threading.Thread(target=ask)
-        thread.start()
-        until((tmp_path / "state" / "data" / "modules" / "slow" / "begun").exists, "the call")
-        served.process.send_signal(signal.SIGTERM)
-        assert served.process.wait(60) == 0
-        thread.join(60)
-        assert [answer.json().get("result") for answer in answers] == ["done"]
+    thread = threading.Thread(target=ask)
+    thread.start()
+    until((data_of(served) / "begun").exists, "the call")
+    return thread
+
+
+def data_of(served):
+    return served.folder / "state" / "data" / "modules" / "slow"
+
+
+def is_refused(served):
+    """Whether nobody new gets in."""
+    address = urlsplit(served.url)
+    with socket.socket() as door:
+        return door.connect_ex((address.hostname, address.port)) != 0
+
+
+@pytest.fixture(scope="module")
+def life(tmp_path_factory):
+    """What a served process did from its start to its end by SIGTERM, with a call and a live stream in its way."""
+    folder = tmp_path_factory.mktemp("life")
+    found = SimpleNamespace(told=[], answers=[])
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(folder / "notify"))
+        manager.settimeout(60)
+        environ = {"DEMOCRAI_CONFIG__CONSOLE__IDLE_MINUTES": "7", "NOTIFY_SOCKET": str(folder / "notify")}
+        with serving(folder, slow_module(folder), extensions=False, environ=environ, command=PATIENTLY) as served:
+            found.told.append(manager.recv(100))
+            with served.bearer(served.administrator()) as client:
+                answer = client.post("/api/v1/modules/slow/actions/environment", json={"params": {}})
+                found.environment = answer.json()["result"]
+                logged = client.post("/api/v1/modules/slow/actions/log", json={"params": {"text": "all is well"}})
+                logged.raise_for_status()
+                found.page = client.get("/api/v1/extensions/module/slow").text
+            thread = asking(served, found.answers)
+            with served.signed_in() as client:
+                with client.stream("GET", "/live", headers={"Accept": "text/event-stream"}) as stream:
+                    found.stream = stream.status_code
+                    served.process.send_signal(signal.SIGTERM)
+                    until(lambda: is_refused(served), "closing the door")
+                    found.answered_early = bool(found.answers)
+                    (data_of(served) / "go").touch()
+                    found.status = served.process.wait(60)
+            thread.join(60)
+            found.told.append(manager.recv(100))
+            found.log = served.log.read_text()
+    return found
+
+
+def test_a_request_that_runs_is_answered_before_the_end(life):
+    """After SIGTERM nobody new gets in, what runs gets its answer, and the exit status is 0."""
+    assert not life.answered_early
+    assert [answer.json().get("result") for answer in life.answers] == ["done"]
+    assert life.status == 0
+
+
+def test_a_live_stream_does_not_hold_up_the_end(life):
+    """A page that listens for changes is let go when the server stops."""
+    assert (life.stream, life.status) == (200, 0)
+
+
+def test_what_is_kept_from_modules(life):
+    """Settings from the environment count and are not left there; what modules log is with what they print."""
+    assert life.environment == []
+    assert "all is well" in life.page
+    assert "all is well" not in life.log
+
+
+def test_the_service_manager_is_told(life):
+    """A service manager hears READY when it serves, and STOPPING when it ends."""
+    assert life.told == [b"READY=1", b"STOPPING=1"]
 
 
 def test_a_second_signal_hurries(tmp_path):
-    """A call that would take a minute does not hold up somebody who means it."""
-    with serving(tmp_path, slow_module(tmp_path), extensions=False, fresh=True) as served:
+    """A call without end does not hold up somebody who sends a second signal."""
+    with serving(tmp_path, slow_module(tmp_path), extensions=False, command=PATIENTLY) as served:
+        thread = asking(served, [])
 
-        def ask():
-            try:
-                with served.bearer(served.administrator()) as client:
-                    client.post("/api/v1/modules/slow/actions/slow", json={"params": {"seconds": 25}})
-            except httpx.HTTPError:
-                pass
+        def ends():
+            served.process.send_signal(signal.SIGTERM)
+            return served.process.poll() is not None
 
-        thread = threading.Thread(target=ask)
-        thread.start()
-        until((tmp_path / "state" / "data" / "modules" / "slow" / "begun").exists, "the call")
-        with Paced() as ending:
-            for _ in range(3):
-                served.process.send_signal(signal.SIGTERM)
-                time.sleep(0.5)
-            served.process.wait(60)
-        assert ending.seconds < 10
+        until(ends, "the end")
         thread.join(60)
-
-
-def test_what_is_kept_from_modules(tmp_path):
-    """Settings from the environment count and are not left there; what modules log is with what they print."""
-    environ = {"DEMOCRAI_CONFIG__CONSOLE__IDLE_MINUTES": "7"}
-    with serving(tmp_path, slow_module(tmp_path), extensions=False, environ=environ) as served:
-        with served.bearer(served.administrator()) as client:
-            answer = client.post("/api/v1/modules/slow/actions/environment", json={"params": {}})
-            assert answer.json()["result"] == []
-            client.post("/api/v1/modules/slow/actions/log", json={"params": {"text": "all is well"}}).raise_for_status()
-            assert "all is well" in client.get("/api/v1/extensions/module/slow").text
-        assert "all is well" not in served.log.read_text()
-
-
-def test_the_service_manager_is_told(tmp_path):
-    """READY when it serves, STOPPING when it ends."""
-    path = str(tmp_path / "notify")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.bind(path)
-        manager.settimeout(60)
-        with serving(tmp_path, extensions=False, environ={"NOTIFY_SOCKET": path}) as served:
-            assert manager.recv(100) == b"READY=1"
-            served.stop()
-        assert manager.recv(100) == b"STOPPING=1"
 
 
 def test_a_process_that_was_killed_leaves_nothing_in_the_way(tmp_path):
     """After SIGKILL the next one starts on the same state, knows the same people, and tells which tasks are lost."""
-    with serving(tmp_path, slow_module(tmp_path), extensions=False, fresh=True) as served:
+    with serving(tmp_path, slow_module(tmp_path), extensions=False) as served:
         served.person("uma")
         with served.bearer(served.administrator()) as client:
             task = client.post("/api/v1/modules/slow/tasks/long", json={"params": {}}).json()["id"]
-            until((tmp_path / "state" / "data" / "modules" / "slow" / "begun").exists, "the task")
+            until((data_of(served) / "begun").exists, "the task")
         served.stop(signal.SIGKILL)
         served.start()
         assert {person.name for person in served.accounts.people()} == {"admin", "uma"}
         with served.bearer(served.administrator()) as client:
             assert client.get(f"/api/v1/tasks/{task}").json()["state"] == "lost"
-
-
-def test_a_live_stream_does_not_hold_up_the_end(tmp_path):
-    """A page that listens for changes is let go when the server stops."""
-    with serving(tmp_path, extensions=False, fresh=True) as served, served.signed_in() as client:
-        path = "/live"
-        with client.stream("GET", path, headers={"Accept": "text/event-stream"}) as stream:
-            assert stream.status_code == 200, path
-            with Paced() as ending:
-                os.kill(served.process.pid, signal.SIGTERM)
-                assert served.process.wait(60) == 0
-            assert ending.seconds < 9
-            until(lambda: served.process.poll() is not None)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.cli.goldens import golden, within
+import json
+
+from tests.cli.goldens import code_of, golden, within
 from tests.cli.test_entry import configured
 from tests.console.serving import serving, until
 
@@ -19,7 +21,7 @@ CHANGING = (
 def test_every_layer_on_one_screen(asked):
     """Each layer with its state and what to do about it, by area; the same in a terminal, with colours."""
     asked.wants("https://status.example.org")  # has the module loaded, whichever test came before
-    until(lambda: "none is waiting" in asked.says("status").out, "what other tests have approved to go on")
+    until(lambda: _resuming(asked) == 0, "what other tests have approved to go on")
     piped = asked.says("status")
     assert (piped.status, piped.err) == (0, "")
     golden("status.piped", piped.out, also=CHANGING)
@@ -27,6 +29,12 @@ def test_every_layer_on_one_screen(asked):
     found = asked.data("status")
     assert found["schema"] == "democrai-sandbox/status.show/1"
     assert {line["area"] for line in found["lines"]} == {"guard", "decisions", "kernel", "runtime"}
+
+
+def _resuming(asked):
+    """Return how many resumptions are unfinished."""
+    (line,) = [line for line in asked.data("status")["lines"] if line["name"] == "resumes"]
+    return line["details"]["unfinished"]
 
 
 def test_a_layer_that_is_not_well(tmp_path):
@@ -39,10 +47,12 @@ def test_a_layer_that_is_not_well(tmp_path):
         arguments = ("status", "--config", served.file)
         done = within(arguments, environ)
         assert (done.status, done.err) == (1, "")
-        assert "degraded     Extensions" in done.out
-        assert "fix: see what is wrong with module:broken" in done.out
-        assert done.out.endswith("not as it should be: Extensions\n")
-        assert within((*arguments, "--json"), environ).status == 1
+        lines = done.out.splitlines()
+        place = next(number for number, line in enumerate(lines) if " Extensions " in line)
+        golden("status-degraded.piped", "\n".join([*lines[place : place + 2], lines[-1]]), folder=tmp_path)
+        data = within((*arguments, "--json"), environ)
+        (line,) = [one for one in json.loads(data.out)["lines"] if one["wanted"] and one["state"] == "degraded"]
+        assert (data.status, line["name"], "module:broken" in line["fix"]) == (1, "extensions", True)
 
         address = tmp_path / "state" / "node.url"
         assert address.read_text() == f"{served.url}\n"
@@ -55,21 +65,22 @@ def test_a_node_that_was_killed(tmp_path):
     file = configured(tmp_path, state_dir=str(tmp_path))
     (tmp_path / "node.url").write_text("http://127.0.0.1:9\n")
     gone = within(("status", "--config", file), {"DEMOCRAI_TOKEN": "dsb_x"})
-    assert (gone.status, gone.out) == (3, "")
-    assert f"node_unreachable: the node that wrote {tmp_path}/node.url has gone without removing it" in gone.err
+    assert (gone.status, gone.out, code_of(gone.err)) == (3, "", "node_unreachable")
+    assert f"{tmp_path}/node.url" in gone.err
+    golden("status-gone.piped", gone.err, folder=tmp_path)
 
 
 def test_a_node_that_does_not_answer_comes_before_a_missing_token(tmp_path):
     """No token helps there: it ends with 3."""
     options = ("--config", configured(tmp_path), "--url", "http://127.0.0.1:9")
     done = within(("status", *options), {"DEMOCRAI_TOKEN": ""})
-    assert (done.status, done.out) == (3, "")
-    assert "http://127.0.0.1:9 does not answer as a node" in done.err
+    assert (done.status, done.out, code_of(done.err)) == (3, "", "node_unreachable")
+    assert "http://127.0.0.1:9" in done.err
 
 
 def test_a_node_that_never_ran(tmp_path):
     """Without a node and without a port to expect it at, it ends with 3 and says what to do."""
     done = within(("status", "--config", configured(tmp_path)), {"DEMOCRAI_TOKEN": "dsb_x"})
-    assert (done.status, done.out) == (3, "")
-    assert "no node runs on" in done.err
-    assert "start one with democrai-sandbox serve" in done.err
+    assert (done.status, done.out, code_of(done.err)) == (3, "", "node_unreachable")
+    assert "democrai-sandbox serve" in done.err
+    golden("status-never-ran.piped", done.err, folder=tmp_path)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tests.cli.goldens import code_of, golden
 from tests.cli.test_entry import configured
 from tests.console.serving import serving, until
+from tests.services.commands import Forked
 
 PATIENCE = 90
 
@@ -20,68 +26,108 @@ def names(served):
     return [person.name for person in served.accounts.people()]
 
 
+def held_by(process):
+    """Return the open files of a process, by their numbers."""
+    found = {}
+    for path in Path(f"/proc/{process.pid}/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            found[int(path.name)] = os.readlink(path)
+    return found
+
+
+def clean():
+    """Return an environment without settings of ours."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("DEMOCRAI_")}
+
+
 @contextlib.contextmanager
 def begun(file, redirected, **streams):
     """Start it with streams as a shell leaves them, and end it."""
     command = f'exec "$0" -m democrai_sandbox.cli serve --config "$1" {redirected}'
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("DEMOCRAI_")}
-    process = subprocess.Popen(["sh", "-c", command, sys.executable, str(file)], env=clean, text=True, **streams)
-    try:
+    process = subprocess.Popen(["sh", "-c", command, sys.executable, str(file)], env=clean(), text=True, **streams)
+    with ended(process):
         yield process
+
+
+@contextlib.contextmanager
+def forked(file, out, err):
+    """Start it with these streams, and end it."""
+    with open(os.devnull) as nothing:
+        process = Forked(["serve", "--config", file], environ=clean(), streams=(nothing, out, err))
+    with ended(process):
+        yield process
+
+
+@contextlib.contextmanager
+def ended(process):
+    try:
+        yield
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
         process.wait(PATIENCE)
 
 
-@pytest.mark.parametrize(
-    ("redirected", "why"), [(">&-", "it is closed"), (">/dev/full", "No space left on device")], ids=["closed", "full"]
-)
-def test_a_first_login_that_nobody_reads_is_not_made(tmp_path, redirected, why):
-    """The start is refused with one message, and the next one that is read makes the administrator."""
-    file = configured(tmp_path)
-    with begun(file, redirected, stderr=subprocess.PIPE) as process:
-        said = process.communicate(timeout=PATIENCE)[1]
-        assert process.returncode == 1
-    assert f"host_refused: the first login could not be told on standard output: {why}" in said
-    assert "Traceback" not in said
-    if why == "it is closed":
-        with serving(tmp_path, extensions=False) as served:
-            assert served.password
-            assert names(served) == ["admin"]
-
-
-def test_it_serves_without_standard_streams(tmp_path):
-    """With all of them closed it serves, once somebody can sign in, and files it opens do not get their numbers."""
-    with serving(tmp_path, extensions=False) as served:
+@pytest.fixture(scope="module")
+def house(tmp_path_factory):
+    """A state in which the first start was refused twice, and the third made the administrator."""
+    folder = tmp_path_factory.mktemp("house")
+    file = configured(folder)
+    with begun(file, ">&-", stderr=subprocess.PIPE) as process:
+        closed = process.communicate(timeout=PATIENCE)[1]
+    with open("/dev/full", "w") as nowhere, tempfile.TemporaryFile("w+") as log:
+        with forked(file, nowhere, log) as other:
+            status = other.wait(PATIENCE)
+        log.seek(0)
+        full = log.read()
+    with serving(folder, extensions=False) as served:
+        found = (served.password, names(served))
         served.stop()
-    log = tmp_path / "state" / "sandbox.db-wal"
-    with begun(served.file, "<&- >&- 2>&-") as process:
-        until(log.exists, "opening the database")
-        held = {number: os.readlink(f"/proc/{process.pid}/fd/{number}") for number in range(3)}
+    first = SimpleNamespace(closed=closed, full=full, statuses=(process.returncode, status), made=found)
+    return SimpleNamespace(file=served.file, folder=folder, first=first)
+
+
+def test_a_first_login_that_nobody_reads_is_not_made(house):
+    """A start whose output nobody reads is refused with one message; the next one makes the administrator."""
+    first = house.first
+    assert first.statuses == (1, 1)
+    assert (code_of(_last(first.closed)), code_of(_last(first.full))) == ("host_refused", "host_refused")
+    assert os.strerror(errno.ENOSPC) in first.full
+    golden("serve-first-login", f"closed:\n{_last(first.closed)}\nfull:\n{_last(first.full)}\n")
+    assert "Traceback" not in first.closed + first.full
+    password, people = first.made
+    assert (bool(password), people) == (True, ["admin"])
+
+
+def _last(text):
+    """Return what was said about the refusal, without the log before it."""
+    return text[text.index("host_refused: ") :]
+
+
+def test_it_serves_without_standard_streams(house):
+    """With all of them closed it serves, once somebody can sign in, and files it opens do not get their numbers."""
+    database = str(house.folder / "state" / "sandbox.db")
+    with begun(house.file, "<&- >&- 2>&-") as process:
+        until(lambda: database in held_by(process).values(), "opening the database")
+        held = {number: held_by(process).get(number) for number in range(3)}
         assert set(held.values()) == {os.devnull}
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) in {0, -signal.SIGTERM}  # the latter before it has begun to listen for signals
 
 
-def test_an_address_that_nobody_reads_is_in_the_log(tmp_path):
-    """Whoever reads no more than the first line of the output does not end what serves."""
-    with serving(tmp_path, extensions=False) as served:
-        served.stop()
+def test_an_address_that_nobody_reads_is_in_the_log(house, tmp_path):
+    """An output that nobody reads any more does not end what serves."""
     reader, writer = os.pipe()
     os.close(reader)
-    with begun(served.file, "", stdout=writer, stderr=subprocess.PIPE) as process:
-        os.close(writer)
-        for line in process.stderr:
-            if "democrai-sandbox is ready at http://127.0.0.1" in line:
-                break
+    log = tmp_path / "log"
+    with open(writer, "wb") as nobody, log.open("wb") as err, forked(house.file, nobody, err) as process:
+        until(lambda: " http://127.0.0.1:" in log.read_text(), "the address")
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
-        rest = process.communicate(timeout=PATIENCE)[1]
-        assert process.returncode == 0
-        assert "Traceback" not in rest
-        assert "Exception ignored" not in rest
+        assert process.wait(PATIENCE) == 0
+    assert "Traceback" not in log.read_text()
+    assert "Exception ignored" not in log.read_text()
 
 
 def test_the_command_line_is_there_before_the_host(tmp_path):

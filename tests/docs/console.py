@@ -11,14 +11,17 @@ from __future__ import annotations
 import os
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
 from tests.docs.pages import REPOSITORY, blocks
+from tests.services.commands import Forked
 
 SECONDS = 150
 _CHANGING = re.compile(
@@ -31,6 +34,8 @@ _CHANGING = re.compile(
     r"|\b\d+\.\d+\.\d+\b"
 )
 
+_OURS = re.compile(r"""democrai-sandbox (?!serve\b)(?:[\w\s:=./,-]|\\\n|"[^"$`\\]*"|'[^']*')+""", re.ASCII)
+"""A command of ours in which nothing is left to the shell but blanks and quotes."""
 _ASKS = re.compile(r"/render$| (?:list|tail|status)\b")
 """Commands that only ask; a reader would ask again."""
 
@@ -63,6 +68,7 @@ class Console:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         self._environ = {**kept, "PATH": path, "HOME": str(folder), "NO_COLOR": "1", "no_proxy": "*", **environ}
         self._before, self._status, self._real, self._serving = [], 0, {}, []
+        self._place = (self._environ, self.folder)
 
     def __enter__(self):
         return self
@@ -92,13 +98,35 @@ class Console:
             return f"{self._status}\n"
         if re.match(r"(export|cd) ", command):
             self._before.append(command)
+            self._place = self._here()
             return ""
         argv = ["bash", "-c", "\n".join([*self._before, command])]
         if re.search(r"democrai-sandbox serve(?! --help)", command):
             return self._served(argv, len(one.shown))
+        if _OURS.fullmatch(command):
+            return self._forked(shlex.split(command)[1:])
         done = subprocess.run(argv, **self._how(), timeout=SECONDS, check=False)
         self._status = done.returncode
         return done.stdout
+
+    def _here(self):
+        """Return the environment and the folder to which exports and changes of folder have led."""
+        argv = ["bash", "-c", "\n".join([*self._before, "env -0", "pwd"])]
+        *variables, folder = subprocess.run(argv, **self._how(), timeout=SECONDS, check=True).stdout.split("\0")
+        environ = dict(one.split("=", 1) for one in variables)
+        return {name: value for name, value in environ.items() if name not in {"_", "SHLVL"}}, folder.rstrip("\n")
+
+    def _forked(self, arguments):
+        """Run a command of ours that needs no shell, in a fork of a process that has imported it."""
+        environ, folder = self._place
+        with open(os.devnull) as nothing, tempfile.TemporaryFile("w+") as out:
+            process = Forked(arguments, environ=environ, streams=(nothing, out, out), folder=folder)
+            try:
+                self._status = process.wait(SECONDS)
+            finally:
+                process.kill()
+            out.seek(0)
+            return out.read()
 
     def _how(self):
         return {
@@ -119,10 +147,11 @@ class Console:
         while printed.count("\n") < lines:
             left = until - time.monotonic()
             assert left > 0, f"it did not get ready: {(self.folder / 'serve.log').read_text()}"
+            # Read below the buffer of the stream, in which a second line would wait without being announced.
             if select.select([process.stdout], [], [], left)[0]:
-                line = process.stdout.readline()
-                assert line, f"it ended: {(self.folder / 'serve.log').read_text()}"
-                printed += line
+                part = os.read(process.stdout.fileno(), 65536).decode()
+                assert part, f"it ended: {(self.folder / 'serve.log').read_text()}"
+                printed += part
         return printed
 
     def _matches(self, shown, printed):

@@ -6,13 +6,13 @@ import json
 import re
 from collections import Counter
 
-import pytest
 import yaml
 
 from democrai_sandbox.host.config import load
 from democrai_sandbox.manifests import ManifestKind, make_manifest
 from democrai_sandbox.policy import parse_access
 from tests.docs.pages import REPOSITORY, blocks, every_block, name_of, pages
+from tests.services.rows import rows
 
 RUN_BY = {
     ("README.md", "console"): "tests/docs/test_quickstart.py",
@@ -65,7 +65,7 @@ def test_every_block_is_run_or_says_why_not():
             assert where, f"{block.page}:{block.line}: nothing runs this block of {block.language}"
 
 
-@pytest.mark.parametrize(("page", "where"), [(page, where) for (page, _), where in RUN_BY.items()])
+@rows(("page", "where"), [(page, where) for (page, _), where in RUN_BY.items()])
 def test_the_tests_that_run_them_are_there(page, where):
     """The table above is true: the page has such blocks, and the test speaks of the page."""
     languages = {language for other, language in RUN_BY if other == page}
@@ -88,7 +88,7 @@ def kind_of(data):
     return ManifestKind.EXTRACTOR if {"runtime", "install"} & set(data) else ManifestKind.MODULE
 
 
-@pytest.mark.parametrize("block", every_block("json"), ids=lambda block: f"{block.page}:{block.line}")
+@rows("block", every_block("json"), ids=lambda block: f"{block.page}:{block.line}")
 def test_json_is_what_it_looks_like(block):
     """It can be read; manifests are valid manifests, entries are valid entries."""
     for text in [block.text] if block.text.lstrip().startswith("{\n") else block.text.splitlines():
@@ -101,20 +101,21 @@ def test_json_is_what_it_looks_like(block):
             assert make_manifest(data, kind_of(data), folder="/srv/democrai/extension")
 
 
-@pytest.mark.parametrize("block", every_block("yaml"), ids=lambda block: f"{block.page}:{block.line}")
-def test_yaml_is_a_configuration_that_loads(block, tmp_path):
-    """It is accepted as it stands, with its folders there; what belongs to other programs can be read."""
+@rows("block", every_block("yaml"), ids=lambda block: f"{block.page}:{block.line}")
+def test_yaml_is_a_configuration_that_loads(block, tmp_path_factory):
+    """A configuration is accepted as it stands, with its folders there; YAML of other programs can be read."""
     data = yaml.safe_load(block.text)
     if next(iter(data)) in OTHER_YAML:
         return
-    text = re.sub(r"(?<=[\s\[\"'])/(?:srv|opt|var|etc|run)(?=/)", lambda root: f"{tmp_path}{root.group()}", block.text)
+    folder = tmp_path_factory.mktemp("yaml")
+    text = re.sub(r"(?<=[\s\[\"'])/(?:srv|opt|var|etc|run)(?=/)", lambda root: f"{folder}{root.group()}", block.text)
     for key in ("modules_path", "engines_path", "extractors_path"):
         for place in re.findall(rf"^{key}: (\S+)$", text, re.MULTILINE):
-            (tmp_path / place).mkdir(parents=True, exist_ok=True)
-    file = tmp_path / "config.yaml"
+            (folder / place).mkdir(parents=True, exist_ok=True)
+    file = folder / "config.yaml"
     file.write_text(text)
     file.chmod(0o600)
-    load(file, environ={"HOME": str(tmp_path)})
+    load(file, environ={"HOME": str(folder)})
 
 
 def test_the_pages_are_in_the_order_of_the_site():

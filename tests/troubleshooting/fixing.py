@@ -28,7 +28,7 @@ def declare(told, operation=""):
     for now in [about(told, operation)] if operation else told["now"]:
         file = Path(now["file"])
         manifest = json.loads(file.read_text())
-        section = re.search(r'in the "(\w+)" section', now["advice"])
+        section = re.search(r'"(install|runtime)"', now["advice"])
         place = manifest.setdefault(section[1], {}) if section else manifest
         place.setdefault("access", []).append(now["entry"])
         file.write_text(json.dumps(manifest))

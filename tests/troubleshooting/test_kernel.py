@@ -14,6 +14,8 @@ import pytest
 
 from tests.kernel.appcase import NOBODY, Talking, application, short_folder
 from tests.kernel.netlab import Lab, cgroup_mount, needs_netlab
+from tests.services.golden import sentence
+from tests.services.rows import rows
 from tests.troubleshooting.fixing import said
 
 pytestmark = needs_netlab
@@ -113,22 +115,22 @@ def app(place):
 
 
 def test_the_line_leads_to_every_check():
-    """It has no code of ours; what is said names each of the seven, the two that share, and both variables."""
+    """A refused connection has no code of ours; the explanation names each check and both variables."""
     text = said(f"ConnectionRefusedError: {REFUSED}")
-    assert "no error of ours, but the kernel layer may be behind it" in text
-    for part in (
-        "sandbox.os.enabled belongs on only where egress is to be filtered",
-        "the helper does not run or cannot be reached through sandbox.os.helper_socket",
-        "the policy file at sandbox.os.policy_file is missing, somebody else's, or writable by the group or by all",
-        "the host did not resolve to addresses",
-        "the destination port is not the one that was declared or approved",
-        "the process is not in the cgroup that the helper manages",
-        "two instances on one machine share a policy file or a helper socket",
-        "network.stream.type does not reach this one",
+    for value in (
+        "sandbox.os.enabled",
+        "sandbox.os.helper_socket",
+        "sandbox.os.policy_file",
+        "resolve",
+        "port",
+        "cgroup",
+        "instances",
+        "network.stream.type",
         "DEMOCRAI_DEBUG_OS_SANDBOX_FLOW=1",
         "DEMOCRAI_DEBUG_MEDIA_FLOW=1",
     ):
-        assert part in text, part
+        assert value in text, value
+    sentence("refused connection", text)
 
 
 def test_1_the_packet_filter_is_on_for_whoever_wants_it(place, app):
@@ -136,7 +138,9 @@ def test_1_the_packet_filter_is_on_for_whoever_wants_it(place, app):
     assert app.reach(place.other) == REFUSED
     off = place.start({"enabled": False})
     assert off.reach(place.other) == ""
-    assert "no packet filter is in force: the guard alone decides" in off.view(place.other)["text"]
+    view = off.view(place.other)
+    assert (view["passes"], view["disagrees"]) == (None, "")
+    sentence("no packet filter", view["text"])
 
 
 def test_2_the_helper_is_reached_through_its_socket(place, app):
@@ -145,7 +149,8 @@ def test_2_the_helper_is_reached_through_its_socket(place, app):
     os.rename(path, f"{path}.away")
     found = app.view()["disagrees"]
     os.rename(f"{path}.away", path)
-    assert "may not do what is said here" in found and "to fix it: " in found
+    assert path in found
+    sentence("no helper", found, folder=place.here)
     assert app.view()["disagrees"] == ""
 
 
@@ -153,29 +158,27 @@ def test_3_the_policy_file_is_there(place, app):
     """Deleted, the helper has a word for it, which is explained; the application writes it anew."""
     os.unlink(f"{place.here}/allowlist.json")
     answer = app.does('asked(action="apply")')
-    text = said(answer["reason"])
-    assert (
-        "policy_missing: the policy file at sandbox.os.policy_file is not there; let the application write it" in text
-    )
+    assert (answer["ok"], answer["reason"]) == (False, "policy_missing")
+    sentence("policy_missing", said(answer["reason"]))
     assert app.does("refresh()") and app.does('asked(action="apply")')["ok"]
 
 
-@pytest.mark.parametrize(
-    ("change", "reason", "meaning"),
+@rows(
+    ("change", "reason"),
     [
-        (lambda path: os.chmod(path, 0o620), "policy_mode", "can be written by its group or by all"),
-        (lambda path: os.chmod(path, 0o602), "policy_mode", "can be written by its group or by all"),
-        (lambda path: os.chown(path, NOBODY, NOBODY), "policy_owner", "does not belong to the application's user"),
+        (lambda path: os.chmod(path, 0o620), "policy_mode"),
+        (lambda path: os.chmod(path, 0o602), "policy_mode"),
+        (lambda path: os.chown(path, NOBODY, NOBODY), "policy_owner"),
     ],
     ids=["group-writable", "world-writable", "somebody else's"],
 )
-def test_4_the_policy_file_is_the_applications_own(place, app, change, reason, meaning):
+def test_4_the_policy_file_is_the_applications_own(place, app, change, reason):
     """The helper's word for it is explained; without the bad file, the application writes a good one."""
     path = f"{place.here}/allowlist.json"
     change(path)
     answer = app.does('asked(action="apply")')
     assert (answer["ok"], answer["reason"]) == (False, reason)
-    assert meaning in said(answer["reason"])
+    sentence(reason, said(answer["reason"]))
     os.unlink(path)
     assert app.does("refresh()") and app.does('asked(action="apply")')["ok"]
     assert app.reach() == ""
@@ -186,7 +189,8 @@ def test_5_the_host_resolves(place, app):
     assert app.does('declare("nowhere.invalid:443")')
     found = app.view(443, "nowhere.invalid")
     assert found["passes"] is False
-    assert "the host did not resolve nowhere.invalid to an address: correct the name" in found["disagrees"]
+    assert "nowhere.invalid" in found["disagrees"]
+    sentence("unresolved", found["disagrees"])
     assert app.does("source.targets.remove('nowhere.invalid:443') or refresh()")
     assert app.does("details()")["unresolved"] == []
 
@@ -195,7 +199,9 @@ def test_6_the_port_is_the_declared_one(place, app):
     """Another port of the same host does not pass; declared, it does, and who wanted it is said."""
     target = f"{place.host}:{place.other}"
     assert app.reach(place.other) == REFUSED
-    assert f"packets to {place.host} port {place.other} do not pass yet" in app.view(place.other)["text"]
+    view = app.view(place.other)
+    assert (view["passes"], place.host in view["text"], f" {place.other} " in view["text"]) == (None, True, True)
+    sentence("another port", view["text"], also=[(place.host, "HOST"), (str(place.other), "PORT")])
     assert app.does(f"declare({target!r})")
     assert app.reach(place.other) == ""
     assert app.view(place.other)["passes"] is True
@@ -209,17 +215,18 @@ def test_7_the_process_is_in_the_cgroup(app):
     (cgroup_mount() / "cgroup.procs").write_text(str(app.pid))
     found = app.view()["disagrees"]
     inside.write_text(str(app.pid))
-    assert "the packet filter is off" in found and "to fix it: " in found
+    sentence("outside of the cgroup", found, also=[(r"(?<!\w)/\S+", "/path"), (str(app.pid), "PID")])
     assert app.view()["disagrees"] == ""
 
 
 def test_two_instances_do_not_share_a_socket(place, app):
     """The second is told what is taken and what to set; with its own it works, and the first always does."""
     taken = place.start({"enabled": True, "helper_socket": f"{place.here}/helper.sock"})
-    text, fix = taken.view()["text"], "set sandbox.os.helper_socket to a path of this application's own"
-    assert "something else than a helper of this application listens at" in text
-    assert f"{fix}, e.g. with {{pid}} in it" in text
-    assert fix in _refused(place, helper_socket=f"{place.here}/helper.sock")
+    text, refused = taken.view()["text"], _refused(place, helper_socket=f"{place.here}/helper.sock")
+    for found in (text, refused):
+        assert f"{place.here}/helper.sock" in found and "sandbox.os.helper_socket" in found
+    numbers = [(r"process \d+", "process N"), (r"\(\d+\)", "(N)")]
+    sentence("shared socket", f"{text}\n{refused}", folder=place.here, also=numbers)
     mended = place.start({"enabled": True, "helper_socket": f"{place.here}/{{pid}}.sock"})
     assert (mended.view()["passes"], mended.reach(), mended.reach(place.other)) == (True, "", REFUSED)
     assert (app.reach(), app.reach(place.other)) == ("", REFUSED)
@@ -228,8 +235,10 @@ def test_two_instances_do_not_share_a_socket(place, app):
 def test_two_instances_do_not_share_a_policy_file(place):
     """The second is refused what the first has, and says which setting helps; with a file each, both are held."""
     (first, _), (second, fix) = _both(place, "shared.json")
-    assert (first, second) == ("partial", "off") and "put {pid} into sandbox.os.policy_file" in fix
-    assert "put {pid} into sandbox.os.policy_file" in _refused(place, policy_file=f"{place.here}/shared.json")
+    assert (first, second) == ("partial", "off")
+    for found in (fix, _refused(place, policy_file=f"{place.here}/shared.json")):
+        assert "{pid}" in found and "sandbox.os.policy_file" in found
+    sentence("shared policy file", fix, folder=place.here)
     assert [state for state, _ in _both(place, "{pid}.json")] == ["partial", "partial"]
 
 

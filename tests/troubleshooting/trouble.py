@@ -94,11 +94,19 @@ def _plain(found):
         "subject": str(found.question.subject),
         "operation": found.question.operation,
         "layers": {layer.layer: layer.text for layer in found.layers},
+        "answers": {layer.layer: layer.answer.value for layer in found.layers},
+        "nearest": _near(found.nearest),
+        "installing": found.question.installing,
         "decides": [layer.layer for layer in found.layers if layer.decides],
         "entry": found.entry,
         "file": found.file,
         "advice": "\n".join(found.advice),
     }
+
+
+def _near(nearest):
+    """The target and the operation of the rule that lacks least."""
+    return [nearest.rule.normalized_target, nearest.rule.operation] if nearest else []
 
 
 def uma(session="s1"):
