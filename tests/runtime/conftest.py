@@ -6,14 +6,29 @@ from pathlib import Path
 
 import pytest
 
-from tests.services.marks import mark_below
+from tests.runtime.cases import PreparedCase
+from tests.runtime.versioned import VERSIONED
 
-ONCE = {"children", "engines", "installs", "mcp", "media", "store", "tasks"}
-"""Parts that stand on processes, sockets and the store; what the interpreter changes is tested with the guard."""
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def case(tmp_path, prepared_file):
+    """Make a private world in which a body runs in a process of its own."""
+    return PreparedCase(tmp_path, prepared_file)
+
+
+@pytest.fixture(scope="module")
+def shared_case(tmp_path_factory, prepared_file, request):
+    """Make a world for the tests of a file that look at different parts of what one body did."""
+    return PreparedCase(tmp_path_factory.mktemp(request.module.__name__.rpartition(".")[2]), prepared_file)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Run those parts on the default interpreter only."""
-    for part in ONCE:
-        mark_below(Path(__file__).with_name(part) / "conftest.py", items, pytest.mark.once)
+    """Run everything else on the default interpreter only."""
+    here, versioned = f"{HERE}/", tuple(VERSIONED)
+    for item in items:
+        path = str(item.path)
+        if path.startswith(here) and not f"{path.removeprefix(here)}::{item.name}".startswith(versioned):
+            item.add_marker(pytest.mark.once)

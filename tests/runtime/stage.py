@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
 from pathlib import Path
 
 
@@ -35,6 +37,8 @@ class Stage:
 
         state = self.base / "state"
         state.mkdir()
+        if prepared := os.environ.get("PREPARED_DATABASE"):  # a copy of it has its schema already
+            shutil.copyfile(prepared, state / "access.db")
         self.access = Access(
             AccessSettings(
                 database=f"sqlite:///{state}/access.db",

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.services.forks import RuntimeCase as Case
+from tests.services.golden import sentence
 
 HERE = Path(__file__).parent
 HOUSE = str(HERE / "house.py")
@@ -57,14 +57,8 @@ DENIED = {"file": "FilesystemDenied", "page": "NetworkDenied"}
 WORKS = {"file": "found", "page": "GET /page"}
 
 
-@pytest.fixture
-def case(tmp_path):
-    """A private world in which a host runs in a process of its own."""
-    return Case(tmp_path)
-
-
 def prepared(world):
-    """A host that is not yet running; what the extensions need; and the entries that allow it."""
+    """Return a host that is not yet running, what the extensions need, and the entries that allow it."""
     use = SimpleNamespace(**world.load(HOUSE))
     house = use.House(world)
     params = {"path": house.file("needed.txt"), "url": f"{house.web.url}/page"}
@@ -99,15 +93,17 @@ def module_row(world):
 
 
 def test_module_render_action_and_command(case):
-    """The module's own manifest counts; an entry on a tool, in a section of other kinds, or of a neighbour is none."""
+    """The module's own manifest counts; an entry on a tool, in a section of other kinds, or of a neighbour does not."""
     told = case.run(module_row)
     assert told["bare"] == [DENIED] * 3
     assert told["declared"] == [WORKS] * 3
     assert told["asked"] == ["/page"] * 3
-    assert told["hint"] == 'Add to "access" in manifest.json of module bare:'
+    assert str(case.outside / "needed.txt") in told["hint"]
+    sentence("hint for a module", told["hint"], folder=case.base)
     assert sorted(told["problems"]) == ["module:section", "module:tool-only"]
-    assert "unknown key 'runtime'" in str(told["problems"]["module:section"])
-    assert "manifest.json of module tool-only does not allow" in str(told["problems"]["module:tool-only"])
+    (section,) = told["problems"]["module:section"]
+    assert "/runtime: " in section
+    sentence("entry on a tool", "\n".join(told["problems"]["module:tool-only"]), folder=case.base)
 
 
 TASK = """
@@ -260,7 +256,8 @@ def test_runtime_of_engines_and_extractors(case, kind):
     assert told["bare"] == DENIED
     assert told["declared"] == WORKS
     assert told["install"] == DENIED
-    assert told["hint"] == f'Add to "access" in the "runtime" section of manifest.json of {kind} install:'
+    assert str(case.outside / "needed.txt") in told["hint"]
+    sentence(f"hint for an {kind}", told["hint"], folder=case.base)
     assert list(told["problems"]) == [f"{kind}:top"]
     assert sorted(row[0] for row in told["pending"]) == [f"{kind}:bare", f"{kind}:install"]
 
@@ -314,7 +311,7 @@ def test_install_of_engines_and_extractors(case, kind):
 
 
 def offline():
-    """The variables of a host whose pip has no index."""
+    """Return the variables of a host whose pip has no index."""
     return {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull}
 
 
@@ -362,7 +359,7 @@ def mcp_row(world):
 
 @contextlib.contextmanager
 def mcp_server():
-    """A real server in a process of its own; gives its origin."""
+    """Run a real server in a process of its own; gives its origin."""
     command = [sys.executable, str(MCP_SERVER), "streamable_http", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:

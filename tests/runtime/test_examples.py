@@ -7,8 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.services.forks import RuntimeCase as Case
-
 HOUSE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "house.py")
 EXAMPLES = os.path.abspath(os.path.join(os.path.dirname(HOUSE), "../../examples/extensions"))
 
@@ -52,9 +50,9 @@ def reports_story(world):
 
 
 @pytest.mark.parametrize("isolation", ["in_process", "process"])
-def test_reports_does_what_it_may_and_nothing_else(tmp_path, isolation):
+def test_reports_does_what_it_may_and_nothing_else(case, isolation):
     """Its page, actions and commands work in either kind of process; eleven attempts come to nothing."""
-    told = Case(tmp_path).run(reports_story, isolation)
+    told = case.run(reports_story, isolation)
     assert told["problems"] == {}
     assert told["written"] == told["read"] == "may: 12 sold; GET /v1/rates/may"
     assert told["shown"] == {"title": "Reports", "for": "uma", "months": ["may"]}
@@ -115,9 +113,9 @@ def digest_story(world):
 
 
 @pytest.mark.parametrize("isolation", ["in_process", "process"])
-def test_digest_works_in_the_background_as_the_module_it_is(tmp_path, isolation):
+def test_digest_works_in_the_background_as_the_module_it_is(case, isolation):
     """Its tasks have the module's rights, the user and the session of the request, and no task of another module."""
-    told = Case(tmp_path).run(digest_story, isolation)
+    told = case.run(digest_story, isolation)
     assert told["problems"] == {}
     assert told["collected"] == {"pages": 3, "for": "uma", "session": "s1"}
     assert told["status"]["state"] == "done"
@@ -157,9 +155,9 @@ def converter_story(world):
 
 
 @pytest.mark.parametrize("isolation", ["in_process", "process"])
-def test_converter_starts_programs_by_the_one_way_there_is(tmp_path, isolation):
+def test_converter_starts_programs_by_the_one_way_there_is(case, isolation):
     """Programs of the system and its own run for it, a child in Python is guarded too, and all other ways are shut."""
-    told = Case(tmp_path).run(converter_story, isolation)
+    told = case.run(converter_story, isolation)
     assert told["problems"] == {}
     assert told["sorted"] == ["apple", "pear"]
     assert told["shouted"] == "HELLO"

@@ -11,14 +11,18 @@ from democrai_sandbox.errors import ExtensionBroken, ExtensionUnknown, InvalidIn
 from democrai_sandbox.manifests import ManifestKind
 from democrai_sandbox.runtime.extensions import discover
 from democrai_sandbox.runtime.settings import Isolation, RuntimeSettings
-
-pytestmark = pytest.mark.once
+from tests.services.golden import sentence
+from tests.services.rows import rows
 
 
 @pytest.fixture
 def modules(tmp_path):
-    folder = tmp_path / "modules"
-    folder.mkdir()
+    """Make a folder of modules with one that is sound."""
+    return with_sound(tmp_path / "modules")
+
+
+def with_sound(folder):
+    folder.mkdir(parents=True)
     write(folder / "sound", '{"name": "sound"}')
     return folder
 
@@ -39,47 +43,51 @@ def found(folder, **more):
 
 
 BROKEN = {
-    "not json": ('{"name": ', "expected"),
-    "another type": ("[]", "expected"),
-    "unknown key": ('{"name": "odd", "acess": []}', "acess"),
-    "not utf-8": (b'{"name": "\xff"}', "UTF-8"),
-    "a key twice": ('{"name": "odd", "name": "odd"}', "twice"),
-    "ten megabytes": ('{"name": "odd", "description": "' + "x" * 10_000_000 + '"}', "larger than"),
-    "very deep": ('{"name": "odd", "access": ' + "[" * 5000 + "]" * 5000 + "}", "deep"),
-    "empty": ("", ""),
+    "not json": '{"name": ',
+    "another type": "[]",
+    "unknown key": '{"name": "odd", "acess": []}',
+    "not utf-8": b'{"name": "\xff"}',
+    "a key twice": '{"name": "odd", "name": "odd"}',
+    "ten megabytes": '{"name": "odd", "description": "' + "x" * 10_000_000 + '"}',
+    "very deep": '{"name": "odd", "access": ' + "[" * 5000 + "]" * 5000 + "}",
+    "empty": "",
 }
 
 
-@pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_manifest_is_listed_with_its_errors_and_the_others_are_found(modules, name):
-    text, word = BROKEN[name]
-    write(modules / "odd", text)
+@rows("name", BROKEN)
+def test_a_broken_manifest_is_listed_with_its_errors_and_the_others_are_found(tmp_path, name):
+    """Each has its own problems, and the sound one beside it stays sound."""
+    modules = with_sound(tmp_path / name / "modules")
+    write(modules / "odd", BROKEN[name])
     registry = found(modules)
     assert registry["odd"].is_broken
-    assert word in " ".join(map(str, registry["odd"].problems))
+    sentence(f"broken manifest: {name}", "\n".join(map(str, registry["odd"].problems)), folder=tmp_path)
     assert not registry["sound"].is_broken
 
 
-@pytest.mark.parametrize("name", [b"od\x1b[2Jd", b"od\xffd", "od\u202ed".encode(), b"o d ", b"a" * 255])
-def test_a_folder_whose_name_no_subject_can_have_is_listed_all_the_same(modules, name):
-    """Whoever lists everybody asks each for its subject, also one that is broken: no name in a folder ends that."""
-    write(modules / os.fsdecode(name), "{")
-    (odd,) = (each for each in found(modules).values() if each.is_broken)
-    assert str(odd.subject).startswith("module:") and str(odd.subject).isprintable()
+def test_a_folder_whose_name_no_subject_can_have_is_listed_all_the_same(modules):
+    """Listing asks each for its subject, also the broken ones: no name of a folder ends that."""
+    names = [b"od\x1b[2Jd", b"od\xffd", "od\u202ed".encode(), b"o d ", b"a" * 255]
+    for name in names:
+        write(modules / os.fsdecode(name), "{")
+    odd = [str(each.subject) for each in found(modules).values() if each.is_broken]
+    assert len(odd) == len(names)
+    assert all(subject.startswith("module:") and subject.isprintable() for subject in odd)
 
 
-def test_a_folder_without_a_manifest_is_listed_as_broken(modules):
+def test_a_folder_without_a_readable_manifest_is_listed_as_broken(modules):
+    """A missing file and a pipe, which does not hold up the registry, are told apart."""
     (modules / "empty").mkdir()
-    assert "no file manifest.json" in str(found(modules)["empty"].problems[0])
-
-
-def test_a_manifest_that_is_a_pipe_does_not_hold_up_the_registry(modules):
     (modules / "pipe").mkdir()
     os.mkfifo(modules / "pipe" / "manifest.json")
-    assert "regular file" in str(found(modules)["pipe"].problems[0])
+    registry = found(modules)
+    assert "manifest.json" in str(registry["empty"].problems[0])
+    sentence("no manifest", str(registry["empty"].problems[0]))
+    sentence("manifest that is a pipe", str(registry["pipe"].problems[0]))
 
 
 def test_of_two_extensions_with_one_name_neither_runs(modules):
+    """Both folders are named."""
     write(modules / "first", '{"name": "twin"}')
     write(modules / "second", '{"name": "twin"}')
     twin = found(modules)["twin"]
@@ -90,6 +98,7 @@ def test_of_two_extensions_with_one_name_neither_runs(modules):
 
 
 def test_two_folders_with_one_name_across_directories_are_seen(modules, tmp_path):
+    """The same name in another directory breaks both."""
     extra = tmp_path / "extra"
     extra.mkdir()
     write(extra / "sound", '{"name": "sound"}')
@@ -97,13 +106,17 @@ def test_two_folders_with_one_name_across_directories_are_seen(modules, tmp_path
 
 
 def test_an_entry_that_is_missing_or_leads_out_is_found_before_anything_runs(modules, tmp_path):
+    """Both are problems of the entry, told apart."""
     write(modules / "missing", '{"name": "missing"}', entry=None)
     write(modules / "linked", '{"name": "linked"}', entry=None)
     (tmp_path / "other.py").write_text("")
     (modules / "linked" / "module.py").symlink_to(tmp_path / "other.py")
     registry = found(modules)
-    assert "no file module.py" in str(registry["missing"].problems[0])
-    assert "leads out" in str(registry["linked"].problems[0])
+    for name in ("missing", "linked"):
+        (problem,) = registry[name].problems
+        assert problem.pointer == "/entry"
+        assert "module.py" in problem.message
+        sentence(f"{name} entry", problem.message)
 
 
 def test_a_manifest_that_leads_out_is_not_read(modules, tmp_path):
@@ -111,31 +124,43 @@ def test_a_manifest_that_leads_out_is_not_read(modules, tmp_path):
     (tmp_path / "token").write_text("dsb_secret")
     (modules / "odd").mkdir()
     (modules / "odd" / "manifest.json").symlink_to(tmp_path / "token")
-    odd = found(modules)["odd"]
-    assert "leads out of the folder" in str(odd.problems) and "secret" not in str(odd.problems)
-    (modules / "linked").symlink_to(modules / "sound")  # the folder itself may be elsewhere
-    assert "leads out" not in str(found(modules)["sound"].problems)
+    (problem,) = found(modules)["odd"].problems
+    sentence("linked manifest", problem.message)
+    assert "secret" not in str(problem)
+
+
+def test_a_folder_that_is_a_link_is_read(modules, tmp_path):
+    """The folder of an extension may lie elsewhere."""
+    write(tmp_path / "elsewhere", '{"name": "linked"}')
+    (modules / "linked").symlink_to(tmp_path / "elsewhere")
+    assert not found(modules)["linked"].is_broken
 
 
 def test_a_folder_that_cannot_be_read_is_told_and_does_not_hide_the_others(modules, tmp_path):
+    """It is listed under its own name, with the place in the settings."""
     registry = found(modules, extra_module_dirs=(str(tmp_path / "nowhere"),))
-    assert "cannot be read" in str(registry["nowhere"].problems[0])
+    (problem,) = registry["nowhere"].problems
+    assert problem.pointer == "/modules_path"
+    assert str(tmp_path / "nowhere") in problem.message
     assert not registry["sound"].is_broken
 
 
 def test_files_and_hidden_folders_are_left_alone(modules):
+    """Only folders with a visible name count."""
     (modules / "README").write_text("")
     (modules / ".git").mkdir()
     assert set(found(modules)) == {"sound"}
 
 
 def test_an_unknown_name_is_an_error_that_names_the_nearest(modules):
+    """The name that was probably meant is in the text."""
     registry = discover(settings(modules))
-    with pytest.raises(ExtensionUnknown, match="did you mean 'sound'"):
+    with pytest.raises(ExtensionUnknown, match="'sound'"):
         registry.get(ManifestKind.MODULE, "sond")
 
 
 def test_engines_and_extractors_are_found_in_their_own_folders(tmp_path):
+    """Each kind has its folder and its subject."""
     for kind in ("engine", "extractor"):
         folder = tmp_path / f"{kind}s"
         folder.mkdir()
@@ -153,6 +178,7 @@ def test_engines_and_extractors_are_found_in_their_own_folders(tmp_path):
 
 
 def test_settings_say_all_that_is_wrong_with_them_at_once():
+    """Every wrong value has its pointer."""
     with pytest.raises(InvalidInputError) as caught:
         RuntimeSettings(
             data_dir="data",
@@ -165,6 +191,7 @@ def test_settings_say_all_that_is_wrong_with_them_at_once():
 
 
 def test_modules_run_in_process_unless_the_host_says_otherwise(modules):
+    """The settings choose by subject."""
     chosen = settings(modules, isolation={"module:sound": "process"})
     sound = found(modules)["sound"].subject
     assert chosen.isolation_of(sound) is Isolation.PROCESS

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import os
 
-import pytest
-
-from tests.services.forks import RuntimeCase as Case
-
 STAGE = os.path.join(os.path.dirname(__file__), "stage.py")
 
 MODULE = """
@@ -62,12 +58,6 @@ async def tool(path): return await sdk.ai.run_tool("where", {"path": path})
 @sdk.action("pipeline")
 async def pipeline(path): return (await sdk.ai.run_pipeline("all", {"path": path})).value
 """
-
-
-@pytest.fixture
-def case(tmp_path):
-    """A private world in which a body runs in a process of its own."""
-    return Case(tmp_path)
 
 
 def same_calls(world):

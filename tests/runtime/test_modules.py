@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import time
 
-import pytest
-
-from tests.services.forks import RuntimeCase as Case
+from tests.services.golden import sentence
 
 STAGE = os.path.join(os.path.dirname(__file__), "stage.py")
 
@@ -36,12 +33,6 @@ def rebuild(depth):
 """
 
 
-@pytest.fixture
-def case(tmp_path):
-    """A private world in which a body runs in a process of its own."""
-    return Case(tmp_path)
-
-
 def surfaces(world):
     stage = world.load(STAGE)["Stage"](world.base)
     folder = stage.module("demo", SURFACES)
@@ -60,6 +51,7 @@ def surfaces(world):
 
 
 def test_render_actions_and_commands_run_sync_and_async_with_the_identity_of_the_request(case):
+    """Functions and coroutines see the user, organization, session, role and level."""
     identity = ["uma", "9", "monday", "editor", "staff", ""]
     assert case.run(surfaces) == [{"page": 3, "words": ["a", "b"]}, identity, identity, 2]
 
@@ -112,6 +104,7 @@ def reaching(world):
 
 
 def test_a_module_has_its_own_data_its_own_code_to_read_and_what_it_declares(case):
+    """Everything else is denied, for reading and for writing."""
     found = case.run(reaching)
     data, note, code = found.pop("own")
     assert (os.path.relpath(data, case.base), note) == ("stage/data/modules/demo", "kept")
@@ -170,7 +163,7 @@ def floods():
     for _ in range(2000): print("x" * 1000)
 
 @sdk.action("prints")
-async def prints(): print("to whom it may concern"); print("oh", file=sys.stderr)
+async def prints(): print("spoken"); print("oh", file=sys.stderr)
 
 @sdk.action("sets")
 async def sets(): next(v for v in contextvars.copy_context() if v.name == "host").set("the module's")
@@ -185,7 +178,7 @@ def mischief(world):
 
     stage = world.load(STAGE)["Stage"](world.base)
     stage.module("demo", MISCHIEF)
-    stage.module("raises", "raise RuntimeError('at import')")
+    stage.module("raises", "raise RuntimeError('import')")
     stage.module("endless", "import time\ntime.sleep(600)")
     stage.module("exits", "raise SystemExit(0)")
     stage.module("yields", "@sdk.action('x')\ndef x():\n    yield 1")
@@ -197,8 +190,7 @@ def mischief(world):
         host.set("the host's")
         came = {}
         for name in ("slow", "stubborn", "stubborn to the end", "hangs"):
-            started = time.monotonic()
-            came[name] = [*await stage.action("demo", name), round(time.monotonic() - started, 1) < 3.5]
+            came[name] = await stage.action("demo", name)
         for name in ("object", "raises", "unprintable", "exits", "floods", "prints", "sets", "fine", "fien"):
             came[name] = await stage.action("demo", name)
         came["params"] = await stage.told(stage.runtime.modules.action("demo", "fine", {"x": object()}, stage.uma()))
@@ -209,43 +201,44 @@ def mischief(world):
         came["cancelled"] = type((await asyncio.gather(task, return_exceptions=True))[0]).__name__
         printed = stage.runtime.output.of("module:demo")
         broken = {name: str(one.problems[0]) for name, one in stage.runtime.modules.extensions.items() if one.problems}
-        return [came, host.get(), [len(printed.text), printed.dropped, printed.text[-26:]], broken]
+        return [came, host.get(), [len(printed.text), printed.dropped, printed.text[-10:]], broken]
 
-    return stage.play(story, call_timeout=1.0, load_timeout=1.0)
+    return stage.play(story, call_timeout=0.5, load_timeout=0.5)
 
 
-@pytest.mark.slow
-def test_whatever_a_module_does_is_told_as_what_it_is_and_the_rest_goes_on(case):
+def test_mischief_of_a_module_is_told_as_what_it_is_and_the_rest_goes_on(case):
+    """Hanging, raising, exiting, flooding and odd values end that call or that module, and nothing else."""
     came, variable, printed, broken = case.run(mischief)
-    late = "did not end within 1 s"
     for name in ("slow", "stubborn", "stubborn to the end", "hangs"):
-        assert came.pop(name) == ["CallTimeout", f"action {name} {late}", True]
-    assert came == {
-        "object": ["InvalidInputError", "/a/1: not plain data: object"],
-        "raises": ["ExtensionFailed", "KeyError: 'what'"],
-        "unprintable": ["ExtensionFailed", "Odd: (its text cannot be had)"],
-        "exits": ["ExtensionFailed", "SystemExit: 4"],
-        "floods": None,
-        "prints": None,
-        "sets": None,
-        "fine": 1,
-        "fien": ["ExtensionUnknown", "module demo has no action 'fien'; did you mean 'fine'?"],
-        "params": ["InvalidInputError", "/x: not plain data: object"],
-        "extra": ["ExtensionFailed", "TypeError: fine() got an unexpected keyword argument 'more'"],
-        "cancelled": "CancelledError",
+        kind, text = came.pop(name)
+        assert kind == "CallTimeout"
+        assert name in text and "0.5 s" in text
+    sentence("unknown action", came["fien"][1])
+    kinds = {
+        "object": ("InvalidInputError", "/a/1: ", "object"),
+        "params": ("InvalidInputError", "/x: ", "object"),
+        "raises": ("ExtensionFailed", "KeyError: ", "'what'"),
+        "unprintable": ("ExtensionFailed", "Odd: ", ""),
+        "exits": ("ExtensionFailed", "SystemExit: ", "4"),
+        "fien": ("ExtensionUnknown", "", "'fine'?"),
+        "extra": ("ExtensionFailed", "TypeError: ", "'more'"),
     }
+    for name, (kind, beginning, ending) in kinds.items():
+        found, text = came.pop(name)
+        assert (name, found) == (name, kind)
+        assert text.startswith(beginning) and text.endswith(ending), text
+    silent = dict.fromkeys(("floods", "prints", "sets"))
+    assert came == {**silent, "fine": 1, "cancelled": "CancelledError"}
     assert variable == "the host's"
     kept, dropped, last = printed
     assert kept <= 64 * 1024
     assert dropped > 1_900_000
-    assert last == "to whom it may concern\noh\n"
+    assert last == "spoken\noh\n"
+    for name in ("yields", "twice", "loose", "endless"):
+        sentence(f"broken module: {name}", broken.pop(name))
     assert {name: text.partition("\n")[0] for name, text in broken.items()} == {
-        "raises": "extension_failed: RuntimeError: at import",
-        "endless": f"extension_timeout: its import {late}",
+        "raises": "extension_failed: RuntimeError: import",
         "exits": "extension_failed: SystemExit: 0",
-        "yields": "action 'x' yields; a module's functions return",
-        "twice": "invalid_input: 1 problem",
-        "loose": "invalid_input: 1 problem",
     }
 
 
@@ -268,7 +261,7 @@ def guards_left(world):
     stage.module("demo", BRIEF)
 
     async def story(stage):
-        for _ in range(30):
+        for _ in range(10):
             await stage.action("demo", "nap", seconds=0)
             await stage.action("demo", "plain")
             late = asyncio.ensure_future(stage.action("demo", "nap", seconds=0.2))
@@ -278,14 +271,19 @@ def guards_left(world):
             await stage.told(
                 stage.runtime.modules.call("demo", "action", "nap", {"seconds": 0.2}, stage.uma(), seconds=0.01)
             )
-        await asyncio.sleep(0.3)
-        gc.collect()
-        return [is_guarded(), live_states(), len(asyncio.all_tasks())]
+        for _ in range(200):  # what was cancelled ends a moment later
+            gc.collect()
+            left = [is_guarded(), live_states(), len(asyncio.all_tasks())]
+            if left[1] <= 1 and left[2] < 10:
+                break
+            await asyncio.sleep(0.05)
+        return left
 
     return stage.play(story)
 
 
 def test_calls_that_end_time_out_or_are_cancelled_leave_no_guard_behind(case):
+    """Neither guards nor tasks are left of them."""
     guarded, states, tasks = case.run(guards_left)
     assert not guarded
     assert states <= 1  # the thread that ran the last one may still hold it
@@ -319,9 +317,10 @@ def later(world):
 
 
 def test_nothing_is_declared_after_the_import_and_no_code_of_others_is_imported(case):
+    """Late declarations and foreign or sensitive imports are refused."""
     declares, imports, sensitive = case.run(later)
     assert declares[0] == "InvalidInputError"
-    assert "while its file is imported" in declares[1]
+    assert declares[1].startswith("/action: ")
     assert imports[0] == "ModuleDenied"
     assert sensitive == ["ModuleDenied", "sandbox_module_denied:ctypes"]
 
@@ -356,6 +355,7 @@ def sessions(world):
 
 
 def test_an_approval_for_the_session_lets_the_module_go_on_in_that_session_only(case):
+    """Another session of the same user stays denied."""
     assert case.run(sessions) == [
         "FilesystemDenied",
         ["False", "pending"],
@@ -402,5 +402,6 @@ def managers(world):
 
 
 def test_a_module_that_the_host_made_a_manager_decides_for_who_may_but_never_about_itself(case):
+    """The host's choice and the caller's role count together."""
     refused = ["ExternalAccessAdminRequired", "external_access_admin_required"]
     assert case.run(managers) == [refused, refused, ["approval"], None, refused]

@@ -11,9 +11,7 @@ import pytest
 
 from tests.docs.examples import blocks, files, programs, run, write
 from tests.docs.pages import REPOSITORY
-from tests.services.forks import RuntimeCase as Case
 
-pytestmark = pytest.mark.once
 HOUSE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "house.py")
 EXAMPLES = os.path.abspath(os.path.join(os.path.dirname(HOUSE), "../../examples/extensions"))
 
@@ -58,9 +56,9 @@ def sdk_story(world):
 
 
 @pytest.mark.parametrize("isolation", ["in_process", "process"])
-def test_the_examples_of_the_sdk_are_a_module_that_works(tmp_path, isolation):
+def test_the_examples_of_the_sdk_are_a_module_that_works(case, isolation):
     """The Python on the page, from top to bottom, is a module whose functions do what they say, wherever it runs."""
-    told = Case(tmp_path).run(sdk_story, "\n".join(blocks("docs/sdk.md", "python")), isolation)
+    told = case.run(sdk_story, "\n".join(blocks("docs/sdk.md", "python")), isolation)
     assert told["problems"] == {}
     assert told["visit"] == {"by": "uma", "files": ["manifest.json"]}
     assert told["open"] == "found"
@@ -72,7 +70,7 @@ def test_the_examples_of_the_sdk_are_a_module_that_works(tmp_path, isolation):
     assert told["frequent"] == "ExtensionUnknown"
     assert told["headline"] == "A LONG STO"
     assert told["shorten"] == "a lo"
-    assert told["add"] == "nobody has registered a calculator"
+    assert "calculator" in told["add"]
     assert told["picture"]["locked"].endswith("/picture")
 
 

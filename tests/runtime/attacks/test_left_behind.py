@@ -10,8 +10,6 @@ import os
 
 import pytest
 
-from tests.services.forks import RuntimeCase as Case
-
 STAGE = os.path.join(os.path.dirname(__file__), "..", "stage.py")
 
 PRELUDE = """
@@ -186,12 +184,6 @@ ATTACKS = {
     "methods that the loop is to call": (METHODS, []),
     "a library of the host's that it imports later": (IMPORTS, None),
 }
-
-
-@pytest.fixture
-def case(tmp_path):
-    """A private world in which a body runs in a process of its own."""
-    return Case(tmp_path)
 
 
 def attacked(world):

@@ -28,9 +28,8 @@ class Lab:
         house = self.house
         if "limits" in settings:
             settings["limits"] = Limits(**settings["limits"])
-        database = AccessSettings(
-            database=f"sqlite:///{house.state}/access.db", key_file=f"{house.state}/keys", poll_seconds=0.1
-        )
+        database = self.parts["database"](house.state)
+        database = AccessSettings(database=database, key_file=f"{house.state}/keys", poll_seconds=0.1)
         places = {f"{kind}s_path": folder for kind, folder in house.folders.items()}
         given = RuntimeSettings(data_dir=os.path.join(house.base, "data"), call_timeout=20.0, **places, **settings)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 LAB = os.path.join(os.path.dirname(__file__), "lab.py")
 
 MODULE = """
@@ -21,16 +23,35 @@ async def run(argv, **options):
 """
 
 
-def reads_and_writes(world):
+def all_parts(world):
+    """Run all parts below in one host, each with modules of its own; the last one ends the spawn server."""
     lab = (parts := world.load(LAB))["Lab"](world)
-    house, entry = lab.house, parts["entry"]
+    stories = {
+        part.__name__: part(lab, parts["entry"])
+        for part in (reads_and_writes, programs, connections, approved, links, limited, gone)
+    }
+
+    async def story():
+        return {name: await each() for name, each in stories.items()}
+
+    return lab.serve(story, limits={"open_files": 60, "cpu_seconds": 9})
+
+
+@pytest.fixture(scope="module")
+def confined(shared_case):
+    """Return by part what modules of one host came to."""
+    return shared_case.run(all_parts)
+
+
+def reads_and_writes(lab, entry):
+    house = lab.house
     readable, other = house.file("readable/file", "open"), house.file("other/file", "shut")
     writable = os.path.dirname(house.file("writable/file", "old"))
     rules = [
         entry("read", os.path.dirname(readable)),
         *(entry(act, writable) for act in ("read", "create", "modify", "delete")),
     ]
-    house.extension("demo", MODULE, access=rules)
+    house.extension("files", MODULE, access=rules)
     script = f"""
         cat {readable} && echo
         cat {other} 2>/dev/null || echo "not read"
@@ -40,22 +61,22 @@ def reads_and_writes(world):
         echo x 2>/dev/null >> {readable} || echo "not changed"
         echo x > "$HOME/own" && cat "$HOME/own"
         echo x > "$TMPDIR/scratch" && echo scratch
-        cat {house.state}/keys 2>/dev/null >/dev/null || echo "no keys"
-        ls {house.base}/data >/dev/null 2>&1 || echo "no data of others"
+        cat {house.state}/keys 2>/dev/null >/dev/null || echo "keys shut"
+        ls {house.base}/data >/dev/null 2>&1 || echo "other data shut"
         read line < /proc/$$/status && echo "own process"
-        cat /proc/$PPID/environ 2>/dev/null >/dev/null || echo "no other process"
+        cat /proc/$PPID/environ 2>/dev/null >/dev/null || echo "other process shut"
         echo x >/dev/null && echo "end"
     """
 
     async def story():
-        return await lab.action("demo", "sh", script=script)
+        return await lab.action("files", "sh", script=script)
 
-    return lab.serve(story)
+    return story
 
 
-def test_a_shell_reads_and_writes_what_the_rules_of_its_module_say_and_nothing_else(case):
+def test_a_shell_reads_and_writes_what_the_rules_of_its_module_say_and_nothing_else(confined):
     """No Python is in that process: what stops it is the kernel."""
-    code, output, complaints, unenforced, _ = case.run(reads_and_writes)
+    code, output, complaints, unenforced, _ = confined["reads_and_writes"]
     assert output.splitlines() == [
         "open",
         "not read",
@@ -65,45 +86,44 @@ def test_a_shell_reads_and_writes_what_the_rules_of_its_module_say_and_nothing_e
         "not changed",
         "x",
         "scratch",
-        "no keys",
-        "no data of others",
+        "keys shut",
+        "other data shut",
         "own process",
-        "no other process",
+        "other process shut",
         "end",
     ], complaints
     assert code == 0
     assert unenforced == []
 
 
-def programs(world):
-    lab = (parts := world.load(LAB))["Lab"](world)
-    house, entry = lab.house, parts["entry"]
+def programs(lab, entry):
+    house = lab.house
     tool, other = (
         house.file("tools/tool", "#!/bin/sh\necho ran $1\n"),
         house.file("other/tool", "#!/bin/sh\necho ran\n"),
     )
     os.chmod(tool, 0o755)
     os.chmod(other, 0o755)
-    house.extension("demo", MODULE, access=[entry("execute", tool), entry("read", os.path.dirname(other))])
+    house.extension("programs", MODULE, access=[entry("execute", tool), entry("read", os.path.dirname(other))])
     python = "import ctypes, os; print(os.getpid() > 0, open('/etc/hostname').read() != '')"
 
     async def story():
         return [
-            await lab.action("demo", "run", argv=[tool, "it"]),
-            await lab.action("demo", "sh", script=f"{tool} again; {other} || echo not run"),
-            await lab.action("demo", "run", argv=["python3", "-c", python]),
-            await lab.action("demo", "run", argv=["cat"], input="given"),
-            await lab.action("demo", "sh", script="exit 7"),
-            await lab.action("demo", "sh", script="kill -TERM $$"),
-            (await lab.action("demo", "sh", script="sleep 30", timeout=0.5))[4],
+            await lab.action("programs", "run", argv=[tool, "it"]),
+            await lab.action("programs", "sh", script=f"{tool} again; {other} || echo not run"),
+            await lab.action("programs", "run", argv=["python3", "-c", python]),
+            await lab.action("programs", "run", argv=["cat"], input="given"),
+            await lab.action("programs", "sh", script="exit 7"),
+            await lab.action("programs", "sh", script="kill -TERM $$"),
+            (await lab.action("programs", "sh", script="sleep 30", timeout=0.5))[4],
         ]
 
-    return lab.serve(story)
+    return story
 
 
-def test_programs_run_as_without_the_kernel_layer_if_they_may_be_executed(case):
+def test_programs_run_as_without_the_kernel_layer_if_they_may_be_executed(confined):
     """Its own program by a rule, those of the system as ever; one that may only be read is not executed."""
-    tool, again, python, cat, code, signal, timed_out = case.run(programs)
+    tool, again, python, cat, code, signal, timed_out = confined["programs"]
     assert tool == [0, "ran it\n", ""]
     assert again[1] == "ran again\nnot run\n"
     assert "ermission denied" in again[2]
@@ -133,85 +153,86 @@ print(attempt(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", open_port)),
 """
 
 
-def connections(world):
+def connections(lab, entry):
     import socket
 
-    lab = (parts := world.load(LAB))["Lab"](world)
-    house, entry = lab.house, parts["entry"]
+    house = lab.house
     listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     open_port, shut_port = (str(listener.getsockname()[1]) for listener in listeners)
     path = f"{house.base}/socket"
     local = socket.socket(socket.AF_UNIX)
     local.bind(path)
     local.listen()
-    house.extension("demo", MODULE, access=[entry("connect", f"127.0.0.1:{open_port}")])
+    house.extension("connects", MODULE, access=[entry("connect", f"127.0.0.1:{open_port}")])
     house.extension("alone", MODULE)
     argv = ["python3", "-I", "-S", "-c", CONNECT, open_port, shut_port, path]
 
     async def story():
-        return [await lab.action(name, "run", argv=argv) for name in ("demo", "alone")]
+        try:
+            return [await lab.action(name, "run", argv=argv) for name in ("connects", "alone")]
+        finally:
+            for one in (*listeners, local):
+                one.close()
 
-    return lab.serve(story)
+    return story
 
 
-def test_a_child_connects_to_the_ports_of_its_rules_and_without_rules_nowhere(case):
+def test_a_child_connects_to_the_ports_of_its_rules_and_without_rules_nowhere(confined):
     """Unix sockets and datagrams count too, where no rule is about them."""
-    demo, alone = case.run(connections)
+    demo, alone = confined["connections"]
     assert demo[1].split() == ["ok", "PermissionError", "ok", "PermissionError"], demo
     assert alone[1].split() == ["PermissionError"] * 4, alone
 
 
-def approved(world):
-    lab = (parts := world.load(LAB))["Lab"](world)
+def approved(lab, entry):
     house = lab.house
-    tool = house.file("tools/tool", "#!/bin/sh\ncat here\n")
+    tool = house.file("approved/tool", "#!/bin/sh\ncat here\n")
     os.chmod(tool, 0o755)
     folder = os.path.dirname(house.file("work/here", "in place"))
     beside = house.file("beside/file", "beside")
-    house.extension("demo", MODULE)
+    house.extension("asks", MODULE)
 
     async def story():
-        before = await lab.action("demo", "run", argv=[tool], cwd=folder)
-        house.decide("approval", "module:demo", "filesystem", "execute", tool)
-        house.decide("approval", "module:demo", "filesystem", "read", folder)
-        house.decide("approval", "module:demo", "filesystem", "read", os.path.dirname(beside))
-        after = await lab.action("demo", "run", argv=[tool], cwd=folder)
-        other = await lab.action("demo", "sh", script=f"cat {beside}")
+        before = await lab.action("asks", "run", argv=[tool], cwd=folder)
+        house.decide("approval", "module:asks", "filesystem", "execute", tool)
+        house.decide("approval", "module:asks", "filesystem", "read", folder)
+        house.decide("approval", "module:asks", "filesystem", "read", os.path.dirname(beside))
+        after = await lab.action("asks", "run", argv=[tool], cwd=folder)
+        other = await lab.action("asks", "sh", script=f"cat {beside}")
         return [before, after, other[0]]
 
-    return lab.serve(story)
+    return story
 
 
-def test_a_program_and_a_folder_that_were_approved_are_open_to_the_child(case):
+def test_a_program_and_a_folder_that_were_approved_are_open_to_the_child(confined):
     """They were checked for it; another approval of the subject is for its own code, which asks, not for a shell."""
-    before, after, other = case.run(approved)
+    before, after, other = confined["approved"]
     assert before[0] == "FilesystemDenied"
     assert after == [0, "in place", ""]
     assert other != 0
 
 
-def links(world):
-    lab = (parts := world.load(LAB))["Lab"](world)
-    house, entry = lab.house, parts["entry"]
-    secret = house.file("secret/file", "SECRET")
-    data = f"{house.base}/data/modules/demo"
+def links(lab, entry):
+    house = lab.house
+    secret = house.file("linked/file", "SECRET")
+    data = f"{house.base}/data/modules/links"
     rules = [entry("read", f"{data}/later"), entry("execute", f"{data}/programs")]
-    house.extension("demo", MODULE, access=rules)
+    house.extension("links", MODULE, access=rules)
     folder = os.path.dirname(secret)
     plant = f"ln -s {folder} {data}/later; ln -s {folder} {data}/programs; ls {data}"
 
     async def story():
         os.makedirs(data, exist_ok=True)
-        planted = await lab.action("demo", "sh", script=plant)
-        read = await lab.action("demo", "sh", script=f"cat {data}/later/file; cat {data}/programs/file; cat {secret}")
+        planted = await lab.action("links", "sh", script=plant)
+        read = await lab.action("links", "sh", script=f"cat {data}/later/file; cat {data}/programs/file; cat {secret}")
         return [planted[1].split(), read[1]]
 
-    return lab.serve(story)
+    return story
 
 
-def test_a_link_that_a_subject_puts_in_its_own_folder_opens_nothing(case):
+def test_a_link_that_a_subject_puts_in_its_own_folder_opens_nothing(confined):
     """A rule for a place below it would be the target's rule, once the link is there."""
-    planted, read = case.run(links)
+    planted, read = confined["links"]
     assert {"later", "programs"} <= set(planted)
     assert read == ""
 
@@ -237,41 +258,23 @@ def test_where_there_is_no_landlock_the_result_and_the_status_say_so(case):
     assert noted == {"module:demo": done[3]}
 
 
-def gone(world):
-    lab = world.load(LAB)["Lab"](world)
-    lab.house.extension("demo", MODULE)
+def gone(lab, entry):
+    lab.house.extension("last", MODULE)
 
     async def story():
-        before = await lab.action("demo", "sh", script="echo hi")
+        before = await lab.action("last", "sh", script="echo hi")
         lab.kernel.spawn.stop()
-        return [before[1], await lab.action("demo", "sh", script="echo hi")]
+        return [before[1], await lab.action("last", "sh", script="echo hi")]
 
-    return lab.serve(story)
+    return story
 
 
-def test_a_spawn_server_that_is_gone_is_a_failure_and_no_denial(case):
+def test_a_spawn_server_that_is_gone_is_a_failure_and_no_denial(confined):
     """Nothing was decided, and nothing is started another way."""
-    before, after = case.run(gone)
+    before, after = confined["gone"]
     assert before == "hi\n"
     assert after[0] == "RuntimeServiceFailed"
     assert "os_sandbox_spawn_failed" in after[1]
-
-
-def plain(world):
-    lab = world.load(LAB)["Lab"](world, on=False)
-    house = lab.house
-    secret = house.file("secret/file", "SECRET")
-    house.extension("demo", MODULE)
-
-    async def story():
-        return await lab.action("demo", "sh", script=f"cat {secret}")
-
-    return lab.serve(story)
-
-
-def test_without_a_kernel_layer_nothing_is_confined(case):
-    """All stays as it is: a shell is not held to anything below Python."""
-    assert case.run(plain)[:4] == [0, "SECRET", "", []]
 
 
 LIMITS = """
@@ -285,28 +288,27 @@ async def python(code, **options):
 """
 
 
-def limited(world):
-    lab = world.load(LAB)["Lab"](world)
+def limited(lab, entry):
     house = lab.house
-    house.extension("demo", LIMITS, limits={"open_files": 50, "address_space_mb": 300, "wall_seconds": 2})
+    house.extension("limited", LIMITS, limits={"open_files": 50, "address_space_mb": 300, "wall_seconds": 2})
     house.extension("busy", LIMITS, limits={"cpu_seconds": 1})
     shown = "import resource as r; print(*(r.getrlimit(n)[1] for n in (r.RLIMIT_NOFILE, r.RLIMIT_AS, r.RLIMIT_CPU)))"
 
     async def story():
         return [
-            await lab.action("demo", "python", code=shown),
-            await lab.action("demo", "python", code="x = bytearray(400 << 20)"),
-            await lab.action("demo", "python", code="import time; time.sleep(30)"),
+            await lab.action("limited", "python", code=shown),
+            await lab.action("limited", "python", code="x = bytearray(400 << 20)"),
+            await lab.action("limited", "python", code="import time; time.sleep(30)"),
             await lab.action("busy", "python", code="while True: pass"),
             await lab.action("busy", "python", code=shown),
         ]
 
-    return lab.serve(story, limits={"open_files": 60, "cpu_seconds": 9})
+    return story
 
 
-def test_the_stricter_limits_of_manifest_and_host_are_kept(case):
+def test_the_stricter_limits_of_manifest_and_host_are_kept(confined):
     """Files, memory, computing and time by the clock."""
-    shown, memory, slow, busy, other = case.run(limited)
+    shown, memory, slow, busy, other = confined["limited"]
     assert shown == [0, f"50 {300 << 20} 9\n", False]
     assert memory[0] == 1
     assert slow[2] is True
@@ -314,17 +316,21 @@ def test_the_stricter_limits_of_manifest_and_host_are_kept(case):
     assert other[1].split()[::2] == ["60", "1"]
 
 
-def test_time_by_the_clock_is_kept_without_the_kernel_too(case):
-    """It takes a clock, and no kernel layer."""
-    assert case.run(out_of_time) == [True, True]
-
-
-def out_of_time(world):
+def unconfined(world):
     lab = world.load(LAB)["Lab"](world, on=False)
-    lab.house.extension("demo", LIMITS, limits={"wall_seconds": 1})
+    house = lab.house
+    secret = house.file("secret/file", "SECRET")
+    house.extension("demo", MODULE)
+    house.extension("brief", LIMITS, limits={"wall_seconds": 1})
 
     async def story():
-        done = await lab.action("demo", "python", code="import time; time.sleep(30)", timeout=20)
-        return [done[0] < 0, done[2]]
+        read = await lab.action("demo", "sh", script=f"cat {secret}")
+        late = await lab.action("brief", "python", code="import time; time.sleep(30)", timeout=20)
+        return [read[:4], late[0] < 0, late[2]]
 
     return lab.serve(story)
+
+
+def test_without_a_kernel_layer_nothing_is_confined_but_the_time(case):
+    """A shell is not held to anything below Python; time by the clock takes no kernel."""
+    assert case.run(unconfined) == [[0, "SECRET", "", []], True, True]

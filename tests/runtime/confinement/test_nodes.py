@@ -11,8 +11,8 @@ from tests.kernel.netlab import Lab, cgroup_mount, needs_netlab
 from tests.services.redis import RedisServer
 
 SCRIPT = Path(__file__).with_name("node.py")
-SOON = 1.0
-"""Seconds in which a decision has to be in force here, and, with the way through the stream, elsewhere."""
+LONGEST = 30
+"""Seconds until a decision is given up; a node that did not hear of it would look for it after twice as many."""
 
 
 class Node:
@@ -39,9 +39,9 @@ class Node:
         self.process.stdin.write(" ".join(map(str, words)) + "\n")
         return self.read()
 
-    def takes(self, host, port, outcome):
-        """Return after how many seconds a connection comes out like this."""
-        return float(self.ask("until", host, port, outcome, 20))
+    def comes_to(self, host, port, outcome):
+        """Wait until a connection comes out like this."""
+        assert float(self.ask("until", host, port, outcome, LONGEST)) <= LONGEST
 
     def stop(self):
         self.process.stdin.write("stop\n")
@@ -52,7 +52,7 @@ class Node:
 
 @needs_netlab
 def test_a_decision_on_one_node_is_in_force_in_the_kernel_of_both():
-    """An approval opens, a revocation closes and ends what was open; each within a second of being made."""
+    """An approval opens, a revocation closes and ends open connections, without waiting for the next look."""
     with Lab() as lab, tempfile.TemporaryDirectory(dir="/tmp", prefix="nodes-") as folder:
         base = Path(folder)
         (base / "redis").mkdir()
@@ -65,17 +65,6 @@ def test_a_decision_on_one_node_is_in_force_in_the_kernel_of_both():
                 redis.stop()
 
 
-def one_decision(here, there, place):
-    """Approve and revoke at one node; return the longer time that it took at each of them."""
-    assert here.ask("approve", f"{place[0]}:{place[1]}") == "ok"
-    opened = [node.takes(*place, "ok") for node in (here, there)]
-    assert there.ask("keep", *place) == "ok"
-    assert here.ask("revoke") == "ok"
-    closed = [node.takes(*place, "ConnectionRefusedError") for node in (here, there)]
-    assert there.ask("send") in {"ConnectionResetError", "BrokenPipeError", "closed"}
-    return map(max, opened, closed)
-
-
 def tell(lab, base, url):
     from democrai_sandbox.access.store import open_store
 
@@ -85,12 +74,14 @@ def tell(lab, base, url):
     here, there = Node(lab, base / "here", database, url), Node(lab, base / "there", database, url)
     assert [here.read(), there.read()] == ["ready", "ready"]
     assert [node.ask("tcp", *place) for node in (here, there)] == ["ConnectionRefusedError"] * 2
-    for _ in range(5):  # again where the machine was busy with other things
-        here_took, there_took = one_decision(here, there, place)
-        if here_took < SOON and there_took < 2 * SOON:
-            break
-    assert here_took < SOON
-    assert there_took < 2 * SOON
+    assert here.ask("approve", f"{place[0]}:{place[1]}") == "ok"
+    for node in (here, there):
+        node.comes_to(*place, "ok")
+    assert there.ask("keep", *place) == "ok"
+    assert here.ask("revoke") == "ok"
+    for node in (here, there):
+        node.comes_to(*place, "ConnectionRefusedError")
+    assert there.ask("send") in {"ConnectionResetError", "BrokenPipeError", "closed"}
     here.stop()
     there.stop()
     left = [line for line in lab.inside.rules().splitlines() if "DEMOCRAI" in line]

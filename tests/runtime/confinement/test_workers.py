@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+import pytest
 import sqlalchemy
 
 from tests.guard.harness import PACKAGE, Case
@@ -68,9 +69,11 @@ async def write():
 def pid(): return os.getpid()
 
 @sdk.action("slow")
-async def slow(seconds):
+async def slow():
     import asyncio
-    await asyncio.sleep(seconds)
+    (sdk.data_dir() / "begun").write_text("")
+    while not (sdk.data_dir() / "over").exists():
+        await asyncio.sleep(0.02)
     return os.getpid()
 
 @sdk.action("child")
@@ -117,14 +120,23 @@ def isolated(world):
         }
         died = await lab.action("demo", "executes", path="/bin/true")
         told["again"] = await lab.action("demo", "opens", path=readable)
-        return told, died
+        if lab.kernel is None:
+            return told, died, None
+        lab.kernel.spawn.stop()
+        return told, died, [await lab.action("demo", "opens", path=readable) for _ in range(2)][-1]
 
     return lab.serve(story, isolation={"module:demo": "process"})
 
 
-def test_native_code_in_a_worker_reaches_no_more_than_the_rules_say(case):
-    """Files, ports and the host's own keys; it starts no program, and ordinary work goes on."""
-    told, died = case.run(isolated, True)
+@pytest.fixture(scope="module")
+def native(shared_case):
+    """Return what native code in a worker came to, how the worker died, and what came after the spawn server."""
+    return shared_case.run(isolated, True)
+
+
+def test_native_code_in_a_worker_reaches_no_more_than_the_rules_say(native):
+    """Files, ports and the host's own keys stay shut; it starts no program, and ordinary work goes on."""
+    told, died, _ = native
     assert told == {
         "readable": "ok",
         "secret": "EACCES",
@@ -140,6 +152,14 @@ def test_native_code_in_a_worker_reaches_no_more_than_the_rules_say(case):
     }
     assert died[0] == "WorkerCrashed"
     assert "SIGSYS" in died[1]
+
+
+def test_workers_end_with_the_spawn_server_and_that_is_a_failure_and_no_denial(native):
+    """None is started another way."""
+    told, _, after = native
+    assert told["again"] == "ok"
+    assert after[0] in ("SpawnFailed", "WorkerBroken")
+    assert "os_sandbox_spawn_failed" in after[1]
 
 
 def nobody(world):
@@ -159,7 +179,7 @@ def test_the_same_holds_in_an_application_that_is_not_root(monkeypatch):
             for path in (place, *(os.path.join(place, name) for name in files)):
                 os.chown(path, 65534, 65534)
         monkeypatch.setattr(sys, "executable", interpreter_for_all())
-        told, died = case.run(nobody, True, PYTHONPATH=f"{PACKAGE}:{packages}")
+        told, died, _ = case.run(nobody, True, PYTHONPATH=f"{PACKAGE}:{packages}")
     shut = [told[name] for name in ("secret", "written", "keys", "shut port")]
     assert (told["readable"], shut) == ("ok", ["EACCES"] * 4)
     assert told["child"] == [0, "foundno\n"]
@@ -168,7 +188,7 @@ def test_the_same_holds_in_an_application_that_is_not_root(monkeypatch):
 
 def test_without_the_kernel_layer_native_code_reaches_everything(case):
     """That is why there is one: the same attempts, with nothing below Python."""
-    told, died = case.run(isolated, False)
+    told, died, _ = case.run(isolated, False)
     assert [told[name] for name in ("secret", "written", "keys", "shut port")] == ["ok"] * 4
     assert died[0] == "WorkerCrashed"
     assert "SIGSYS" not in died[1]
@@ -180,7 +200,7 @@ def decided(world):
     lab = world.load(LAB)["Lab"](world)
     house = lab.house
     wanted = house.file("wanted/file")
-    folder = os.path.dirname(wanted)
+    folder, data = os.path.dirname(wanted), f"{house.base}/data/modules/demo"
     house.extension("demo", MODULE, allowed_imports=["ctypes"])
 
     async def changed(before):
@@ -194,10 +214,12 @@ def decided(world):
     async def story():
         first = await lab.action("demo", "pid")
         told = [await lab.action("demo", "opens", path=wanted)]
-        busy = asyncio.create_task(lab.action("demo", "slow", seconds=2.0))
-        await asyncio.sleep(0.2)
+        busy = asyncio.create_task(lab.action("demo", "slow"))
+        while not os.path.exists(f"{data}/begun"):
+            await asyncio.sleep(0.01)
         house.decide("approval", "module:demo", "filesystem", "read", folder)
         told.append(await lab.action("demo", "pid") == first)
+        open(f"{data}/over", "w").close()
         told.append(await busy == first)
         second = await changed(first)
         told += [second != first, await lab.action("demo", "opens", path=wanted)]
@@ -206,7 +228,7 @@ def decided(world):
         third = await changed(second)
         told += [third != second, await lab.action("demo", "opens", path=wanted)]
         house.decide("approval", "module:other", "filesystem", "read", folder)
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.3)  # in which nothing happens
         told.append(await lab.action("demo", "pid") == third)
         house.decide("approval", "module:demo", "filesystem", "read", folder)
         told.append(await lab.action("demo", "opens", path=wanted))  # at once: nobody was told of it yet
@@ -287,24 +309,3 @@ def test_an_engine_is_held_to_its_runtime_section_and_its_limits(case):
         "time": "WorkerTimeout",
         "executes": "WorkerCrashed",
     }
-
-
-def gone(world):
-    lab = world.load(LAB)["Lab"](world)
-    lab.house.extension("demo", MODULE, allowed_imports=["ctypes"])
-
-    async def story():
-        before = await lab.action("demo", "pid")
-        lab.kernel.spawn.stop()
-        told = [await lab.action("demo", "pid") for _ in range(2)]
-        return [type(before) is int, told[-1]]
-
-    return lab.serve(story, isolation={"module:demo": "process"})
-
-
-def test_workers_end_with_the_spawn_server_and_that_is_a_failure_and_no_denial(case):
-    """None is started another way."""
-    before, after = case.run(gone)
-    assert before is True
-    assert after[0] in ("SpawnFailed", "WorkerBroken")
-    assert "os_sandbox_spawn_failed" in after[1]

@@ -4,69 +4,68 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
-import subprocess
-import sys
 
 import pytest
 
 from democrai_sandbox.runtime.store import TaskState, open_runtime_store
 from democrai_sandbox.runtime.tasks import TaskRuntime, TaskSettings
-from tests.services.postgres import postgres_server
 
-PROGRAM = """
-import asyncio, sys
-from democrai_sandbox.access.identity import Caller
-from democrai_sandbox.runtime.store import Progress, open_runtime_store
-from democrai_sandbox.runtime.tasks import TaskRuntime, TaskSettings
 
-async def surface(module, kind, name, params, caller, /, *, seconds=None, ancestors=()):
-    if name == "quick":
-        return "result"
-    runtime.note_progress(caller.task_id, Progress(0.5, "half way"))
-    await asyncio.sleep(60)
+def killed(world):
+    """Run a task to its end, begin one, leave one waiting, tell which, and be killed."""
+    from democrai_sandbox.access.identity import Caller
+    from democrai_sandbox.runtime.store import Progress, open_runtime_store
+    from democrai_sandbox.runtime.tasks import TaskRuntime, TaskSettings
 
-async def main():
-    global runtime
-    settings = TaskSettings(per_module=1, progress_every=0.01)
-    runtime = TaskRuntime(open_runtime_store(sys.argv[1]), surface, node=sys.argv[2], settings=settings)
-    for name in ("quick", "long"):
-        runtime.declare("demo", name)
-    await runtime.start()
-    caller = Caller(user_id="uma", session_key="s1")
-    ids = [await runtime.submit("demo", "quick", {}, caller)]
-    while (await runtime.status(ids[0])).state != "done":
-        await asyncio.sleep(0.01)
-    for _ in range(2):
-        ids.append(await runtime.submit("demo", "long", {"page": 7}, caller))
-    while (await runtime.status(ids[1])).progress.fraction is None:
-        await asyncio.sleep(0.01)
-    print(*ids, flush=True)
-    await asyncio.sleep(60)
+    url, node = world.args
 
-asyncio.run(main())
-"""
+    async def surface(module, kind, name, params, caller, /, *, seconds=None, ancestors=()):
+        if name == "quick":
+            return "result"
+        runtime.note_progress(caller.task_id, Progress(0.5, "half way"))
+        await asyncio.sleep(60)
+
+    runtime = TaskRuntime(
+        open_runtime_store(url), surface, node=node, settings=TaskSettings(per_module=1, progress_every=0.01)
+    )
+
+    async def main():
+        for name in ("quick", "long"):
+            runtime.declare("demo", name)
+        await runtime.start()
+        caller = Caller(user_id="uma", session_key="s1")
+        ids = [await runtime.submit("demo", "quick", {}, caller)]
+        while (await runtime.status(ids[0])).state != "done":
+            await asyncio.sleep(0.01)
+        for _ in range(2):
+            ids.append(await runtime.submit("demo", "long", {"page": 7}, caller))
+        while (await runtime.status(ids[1])).progress.fraction is None:
+            await asyncio.sleep(0.01)
+        print(*ids, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    asyncio.run(main())
 
 
 @pytest.fixture
-def url(kind, tmp_path):
-    if kind == "sqlite":
-        yield f"sqlite:///{tmp_path}/access.db"
-        return
-    with postgres_server() as server:
-        yield server.new_database()
+def url(kind, tmp_path, request):
+    """Return the URL of an empty database of a kind."""
+    if kind == "postgresql":
+        return request.getfixturevalue("postgres").new_database()
+    shutil.copy(request.getfixturevalue("prepared_file"), tmp_path / "access.db")
+    return f"sqlite:///{tmp_path}/access.db"
 
 
 @pytest.mark.parametrize(("kind", "node"), [("sqlite", "the same"), ("sqlite", "another"), ("postgresql", "the same")])
-def test_what_ran_when_the_process_was_killed_is_known(url, kind, node):
-    """What had ended stays; what ran or waited is lost, with what it had said, for whom, and with what to do."""
-    program = subprocess.Popen([sys.executable, "-c", PROGRAM, url, "the same"], stdout=subprocess.PIPE, text=True)
-    try:
-        quick, running, waiting = program.stdout.readline().split()
-    finally:
-        os.kill(program.pid, signal.SIGKILL)
-        program.wait()
-        program.stdout.close()
+def test_what_ran_when_the_process_was_killed_is_known(case, url, kind, node):
+    """Ended tasks stay; running and waiting ones are lost, with their progress, origin and parameters."""
+    with pytest.raises(AssertionError) as caught:
+        case.run(killed, url, "the same")
+    status, ids, *_ = str(caught.value).splitlines()
+    assert status == "exit -9"
+    quick, running, waiting = ids.split()
     store = open_runtime_store(url)
 
     async def restart():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 
 import pytest
@@ -19,6 +20,7 @@ from democrai_sandbox.errors import (
 )
 from democrai_sandbox.runtime.store import Progress, TaskFilter, TaskState, TaskUnknown, open_runtime_store
 from democrai_sandbox.runtime.tasks import TaskQueueFull, TaskRuntime, TaskSettings
+from tests.services.golden import sentence
 
 UMA = Caller(user_id="uma", organization_id="acme", session_key="s1", role="super", access_level="super")
 FAST = {"heartbeat": 0.05, "progress_every": 0.05, "patience": 0.3, "silent_after": 5.0}
@@ -60,13 +62,13 @@ class Surfaces:
         return None
 
     async def fails(self, caller):
-        raise ExtensionFailed("no such page", kind="LookupError", traceback="Traceback ...")
+        raise ExtensionFailed("page", kind="LookupError", traceback="Traceback ...")
 
     async def denied(self, caller):
         raise FilesystemDenied("/srv/x", subject="demo", subject_kind="module", operations=("read",))
 
     async def late(self, caller):
-        raise CallTimeout("task late did not end within 1 s")
+        raise CallTimeout("late")
 
     async def broken(self, caller):
         raise ZeroDivisionError
@@ -87,7 +89,9 @@ NAMES = ("add", "held", "sleep", "says", "fails", "denied", "late", "broken", "u
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(tmp_path, prepared_file):
+    """Open a store that is empty."""
+    shutil.copy(prepared_file, tmp_path / "access.db")
     store = open_runtime_store(f"sqlite:///{tmp_path}/access.db")
     yield store
     store.close()
@@ -139,26 +143,27 @@ def test_a_task_runs_for_who_started_it_and_its_result_is_kept(store):
     assert called == ("demo", "task", "add", {"a": 1, "b": 2}, caller, 7, ("task:demo.add",))
 
 
-@pytest.mark.parametrize(
-    ("name", "failure"),
-    [
-        ("fails", ("LookupError", "no such page", "Traceback ...", "")),
-        ("denied", ("FilesystemDenied", "sandbox_filesystem_denied:demo:/srv/x", ..., "sandbox_filesystem_denied")),
-        ("late", ("CallTimeout", "task late did not end within 1 s", ..., "")),
-        ("broken", ("RuntimeServiceFailed", "the task failed in the runtime; the log has the details", "", "")),
-        ("unstorable", ("InvalidInputError", ..., "", "")),
-    ],
-)
-def test_a_failure_is_recorded_as_what_it_was(store, name, failure):
+FAILURES = {
+    "fails": ("LookupError", "page", "Traceback ...", ""),
+    "denied": ("FilesystemDenied", "sandbox_filesystem_denied:demo:/srv/x", ..., "sandbox_filesystem_denied"),
+    "late": ("CallTimeout", "late", ..., ""),
+    "broken": ("RuntimeServiceFailed", ..., "", ""),
+    "unstorable": ("InvalidInputError", ..., "", ""),
+}
+
+
+def test_a_failure_is_recorded_as_what_it_was(store):
     """Its own error, a denial with its code, a timeout, a failure of the runtime, a result that cannot be kept."""
 
     async def story(runtime, surfaces):
-        return await ended(runtime, await runtime.submit("demo", name, {}, UMA))
+        return {name: await ended(runtime, await runtime.submit("demo", name, {}, UMA)) for name in FAILURES}
 
     found = run(store, story)
-    assert found.state == "failed"
-    for seen, wanted in zip(found.failure, failure, strict=True):
-        assert wanted is ... or seen == wanted
+    for name, failure in FAILURES.items():
+        assert found[name].state == "failed"
+        for seen, wanted in zip(found[name].failure, failure, strict=True):
+            assert wanted is ... or seen == wanted, name
+    sentence("failure of the runtime", found["broken"].failure.message)
 
 
 def test_progress_is_seen_while_it_runs_and_at_the_end(store):
@@ -213,19 +218,18 @@ def test_cancelling(store):
             await runtime.cancel("nothing")
         deaf = await runtime.submit("demo", "deaf", {}, UMA)
         await until(lambda: surfaces.running)
-        begun = time.monotonic()
         await runtime.cancel(deaf)
         records.append(await ended(runtime, deaf))
         after = await ended(runtime, await runtime.submit("demo", "add", {"a": 1, "b": 1}, UMA))
-        return answers, records, time.monotonic() - begun, after.state
+        return answers, records, after.state
 
-    answers, (running, waiting, deaf), seconds, after = run(store, story, per_module=1)
+    answers, (running, waiting, deaf), after = run(store, story, per_module=1)
     assert answers == [True, True, False]
     assert (running.state, running.failure.message, waiting.state) == ("cancelled", "enough", "cancelled")
     assert waiting.started_at is None
     assert deaf.state == "cancelled"
-    assert "did not give in" in deaf.failure.message
-    assert (seconds < 20, after) == (True, "done")  # what runs would sleep for half a minute
+    sentence("task that does not give in", deaf.failure.message)
+    assert after == "done"  # although what was abandoned never ends
 
 
 def test_bad_input_is_refused_before_anything_is_recorded(store):
@@ -250,7 +254,7 @@ def test_bad_input_is_refused_before_anything_is_recorded(store):
         for every in (0, -1, float("nan"), 1e300, "1"):
             with pytest.raises(InvalidInputError):
                 runtime.declare("demo", "x", every=every)
-        with pytest.raises(ExtensionUnknown, match="did you mean 'add'"):
+        with pytest.raises(ExtensionUnknown, match="'add'"):
             await runtime.submit("demo", "ad", {}, UMA)
         return await runtime.tasks(TaskFilter())
 
@@ -265,17 +269,17 @@ def test_stopping_ends_what_runs_and_marks_what_waits(store):
         waiting = await runtime.submit("demo", "sleep", {}, UMA)
         deaf_too = await runtime.submit("demo", "sleep", {}, UMA)
         await until(lambda: surfaces.running)
-        begun = time.monotonic()
         await runtime.stop()
         with pytest.raises(RuntimeServiceFailed):
             await runtime.submit("demo", "add", {"a": 1, "b": 2}, UMA)
-        return time.monotonic() - begun, running, waiting, deaf_too
+        return running, waiting, deaf_too, surfaces.running
 
-    seconds, *ids = run(store, story, per_module=1)
-    assert seconds < 20  # what runs would sleep for half a minute
+    *ids, running = run(store, story, per_module=1)
+    assert running == 0
     for task_id in ids:
         found = store.task(task_id)
-        assert (found.state, found.failure.message) == ("cancelled", "the runtime was stopped")
+        assert (found.state, found.failure.type) == ("cancelled", "Cancelled")
+    sentence("task of a stopped runtime", found.failure.message)
 
 
 def test_a_cancel_from_another_node_is_heard(store):
@@ -307,8 +311,11 @@ def test_tasks_of_a_node_that_has_fallen_silent_are_lost_and_can_be_run_again(st
         surfaces.sleep = lambda caller, seconds: surfaces.add(caller, a=seconds, b=1)
         await runtime.retry(task_id, UMA)
         again = await ended(runtime, task_id)
-        with pytest.raises(InvalidInputError, match="it is not run again"):
+        with pytest.raises(InvalidInputError) as caught:
             await runtime.retry(task_id, UMA)
+        (problem,) = caught.value.problems
+        assert problem.pointer == "/id"
+        assert task_id in problem.message and "done" in problem.message
         await dead.stop()
         return lost, again
 
@@ -378,7 +385,7 @@ def test_many_tasks_leave_nothing_behind(store):
     """All of them end, and the runtime forgets them."""
 
     async def story(runtime, surfaces):
-        ids = [await runtime.submit("demo", "add", {"a": n, "b": 0}, UMA) for n in range(100)]
+        ids = [await runtime.submit("demo", "add", {"a": n, "b": 0}, UMA) for n in range(40)]
         await until(lambda: not len(runtime.jobs))
         return ids, len(runtime._working), len(asyncio.all_tasks())
 

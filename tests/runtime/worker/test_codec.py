@@ -2,22 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
 import struct
-import sys
-
-import pytest
-
-from tests.services.forks import RuntimeCase as Case
-
-sys.path.insert(0, os.path.dirname(__file__))
-
-
-@pytest.fixture
-def case(tmp_path):
-    """A private world in which a body runs in a process of its own."""
-    return Case(tmp_path)
 
 
 def read_all(data, step=None, **more):
@@ -58,7 +44,7 @@ def trips(world):
     from democrai_sandbox.runtime.worker.codec import encode
 
     source = random.Random(5)
-    values = [value(source) for _ in range(2000)]
+    values = [value(source) for _ in range(500)]
     values += [{"\0bytes": 0}, {"\0bytes": 0, "b": b"x"}, [{"\0bytes": b""}], b"", [b"", b"x"], ["\0bytes", b"y"]]
     frames = [encode(item) for item in values]
     together = b"".join(frames)
@@ -90,7 +76,7 @@ def refusals(world):
         try:
             return repr(function(*args, **kwargs))[:60]
         except (InvalidInputError, FrameError) as error:
-            return f"{type(error).__name__}: {error}"
+            return [type(error).__name__, str(error)]
 
     head = struct.Struct("!III").pack
     deep = lambda depth: b"[" * depth + b"]" * depth
@@ -127,7 +113,7 @@ def refusals(world):
     told["commas in a text"] = outcome(read_all, encode("," * 2_000_000))[:20]
     source, odd = random.Random(7), set()
     sound = encode({"a": [1, b"xyz", "text"], "b": None})
-    for _ in range(20_000):
+    for _ in range(3_000):
         data = bytearray(sound if source.random() < 0.7 else source.randbytes(source.randrange(60)))
         for _ in range(source.randrange(4)):
             if data:
@@ -143,12 +129,12 @@ def refusals(world):
 
 
 def test_what_is_no_frame_is_refused_as_that_and_what_is_not_plain_by_its_place(case):
-    """Announced sizes are not believed, depth and number of values have an end, and 20,000 broken frames end alike."""
+    """Announced sizes are not believed, depth and number of values have limits, and broken frames all end alike."""
     told = case.run(refusals)
     assert told.pop("odd") == []
     assert told.pop("commas in a text") == "[',,,,,,,,,,,,,,,,,,"
-    assert told.pop("object") == "InvalidInputError: /1/a/1: not plain data: object"
-    assert told.pop("too large").startswith("InvalidInputError: ")
-    for name in ("infinite", "key", "subclass"):
-        assert told.pop(name).startswith("InvalidInputError: ")
-    assert [name for name, said in told.items() if not said.startswith("FrameError: ")] == []
+    kind, text = told.pop("object")
+    assert kind == "InvalidInputError"
+    assert text.startswith("/1/a/1: ") and text.endswith("object")
+    assert [told.pop(name)[0] for name in ("infinite", "key", "subclass", "too large")] == ["InvalidInputError"] * 4
+    assert [name for name, said in told.items() if said[0] != "FrameError"] == []

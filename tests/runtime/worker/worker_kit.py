@@ -31,7 +31,7 @@ def who():
 
 
 class Host:
-    """Notes what a worker asks and says; services are functions of its own, by name."""
+    """Notes what a worker asks and says; services are functions, by name."""
 
     def __init__(self, decide=None, **services):
         self.questions, self.written, self.denials, self.views = [], [], [], []
@@ -102,11 +102,11 @@ def run(story, *args):
 
 
 async def verdict(awaitable):
-    """Return the value, or the name and text of what was raised."""
+    """Return the value, or the class and text of what was raised."""
     try:
         return await awaitable
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
+        return [type(error).__name__, str(error)]
 
 
 async def until(condition, seconds=30.0):
