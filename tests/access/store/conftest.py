@@ -7,8 +7,6 @@ import shutil
 import pytest
 
 from democrai_sandbox.access.store import open_store
-from tests.access.store.samples import sql
-from tests.services.postgres import postgres_server
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -30,16 +28,28 @@ def url(kind, request, tmp_path):
     if kind == "sqlite":
         shutil.copy(request.getfixturevalue("prepared_file"), tmp_path / "access.db")
         return f"sqlite:///{tmp_path}/access.db"
-    prepared = request.getfixturevalue("prepared_database")
+    request.getfixturevalue("lasting_store").database.act(emptied)
+    return request.getfixturevalue("prepared_database")
+
+
+def emptied(connection):
+    """Take all rows out of a database on PostgreSQL."""
     tables = ", ".join(f"access_{name}" for name in ("requests", "decisions", "resumes", "audit", "ended_sessions"))
-    sql(
-        prepared,
+    for statement in (
         "ALTER TABLE access_audit DISABLE TRIGGER USER",
         f"TRUNCATE {tables}",
         "ALTER TABLE access_audit ENABLE TRIGGER USER",
         "UPDATE access_meta SET generation = 0, audit_sequence = 0, audit_hash = ''",
-    )
-    return prepared
+    ):
+        connection.exec_driver_sql(statement)
+
+
+@pytest.fixture(scope="session")
+def lasting_store(prepared_database):
+    """The store on PostgreSQL that tests share: it is emptied for each of them."""
+    store = open_store(prepared_database)
+    yield store
+    store.close()
 
 
 @pytest.fixture
@@ -51,7 +61,11 @@ def own_url(kind, request, tmp_path):
 
 
 @pytest.fixture
-def store(url):
+def store(kind, url, request):
+    """A store with no rows; its settings are those of others too."""
+    if kind == "postgresql":
+        yield request.getfixturevalue("lasting_store")
+        return
     store = open_store(url)
     yield store
     store.close()

@@ -136,9 +136,10 @@ def test_a_server_that_hangs_is_given_up(server, pattern, monkeypatch):
     store.close()
 
 
-def test_a_statement_has_its_time(url, store, monkeypatch):
+def test_a_statement_has_its_time(url, monkeypatch):
     """Somebody who holds the lock makes others wait, but not forever; afterwards all goes on."""
     monkeypatch.setattr(transactions, "PATIENCE", 0.3)
+    store = open_store(url)
     if url.startswith("sqlite"):
         other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
         store._database.ask(lambda connection: connection.exec_driver_sql("PRAGMA busy_timeout = 300"))
@@ -172,6 +173,7 @@ def test_a_statement_has_its_time(url, store, monkeypatch):
         release()
     store.decide(approval(), now=NOW)
     assert store.generation() == 1
+    store.close()
 
 
 def test_a_broken_file_is_unavailable(tmp_path):
