@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from democrai_sandbox.sdk import testing
-from tests.console.serving import EXTENSIONS, SAME_ORIGIN, Web, until
+from tests.console.serving import EXTENSIONS, PLAIN, SAME_ORIGIN, Web, until
 from tests.services.golden import sentence
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -88,7 +88,7 @@ def administrator(told):
     """Sign in at the console that the demonstration named."""
     url = told.wait(r"The console is at +(\S+)")[1]
     name, password = told.wait(r"Sign in as +(\S+) +with the password +(\S+)").groups()
-    with httpx.Client(base_url=url, timeout=60, trust_env=False, headers=SAME_ORIGIN) as client:
+    with httpx.Client(base_url=url, timeout=60, **PLAIN, headers=SAME_ORIGIN) as client:
         assert client.post("/login", data={"name": name, "password": password}).status_code == 303
         yield client
 
@@ -116,7 +116,8 @@ def test_the_demonstration_leads_through_its_story(tmp_path):
         assert told.lines[-1] == "Ended."
     with taken_port(), demo(tmp_path / "demo") as told, administrator(told) as client:
         assert str(client.base_url.port) != "8420"
-        sentence("port taken", told.lines[0], also=[(str(client.base_url.port), "8421")])
+        (taken,) = [line for line in told.lines if "8420" in line]
+        sentence("port taken", taken, also=[(str(client.base_url.port), "8421")])
         request = told.wait(r"/requests/(\w+)")[1]
         assert client.post(f"/api/v1/requests/{request}/deny", json={}).status_code == 200
         told.wait("Ctrl-C ends it")

@@ -22,7 +22,7 @@ from democrai_sandbox.console.server import bind
 from democrai_sandbox.host.settings import ServerSettings
 from democrai_sandbox.policy import Operation, ResourceType, Subject
 from tests.console.entering import enter, enter_often
-from tests.console.serving import serving
+from tests.console.serving import PLAIN, serving
 
 FEW, MANY = 10, 10_000
 MOST = 3
@@ -123,7 +123,7 @@ def test_many_people_look_and_listen_at_once(served):
 async def crowd(served, cookies, token):
     """Return how many heard of the change."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    async with httpx.AsyncClient(base_url=served.url, timeout=PATIENCE, trust_env=False, limits=limits) as client:
+    async with httpx.AsyncClient(base_url=served.url, timeout=PATIENCE, **PLAIN, limits=limits) as client:
         listening = asyncio.Semaphore(0)
         changed = asyncio.Event()
         shown = itertools.cycle(("/requests/states?ids=", "/requests", "/approvals"))

@@ -12,7 +12,7 @@ import pytest
 from democrai_sandbox.host.accounts import throttle
 from democrai_sandbox.host.scopes import Scope
 from tests.console.pages.reading import Page, read
-from tests.console.serving import PASSWORD, until
+from tests.console.serving import PASSWORD, PLAIN, until
 from tests.services.golden import sentence
 from tests.services.rows import rows
 
@@ -319,7 +319,7 @@ def test_a_token_is_shown_once_and_works(served):
         assert secret not in page
         assert "&lt;b&gt;ci" in page
         bearer = {"Authorization": f"Bearer {secret}"}
-        with httpx.Client(base_url=served.url, headers=bearer, trust_env=False, timeout=60) as machine:
+        with httpx.Client(base_url=served.url, headers=bearer, **PLAIN, timeout=60) as machine:
             me = machine.get("/api/v1/me").json()
             assert (me["user_id"], me["scopes"], me["may_decide"]) == ("tom", ["modules:run", "tasks:read"], False)
             assert machine.get("/api/v1/tokens").status_code == 403

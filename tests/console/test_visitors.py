@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from democrai_sandbox.host.scopes import Scope
-from tests.console.serving import until
+from tests.console.serving import PLAIN, until
 from tests.services.ports import kept_port
 from tests.services.rows import rows
 
@@ -34,7 +34,7 @@ class Foreign:
             if self.process.poll() is not None:
                 raise AssertionError(self.log.read_text())
             try:
-                return httpx.get(f"{self.url}/sandbox/health/live", trust_env=False, timeout=5).status_code == 200
+                return httpx.get(f"{self.url}/sandbox/health/live", **PLAIN, timeout=5).status_code == 200
             except httpx.TransportError:
                 return False
 
@@ -42,7 +42,7 @@ class Foreign:
 
     def client(self, user="", **headers):
         given = {**OWN, **({"X-User": user} if user else {}), **headers}
-        return httpx.Client(base_url=f"{self.url}/sandbox", headers=given, trust_env=False, timeout=60)
+        return httpx.Client(base_url=f"{self.url}/sandbox", headers=given, **PLAIN, timeout=60)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_nobody_is_sent_to_the_sign_in_of_the_application(foreign):
 def test_a_header_that_came_twice_is_not_taken_for_one(foreign):
     """What a stranger puts beside the proxy's own header makes it nobody's."""
     headers = [("X-User", "ada"), ("X-User", "uma"), *OWN.items()]
-    with httpx.Client(base_url=f"{foreign.url}/sandbox", headers=headers, trust_env=False, timeout=60) as client:
+    with httpx.Client(base_url=f"{foreign.url}/sandbox", headers=headers, **PLAIN, timeout=60) as client:
         assert client.get("/api/v1/me").status_code == 401
 
 
@@ -114,7 +114,7 @@ def test_the_hosts_of_the_application_are_its_own_business(foreign):
             answer = client.post("/api/v1/explain", json={}, headers={"Sec-Fetch-Site": site})
             assert (answer.status_code, answer.json()["code"]) == (403, "origin_refused")
     bare = {"X-User": "ada", **host, "Origin": "http://app.example.com"}
-    with httpx.Client(base_url=f"{foreign.url}/sandbox", headers=bare, trust_env=False, timeout=60) as client:
+    with httpx.Client(base_url=f"{foreign.url}/sandbox", headers=bare, **PLAIN, timeout=60) as client:
         assert client.post("/api/v1/explain", json={}).status_code == 422
         other = client.post("/api/v1/explain", json={}, headers={"Origin": "http://evil.example"})
         assert other.json()["code"] == "origin_refused"

@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from democrai_sandbox.host.scopes import Scope
+from tests.console.serving import PLAIN
 from tests.services.rows import rows
 
 API = "/api/v1"
@@ -66,7 +67,7 @@ def test_scopes(served, operations):
 def test_nobody(served, operations, header):
     """Without a session and without a token that is known, every operation is refused."""
     headers = {} if header is None else {"Authorization": header}
-    with httpx.Client(base_url=served.url, trust_env=False, headers=headers, timeout=60) as client:
+    with httpx.Client(base_url=served.url, **PLAIN, headers=headers, timeout=60) as client:
         for name, method, path, _ in operations:
             answer = client.request(method, path)
             assert answer.status_code in (401, 403), (name, answer.text)
@@ -76,7 +77,7 @@ def test_nobody(served, operations, header):
 def test_token_in_the_address(served):
     """A token in the address is not looked at: it would be in logs and histories."""
     secret = served.token(served.administrator())
-    with httpx.Client(base_url=served.url, trust_env=False, timeout=60) as client:
+    with httpx.Client(base_url=served.url, **PLAIN, timeout=60) as client:
         assert client.get(f"{API}/me", params={"access_token": secret, "token": secret}).status_code == 401
 
 
@@ -108,7 +109,7 @@ def test_tokens(served, uma):
     assert number in [token["id"] for token in listed.json()["items"]]
     assert secret not in listed.text
     headers = {"Authorization": f"Bearer {secret}"}
-    with httpx.Client(base_url=served.url, trust_env=False, headers=headers, timeout=60) as client:
+    with httpx.Client(base_url=served.url, **PLAIN, headers=headers, timeout=60) as client:
         assert client.post(f"{API}/modules/weather/render", json={}).status_code == 200
         assert client.get(f"{API}/tasks").status_code == 403
         assert uma.delete(f"{API}/tokens/{number}").json() == {"ended": 1}
@@ -128,7 +129,7 @@ def test_tokens_give_no_more_than_they_have(served, uma):
     order = {"label": "small", "scopes": ["accounts:manage"], "lifetime_seconds": 600}
     secret = uma.post(f"{API}/tokens", json=order).json()["secret"]
     headers = {"Authorization": f"Bearer {secret}"}
-    with httpx.Client(base_url=served.url, trust_env=False, headers=headers, timeout=60) as small:
+    with httpx.Client(base_url=served.url, **PLAIN, headers=headers, timeout=60) as small:
         for more in (
             {"scopes": ["accounts:manage", "modules:run"], "lifetime_seconds": 60},
             {"scopes": ["accounts:manage"]},

@@ -19,6 +19,7 @@ from democrai_sandbox.console import problems
 from democrai_sandbox.console.tracing import request_id
 from democrai_sandbox.policy import AccessDecision, DecisionCode, InvalidInputError, Problem
 from tests.console.pages.reading import Page
+from tests.console.serving import PLAIN
 from tests.services.golden import sentence
 from tests.services.rows import rows
 
@@ -218,7 +219,7 @@ def test_whoever_is_cut_off_at_the_end_is_told_to_come_back(path):
             )
             serving = asyncio.create_task(server._serve([listener]))
             url = f"http://127.0.0.1:{listener.getsockname()[1]}{path}"
-            async with httpx.AsyncClient(timeout=30, trust_env=False) as client:
+            async with httpx.AsyncClient(timeout=30, **PLAIN) as client:
                 asked = asyncio.create_task(client.get(url))
                 await asyncio.wait_for(is_waiting.wait(), 30)
                 is_ending.set()

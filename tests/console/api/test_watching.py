@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from democrai_sandbox.access.audit import verify_export
 from democrai_sandbox.host.scopes import Scope
-from tests.console.serving import until
+from tests.console.serving import PLAIN, until
 from tests.services.rows import rows
 
 API = "/api/v1"
@@ -30,7 +30,7 @@ def numbers(client):
 
 def test_live_and_ready(served):
     """Anybody may ask whether it lives and is ready; names and states are all that is told."""
-    with httpx.Client(base_url=served.url, trust_env=False, timeout=60) as nobody:
+    with httpx.Client(base_url=served.url, **PLAIN, timeout=60) as nobody:
         assert nobody.get("/health/live").json() == {"live": True}
         answer = nobody.get("/health/ready")
         assert (answer.status_code, answer.json()["ready"]) == (200, True)
@@ -42,7 +42,7 @@ def test_live_and_ready(served):
 
 def test_metrics_are_not_for_everybody(served, uma):
     """Numbers are for administrators, by a session or by a token with the scope."""
-    with httpx.Client(base_url=served.url, trust_env=False, timeout=60) as nobody:
+    with httpx.Client(base_url=served.url, **PLAIN, timeout=60) as nobody:
         assert nobody.get("/metrics").status_code == 401
     assert uma.get("/metrics").status_code == 403
     with served.bearer(served.administrator(), Scope.AUDIT_READ) as other:

@@ -77,14 +77,22 @@ def items(thing):
             yield f"<{place}>", value
 
 
+DESCRIBED = {}
+
+
+def described(kind):
+    """The names that a class and those above it describe, looked up once for each class."""
+    if kind not in DESCRIBED:
+        descriptors = (types.MemberDescriptorType, types.GetSetDescriptorType)
+        found = (name for one in kind.__mro__ for name, value in vars(one).items() if isinstance(value, descriptors))
+        DESCRIBED[kind] = frozenset(found) - {"__weakref__"}
+    return DESCRIBED[kind]
+
+
 def attributes(thing):
-    names = set()
-    if hasattr(thing, "__dict__"):
-        names.update(vars(thing))
-    for kind in () if isinstance(thing, type) else type(thing).__mro__:
-        for name, value in vars(kind).items():
-            if isinstance(value, (types.MemberDescriptorType, types.GetSetDescriptorType)):
-                names.add(name)
+    names = set(vars(thing)) if hasattr(thing, "__dict__") else set()
+    if not isinstance(thing, type):
+        names |= described(type(thing))
     for name in names - {"__weakref__"}:
         try:
             yield f".{name}", vars(thing)[name] if isinstance(thing, type) else getattr(thing, name)

@@ -11,7 +11,7 @@ import httpx
 from democrai_sandbox.console import api, pages
 from democrai_sandbox.host.interface import Visit
 from democrai_sandbox.host.scopes import Scope
-from tests.console.serving import SAME_ORIGIN
+from tests.console.serving import PLAIN, SAME_ORIGIN
 from tests.services.rows import rows
 
 SAFE = ("GET", "HEAD")
@@ -115,7 +115,7 @@ def test_no_page_of_others_changes_anything(served):
 def test_nobody_sees_nothing(served):
     """Without a session or a token there is the sign-in and the health of the process, and nothing else."""
     let_through = []
-    with httpx.Client(base_url=served.url, headers=SAME_ORIGIN, timeout=60, trust_env=False) as client:
+    with httpx.Client(base_url=served.url, headers=SAME_ORIGIN, timeout=60, **PLAIN) as client:
         for method, path in ROUTES:
             status = client.request(method, filled(path)).status_code
             is_for_programs = path.startswith(("/api/", "/metrics"))

@@ -24,7 +24,8 @@ class Everything:
 
     def __init__(self, house):
         self._house = house
-        self._client = None
+        self.seen = set()
+        """Kinds of elements whose colours were looked at."""
 
     @cached_property
     def ids(self):

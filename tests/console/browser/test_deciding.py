@@ -47,7 +47,7 @@ def test_a_permanent_approval_takes_the_password_of_late(people, served, desk):
     page = people.window("ada", confirmed=timedelta(days=1))
     page.goto(f"/requests/{one}")
     page.get_by_role("button", name="Approve permanently").click()
-    page.wait_for_url("**/account/confirm*")
+    page.wait_for_url("**/account/confirm**")
     assert desk.state(one) == "pending"
     page.get_by_role("textbox", name="Password").fill(PASSWORD)
     page.get_by_role("button", name="Confirm").click()

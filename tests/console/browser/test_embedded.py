@@ -16,7 +16,7 @@ from playwright.sync_api import expect
 
 from democrai_sandbox.console.messages import MESSAGES
 from tests.console.browser.windows import Windows
-from tests.console.serving import EXTENSIONS, ROOT, SAME_ORIGIN, Web, until
+from tests.console.serving import EXTENSIONS, PLAIN, ROOT, SAME_ORIGIN, Web, until
 from tests.services.ports import port
 
 EXAMPLES = ROOT / "examples"
@@ -54,7 +54,7 @@ def web():
 
 def _answers(url):
     try:
-        return httpx.get(f"{url}/sandbox/health/live", trust_env=False, timeout=10).status_code < 500
+        return httpx.get(f"{url}/sandbox/health/live", **PLAIN, timeout=10).status_code < 500
     except httpx.HTTPError:
         return False
 
@@ -75,9 +75,7 @@ def _decide(windows, url, target):
     page.on("request", lambda request: asked.append(request.url))
     page.goto("/sandbox/")
     expect(page.get_by_role("heading", level=1)).to_have_text("Requests")
-    stopped = httpx.post(
-        f"{url}/forecast", params={"url": target}, headers={"X-User": "uma"}, trust_env=False, timeout=60
-    )
+    stopped = httpx.post(f"{url}/forecast", params={"url": target}, headers={"X-User": "uma"}, **PLAIN, timeout=60)
     assert stopped.status_code == 403
     page.get_by_role("status").get_by_role("link", name="show").click()
     page.get_by_role("row").filter(has_text="forecast/embedded").get_by_role("link").first.click()
@@ -118,4 +116,4 @@ def test_an_application_with_its_own_people(url, web):
 
 def _visitor(url, user):
     headers = {"X-User": user, **SAME_ORIGIN}
-    return httpx.Client(base_url=url, timeout=60, trust_env=False, headers=headers)
+    return httpx.Client(base_url=url, timeout=60, **PLAIN, headers=headers)

@@ -12,7 +12,6 @@ from democrai_sandbox.access.store import open_store
 from democrai_sandbox.access.values import AccessTuple, NewRequest, Origin
 from democrai_sandbox.policy import Operation, ResourceType, Subject
 
-
 _numbers = count(1)
 
 
