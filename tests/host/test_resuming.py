@@ -42,10 +42,10 @@ ORDERS = {
     "with the module's, for a session": ("demo.fetch", "approve_for_session", ""),
     "a task": ("later", "approve_for_session", ""),
     "promoted": ("fetch", "approve_for_session", "promoted"),
-    "shut out": ("fetch", "approve_permanently", "shut out"),
     "another module's": ("other.fetch", "approve_for_session", ""),
     "misspelt": ("fetsh", "approve_for_session", ""),
     "odd context": ("fetch", "approve_for_session", "odd context"),
+    "shut out": ("fetch", "approve_permanently", "shut out"),  # the last: it is tried again later
 }
 """What is asked for with a resume action: the action, the decision, and what changes in between."""
 
