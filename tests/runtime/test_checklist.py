@@ -103,7 +103,8 @@ def test_module_render_action_and_command(case):
     assert sorted(told["problems"]) == ["module:section", "module:tool-only"]
     (section,) = told["problems"]["module:section"]
     assert "/runtime: " in section
-    sentence("entry on a tool", "\n".join(told["problems"]["module:tool-only"]), folder=case.base)
+    entries = "\n".join(told["problems"]["module:tool-only"])
+    sentence("entry on a tool", entries, folder=case.base, also=[(r"(?<=127\.0\.0\.1:)\d+", "port")])
 
 
 TASK = """
