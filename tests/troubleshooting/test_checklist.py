@@ -162,7 +162,6 @@ def test_what_serves_has_the_runtime_section(walk, places, kind):
     (now,) = walk.before[kind]["now"]
     assert (now["subject"], now["installing"]) == (f"{kind}:voice", False)
     assert now["answers"]["declared"] == "silent"
-    assert places.path in now["layers"]["declared"]
     assert '"runtime"' in now["advice"] and '"install"' not in now["advice"]
     sentence(f"{kind} declared", f"{now['layers']['declared']}\n{now['advice']}", folder=places.base)
     assert walk.after[kind] == {"value": "found"}
@@ -197,7 +196,6 @@ def test_what_is_installed_has_the_install_section(walk, places, kind):
     assert (told["code"], told["target"]) == ("sandbox_filesystem_denied", places.path)
     now = fixing.about(told, "read")
     assert (now["subject"], now["installing"], now["answers"]["declared"]) == (f"{kind}:needy", True, "silent")
-    assert places.path in now["layers"]["declared"]
     assert '"install"' in now["advice"] and '"runtime"' not in now["advice"]
     sentence(f"{kind} declared for installing", f"{now['layers']['declared']}\n{now['advice']}", folder=places.base)
     assert walk.after[f"{kind} install"] == {"value": "ready"}
