@@ -58,7 +58,7 @@ def settled(text, folder=None):
     text = _TIME.sub(lambda match: f"2026-01-02{match['gap']}03:04:05" + ("." + "0" * 6 if match["part"] else ""), text)
     text = _CLOCK.sub("03:04:05", text)
     text = re.sub(r"[ \t]+$", "", _AGE.sub(lambda match: "0s".ljust(len(match[0])), text), flags=re.MULTILINE)
-    return _PORT.sub(lambda match: "8080".ljust(len(match[0]), "0"), text).replace("\x1b", "␛")
+    return _PORT.sub("80800", text).replace("\x1b", "␛")
 
 
 def read(file):

@@ -151,6 +151,8 @@ class Run:
         """Take the later half, by time, of the largest part that is left."""
         weights = [sum(self.durations.of(self.session.items[index]) for index in part) for part in self.waiting]
         largest = self.waiting[weights.index(max(weights))]
+        if len(largest) < 2:  # its own worker is about to take it
+            return ()
         half, found = max(weights) / 2, deque()
         while largest and (not found or half > 0):
             index = largest.pop()

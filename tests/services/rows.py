@@ -33,11 +33,11 @@ def rows(names, table, ids=None):
         kept = [parameter for name, parameter in signature.parameters.items() if name not in names]
 
         @functools.wraps(function)
-        def run(**fixtures: Any) -> None:
+        def run(*instance: Any, **fixtures: Any) -> None:
             failures = []
             for number, (label, values) in enumerate(cases):
                 try:
-                    function(**fixtures, **dict(zip(names, values, strict=True)))
+                    function(*instance, **fixtures, **dict(zip(names, values, strict=True)))
                 except (Exception, pytest.fail.Exception) as error:
                     label = label or (ids(*values) if callable(ids) else ids[number] if ids else None)
                     failures.append((label or _short(values), error))
