@@ -138,7 +138,8 @@ def make(environment: Environment, progress: Progress) -> None:
     """Make an empty environment with pip."""
     version = ".".join(map(str, sys.version_info[:3]))
     progress.step(f"creating {environment.venv} with CPython {version}")
-    run([sys.executable, "-m", "venv", str(environment.venv)])
+    run([sys.executable, "-m", "venv", "--without-pip", str(environment.venv)])
+    run([str(environment.python), "-m", "ensurepip", "--default-pip"])  # the venv module would hide why it fails
     environment.finished("venv", environment.identity())
 
 
