@@ -9,7 +9,8 @@ guard (or not), lets the attack run, leaves the guard, and then looks at what th
 `--serve` reads such orders from its input, one line of JSON each, and plays each in a fork of itself. The guard is not
 installed in the serving process, only what it imports anyway is there already: that makes a thousand attacks bearable.
 With `armed` it is installed there, for attacks to which it makes no difference what was loaded before the guard, and
-with `open` no attack will have a guard: then more is there.
+with `open` no attack will have a guard: then more is there. An order with `template` is played in a fork of a process
+that loaded the attack's file and then the guard, in that order, as a host would.
 """
 
 from __future__ import annotations
@@ -245,21 +246,67 @@ def preload(names) -> None:
     sys.path.remove(ROOT)
 
 
-def serve(*kind: str) -> None:
-    """Play orders until the input ends."""
+class Template:
+    """A process that loaded one attack file and then the guard, and plays that file's attacks in forks of itself."""
+
+    def __init__(self, file: str) -> None:
+        import socket
+
+        self.file = file
+        self._link, theirs = socket.socketpair()
+        self._pid = os.fork()
+        if self._pid == 0:
+            self._link.close()
+            preload([f"{PACKAGE}.{file}", "democrai_sandbox.guard"])
+            os.dup2(theirs.fileno(), 0)
+            os.dup2(theirs.fileno(), 1)
+            theirs.close()
+            sys.stdin = open(0)
+            play_orders(load_first=False)
+            os._exit(0)
+        theirs.close()
+        self._answers = self._link.makefile("rb")
+
+    def play(self, line: str) -> bytes:
+        """Have an order played; the answer is the line for it."""
+        self._link.sendall(line.encode())
+        return self._answers.readline()
+
+    def close(self) -> None:
+        """End the process."""
+        self._answers.close()
+        self._link.close()
+        os.waitpid(self._pid, 0)
+
+
+def play_orders(*, load_first: bool) -> None:
+    """Play orders until the input ends, each in a fork of this process, or of a template for its file if it says so."""
     import json
 
+    template = None
+    while line := sys.stdin.readline():
+        order = json.loads(line)
+        if order.pop("template", False):
+            if template is None or template.file != order["file"]:
+                if template is not None:
+                    template.close()
+                template = Template(order["file"])
+            os.write(1, template.play(json.dumps(order) + "\n"))
+            continue
+        if load_first:
+            load(order["file"], order["name"])
+        os.write(1, json.dumps(play_in_fork(order)).encode() + b"\n")
+
+
+def serve(*kind: str) -> None:
+    """Play orders until the input ends."""
     preload(PRELOADED + PRELOADED_FOR_NETWORK if "network" in kind else PRELOADED)
     freely = not {"open", "armed"}.isdisjoint(kind)
     if "armed" in kind:
         preload(["democrai_sandbox.guard"])
     if freely:
         preload(PRELOADED_FREELY)
-    while line := sys.stdin.readline():
-        order = json.loads(line)
-        if freely:
-            load(order["file"], order["name"])
-        os.write(1, json.dumps(play_in_fork(order)).encode() + b"\n")
+    play_orders(load_first=freely)
 
 
 if sys.argv[1] == "--serve":

@@ -54,6 +54,8 @@ class Stage:
         """Start an attack; its traces are left at `base`."""
         base.mkdir()
         order = {"file": entry.file, "name": entry.name, "guard": guard, "base": str(base)}
+        if guard == "on" and not is_read_by_the_core(entry):
+            order["template"] = is_alike_in_its_file(entry)
         self.process.stdin.write(json.dumps(order) + "\n")
         self.process.stdin.flush()
 
@@ -231,6 +233,11 @@ READ_BY_THE_CORE = (
 def is_read_by_the_core(entry: Attack) -> bool:
     """Whether neither the interpreter's version nor what it loaded before the guard can matter to the attack."""
     return entry.since <= (3, 11) and entry.file.startswith(READ_BY_THE_CORE)
+
+
+def is_alike_in_its_file(entry: Attack) -> bool:
+    """Whether nothing happens before the guard is installed but that the attack's file is loaded."""
+    return entry.early is None
 
 
 def as_parameter(entry: Attack) -> ParameterSet:
