@@ -196,7 +196,8 @@ def mischief(world):
             came[name] = await stage.action("demo", name)
         came["params"] = await stage.told(stage.runtime.modules.action("demo", "fine", {"x": object()}, stage.uma()))
         came["extra"] = await stage.action("demo", "fine", more=1)
-        task = asyncio.ensure_future(stage.action("demo", "stubborn"))
+        stubborn = stage.runtime.modules.call("demo", "action", "stubborn", {}, stage.uma(), seconds=1.0)
+        task = asyncio.ensure_future(stage.told(stubborn))
         await asyncio.sleep(0.1)
         task.cancel()
         came["cancelled"] = type((await asyncio.gather(task, return_exceptions=True))[0]).__name__

@@ -96,6 +96,6 @@ def test_many_calls_do_not_grow_anything(case, source, name):
         memory, descriptors, blocks = (now - then for now, then in zip(after, before, strict=True))
         assert memory < 3_000_000, told
         assert descriptors == 0, told
-        assert blocks < CALLS / 5, told
+        assert blocks < CALLS / 2, told  # one object of each call would be all of them; caches fill by about 200
     assert (told["starts"], told["in flight"]) == (1, 0)
     assert told["left"] <= told["before"][1][1] - 4
