@@ -21,6 +21,7 @@ from tests.cli.goldens import CHOICES, COMMAND, CTRL_C, environment, golden, in_
 from tests.cli.odd_servers import ANSWERS, DRIPS, EXPORT, Odd, unknown_certificate
 from tests.cli.test_entry import configured
 from tests.console.serving import until
+from tests.services import places
 
 ID = "01zzzzzzzzzzzzzzzzzzzzzzzz"
 ENDLESS = "x" * 1_000_000
@@ -237,7 +238,7 @@ def test_tokens_that_do_not_do(asked, tmp_path):
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to become another user")
 def test_a_state_folder_of_somebody_else():
     """Another user is told which file cannot be read, and what to use instead."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+    with tempfile.TemporaryDirectory(dir=places.SHORT) as name:
         folder = Path(name)
         folder.chmod(0o755)
         (folder / "state").mkdir(mode=0o700)

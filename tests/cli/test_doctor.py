@@ -58,6 +58,8 @@ def test_a_fresh_installation(tmp_path):
     assert everything_in(tmp_path) == before
     assert (found.status, found.err, seen.status) == (0, "", 0)
     golden("doctor.piped", _settled(found.out), folder=tmp_path)
+    (seccomp,) = [line for line in found.out.splitlines() if line.split()[1:2] == ["seccomp"]]
+    golden("doctor-seccomp.piped", re.sub(r" +", " ", seccomp))
     golden("doctor.terminal", seen.text.splitlines()[-1])
     assert "\r" in seen.text and "\r" not in found.out
     assert "\x1b[32mok" in seen.text

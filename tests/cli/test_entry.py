@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from tests.cli.goldens import CHOICES, code_of, golden, piped, transcript, within
+from tests.services import places
 
 
 def command(*arguments, timeout=60, **environ):
@@ -144,7 +145,7 @@ def test_a_control_that_is_required_and_cannot_be_had(tmp_path):
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to become another user")
 def test_a_folder_that_cannot_be_written():
     """A user who may not write the state folder is told which one."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+    with tempfile.TemporaryDirectory(dir=places.SHORT) as name:
         folder = Path(name)
         folder.chmod(0o755)
         (folder / "state").mkdir(mode=0o500)

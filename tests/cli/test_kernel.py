@@ -14,6 +14,7 @@ import pytest
 from tests.cli.goldens import golden
 from tests.console.serving import serving, until
 from tests.kernel.netlab import Lab, needs_netlab
+from tests.services import places
 
 EVERYTHING = {
     "sandbox": {
@@ -47,7 +48,7 @@ def test_a_filter_that_takes_away_what_the_guard_is_built_on_is_told_in_one_line
 @pytest.fixture
 def short():
     """A folder whose name is short enough for the sockets in it."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+    with tempfile.TemporaryDirectory(dir=places.SHORT) as name:
         yield Path(name)
 
 

@@ -122,7 +122,9 @@ def test_an_address_that_nobody_reads_is_in_the_log(house, tmp_path):
     os.close(reader)
     log = tmp_path / "log"
     with open(writer, "wb") as nobody, log.open("wb") as err, forked(house.file, nobody, err) as process:
-        until(lambda: " http://127.0.0.1:" in log.read_text(), "the address")
+        address = house.folder / "state" / "node.url"
+        until(address.exists, "serving")
+        until(lambda: address.read_text().strip() in log.read_text(), "the address")
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 0
