@@ -19,6 +19,7 @@ import httpx
 
 from tests.console.serving import ROOT, SAME_ORIGIN, Served, merge
 from tests.kernel.netlab import Namespace
+from tests.services import places
 from tests.services.postgres import PostgresServer, find_programs
 from tests.services.redis import RedisServer
 
@@ -170,7 +171,7 @@ class Cluster:
 
     def __enter__(self):
         with ExitStack() as stack:
-            self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="two-", dir="/tmp")))
+            self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="two-", dir=places.SHORT)))
             self.shared = Namespace(SHARED, "")
             stack.callback(self.shared.close)
             self.shared.run(["ip", "-batch", "-"], input=f"link set lo up\naddress add {SHARED}/32 dev lo\n")

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from tests.docs.layer_acts import ACTS, NATIVE
+from tests.services import places
 
 NOTHING, GUARD, LANDLOCK, SECCOMP, EGRESS, ALL = "nothing", "guard", "Landlock", "seccomp", "packet filter", "all"
 COLUMNS = (GUARD, LANDLOCK, SECCOMP, EGRESS, ALL)
@@ -56,7 +57,7 @@ def table(found):
 
 
 def _asked(start, which):
-    with tempfile.TemporaryDirectory(prefix="dl", dir="/tmp") as folder:  # short, for the names of sockets
+    with tempfile.TemporaryDirectory(prefix="dl", dir=places.SHORT) as folder:  # short, for the names of sockets
         Path(folder, "tmp").mkdir()  # a subject may use all of the temp directory, so the ground is not in it
         path = f"{HERE.parents[2]}:{HERE.parents[2] / 'src'}"
         environ = {**os.environ, "PYTHONPATH": path, "TMPDIR": f"{folder}/tmp"}

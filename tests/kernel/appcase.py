@@ -28,6 +28,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel import prepared
+from tests.services import places
 
 SECONDS = 100.0
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -92,7 +93,7 @@ def command(tmp_path, body, *, user=None, before=""):
 @contextmanager
 def short_folder():
     """Give a folder with a short path."""
-    with tempfile.TemporaryDirectory(prefix="dk", dir="/tmp", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="dk", dir=places.SHORT, ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.netlab import cgroup_mount, needs_netlab, shared_lab, wait_until
+from tests.services import places
 
 ROUND = 4
 """Swaps between two kills."""
@@ -73,7 +74,7 @@ def is_clean(lab, application):
 def test_swaps_under_load_with_kills_leave_nothing_behind():
     """What is permitted never fails, what is forbidden never passes, and at the end there is no trace of either."""
     # A short name: below it there is a socket, whose path has to fit into 108 bytes.
-    with shared_lab() as lab, tempfile.TemporaryDirectory(dir="/tmp", prefix="soak-") as folder:
+    with shared_lab() as lab, tempfile.TemporaryDirectory(dir=places.SHORT, prefix="soak-") as folder:
         tmp_path = Path(folder)
         ports = [lab.world.serve("tcp", lab.world.v4).port for _ in range(3)]
         one, other = Application(lab, tmp_path, ports), Application(lab, tmp_path, ports)

@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
+from tests.services import places
+
 _PATIENCE = 30
 _ROOM = 4 << 30
 _USERS = ("postgres", "nobody")
@@ -51,7 +53,7 @@ class PostgresServer:
 
     def __init__(self, programs: Path, *, durable: bool = False, address: str = "") -> None:
         self._programs = programs
-        self._folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp" if durable else _quick_folder()))
+        self._folder = Path(tempfile.mkdtemp(prefix="pg-", dir=places.SHORT if durable else _quick_folder()))
         self._data = self._folder / "data"
         self._log = self._folder / "log"
         # The operating system survives what tests do to the server: without fsync nothing is lost, and all is quicker.
@@ -208,9 +210,9 @@ class PostgresServer:
 
 def _quick_folder() -> str:
     """Memory instead of a disk, where there is enough of it."""
-    memory = Path("/dev/shm")
+    memory = Path(places.MEMORY)
     roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > _ROOM
-    return str(memory) if roomy else "/tmp"
+    return str(memory) if roomy else places.SHORT
 
 
 def _children(pid: int | None) -> list[int]:

@@ -22,6 +22,7 @@ from democrai_sandbox.access.events.rendezvous import Folder
 from democrai_sandbox.errors import InvalidInputError
 from tests.access.events.forged import forged_events
 from tests.access.events.nodes import PATIENCE, Heard, eventually
+from tests.services import places
 from tests.services.rows import rows
 
 pytestmark = pytest.mark.once
@@ -355,7 +356,7 @@ def as_user(user, code, *arguments, **options):
 @pytest.fixture
 def open_to_all():
     """A folder that every user can get to; those of pytest are the owner's alone. Asked for before the buses in it."""
-    folder = f"/tmp/events-{os.getpid()}-{time.monotonic_ns()}"
+    folder = f"{places.SHORT}/events-{os.getpid()}-{time.monotonic_ns()}"
     os.mkdir(folder)
     os.chmod(folder, 0o777)
     yield folder

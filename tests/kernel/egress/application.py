@@ -17,6 +17,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from tests.services import places
+
 SOURCES = str(Path(__file__).parents[3] / "src")
 SECONDS = 40
 
@@ -26,7 +28,7 @@ class Application:
 
     def __init__(self, space, *, uid=0, settings=None, prelude=""):
         # Not below the folders of pytest: another user cannot enter those.
-        self.folder = Path(tempfile.mkdtemp(prefix="egress-", dir="/tmp"))
+        self.folder = Path(tempfile.mkdtemp(prefix="egress-", dir=places.SHORT))
         if uid:
             os.chown(self.folder, uid, uid)
         options = {"folder": str(self.folder), "uid": uid, "settings": settings or {}, "prelude": prelude}

@@ -17,6 +17,7 @@ import pytest
 from democrai_sandbox.errors import HelperFailed
 from democrai_sandbox.kernel.egress import Endpoint
 from democrai_sandbox.kernel.egress.client import LONGEST_ANSWER, HelperClient
+from tests.services import places
 from tests.services.golden import sentence
 from tests.services.rows import rows
 
@@ -272,7 +273,7 @@ while True:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can play another user")
 def test_a_socket_of_another_user_is_refused_and_told_nothing(tmp_path_factory):
-    folder = f"/tmp/egress-{os.getpid()}-{time.monotonic_ns()}"
+    folder = f"{places.SHORT}/egress-{os.getpid()}-{time.monotonic_ns()}"
     os.mkdir(folder)
     os.chmod(folder, 0o777)
     place = f"{folder}/s.sock"

@@ -24,6 +24,7 @@ import pytest
 
 from democrai_sandbox.kernel.helper.arguments import helper_command
 from tests.kernel import prepared
+from tests.services import places
 
 HERE = Path(__file__).parent
 SECONDS = 30.0
@@ -112,7 +113,7 @@ class Stage:
         self._others = []
 
     def __enter__(self):
-        self.folder = Path(tempfile.mkdtemp(prefix="democrai-helper-", dir="/tmp"))
+        self.folder = Path(tempfile.mkdtemp(prefix="democrai-helper-", dir=places.SHORT))
         known = pwd.getpwnam(self.user)
         self.uid, self.gid = known.pw_uid, known.pw_gid
         self.home = self.folder / "home"

@@ -9,6 +9,7 @@ import tempfile
 import pytest
 
 from tests.kernel.netlab import needs_netlab
+from tests.services import places
 
 LAB = os.path.join(os.path.dirname(__file__), "lab.py")
 TESTS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -248,7 +249,7 @@ def networked(world):
 def test_children_and_workers_get_out_of_the_machine_only_to_their_own_endpoints(case):
     """With a packet filter: datagrams too, approvals within a moment, and nothing of another subject's."""
     assert shutil.which("ip")
-    with tempfile.TemporaryDirectory(dir="/tmp") as state:  # the address of a socket has to be short
+    with tempfile.TemporaryDirectory(dir=places.SHORT) as state:  # the address of a socket has to be short
         told = case.run(networked, state)
     assert set(told.pop("states").values()) == {"active"}
     assert told["child"] == ["!", "PermissionError", "PermissionError"]

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from tests.kernel.netlab import Lab, cgroup_mount, needs_netlab
+from tests.services import places
 from tests.services.redis import RedisServer
 
 SCRIPT = Path(__file__).with_name("node.py")
@@ -53,7 +54,7 @@ class Node:
 @needs_netlab
 def test_a_decision_on_one_node_is_in_force_in_the_kernel_of_both():
     """An approval opens, a revocation closes and ends open connections, without waiting for the next look."""
-    with Lab() as lab, tempfile.TemporaryDirectory(dir="/tmp", prefix="nodes-") as folder:
+    with Lab() as lab, tempfile.TemporaryDirectory(dir=places.SHORT, prefix="nodes-") as folder:
         base = Path(folder)
         (base / "redis").mkdir()
         with lab.inside.entered():
