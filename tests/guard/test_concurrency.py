@@ -462,7 +462,7 @@ class TestLater:
             "call_at",
             "call_soon_threadsafe",
             "done callback",
-            "from a guarded thread",
+            "from a guarded thread",  # wording: a name in the test's own table
             "reader",
         } <= set(seen)
 

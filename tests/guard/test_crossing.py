@@ -8,6 +8,7 @@ import os
 import pytest
 
 from tests.guard.harness import Case
+from tests.services.golden import sentence
 
 
 @pytest.fixture
@@ -450,7 +451,7 @@ def what_leaves(world):
 
 def test_what_a_coroutine_waits_for_is_in_nobodys_hands_outside_its_guard(case):
     odd, (kind, settling, said), asked = case.run(what_leaves)
-    assert odd == "an extension waits for futures and tasks of asyncio"
+    sentence("an odd awaitable", odd)
     assert (kind, settling) == ("Wake", [])
     assert said == ["TamperDenied", "TamperDenied"]
     assert asked == []

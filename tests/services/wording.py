@@ -93,7 +93,7 @@ def findings(files):
                 yield Finding(file, number, text)
 
 
-def test_files(paths):
+def files_below(paths):
     """Return the Python files at or below paths."""
     for path in map(Path, paths):
         yield from sorted(path.rglob("*.py")) if path.is_dir() else [path]
@@ -101,7 +101,7 @@ def test_files(paths):
 
 def main(arguments):
     """Print what is found; 1 when something is."""
-    found = list(findings(test_files(arguments or [TESTS])))
+    found = list(findings(files_below(arguments or [TESTS])))
     for file, line, text in found:
         print(f"{file}:{line}: {text!r}")
     print(f"{len(found)} sentences in assertions", file=sys.stderr)

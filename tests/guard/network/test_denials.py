@@ -317,14 +317,21 @@ class TestAnswers:
             assert cell["arrived"] == 0, name
             assert cell["told"]["type"] == "NetworkDenied", name
             if name != "denied":
+                # wording: contract, section 3
                 assert cell["told"]["str"].startswith("External URL is locked."), name
 
     def test_the_denial_carries_the_decision(self, net):
         """With the id of a pending request, and with the message of one who said no."""
         seen = {name: cell["told"] for name, cell in net.run(answers).items()}
-        assert seen["pending"]["decision"] == [False, "pending", True, "External URL is locked."]
+        assert seen["pending"]["decision"] == [
+            False,
+            "pending",
+            True,
+            "External URL is locked.",
+        ]  # wording: contract, section 3
         assert seen["pending"]["request_id"] == "request-7"
         assert seen["denied"]["decision"][1] == "denied"
+        # wording: the message that the test's own decider gives
         assert "This resource is disabled." in seen["denied"]["str"]
         assert "sandbox_network_denied:demo:" in seen["denied"]["str"]
         assert seen["false"]["decision"] is None
@@ -382,6 +389,7 @@ class TestDenials:
         }
         for name, (operation, target) in expected.items():
             told = seen["told"][name]
+            # wording: contract, section 3
             assert told["str"] == f"External URL is locked. (sandbox_network_denied:whisper:{target})"
             assert (told["operation"], told["target"]) == (operation, target)
             assert (told["errno"], told["code"], told["layer"]) == (13, "sandbox_network_denied", "guard")
