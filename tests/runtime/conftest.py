@@ -26,9 +26,10 @@ def shared_case(tmp_path_factory, prepared_file, request):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Run everything else on the default interpreter only."""
+    """Run tests that depend on the interpreter on each of them, and everything else on the default one only."""
     here, versioned = f"{HERE}/", tuple(VERSIONED)
     for item in items:
         path = str(item.path)
-        if path.startswith(here) and not f"{path.removeprefix(here)}::{item.name}".startswith(versioned):
-            item.add_marker(pytest.mark.once)
+        if path.startswith(here):
+            name = f"{path.removeprefix(here)}::{item.name}"
+            item.add_marker(pytest.mark.every if name.startswith(versioned) else pytest.mark.once)

@@ -8,6 +8,7 @@ that allows nothing, and only they reach the host's own handler.
 from __future__ import annotations
 
 from asyncio import format_helpers
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import ExtensionFailed
@@ -46,8 +47,9 @@ def watch_reports(loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
     return undo
 
 
-def _safe_arguments(args: Any, kwargs: Any) -> str:
-    return _text(_arguments, args, kwargs)
+def _safe_arguments(args: Any, kwargs: Any, **options: Any) -> str:
+    """Format arguments inside a guard; `options` are those of the interpreter's version (`debug` since 3.13)."""
+    return _text(partial(_arguments, **options), args, kwargs)
 
 
 def _told(context: dict[str, Any]) -> dict[str, Any]:

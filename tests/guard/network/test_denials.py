@@ -323,12 +323,8 @@ class TestAnswers:
     def test_the_denial_carries_the_decision(self, net):
         """With the id of a pending request, and with the message of one who said no."""
         seen = {name: cell["told"] for name, cell in net.run(answers).items()}
-        assert seen["pending"]["decision"] == [
-            False,
-            "pending",
-            True,
-            "External URL is locked.",
-        ]  # wording: contract, section 3
+        # wording: contract, section 3
+        assert seen["pending"]["decision"] == [False, "pending", True, "External URL is locked."]
         assert seen["pending"]["request_id"] == "request-7"
         assert seen["denied"]["decision"][1] == "denied"
         # wording: the message that the test's own decider gives
