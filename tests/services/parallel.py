@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import math
 import os
+import random
 import signal
 import sys
 import time
@@ -47,6 +48,7 @@ def pytest_addoption(parser):
     """Add the number of workers."""
     parser.addoption("--workers", type=int, default=0, metavar="N", help="run the tests in N forks of this process")
     parser.addoption("--seconds", type=float, metavar="S", help="run only as many tests as took S seconds before")
+    parser.addoption("--shuffle", metavar="SEED", help="run the files, and the tests of each file, in another order")
 
 
 def pytest_configure(config):
@@ -62,10 +64,24 @@ def _interrupt(number, frame):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    """With a time limit, choose files in their order; of a file that does not fit, tests from all parts of it."""
-    left = config.getoption("seconds")
-    if left is None:
-        return
+    """Shuffle the tests, or choose those that fit into a time limit."""
+    if seed := config.getoption("shuffle"):
+        _shuffle(items, random.Random(seed))
+    if config.getoption("seconds") is not None:
+        _choose(config, items, config.getoption("seconds"))
+
+
+def _shuffle(items, chance):
+    """Shuffle files and the tests of each; those of one file stay together, because they share fixtures."""
+    files = [list(tests) for _, tests in itertools.groupby(items, key=lambda item: item.path)]
+    chance.shuffle(files)
+    for tests in files:
+        chance.shuffle(tests)
+    items[:] = itertools.chain.from_iterable(files)
+
+
+def _choose(config, items, left):
+    """Choose files in their order; of a file that does not fit, tests from all parts of it."""
     durations = Durations(config)
     chosen = []
     for _, group in itertools.groupby(items, key=lambda item: item.path):
