@@ -121,6 +121,9 @@ class Run:
         self.waiting = [deque(part) for part in parts]
         self.workers = {}
         self.made = 0
+        # Tests of several files run at the same time: a dot for each, instead of a line for each change of file.
+        if terminal := self.config.pluginmanager.getplugin("terminalreporter"):
+            terminal.showfspath = False
 
     def run(self):
         """Run all tests; end the workers however that ends."""
