@@ -87,6 +87,23 @@ CONFIG = {"sandbox": {"call_timeout": 5}, "console": {"reauth_minutes": 30}}
 _shared = None
 
 
+class Shared(Served):
+    """A server that goes through many tests: who needs a token of the same kind again gets the same one.
+
+    A person has 100 tokens at most.
+    """
+
+    def __init__(self, *given):
+        self._tokens = {}
+        super().__init__(*given)
+
+    def token(self, person, *scopes):
+        kind = (person.id, frozenset(scopes))
+        if kind not in self._tokens:
+            self._tokens[kind] = super().token(person, *scopes)
+        return self._tokens[kind]
+
+
 def furnish(folder):
     """Write the modules that only tests have below a folder; return the configuration that names them."""
     odd, hostile, crooked = folder / "odd", folder / "hostile", folder / "crooked"
@@ -111,7 +128,7 @@ def served(tmp_path_factory):
         close()
     if _shared is None:
         folder = tmp_path_factory.mktemp("served")
-        _shared = Served(folder, furnish(folder / "more"))
+        _shared = Shared(folder, furnish(folder / "more"))
     return _shared
 
 
