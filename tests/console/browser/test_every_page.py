@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
+from pathlib import Path
+
 import pytest
 from axe_playwright_python.base import AXE_SCRIPT
 
+import democrai_sandbox.console
 from tests.console.browser.everything import FORMS, LOOKING, PAGES, Everything
 from tests.console.browser.windows import NARROW, WIDE
 
@@ -69,42 +74,89 @@ def problems(page, seen):
     page.emulate_media(color_scheme="light")
 
 
-def check(page, every):
-    """See that there is nothing wrong with the page."""
-    assert page.get_by_role("heading", level=1).count() == 1
-    assert page.title() not in {"", " · democrai sandbox"}
-    assert list(problems(page, every.seen)) == []
+STYLES = Path(democrai_sandbox.console.__file__).parent / "static"
+CHANGING_TEXTS = re.compile(r"[A-Za-z0-9_-]{20,}|\d+")
+"""Ids, tokens, numbers and times, which no finding depends on."""
+
+
+class Checked:
+    """Pages that were found in order in an earlier run: a page is looked at again when anything about it changed.
+
+    The key of a page covers its elements and texts, the style sheets, the rules, this file and the browser.
+    """
+
+    def __init__(self, folder, browser, *, fresh):
+        self._file = folder / "checked"
+        self._known = set() if fresh or not self._file.exists() else set(self._file.read_text().split())
+        self._around = [browser, AXE_SCRIPT, Path(__file__).read_text()]
+        self._around += [file.read_text() for file in sorted(STYLES.glob("*.css"))]
+
+    def key(self, page):
+        text = CHANGING_TEXTS.sub("0", page.content())
+        return hashlib.sha256("\0".join([text, *self._around]).encode()).hexdigest()[:32]
+
+    def __contains__(self, key):
+        return key in self._known
+
+    def add(self, key):
+        self._known.add(key)
+        with self._file.open("a") as file:
+            file.write(f"{key}\n")
+
+
+@pytest.fixture
+def checked(pytestconfig, house):
+    """The pages that need no second look; `--fresh` forgets them."""
+    if not hasattr(house, "checked"):
+        folder = pytestconfig.cache.mkdir("pages")
+        house.checked = Checked(folder, house.browser.version, fresh=pytestconfig.getoption("--fresh"))
+    return house.checked
+
+
+@pytest.fixture
+def check(every, checked):
+    """See that there is nothing wrong with a page."""
+
+    def look(page):
+        assert page.get_by_role("heading", level=1).count() == 1
+        assert page.title() not in {"", " · democrai sandbox"}
+        key = checked.key(page)
+        if key not in checked:
+            assert list(problems(page, every.seen)) == []
+            checked.add(key)
+
+    return look
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_is_for_everybody(standing, every, name):
+def test_a_page_is_for_everybody(standing, every, check, name):
     """It has one heading and a title, nothing that a tool for accessibility finds, and nothing wider than a phone."""
     page = standing.window(None if name == "sign in" else LOOKING)
     answer = page.goto(every.pages()[name])
     assert answer.status == {"queue, wrong filter": 422, "not there": 404}.get(name, 200)
     assert name == "sign in" or "/login" not in page.url
-    check(page, every)
+    check(page)
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_what_an_act_leads_to_is_for_everybody(standing, every, name):
+def test_what_an_act_leads_to_is_for_everybody(standing, every, check, name):
     """The same holds for the pages that ask once more, and that tell what came of an act."""
     go, heading = FORMS[name]
     page = standing.window(LOOKING)
     go(page, every)
     page.get_by_role("heading", level=1).filter(has_text=heading).wait_for()
-    check(page, every)
+    check(page)
 
 
 @pytest.mark.parametrize(
     "path", ["/requests", "/extensions", "/extensions/module/weather", "/tasks", "/account", "/audit"]
 )
-def test_a_page_of_somebody_who_may_not_decide_is_for_everybody(standing, every, path):
+def test_a_page_of_somebody_who_may_not_decide_is_for_everybody(standing, every, check, path):
     """The same holds for what others see, who have less on their pages, and for the page that says so."""
     assert every.ids
     page = standing.window("uma")
     assert page.goto(path).status == (403 if path == "/audit" else 200)
-    check(page, every)
+    check(page)
 
 
 def test_the_menu_of_a_narrow_screen(people):
