@@ -15,6 +15,7 @@ import os
 import random
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections import deque
@@ -115,7 +116,8 @@ class Run:
     def __init__(self, session, number):
         self.session = session
         self.config = session.config
-        self.base = self.config._tmp_path_factory.getbasetemp()
+        # Short paths: some tests have unix sockets below them, or look for a path in a line of limited length.
+        self.base = os.environ.get("RUN_FOLDER") or self.config._tmp_path_factory.getbasetemp()
         self.durations = Durations(self.config)
         parts = _parts([self.durations.of(item) for item in session.items], number)
         self.waiting = [deque(part) for part in parts]
@@ -144,7 +146,7 @@ class Run:
         sys.stderr.flush()
         pid = os.fork()
         if pid == 0:
-            _be_worker(self.session, theirs, self.base / f"w{self.made}", [ours, *self.workers])
+            _be_worker(self.session, theirs, self.base, [ours, *self.workers])
         theirs.close()
         worker = Worker(pid, ours, lane)
         self.workers[ours] = worker
@@ -322,8 +324,7 @@ def _settle(session, base):
     capture.start_global_capturing()
     config.pluginmanager.unregister(name="terminalreporter")
     config.pluginmanager.register(_NoTerminal(), "terminalreporter")
-    base.mkdir(mode=0o700)
-    config._tmp_path_factory._basetemp = base
+    config._tmp_path_factory._basetemp = Path(tempfile.mkdtemp(prefix="w", dir=base))
 
 
 class _NoTerminal:
