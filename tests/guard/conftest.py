@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.guard.harness import Case
+from tests.services.forks import BareCase
 
 
 @pytest.fixture
 def case(tmp_path):
-    """A private world in which a body runs in a process of its own."""
-    return Case(tmp_path)
+    """A private world in which a body runs in a process of its own, which has not loaded the guard yet."""
+    return BareCase(tmp_path)

@@ -26,6 +26,23 @@ STORE = (
     "alembic.ddl.sqlite",
     "sqlalchemy.dialects.sqlite",
 )
+BARE = (
+    *("contextlib", "contextvars", "dataclasses", "enum", "errno", "functools", "glob", "inspect", "locale"),
+    *(
+        "logging",
+        "pathlib",
+        "queue",
+        "re",
+        "selectors",
+        "shutil",
+        "signal",
+        "site",
+        "sysconfig",
+        "tempfile",
+        "threading",
+    ),
+    *("typing", "weakref", "democrai_sandbox.errors", "democrai_sandbox.policy"),
+)
 ACCESS = ("democrai_sandbox.access", "democrai_sandbox.runtime.surroundings", *STORE)
 RUNTIME = ("democrai_sandbox.runtime", "democrai_sandbox.runtime.assembly", "asyncio", *STORE)
 HOST = ("democrai_sandbox.host", "democrai_sandbox.host.sandbox", *RUNTIME)
@@ -81,6 +98,12 @@ class ForkedCase(harness.Case):
         if status is None:
             raise subprocess.TimeoutExpired("a body", timeout, out.read_bytes(), err.read_bytes())
         return status, *(path.read_text(errors="replace") for path in (out, err))
+
+
+class BareCase(ForkedCase):
+    """The same, with what the guard needs imported, but not the guard, and nothing that the guard adapts."""
+
+    modules = BARE
 
 
 class RuntimeCase(ForkedCase):
