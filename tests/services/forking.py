@@ -6,6 +6,7 @@ fork ended. What a body does stays in its fork.
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import importlib.util
 import json
@@ -69,6 +70,7 @@ def main(program, *modules):
     for name in modules:
         importlib.import_module(name)
     settle(orders(child.prepare))
+    faulthandler.enable()  # a body that crashes says where, in the text that its test shows
     child.main()
 
 
