@@ -16,9 +16,11 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+from tests.services.parallel import LARGEST
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "democrai_sandbox"
-SECONDS = 45
+SECONDS = 55
 UNKNOWN = 1.0
 """Seconds that a test file is taken to need while it has never been run."""
 CACHE = ROOT / ".pytest_cache" / "v" / "democrai"
@@ -181,7 +183,7 @@ def main(arguments: list[str]) -> int:
     for test in tests:
         if left > 0:
             chosen.append(test)
-            left -= known.get(test, UNKNOWN)
+            left -= min(known.get(test, UNKNOWN), LARGEST * options.seconds * workers)
     limits = ["--workers", str(workers), "--seconds", str(options.seconds * workers)]
     status = subprocess.run([sys.executable, "-m", "pytest", "-q", *limits, *chosen], cwd=ROOT).returncode
     if len(chosen) < len(tests):

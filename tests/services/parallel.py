@@ -33,6 +33,8 @@ GRACE = 20
 """Seconds that workers have to tear down their fixtures when the run is interrupted."""
 
 
+LARGEST = 0.4
+"""The part of a time limit that one file may take."""
 CRASHES = 50
 """With more workers than this, the run is given up."""
 
@@ -84,11 +86,11 @@ def _shuffle(items, chance):
 def _choose(config, items, left):
     """Choose files in their order; of a file that does not fit, tests from all parts of it."""
     durations = Durations(config)
-    chosen = []
+    chosen, most = [], left * LARGEST
     for _, group in itertools.groupby(items, key=lambda item: item.path):
         tests = list(group)
         needed = sum(map(durations.of, tests))
-        step = max(1, math.ceil(needed / left)) if left > 0 else len(tests) + 1
+        step = max(1, math.ceil(needed / min(left, most))) if left > 0 else len(tests) + 1
         chosen += tests[step - 1 :: step]
         left -= needed / step
     config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
