@@ -5,18 +5,12 @@ Importing is most of what a fresh node spends: a second of a processor.
 
 from __future__ import annotations
 
-import atexit
-import json
 import os
-import socket
-import subprocess
-import sys
-import threading
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 
-from tests.services.commands import Forked
+from tests.services.commands import Forked, Prepared
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -58,27 +52,7 @@ def _pipe(theirs, *, writes=False, is_text=True):
     return other, open(mine, "w" if writes else "r") if is_text else open(mine, "rb", 0)
 
 
-class _Prepared:
-    """The process that forks; ends with the tests."""
-
-    def __init__(self):
-        self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._turn = threading.Lock()
-        with theirs:
-            command = [sys.executable, "-m", "tests.access.preparing", str(theirs.fileno())]
-            environ = {name: value for name, value in os.environ.items() if not name.startswith(("DEMOCRAI_", "COV_"))}
-            self._process = subprocess.Popen(command, env=environ, cwd=REPOSITORY, pass_fds=[theirs.fileno()])
-        atexit.register(self._end)
-
-    def send(self, order, streams):
-        with self._turn:
-            socket.send_fds(self._link, [json.dumps(order).encode()], streams)
-
-    def _end(self):
-        self._link.close()
-        self._process.wait()
-
-
 @cache
 def _prepared():
-    return _Prepared()
+    """Return the process that has imported what nodes need."""
+    return Prepared(("-m", "tests.access.preparing"), folder=REPOSITORY)

@@ -11,19 +11,15 @@ own.
 
 from __future__ import annotations
 
-import atexit
 import ctypes
-import json
 import os
-import socket
 import subprocess
-import sys
 import threading
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
-from tests.services.commands import Forked
+from tests.services.commands import Forked, Prepared, pipe
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).with_name("preparing.py")
@@ -65,7 +61,7 @@ class Process(Forked):
             "session": session,
         }
         with ExitStack() as theirs:
-            told, report = _pipe(theirs)
+            told, report = pipe(theirs)
             self._report = open(told, "rb", 0)
             given = [self._stream(theirs, number, stream) for number, stream in enumerate(streams)]
             network = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
@@ -83,7 +79,7 @@ class Process(Forked):
             self.stdin = open(writer, "w", buffering=1)
             return reader
         if stream == subprocess.PIPE:
-            reader, writer = _pipe(theirs)
+            reader, writer = pipe(theirs)
             setattr(self, name, open(reader, errors="replace"))
             return writer
         if stream == subprocess.STDOUT:
@@ -130,36 +126,8 @@ def run(code, *words, timeout=100.0, text="", **options):
     return subprocess.CompletedProcess(words, status, written, said[0])
 
 
-def _pipe(theirs):
-    """Make a pipe, whose end for writing is another process's, and closed here with the stack."""
-    reader, writer = os.pipe()
-    theirs.callback(os.close, writer)
-    return reader, writer
-
-
-class _Prepared:
-    """The process that forks; ends with the tests."""
-
-    def __init__(self):
-        self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._turn = threading.Lock()
-        command = [sys.executable, "-B", "-P", PROGRAM, str(theirs.fileno()), str(ROOT)]
-        environ = {name: value for name, value in os.environ.items() if not name.startswith("DEMOCRAI_")}
-        environ["PYTHONPATH"] = str(ROOT / "src")
-        with theirs, in_network(HOME) if os.geteuid() == 0 else ExitStack():
-            self._process = subprocess.Popen(command, env=environ, cwd="/", pass_fds=[theirs.fileno()])
-        atexit.register(self._end)
-
-    def send(self, order, descriptors):
-        """Have it fork for an order."""
-        with self._turn:
-            socket.send_fds(self._link, [json.dumps(order).encode()], descriptors)
-
-    def _end(self):
-        self._link.close()
-        self._process.wait()
-
-
 @cache
 def _prepared():
-    return _Prepared()
+    """Return the process that has imported the kernel layer; it is in the network of the tests."""
+    with in_network(HOME) if os.geteuid() == 0 else ExitStack():
+        return Prepared(("-B", "-P", PROGRAM), str(ROOT), PYTHONPATH=str(ROOT / "src"))

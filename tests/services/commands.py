@@ -50,11 +50,11 @@ class Forked:
         }
         self.returncode = self.stdout = None
         with ExitStack() as theirs:
-            told, report = _pipe(theirs)
+            told, report = pipe(theirs)
             self._report = open(told, "rb", 0)  # not read ahead: what is left in the pipe tells when there is more
             given = [stream if isinstance(stream, int) else stream.fileno() for stream in streams]
             if given[1] == subprocess.PIPE:
-                heard, given[1] = _pipe(theirs)
+                heard, given[1] = pipe(theirs)
                 self.stdout = open(heard)
             prepared().send(order, [*given, report])
         self.pid = int(self._report.readline() or self._lost())
@@ -90,7 +90,7 @@ class Forked:
         raise RuntimeError("the process that forks has ended")
 
 
-def _pipe(theirs):
+def pipe(theirs):
     """Make a pipe, whose end for writing is another process's, and closed here with the stack."""
     reader, writer = os.pipe()
     theirs.callback(os.close, writer)
@@ -100,13 +100,14 @@ def _pipe(theirs):
 class Prepared:
     """The process that forks; ends with the tests."""
 
-    def __init__(self, modules):
+    def __init__(self, program, *arguments, folder="/", **environ):
+        """``program`` has the words for the interpreter; it is given the number of a socket, then the arguments."""
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._turn = threading.Lock()
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("DEMOCRAI_", "COV_"))}
         with theirs:
-            command = [sys.executable, "-P", PROGRAM, str(theirs.fileno()), *modules]
-            environ = {name: value for name, value in os.environ.items() if not name.startswith(("DEMOCRAI_", "COV_"))}
-            self._process = subprocess.Popen(command, env=environ, cwd="/", pass_fds=[theirs.fileno()])
+            command = [sys.executable, *program, str(theirs.fileno()), *arguments]
+            self._process = subprocess.Popen(command, env=kept | environ, cwd=folder, pass_fds=[theirs.fileno()])
         atexit.register(self._end)
 
     def send(self, order, streams):
@@ -124,7 +125,8 @@ def prepared():
     """Return the process that has imported all commands, and what the one that serves needs."""
     found = pkgutil.walk_packages(democrai_sandbox.cli.__path__, "democrai_sandbox.cli.")
     return Prepared(
-        (
+        ("-P", PROGRAM),
+        *(
             *HOST,
             "democrai_sandbox.console.server",
             "anyio._backends._asyncio",
@@ -133,5 +135,5 @@ def prepared():
             "democrai_sandbox.sdk.recording",
             "democrai_sandbox.sdk.testing",
             *(module.name for module in found),
-        )
+        ),
     )

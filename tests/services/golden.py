@@ -106,7 +106,11 @@ def main():
     old = {file: read(file) for file in GOLDEN.glob("*.txt")}
     for file in old:
         file.unlink()
-    users = [file for file in sorted(TESTS.rglob("test_*.py")) if re.search(r"\b(golden|sentence)\(", file.read_text())]
+    users = [
+        file
+        for file in sorted(TESTS.rglob("test_*.py"))
+        if re.search(r"\b(golden|sentence|transcript)\(", file.read_text())
+    ]
     with tempfile.NamedTemporaryFile("r") as skipped:
         command = [sys.executable, "-m", "pytest", "-q", "--workers", str(os.cpu_count()), "--untested", skipped.name]
         status = subprocess.run([*command, *users], env=os.environ | {"UPDATE_GOLDENS": "1"}).returncode

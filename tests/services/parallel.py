@@ -39,14 +39,6 @@ CRASHES = 50
 """With more workers than this, the run is given up."""
 
 
-class Interrupted(KeyboardInterrupt):
-    """The run was ended by a signal."""
-
-    def __init__(self, number):
-        super().__init__(signal.Signals(number).name)
-        self.number = number
-
-
 def pytest_addoption(parser):
     """Add the number of workers."""
     parser.addoption("--workers", type=int, default=0, metavar="N", help="run the tests in N forks of this process")
@@ -62,7 +54,7 @@ def pytest_configure(config):
 
 
 def _interrupt(number, frame):
-    raise Interrupted(number)
+    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 @pytest.hookimpl(trylast=True)
