@@ -1,4 +1,4 @@
-"""Garbage that is collected at a bad moment: in the middle of setting a variable of the context."""
+"""Garbage collected at a bad moment: while a variable of the context is set, or a context is copied."""
 
 from __future__ import annotations
 
@@ -48,3 +48,63 @@ def set_while_collecting(world):
 def test_a_finaliser_that_enters_a_guard_leaves_the_context_whole(case, guarded):
     """The process lives, and the collector is on as it was; CPython 3.11 by itself would lose its footing here."""
     assert case.run(set_while_collecting, guarded) is True
+
+
+def copy_while_collecting(world):
+    """Copy contexts while the allocation of the copy collects what is finished under a guard."""
+    import asyncio
+    import contextvars
+    import gc
+
+    from democrai_sandbox.guard import live_states, process_guard_context
+
+    guard = process_guard_context(subject="demo")
+    variables = [contextvars.ContextVar(f"number {number}") for number in range(30)]
+
+    class Left:
+        def __init__(self):
+            self.itself = self
+
+        def __del__(self):
+            guard.run(int)
+            variables[0].set(object())
+
+    async def wait():
+        try:
+            await asyncio.sleep(0)
+        finally:
+            variables[1].set(object())
+
+    def leave_object():
+        Left()
+
+    def leave_coroutine():
+        cycle = [guard.run(wait)]
+        cycle.append(cycle)
+        cycle[0].send(None)
+
+    leave = {"object": leave_object, "coroutine": leave_coroutine}[world.args[0]]
+    held = guard.run(wait)
+    kept = []
+    for turn in range(4000):
+        gc.set_threshold(100_000)
+        for variable in variables:
+            variable.set(turn)
+        leave()
+        gc.set_threshold(1, 1, 1)
+        kept.append(contextvars.copy_context())
+        gc.set_threshold(100_000)
+        del kept[:-5]
+        assert all(context[variables[9]] <= turn for context in kept)
+    held.close()
+    del held
+    kept.clear()
+    gc.collect()
+    return live_states()
+
+
+@pytest.mark.every
+@pytest.mark.parametrize("left", ["object", "coroutine"])
+def test_a_context_copied_during_a_collection_is_whole(case, left):
+    """The copy has the variables of its original, the process lives, and no guard stays behind."""
+    assert case.run(copy_while_collecting, left) == 0

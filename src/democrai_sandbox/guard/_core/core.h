@@ -164,7 +164,9 @@ State *state_new(State *parent, Policy *policy, Mode mode, bool allow_subprocess
 State *state_current(void);  /* borrowed; bypass states included; NULL when there is none */
 PyObject *variable_set(PyObject *variable, PyObject *value);
 int collection_pause(void);
-void collection_go_on(int paused);
+void collection_resume(int paused);
+void collection_release(void);
+int collection_ready(void);
 State *state_guarding(void); /* borrowed; NULL when nothing restricts the caller */
 bool state_descends(const State *state, const State *ancestor);
 State *state_of_context(PyObject *context); /* borrowed */

@@ -103,6 +103,7 @@ PyObject *on_context_run(State *unused, Call *call)
     if (LIKELY(before == NULL && context_is_clean())) {
         return call_original(call);
     }
+    collection_release();
     State *caller = state_current();
     if (caller == NULL) {
         context_found_clean();
@@ -123,8 +124,8 @@ PyObject *on_context_variable(State *unused, Call *call)
         return deny_text(state, DENY_TAMPER, "ContextVar");
     }
     int paused = collection_pause();
-    PyObject *result = call_original(call);
-    collection_go_on(paused);
+    PyObject *result = paused < 0 ? NULL : call_original(call);
+    collection_resume(paused);
     return result;
 }
 

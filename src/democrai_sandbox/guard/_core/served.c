@@ -48,8 +48,8 @@ PyObject *core_serve(PyObject *module, PyObject *value)
 PyObject *core_unserve(PyObject *module, PyObject *token)
 {
     int paused = collection_pause();
-    int result = PyContextVar_Reset(served, token);
-    collection_go_on(paused);
+    int result = paused < 0 ? -1 : PyContextVar_Reset(served, token);
+    collection_resume(paused);
     return result < 0 ? NULL : Py_NewRef(Py_None);
 }
 

@@ -219,33 +219,6 @@ void context_found_clean(void)
     }
 }
 
-/* CPython 3.11 collects garbage wherever it allocates, so also in the middle of setting a variable, while it holds the
- * context's variables without a reference: a finaliser that enters a guard, or sets any variable, frees them under its
- * feet. Later versions collect between instructions only. Returns whether there is something to go on with. */
-int collection_pause(void)
-{
-#if PY_VERSION_HEX < 0x030C0000
-    return PyGC_Disable();
-#else
-    return 0;
-#endif
-}
-
-void collection_go_on(int paused)
-{
-    if (paused) {
-        PyGC_Enable();
-    }
-}
-
-PyObject *variable_set(PyObject *variable, PyObject *value)
-{
-    int paused = collection_pause();
-    PyObject *token = PyContextVar_Set(variable, value);
-    collection_go_on(paused);
-    return token;
-}
-
 static int carry(PyObject *value)
 {
     states_carried += value != Py_None;

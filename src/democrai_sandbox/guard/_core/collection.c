@@ -1,0 +1,108 @@
+/* Setting variables of the context while garbage is collected.
+ *
+ * CPython 3.11 collects garbage wherever it allocates, so also while it copies a context or sets a variable and holds the
+ * variables of the context without a reference. A finaliser that enters a guard or sets a variable would free them.
+ * Therefore no collection starts while a variable is set, and variables that are replaced during a collection are kept
+ * until it is over. Later versions collect between instructions only. */
+#define Py_BUILD_CORE 1
+#include "core.h"
+
+#if PY_VERSION_HEX < 0x030C0000
+
+#include <internal/pycore_interp.h>
+
+static PyObject *kept = NULL; /* list of contexts, each with the variables that were replaced */
+
+static inline struct _gc_runtime_state *collector(void)
+{
+    return &PyInterpreterState_Get()->gc;
+}
+
+void collection_release(void)
+{
+    if (UNLIKELY(kept != NULL) && !collector()->collecting) {
+        Py_CLEAR(kept);
+    }
+}
+
+static int keep_variables(void)
+{
+    if (kept == NULL) {
+        kept = PyList_New(0);
+        if (kept == NULL) {
+            return -1;
+        }
+        PyObject_GC_UnTrack(kept); /* not to be found through gc */
+    }
+    PyObject *copy = PyContext_CopyCurrent();
+    int result = copy ? PyList_Append(kept, copy) : -1;
+    Py_XDECREF(copy);
+    return result;
+}
+
+/* Call this before a variable is set: -1 when there is no memory, else the argument for collection_resume(). */
+int collection_pause(void)
+{
+    collection_release();
+    if (UNLIKELY(collector()->collecting) && keep_variables() < 0) {
+        return -1;
+    }
+    return PyGC_Disable();
+}
+
+/* The interrupted code may set its own version of the variables, without the value that the variable has now cached. */
+void collection_resume(int paused)
+{
+    if (UNLIKELY(collector()->collecting)) {
+        PyThreadState_Get()->context_ver++;
+    }
+    if (paused > 0) {
+        PyGC_Enable();
+    }
+}
+
+/* Check that the collector's fields lie in memory as this was compiled for. */
+int collection_ready(void)
+{
+    int was = PyGC_Disable();
+    bool fits = collector()->enabled == 0;
+    PyGC_Enable();
+    fits = fits && collector()->enabled == 1 && collector()->collecting == 0;
+    if (!was) {
+        PyGC_Disable();
+    }
+    if (!fits) {
+        PyErr_SetString(PyExc_ImportError, "the collector cannot be watched: the guard does not fit this interpreter");
+    }
+    return fits ? 0 : -1;
+}
+
+#else
+
+void collection_release(void)
+{
+}
+
+int collection_pause(void)
+{
+    return 0;
+}
+
+void collection_resume(int paused)
+{
+}
+
+int collection_ready(void)
+{
+    return 0;
+}
+
+#endif
+
+PyObject *variable_set(PyObject *variable, PyObject *value)
+{
+    int paused = collection_pause();
+    PyObject *token = paused < 0 ? NULL : PyContextVar_Set(variable, value);
+    collection_resume(paused);
+    return token;
+}
