@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 from tests.services.forks import RuntimeCase
@@ -10,11 +11,13 @@ from tests.services.forks import RuntimeCase
 class PreparedCase(RuntimeCase):
     """A world whose hosts copy a database that has its schema, which is quicker than migrations."""
 
+    forks_workers = True
+
     def __init__(self, base, database):
         super().__init__(base)
         self.database = base / "prepared.db"  # where also a host that has confined itself can read it
         shutil.copyfile(database, self.database)
 
     def environment(self, **extra):
-        """Return the environment of a body, which tells where that database is."""
-        return super().environment(PREPARED_DATABASE=str(self.database), **extra)
+        """Return the environment of a body: where that database is, and no certificates, which each host would read."""
+        return super().environment(**{"PREPARED_DATABASE": str(self.database), "SSL_CERT_FILE": os.devnull, **extra})

@@ -6,6 +6,7 @@ fork ended. What a body does stays in its fork.
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import importlib
 import importlib.util
@@ -14,6 +15,7 @@ import os
 import select
 import signal
 import sys
+import threading
 
 
 def orders(prepare):
@@ -59,19 +61,40 @@ def settle(order):
         sys.modules["tempfile"].tempdir = None
     if "democrai_sandbox.guard.settings" in sys.modules:
         sys.modules["democrai_sandbox.guard.settings"].install_runtime_paths()
+    if order.get("workers"):
+        file, *given = order["workers"]
+        loaded(file).start_by(*given)
     sys.argv = ["child.py", json.dumps(order["spec"])]
+
+
+def loaded(path):
+    """Return the module of a file."""
+    found = importlib.util.spec_from_file_location(os.path.basename(path).removesuffix(".py"), path)
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
 
 
 def main(program, *modules):
     """Import, wait for orders, and be the child that one of them wants."""
-    found = importlib.util.spec_from_file_location("child", program)
-    child = importlib.util.module_from_spec(found)
-    found.loader.exec_module(child)
+    child = loaded(program)
     for name in modules:
         importlib.import_module(name)
-    settle(orders(child.prepare))
+    order = orders(child.prepare)
+    settle(order)
     faulthandler.enable()  # a body that crashes says where, in the text that its test shows
     child.main()
+    if order.get("leaves"):
+        leave()
+
+
+def leave():
+    """End as an interpreter does, but for taking all modules apart: that takes longer than many a body."""
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

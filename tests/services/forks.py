@@ -19,12 +19,15 @@ from tests.guard import harness
 
 PROGRAM = Path(__file__).with_name("forking.py")
 STORE = (
+    "democrai_sandbox.access.assembly",
+    "democrai_sandbox.access.events.memory",
     "democrai_sandbox.access.store",
     "democrai_sandbox.access.store.migrating",
     "alembic.command",
     "alembic.runtime.environment",
     "alembic.ddl.sqlite",
     "sqlalchemy.dialects.sqlite",
+    "sqlite3",
 )
 BARE = (
     *("contextlib", "contextvars", "dataclasses", "enum", "errno", "functools", "glob", "inspect", "locale"),
@@ -44,7 +47,7 @@ BARE = (
     *("typing", "weakref", "democrai_sandbox.errors", "democrai_sandbox.policy"),
 )
 ACCESS = ("democrai_sandbox.access", "democrai_sandbox.runtime.surroundings", *STORE)
-RUNTIME = ("democrai_sandbox.runtime", "democrai_sandbox.runtime.assembly", "asyncio", *STORE)
+RUNTIME = ("democrai_sandbox.runtime", "democrai_sandbox.runtime.assembly", "democrai_sandbox.sdk", "asyncio", *STORE)
 HOST = ("democrai_sandbox.host", "democrai_sandbox.host.sandbox", *RUNTIME)
 
 
@@ -87,6 +90,10 @@ class ForkedCase(harness.Case):
     """A private world in which a body runs in a process of its own, with modules imported."""
 
     modules = ()
+    forks_workers = False
+    """Whether also the worker processes of its runtime are forks; see tests.services.workers."""
+    leaves = False
+    """Whether a body ends without having all modules taken apart."""
 
     def play(self, spec, environment, timeout):
         """Run the body; return its exit status and what it wrote."""
@@ -94,10 +101,18 @@ class ForkedCase(harness.Case):
         for path in (out, err):
             path.write_bytes(b"")
         order = {"spec": spec, "environ": environment, "folder": str(self.base), "timeout": timeout}
+        order |= {"workers": self.forks_workers and worker_starting(), "leaves": self.leaves}
         status = forks(self.child, self.modules).run(order | {"out": str(out), "err": str(err)})
         if status is None:
             raise subprocess.TimeoutExpired("a body", timeout, out.read_bytes(), err.read_bytes())
         return status, *(path.read_text(errors="replace") for path in (out, err))
+
+
+def worker_starting():
+    """Return by what a body starts workers."""
+    from tests.services import workers
+
+    return [str(workers.STARTING), *workers.worker_forks()]
 
 
 class BareCase(ForkedCase):
@@ -110,15 +125,18 @@ class RuntimeCase(ForkedCase):
     """The same, with the runtime imported."""
 
     modules = RUNTIME
+    leaves = True
 
 
 class AccessCase(ForkedCase):
     """The same, with the access service imported and no more."""
 
     modules = ACCESS
+    leaves = True
 
 
 class HostCase(ForkedCase):
     """The same, with the whole host imported."""
 
     modules = HOST
+    leaves = True
