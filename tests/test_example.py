@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+from tests.services.commands import printed
 from tests.services.golden import sentence
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -14,9 +13,9 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 def run(example, folder):
     """Run an example in a folder, and return what it prints."""
-    return subprocess.run(
-        [sys.executable, str(EXAMPLES / example)], cwd=folder, capture_output=True, text=True, timeout=60, check=True
-    ).stdout
+    status, out, err = printed(EXAMPLES / example, folder=folder)
+    assert status == 0, err
+    return out
 
 
 def test_the_example_is_allowed_and_stopped_as_it_says(tmp_path):

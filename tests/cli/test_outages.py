@@ -8,21 +8,21 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.console.serving import serving, until
+from tests.console.serving import CHEAPLY, PLAIN, serving, until
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     """A process that may have few files open at a time."""
-    few = ("sh", "-c", 'ulimit -n 64; exec "$@"', "sh")
-    with serving(tmp_path_factory.mktemp("served"), command=few) as found:
+    few = f"{CHEAPLY}import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))"
+    with serving(tmp_path_factory.mktemp("served"), before=few) as found:
         yield found
 
 
 def readiness(served):
     """The status of the answer, or 0 without one."""
     try:
-        return httpx.get(f"{served.url}/health/ready", trust_env=False, timeout=10).status_code
+        return httpx.get(f"{served.url}/health/ready", **PLAIN, timeout=10).status_code
     except httpx.HTTPError:
         return 0
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import socket
-import sys
 import threading
 from types import SimpleNamespace
 from urllib.parse import urlsplit
@@ -12,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.console.serving import serving, until
+from tests.console.serving import CHEAPLY, serving, until
 
 SLOW = """
 import os, time
@@ -41,16 +40,7 @@ def long():
 def environment():
     return sorted(name for name in os.environ if name.startswith("DEMOCRAI_CONFIG"))
 """
-PATIENT = """
-import sys
-from democrai_sandbox.cli.entry import main
-from democrai_sandbox.console import server
-
-server.PATIENCE = 3600
-sys.argv = ["democrai-sandbox", *sys.argv[4:]]
-sys.exit(main())
-"""
-PATIENTLY = (sys.executable, "-c", PATIENT)
+PATIENTLY = f"{CHEAPLY}from democrai_sandbox.console import server\nserver.PATIENCE = 3600"
 """Waits an hour for running requests when it stops, so that an end is never the end of that patience."""
 
 
@@ -99,7 +89,7 @@ def life(tmp_path_factory):
         manager.bind(str(folder / "notify"))
         manager.settimeout(60)
         environ = {"DEMOCRAI_CONFIG__CONSOLE__IDLE_MINUTES": "7", "NOTIFY_SOCKET": str(folder / "notify")}
-        with serving(folder, slow_module(folder), extensions=False, environ=environ, command=PATIENTLY) as served:
+        with serving(folder, slow_module(folder), extensions=False, environ=environ, before=PATIENTLY) as served:
             found.told.append(manager.recv(100))
             with served.bearer(served.administrator()) as client:
                 answer = client.post("/api/v1/modules/slow/actions/environment", json={"params": {}})
@@ -148,7 +138,7 @@ def test_the_service_manager_is_told(life):
 
 def test_a_second_signal_hurries(tmp_path):
     """A call without end does not hold up somebody who sends a second signal."""
-    with serving(tmp_path, slow_module(tmp_path), extensions=False, command=PATIENTLY) as served:
+    with serving(tmp_path, slow_module(tmp_path), extensions=False, before=PATIENTLY) as served:
         thread = asking(served, [])
 
         def ends():

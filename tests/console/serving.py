@@ -10,6 +10,7 @@ def test_something(served):
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import http.server
 import json
@@ -19,8 +20,10 @@ import shutil
 import signal
 import ssl
 import subprocess
+import tempfile
 import threading
 import time
+from functools import cache
 from pathlib import Path
 
 import httpx
@@ -38,6 +41,12 @@ PASSWORD = "correct horse battery staple"
 PATIENCE = 90
 CHEAP = Cost(memory_kib=8, passes=1)
 """For passwords of people who are there for other reasons: comparing one is slow by design."""
+CHEAPLY = f"""
+from functools import partial
+from democrai_sandbox.host.accounts import desk, passwords
+desk.Cost = partial(passwords.Cost, {CHEAP.memory_kib}, {CHEAP.passes})
+"""
+"""Has a served process keep and compare passwords at that cost."""
 SAME_ORIGIN = {"Sec-Fetch-Site": "same-origin"}
 PLAIN = {"trust_env": False, "verify": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)}
 """For clients of servers without TLS: a usual one reads all certificates of the machine, which takes 40 ms each."""
@@ -46,11 +55,23 @@ PLAIN = {"trust_env": False, "verify": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)}
 class Served:
     """One process that serves, its folder, and ways in."""
 
-    def __init__(self, folder, config=None, *, extensions=True, environ=None, command=(), outside=None, fresh=False):
+    def __init__(
+        self,
+        folder,
+        config=None,
+        *,
+        extensions=True,
+        environ=None,
+        command=(),
+        outside=None,
+        fresh=False,
+        before=CHEAPLY,
+    ):
         """``config`` is merged over: a free port, SQLite and all folders in ``folder``.
 
-        It is a fork of a process that has imported everything, unless it is to be a ``fresh`` one, or to be started by
-        another command or with an environment of its own.
+        It is a fork of a process that has imported everything and runs ``before``, and finds a database that has its
+        schema; unless it is to be a ``fresh`` one, or to be started by another command or with other variables of the
+        interpreter.
         """
         self.folder = Path(folder)
         self.web = outside or Web()
@@ -67,7 +88,13 @@ class Served:
         self.file.chmod(0o600)
         self.environ = environ or {}
         self.command = command
-        self.fresh = fresh or bool(environ) or bool(command)
+        self.fresh = fresh or bool(command) or any(name.startswith("PYTHON") for name in self.environ)
+        self.before = before
+        if not self.fresh and "database" not in self.config:
+            state = Path(self.config["state_dir"])
+            state.mkdir(mode=0o700, exist_ok=True)
+            if not (state / "sandbox.db").exists():
+                shutil.copy(prepared_file(), state / "sandbox.db")
         self.url = self.admin = self.password = ""
         self._accounts = None
         self.process = None
@@ -108,7 +135,9 @@ class Served:
                     command, stdin=nothing, stdout=subprocess.PIPE, stderr=log, text=True, env=environ
                 )
             else:
-                self.process = Forked(arguments, environ=environ, streams=(nothing, subprocess.PIPE, log))
+                self.process = Forked(
+                    arguments, environ=environ, streams=(nothing, subprocess.PIPE, log), before=self.before
+                )
         self._hear()
 
     def _hear(self):
@@ -203,6 +232,17 @@ class Served:
         answer = client.post("/api/v1/modules/weather/actions/fetch", json={"params": {"url": url}})
         assert answer.status_code == 403, (answer.status_code, answer.text)
         return answer.json()["pending_request_id"]
+
+
+@cache
+def prepared_file():
+    """A database of SQLite that has its schema and nobody in it, for as long as the tests run."""
+    from democrai_sandbox.access.store import open_store
+
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder)
+    open_store(f"sqlite:///{folder}/sandbox.db").close()
+    return f"{folder}/sandbox.db"
 
 
 class Web:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import httpx
@@ -12,10 +11,10 @@ import pytest
 
 from democrai_sandbox.host.scopes import Scope
 from tests.console.serving import PLAIN, until
+from tests.services.commands import Forked, instead
 from tests.services.ports import kept_port
 from tests.services.rows import rows
 
-APPLICATION = Path(__file__).with_name("foreign_application.py")
 OWN = {"Sec-Fetch-Site": "same-origin"}
 
 
@@ -27,8 +26,8 @@ class Foreign:
         self.url = f"http://127.0.0.1:{port}"
         self.log = self.folder / "log"
         with self.log.open("wb") as log:
-            command = [sys.executable, str(APPLICATION), str(folder), str(port)]
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+            program = instead("tests.console.foreign_application", folder, port)
+            self.process = Forked([], environ=dict(os.environ), streams=(log, log, log), before=program)
 
         def is_up():
             if self.process.poll() is not None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 
 from tests.docs.pages import REPOSITORY
+from tests.services.commands import printed
 
 
 def blocks(page, language):
@@ -48,15 +46,8 @@ def run(example, folder, given=None):
     temporary.mkdir()
     write(given or {}, home)
     (home / "first.py").write_text(example)
-    finished = subprocess.run(
-        [sys.executable, "first.py"],
-        cwd=home,
-        env={**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(REPOSITORY / "examples")},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert finished.stderr == ""
-    assert finished.returncode == 0
-    return finished.stdout
+    environ = {"TMPDIR": str(temporary)}
+    status, out, err = printed(home / "first.py", folder=home, environ=environ, beside=[REPOSITORY / "examples"])
+    assert err == ""
+    assert status == 0
+    return out

@@ -117,7 +117,9 @@ def main(number, *modules):
     # What is there is there for good: no fork has to look through it, which would copy it.
     gc.collect()
     gc.freeze()
-    settle(*orders(socket.socket(fileno=int(number))))
+    order, streams = orders(socket.socket(fileno=int(number)))
+    settle(order, streams)
+    exec(order["before"], {})
     from democrai_sandbox.cli.entry import main as command
 
     sys.exit(command())

@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from contextlib import ExitStack
 from functools import cache
@@ -38,7 +39,8 @@ class Forked:
     Its three streams are files or their numbers; ``subprocess.PIPE`` for the second is a pipe, read as ``stdout``.
     """
 
-    def __init__(self, arguments, *, environ, streams, folder=None, terminal=False):
+    def __init__(self, arguments, *, environ, streams, folder=None, terminal=False, before=""):
+        """``before`` is a text that the fork runs before the command, as nobody could in a process of its own."""
         changed = {name for name, _ in environ.items() ^ os.environ.items() if name.startswith("PYTHON")}
         assert changed <= FOLLOWED, f"a fork does not follow {changed}"
         assert os.readlink("/proc/thread-self/ns/net") == NETWORK, "a fork would be in the network of the tests"
@@ -47,6 +49,7 @@ class Forked:
             "environ": environ,
             "folder": str(folder or Path.cwd()),
             "terminal": terminal,
+            "before": before,
         }
         self.returncode = self.stdout = None
         with ExitStack() as theirs:
@@ -88,6 +91,34 @@ class Forked:
 
     def _lost(self):
         raise RuntimeError("the process that forks has ended")
+
+
+def instead(module, *arguments):
+    """Return what a fork runs ``before`` its command, and in its place: a module, as ``python -m`` does."""
+    words = [str(argument) for argument in arguments]
+    run = f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    return f"import runpy, sys\nsys.argv[1:] = {words!r}\n{run}\nsys.exit()"
+
+
+def printed(program, *arguments, folder, environ=None, beside=(), timeout=60):
+    """Run a file of Python to its end in a fork, with more folders to import from; return status, output and errors."""
+    words = [str(program), *map(str, arguments)]
+    places = [str(Path(program).parent), *map(str, beside)]
+    before = (
+        f"import runpy, sys\nsys.argv = {words!r}\nsys.path[:1] = {places!r}\n"
+        f"runpy.run_path({words[0]!r}, run_name='__main__')\nsys.exit()"
+    )
+    with ExitStack() as stack:
+        streams = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(3)]
+        given = dict(os.environ) | (environ or {})
+        process = Forked([], environ=given, streams=streams, folder=folder, before=before)
+        try:
+            status = process.wait(timeout)
+        finally:
+            process.kill()
+        for stream in streams:
+            stream.seek(0)
+        return status, streams[1].read(), streams[2].read()
 
 
 def pipe(theirs):

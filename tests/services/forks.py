@@ -136,7 +136,12 @@ class AccessCase(ForkedCase):
 
 
 class HostCase(ForkedCase):
-    """The same, with the whole host imported."""
+    """The same, with the whole host imported, and no certificates, which each one would read."""
 
     modules = HOST
     leaves = True
+    forks_workers = True
+
+    def environment(self, **extra):
+        """Return the environment of a body."""
+        return super().environment(**{"SSL_CERT_FILE": os.devnull, **extra})

@@ -6,8 +6,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 
 import httpx
 import pytest
@@ -17,6 +15,7 @@ from playwright.sync_api import expect
 from democrai_sandbox.console.messages import MESSAGES
 from tests.console.browser.windows import Windows
 from tests.console.serving import EXTENSIONS, PLAIN, ROOT, SAME_ORIGIN, Web, until
+from tests.services.commands import Forked, instead
 from tests.services.ports import port
 
 EXAMPLES = ROOT / "examples"
@@ -31,10 +30,10 @@ def url(tmp_path_factory):
     config.write_text(yaml.safe_dump({"state_dir": str(folder / "state"), "modules_path": str(folder / "modules")}))
     config.chmod(0o600)
     with port() as number:
-        command = [sys.executable, "-m", "uvicorn", "embedding:app", "--app-dir", str(EXAMPLES), "--port", str(number)]
+        program = instead("uvicorn", "embedding:app", "--app-dir", EXAMPLES, "--port", number)
         environ = os.environ | {"APP_CONFIG": str(config), "no_proxy": "127.0.0.1"}
         with (folder / "log").open("wb") as log:
-            process = subprocess.Popen(command, env=environ, stdout=log, stderr=log)
+            process = Forked([], environ=environ, streams=(log, log, log), before=program)
         try:
             until(lambda: _answers(f"http://127.0.0.1:{number}"), f"the start, see {folder / 'log'}")
             yield f"http://127.0.0.1:{number}"
