@@ -8,6 +8,13 @@ from collections import Counter
 from pathlib import Path
 from zlib import crc32
 
+import pytest
+
+# What pytest makes of the files it collects is kept, also where nothing else is to be: it takes as long as all the rest
+# of collecting. Processes that tests start keep to the environment.
+INHERITED = sys.dont_write_bytecode
+sys.dont_write_bytecode = False
+
 from hypothesis import HealthCheck, settings
 
 from tests.services.databases import postgres, prepared_database, prepared_file  # fixtures, found by their names
@@ -70,6 +77,12 @@ def pytest_collection_modifyitems(config, items):
     left_out = {item for item in items if is_left_out(item)}
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish():
+    """Have what tests import leave nothing behind, where that is wanted."""
+    sys.dont_write_bytecode = INHERITED
 
 
 def pytest_terminal_summary(terminalreporter, config):
