@@ -102,10 +102,14 @@ class ForkedCase(harness.Case):
             path.write_bytes(b"")
         order = {"spec": spec, "environ": environment, "folder": str(self.base), "timeout": timeout}
         order |= {"workers": self.forks_workers and worker_starting(), "leaves": self.leaves}
-        status = forks(self.child, self.modules).run(order | {"out": str(out), "err": str(err)})
+        status = self.fork(order | {"out": str(out), "err": str(err)})
         if status is None:
             raise subprocess.TimeoutExpired("a body", timeout, out.read_bytes(), err.read_bytes())
         return status, *(path.read_text(errors="replace") for path in (out, err))
+
+    def fork(self, order):
+        """Return how the fork for an order ended."""
+        return forks(self.child, self.modules).run(order)
 
 
 def worker_starting():

@@ -34,13 +34,24 @@ PARTS = (
     *("random", "selectors", "signal", "sysconfig", "tempfile", "typing", "uuid", "zipfile", "democrai_sandbox.errors"),
     *("certifi", "charset_normalizer", "click", "h11", "idna", "multidict", "pygments", "rich.progress", "yarl"),
 )
+# What a host has loaded that uses clients itself: the guard first, so that its adapters come to each of them.
+LOADED = (
+    *("democrai_sandbox.guard", "asyncio", "http.client", "ssl", "urllib.request", "requests", "urllib3", "httpx"),
+    *("httpcore", "httpx2", "httpcore2", "truststore", "anyio._backends._asyncio", "h2.connection", "wsproto"),
+    *("aiohttp", "uvloop"),
+)
+
+
+def installed(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of the modules that are here."""
+    return tuple(name for name in names if find_spec(name.partition(".")[0]))
 
 
 class NetCase(ForkedCase):
     """A private world with servers on this machine's loopback."""
 
     child = CHILD
-    modules = tuple(name for name in PARTS if find_spec(name.partition(".")[0]))
+    modules = installed(PARTS)
 
     def __init__(self, base: Path, bed: Bed) -> None:
         super().__init__(base)
@@ -48,13 +59,23 @@ class NetCase(ForkedCase):
         self.places = bed.places
 
     def run(
-        self, body: Any, *args: Any, guarded: bool = True, fresh: bool = False, timeout: float = 120, **extra: str
+        self,
+        body: Any,
+        *args: Any,
+        guarded: bool = True,
+        fresh: bool = False,
+        loaded: bool = False,
+        timeout: float = 120,
+        **extra: str,
     ) -> Any:
         """Run the body in a child. It makes its guards itself; if not `guarded`, those it makes guard nothing.
 
-        It is a fork of a process that has imported parts of clients, unless it has to be `fresh`.
+        It is a fork of a process that has imported parts of clients, unless it has to be `fresh`; with `loaded`, one
+        that has imported the guard and then the clients.
         """
         self._bed.journal.drain()
+        if loaded:
+            self.modules = installed(PARTS + LOADED)
         play = Case.play if fresh or extra else ForkedCase.play
         return result_of(*play(self, self.spec(body, args, guarded=guarded), self.environment(**extra), timeout))
 
@@ -86,21 +107,29 @@ class TownCase(NetCase):
         *args: Any,
         zone: dict[str, Any] | None = None,
         guarded: bool = True,
+        loaded: bool = False,
         timeout: float = 60,
         **extra: str,
     ) -> Any:
-        """Run the body in a child inside the namespace."""
-        told = self._town.order(
-            {
-                "command": [*COMMAND, json.dumps(self.spec(body, args, guarded=guarded))],
-                "cwd": str(self.base),
-                "env": self.environment(**extra),
-                "zone": zone or {},
-                "timeout": timeout,
-            }
-        )
+        """Run the body in a child inside the namespace: a fork as in `NetCase`, or with `extra` a fresh process."""
+        spec, environment = self.spec(body, args, guarded=guarded), self.environment(**extra)
+        self._given = {"zone": zone or {}, "timeout": timeout}
+        if extra:
+            command = {"command": [*COMMAND, json.dumps(spec)], "cwd": str(self.base), "env": environment}
+            told = self._tell(command)
+            return result_of(told["code"], told["out"], told["err"])
+        if loaded:
+            self.modules = installed(PARTS + LOADED)
+        return result_of(*self.play(spec, environment, timeout))
+
+    def fork(self, order: dict[str, Any]) -> int | None:
+        """Have the namespace fork for an order."""
+        return self._tell({"fork": order, "child": str(self.child), "modules": self.modules})["code"]
+
+    def _tell(self, what: dict[str, Any]) -> dict[str, Any]:
+        told = self._town.order(what | self._given)
         self.arrived = told["journal"]
-        return result_of(told["code"], told["out"], told["err"])
+        return told
 
 
 class Town:

@@ -268,7 +268,7 @@ class TestPools:
     @pytest.mark.parametrize("client", SHARED)
     def test_connections_are_kept_apart(self, net, client, place):
         """Everybody is answered, each over one connection of its own, which it finds again."""
-        turns = net.run(shared, client, place)
+        turns = net.run(shared, client, place, loaded=True)
         by_whom = {}
         for who, connection in turns:
             by_whom.setdefault(who, set()).add(connection)
@@ -278,16 +278,16 @@ class TestPools:
     @pytest.mark.parametrize("client", SHARED)
     def test_without_guards_there_is_one_connection(self, net, client):
         """It is the guards that keep them apart, and nothing else."""
-        assert len({connection for _, connection in net.run(shared, client, "http", guarded=False)}) == 1
+        assert len({connection for _, connection in net.run(shared, client, "http", guarded=False, loaded=True)}) == 1
 
     def test_names_are_looked_up_by_each_for_itself(self, town):
         """What a shared client remembers of others' lookups neither helps a subject nor stands in its way."""
-        seen = town.run(known_names, zone={"api.example.com": {"A": ["203.0.113.5"]}})
+        seen = town.run(known_names, zone={"api.example.com": {"A": ["203.0.113.5"]}}, loaded=True)
         assert seen == [200, 200, 200, 200, "denied receive http://api.example.com/allowed"]
 
     def test_they_do_not_pile_up(self, net):
         """What too many subjects left in a pool is closed; the rest goes with the client."""
-        for client, (most, left) in net.run(many_subjects, 60).items():
+        for client, (most, left) in net.run(many_subjects, 60, loaded=True).items():
             assert most <= 40, client
             assert left <= 1, client  # urandom
 
@@ -411,7 +411,7 @@ class TestWhatComesOut:
     @pytest.mark.parametrize("place", ["http", "https"])
     def test_a_denial_below_a_client_comes_out_as_itself(self, net, place):
         """Not as a URLError, a ConnectionError, a MaxRetryError or a ConnectError around it."""
-        told = net.run(through_proxy, place, [])
+        told = net.run(through_proxy, place, [], loaded=True)
         proxy = "{}:{}".format(*net.places["proxy"])
         assert set(told["seen"].values()) == {f"denied connect {proxy}"}, told["seen"]
         assert told["arrived"] == []
@@ -419,21 +419,21 @@ class TestWhatComesOut:
     @pytest.mark.parametrize("place", ["http", "https"])
     def test_with_a_rule_for_the_proxy_they_are_answered(self, net, place):
         """So it was the proxy that was denied."""
-        told = net.run(through_proxy, place, [["{}:{}".format(*net.places["proxy"]), "connect"]])
+        told = net.run(through_proxy, place, [["{}:{}".format(*net.places["proxy"]), "connect"]], loaded=True)
         assert set(told["seen"].values()) == {200}, told["seen"]
 
     @pytest.mark.parametrize("place", ["http", "https"])
     def test_an_approval_of_the_url_is_enough(self, net, place):
         """The connection that the approved request needs is not asked about."""
-        assert set(net.run(approved, CLIENT_FILE, place).values()) == {200}
+        assert set(net.run(approved, CLIENT_FILE, place, loaded=True).values()) == {200}
 
     def test_a_failed_check_comes_out_as_itself(self, net):
         """It is no denial, and no error of the client either."""
-        assert set(net.run(failing_check, CLIENT_FILE).values()) == {"ExternalAccessCheckFailed"}
+        assert set(net.run(failing_check, CLIENT_FILE, loaded=True).values()) == {"ExternalAccessCheckFailed"}
 
     def test_an_error_of_the_network_stays_the_clients(self, net, free_port):
         """Also where the subject was handling a denial at that moment, which then is somewhere in the chain."""
-        seen = net.run(while_handling, CLIENT_FILE, f"http://127.0.0.1:{free_port}/allowed")
+        seen = net.run(while_handling, CLIENT_FILE, f"http://127.0.0.1:{free_port}/allowed", loaded=True)
         assert {name: told for name, told in seen.items() if told.startswith("denied ")} == {}
         kinds = {name.partition(" ")[0]: told.partition(":")[0] for name, told in seen.items()}
         assert kinds == {
@@ -476,7 +476,7 @@ async def by_aiohttp(url):
 def by_httpx2(url):
     import httpx2
 
-    with httpx2.Client() as client, client.websocket(url) as socket:
+    with httpx2.Client(verify=False) as client, client.websocket(url) as socket:
         return outcomes(
             {
                 "greeting": lambda: socket.receive_text(5),
@@ -491,7 +491,7 @@ def by_httpx2(url):
 async def by_httpx2_async(url):
     import httpx2
 
-    async with httpx2.AsyncClient() as client, client.websocket(url) as socket:
+    async with httpx2.AsyncClient(verify=False) as client, client.websocket(url) as socket:
         return await in_turn(
             {
                 "greeting": lambda: socket.receive_text(5),
@@ -524,7 +524,7 @@ class TestWebsockets:
     def test_opening_one_is_connecting(self, net, client):
         """Receiving from its URL is another thing, and so is the same URL over HTTP."""
         url = f"ws://127.0.0.1:{net.places['http'][1]}/allowed/socket"
-        told = net.run(websockets, client, ["receive", "send"])
+        told = net.run(websockets, client, ["receive", "send"], loaded=True)
         assert told["seen"] == {"all": f"denied connect {url}"}
         assert told["arrived"] == []
 
@@ -532,14 +532,14 @@ class TestWebsockets:
     def test_each_direction_is_checked(self, net, client, operation):
         """What keeps the connection alive goes both ways."""
         url = f"ws://127.0.0.1:{net.places['http'][1]}/allowed/socket"
-        seen = net.run(websockets, client, ["connect", operation])["seen"]["all"]
+        seen = net.run(websockets, client, ["connect", operation], loaded=True)["seen"]["all"]
         sent = "ok" if operation == "send" else f"denied send {url}"
         received = "hello" if operation == "receive" else f"denied receive {url}"
         assert seen == {"greeting": received, "text": sent, "bytes": sent, "json": sent, "ping": "ok"}
 
     def test_with_both_directions_all_of_it_works(self, net, client):
         """And nothing else is asked for."""
-        seen = net.run(websockets, client, ["connect", "receive", "send"])["seen"]["all"]
+        seen = net.run(websockets, client, ["connect", "receive", "send"], loaded=True)["seen"]["all"]
         assert seen == {"greeting": "hello", "text": "ok", "bytes": "ok", "json": "ok", "ping": "ok"}
 
 
@@ -680,7 +680,7 @@ class TestWhatTheyLeaveAlone:
 
     def test_whatever_carries_a_request_out(self, net):
         """Transports of the subject's own are checked as well; a scheme of its own is not HTTP."""
-        seen = net.run(custom)
+        seen = net.run(custom, loaded=True)
         denied = f"denied receive http://127.0.0.1:{net.places['http'][1]}/other"
         expected = {name: denied if name.endswith("other") else 200 for name in seen} | {"own scheme, other": 200}
         assert seen == expected
@@ -756,7 +756,7 @@ def on_uvloop(world):
 class TestUvloop:
     def test_a_subject_does_not_get_to_libuv(self, net):
         """Its connections are asyncio's, by whatever name it calls; the host's are still libuv's."""
-        seen = net.run(on_uvloop)
+        seen = net.run(on_uvloop, loaded=True)
         sink = "{}:{}".format(*net.places["sink"])
         assert seen.pop("host") == "uvloop"
         assert seen.pop("peer") == "asyncio"

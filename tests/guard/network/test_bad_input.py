@@ -308,7 +308,9 @@ class TestUrls:
     def test_odd_hosts_reach_nobody(self, net, client):
         """Every spelling of a host that readers disagree about is refused by every entry point; nothing is sent."""
         port = net.places["http"][1]
-        for form, told in net.run(urls, client, [f"http://{host}:{port}/allowed" for host in ODD_HOSTS]).items():
+        for form, told in net.run(
+            urls, client, [f"http://{host}:{port}/allowed" for host in ODD_HOSTS], loaded=True
+        ).items():
             passed = {url for url, verdict in told["seen"].items() if not refused(verdict)}
             assert passed <= {f"http://{host}:{port}/allowed" for host in TIDIED_HOSTS.get(client, ())}, form
             arrived = [entry["path"] for entry in told["arrived"] if entry["event"] == "request"]
@@ -319,7 +321,7 @@ class TestUrls:
         """Empty, broken, of other schemes, with ports that do not exist: an error, and nothing is sent."""
         port = net.places["http"][1]
         texts = [text.replace(PORT, str(port)) for text in ODD_URLS] + [f"http://127.0.0.1:{port}/{'x' * 65536}"]
-        for form, told in net.run(urls, client, texts).items():
+        for form, told in net.run(urls, client, texts, loaded=True).items():
             passed = {url for url, verdict in told["seen"].items() if not refused(verdict)} - {"data:,x"}
             assert passed <= {text.replace(PORT, str(port)) for text in TIDIED_URLS.get(client, ())}, form
             assert len([entry for entry in told["arrived"] if entry["event"] == "request"]) == len(passed), form
@@ -329,7 +331,9 @@ class TestUrls:
         """Only the mapped form is its IPv4 address; every other way to write loopback into IPv6, and 0, is denied."""
         port = net.places["http"][1]
         hosts = ("[::127.0.0.1]", "[64:ff9b::7f00:1]", "[2002:7f00:1::]", "[::]", "0.0.0.0", "[::ffff:0:127.0.0.1]")
-        for form, told in net.run(urls, client, [f"http://{host}:{port}/allowed" for host in hosts]).items():
+        for form, told in net.run(
+            urls, client, [f"http://{host}:{port}/allowed" for host in hosts], loaded=True
+        ).items():
             assert {verdict.split(":")[0] for verdict in told["seen"].values()} == {"denied receive http"}, form
             assert told["arrived"] == [], form
 
@@ -337,7 +341,7 @@ class TestUrls:
 class TestValues:
     def test_no_text_is_taken_for_another(self, net):
         """A str subclass is read as the text it is, not as it says; what is no text is refused by type."""
-        seen = net.run(values)["requests"]["seen"]
+        seen = net.run(values, loaded=True)["requests"]["seen"]
         secret = f"http://127.0.0.1:{net.places['http'][1]}/secret"
         assert seen.pop("lying text") in {f"denied receive {secret}", "InvalidInputError"}
         assert seen.pop("method lower") in {f"denied {op} {secret}" for op in ("receive", "send")} | {
@@ -350,13 +354,13 @@ class TestValues:
 
     def test_a_lying_text_does_not_get_through_a_client(self, net):
         """Whatever it is fetched with."""
-        told = net.run(values)["fetches"]
+        told = net.run(values, loaded=True)["fetches"]
         assert not isinstance(told["seen"]["lying text, fetched"], list) or told["arrived"][-1]["path"] == "/allowed"
         assert "/secret" not in [entry.get("path") for entry in told["arrived"]]
 
     def test_odd_addresses_are_refused(self, net):
         """By type: a denial, bad input, or the interpreter's own TypeError, OverflowError or OSError."""
-        told = net.run(values)["connects"]
+        told = net.run(values, loaded=True)["connects"]
         seen = told["seen"]
         port = net.places["http"][1]
         plain = {"port turning": ["127.0.0.1", port], "scope": ["::1", port], "flow": ["::1", port]}

@@ -177,7 +177,7 @@ class TestTable:
             "redirect out": [here, "GET /allowed/redirect"],
             "raw socket": [here, "GET /allowed/page"],
         }
-        seen = net.run(table, client, place, CLIENT_FILE)
+        seen = net.run(table, client, place, CLIENT_FILE, loaded=True)
         assert {name.partition(": ")[2] for name in seen} == set(CASES)
         wrong = {}
         for name, cell in seen.items():
@@ -206,7 +206,7 @@ class TestTable:
         }
         zone = {"api.example.com": {"A": ["203.0.113.5"]}, "evil.example.com": {"A": ["203.0.113.6"]}}
         wrong = {}
-        for name, cell in town.run(by_name, client, CLIENT_FILE, zone=zone).items():
+        for name, cell in town.run(by_name, client, CLIENT_FILE, zone=zone, loaded=True).items():
             case = name.partition(": ")[2]
             answer = cell["told"]
             faults = wrong_denial(answer, "receive", ways[case]) if case in ways else [answer][answer == 200 :]
@@ -224,7 +224,7 @@ class TestHttp2:
     def test_each_case(self, net, client):
         """Over HTTP/2, where one connection carries many requests: each is checked, and a denied one sends no frame."""
         home = f"https://127.0.0.1:{net.places['http2'][1]}"
-        for form, told in net.run(http2_cells, client).items():
+        for form, told in net.run(http2_cells, client, loaded=True).items():
             assert told["seen"] == {
                 "allowed": [200, "HTTP/2"],
                 "other path": f"denied receive {home}/secret",
@@ -242,7 +242,7 @@ class TestTheCellsThemselves:
     @pytest.mark.parametrize("client", CLIENTS)
     def test_without_a_guard(self, net, client):
         """Every cell really asks what it says: without a guard all of it arrives, except over the wrong protocol."""
-        for name, cell in net.run(table, client, "http", CLIENT_FILE, guarded=False).items():
+        for name, cell in net.run(table, client, "http", CLIENT_FILE, guarded=False, loaded=True).items():
             case = name.partition(": ")[2]
             if case != "other scheme":
                 assert cell["told"] in (200, [200, "connected"]), (name, cell)
@@ -251,6 +251,6 @@ class TestTheCellsThemselves:
     def test_without_a_guard_by_host_name(self, town):
         """The same for the names: the other name is looked up and reached."""
         zone = {"api.example.com": {"A": ["203.0.113.5"]}, "evil.example.com": {"A": ["203.0.113.6"]}}
-        seen = town.run(by_name, "requests", CLIENT_FILE, zone=zone, guarded=False)
+        seen = town.run(by_name, "requests", CLIENT_FILE, zone=zone, guarded=False, loaded=True)
         assert seen["request: other name"]["told"] == seen["request: redirect out"]["told"] == 200
         assert "query evil.example.com" in seen["request: other name"]["arrived"]

@@ -40,13 +40,13 @@ def test_ordinary_work(outcomes, item):
 
 def test_the_same_work_without_a_guard(net):
     """The work itself is sound."""
-    told = net.run(work, FILES, [], guarded=False)
+    told = net.run(work, FILES, [], guarded=False, loaded=True)
     assert {name: outcome for name, outcome in told.items() if outcome != "ok"} == {}
 
 
 def test_without_a_manifest_nothing_of_it_works(net):
     """But for what stays inside the process or below the subject's own root; and nothing arrives anywhere."""
-    told, arrived = net.run(work_undeclared, FILES)
+    told, arrived = net.run(work_undeclared, FILES, loaded=True)
     assert {name for name, outcome in told.items() if outcome == "ok"} == {"socket_pairs", "own_unix_server"}
     assert arrived == []
 
@@ -54,4 +54,4 @@ def test_without_a_manifest_nothing_of_it_works(net):
 def test_by_host_name(town):
     """Names with several addresses, of both families, in pools and at once."""
     zone = {"api.example.com": {"A": ["203.0.113.5", "203.0.113.6"], "AAAA": ["2001:db8::5"]}}
-    assert town.run(by_name, zone=zone) == {name: [200] * 3 for name in ("requests", "httpx2", "aiohttp")}
+    assert town.run(by_name, zone=zone, loaded=True) == {name: [200] * 3 for name in ("requests", "httpx2", "aiohttp")}

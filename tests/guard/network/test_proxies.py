@@ -69,7 +69,7 @@ class TestProxies:
     @pytest.mark.parametrize("client", PROXIED)
     def test_each_case(self, net, client):
         """A declared proxy serves what is declared; what is asked for is checked all the same; it needs a rule."""
-        told = net.run(cells, client)
+        told = net.run(cells, client, loaded=True)
         ports = {place: net.places[place][1] for place in ("http", "https", "other", "tls", "proxy")}
         hidden = {
             "http, other path": f"denied receive http://127.0.0.1:{ports['http']}/secret",
@@ -85,7 +85,7 @@ class TestProxies:
     @pytest.mark.parametrize("client", ["requests", "httpx2_async", "aiohttp"])
     def test_without_a_guard_everything_passes_through_it(self, net, client):
         """The clients do use the proxy."""
-        told = net.run(cells, client, guarded=False)
+        told = net.run(cells, client, guarded=False, loaded=True)
         for case in ("http", "https", "http, other path", "https, other path", "http, other port"):
             assert told[f"no rule: {case}"][0] == 200, case
             assert "proxy" in {entry["at"] for entry in told[f"no rule: {case}"][1]}, case

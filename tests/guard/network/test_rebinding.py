@@ -91,7 +91,7 @@ class TestRebinding:
         zone = {f"{form}.rebind.example.com": records for form in forms}
         zone |= {f"async-{form}.rebind.example.com": records for form in ("request", "send", "stream")}
         rules = [["http://" + name, "receive"] for name in zone]
-        for form, told in town.run(fetch_twice, client, rules, zone=zone).items():
+        for form, told in town.run(fetch_twice, client, rules, zone=zone, loaded=True).items():
             assert told["first"] == 200, form
             assert told["second"].startswith("denied connect 127.0.0.1"), form
             assert told["at"] == ["203.0.113.5"], form
@@ -104,6 +104,6 @@ class TestRebinding:
         forms = ("request", "session", "function", "send", "stream", "async-request", "async-send", "async-stream")
         zone = {f"{form}.rebind.example.com": records for form in forms}
         rules = [["http://" + name, "receive"] for name in zone]
-        for form, told in town.run(fetch_twice, client, rules, zone=zone).items():
+        for form, told in town.run(fetch_twice, client, rules, zone=zone, loaded=True).items():
             assert (told["first"], told["second"]) == (200, 200), form
             assert told["at"] == ["203.0.113.5", "203.0.113.6"], form

@@ -1,7 +1,8 @@
 """The servers of a network namespace of its own: every address in the world leads to them, and so does every name.
 
 Run as a script inside the namespace, it takes orders from its input, one line of JSON each: a zone for the name server
-and a command to run. It answers with what came of the command and with everything that arrived meanwhile.
+and a command to run, or what a process of tests.services.forks is to fork for. It answers with what came of it and with
+everything that arrived meanwhile.
 """
 
 from __future__ import annotations
@@ -71,9 +72,14 @@ def make_town(directory: Path):
 
 
 def follow(order: dict, town) -> dict:
-    """Run one command in this world and tell what happened."""
+    """Run one command or fork in this world and tell what happened."""
     town.call(town.names.script, order["zone"])
     town.journal.drain()
+    if "fork" in order:
+        from tests.services.forks import forks
+
+        status = forks(order["child"], tuple(order["modules"])).run(order["fork"])
+        return {"code": status, "journal": town.journal.drain()}
     try:
         done = subprocess.run(
             order["command"],
