@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import urllib.request
 from pathlib import Path
@@ -29,15 +30,24 @@ def commands(run):
     return found
 
 
-@by_signal
-def test_make_run(start, tmp_path, number, whom):
-    """The console answers until the signal; then its server, its folder and its modules' processes are gone."""
-    folder = tmp_path / "demo"
-    run = start(*MAKE, "run", f"DEMO={folder}", PYTHONUNBUFFERED=1)
-    run.wait_for(lambda: "/requests/" in run.said, "the story's request")
+def answer(run):
+    """Return the status of a page of the console that is served."""
     address = next(word for word in run.said.split() if word.startswith("http://127.0.0.1:"))
     with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{address}/login", timeout=60) as page:
-        assert page.status == 200
+        return page.status
+
+
+@by_signal
+def test_make_run(start, tmp_path, number, whom):
+    """Ended while its server starts, serves, or waits for a decision, it leaves no process and no folder."""
+    folder = tmp_path / "demo"
+    run = start(*MAKE, "run", f"DEMO={folder}", PYTHONUNBUFFERED=1)
+    if number == signal.SIGTERM:
+        run.wait_for((folder / "state" / "sandbox.db").exists, "the start of the server")
+    else:
+        expected = "/requests/" if number == signal.SIGINT else r"http://127\.0\.0\.1:\d+\s"
+        run.wait_for(lambda: re.search(expected, run.said), "the story's request, or the address")
+        assert answer(run) == 200
     assert run.end(number, whom) == STATUS[number]
     assert run.folders
     assert run.left() == []
@@ -59,9 +69,9 @@ def test_make_bench(start, number, whom):
 
 @by_signal
 def test_make_test(start, tmp_path, number, whom):
-    """A test is interrupted, and what it started, stopped and made is removed."""
+    """A test is interrupted, and what it started, stopped and made is removed; so are static checks beside it."""
     held = tmp_path / "held"
-    run = start(*MAKE, "test", "TESTS=tests/scripts/held.py", HELD=held)
+    run = start(*MAKE, "test", "TESTS=tests/scripts/held.py", HELD=held, LINT=int(number == signal.SIGINT))
     run.wait_for(held.exists, "the test")
     assert run.end(number, whom) == STATUS[number]
     assert run.folders
