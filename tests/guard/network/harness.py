@@ -52,6 +52,7 @@ class NetCase(ForkedCase):
 
     child = CHILD
     modules = installed(PARTS)
+    leaves = True
 
     def __init__(self, base: Path, bed: Bed) -> None:
         super().__init__(base)

@@ -83,17 +83,17 @@ def rebound(world):
 class TestDirections:
     def test_with_every_permission_it_is_a_conversation(self, net, place, scheme):
         """By its own scheme or by that of HTTP, which is the same address."""
-        seen, arrived = net.run(conversations, place, [[f"{scheme}://HOME/chat", *ALL]])
+        seen, arrived = net.run(conversations, place, [[f"{scheme}://HOME/chat", *ALL]], loaded=True)
         assert seen["ws"] == seen["http"] == {"connect": "ok", "send": "ok", "receive": "hello"}
         assert [entry["data"] for entry in arrived if entry["event"] == "message"] == ["secret"] * 2
 
     def test_connecting_is_not_sending_or_receiving(self, net, place, scheme):
         """Each direction needs its own word in the rule."""
         url = f"{scheme}://127.0.0.1:{net.places[place][1]}/chat/socket"
-        seen, arrived = net.run(conversations, place, [[f"{scheme}://HOME/chat", "connect"]])
+        seen, arrived = net.run(conversations, place, [[f"{scheme}://HOME/chat", "connect"]], loaded=True)
         assert seen["ws"] == {"connect": "ok", "send": f"denied send {url}", "receive": f"denied receive {url}"}
         assert [entry for entry in arrived if entry["event"] == "message"] == []
-        seen, arrived = net.run(conversations, place, [[f"{scheme}://HOME/chat", "connect", "receive"]])
+        seen, arrived = net.run(conversations, place, [[f"{scheme}://HOME/chat", "connect", "receive"]], loaded=True)
         assert seen["ws"] == {"connect": "ok", "send": f"denied send {url}", "receive": "hello"}
         assert [entry for entry in arrived if entry["event"] == "message"] == []
 
@@ -101,7 +101,7 @@ class TestDirections:
         """Neither by the directions alone nor by rules for HTTP requests at the same address."""
         home = f"{scheme}://127.0.0.1:{net.places[place][1]}"
         rules = [[f"{scheme}://HOME/chat", "receive", "send"], [f"{place}://HOME/chat", *ALL]]
-        seen, arrived = net.run(conversations, place, rules)
+        seen, arrived = net.run(conversations, place, rules, loaded=True)
         assert seen["ws"] == seen["http"] == {"connect": f"denied connect {home}/chat/socket"}
         assert seen["by hand"] == f"denied connect {home}/chat/page"
         assert seen["request"] == 200
@@ -110,7 +110,7 @@ class TestDirections:
     def test_another_path_is_another_address(self, net, place, scheme):
         """Also behind a redirect; and a rule for websockets is none for requests."""
         home = f"127.0.0.1:{net.places[place][1]}"
-        seen, arrived = net.run(conversations, place, [[f"{scheme}://HOME/chat", *ALL]])
+        seen, arrived = net.run(conversations, place, [[f"{scheme}://HOME/chat", *ALL]], loaded=True)
         assert seen["other path"] == {"connect": f"denied connect {scheme}://{home}/other/socket"}
         assert seen["redirected"] == {"connect": f"denied connect {scheme}://{home}/other/socket"}
         assert seen["request"] == f"denied receive {place}://{home}/chat/page"
@@ -120,7 +120,7 @@ class TestDirections:
 def test_no_name_leads_a_websocket_inside(town):
     """The second answer for the name is refused before anything is dialled."""
     zone = {"rebind.example.com": {"A": [["203.0.113.5"], ["127.0.0.1"]]}}
-    told = town.run(rebound, zone=zone)
+    told = town.run(rebound, zone=zone, loaded=True)
     assert told["seen"]["first"] == "hello"
     assert told["seen"]["second"].startswith("denied connect 127.0.0.1")
     assert [entry["address"] for entry in told["arrived"] if entry["event"] == "request"] == ["203.0.113.5"]
