@@ -9,6 +9,7 @@ confined as the runtimes confine a worker process, by the rules that the guard w
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pickle
@@ -139,7 +140,7 @@ def host(order) -> dict[str, object]:
     ground = kit.Ground(order["base"])
     ground.build()
     os.chdir(ground.neutral)
-    ground.held.make = kit.NoGuard
+    ground.held.make = type("Confined", (kit.NoGuard,), {})  # no guard, but not nothing: an attack is not to succeed
     ground.held.begun = True
     for companion in (attack.early, attack.prepare):
         if companion is not None:
@@ -193,6 +194,10 @@ def serve() -> None:
     sys.path.insert(0, ROOT)
     for name in ("tests.kernel.attacks.worker", f"{PACKAGE}.kit", "json", "tempfile", "threading", "asyncio"):
         import_module(name)
+    sys.modules["tests.kernel.attacks.worker"].readable()
+    # What is there is there for good: no fork has to look through it, which would copy it.
+    gc.collect()
+    gc.freeze()
     while line := sys.stdin.readline():
         order = json.loads(line)
         load(order["file"], order["name"])

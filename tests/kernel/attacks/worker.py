@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 
 from democrai_sandbox.kernel import _native
 from democrai_sandbox.kernel.landlock.building import build
@@ -14,9 +15,15 @@ KEPT_CAPABILITIES = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 4
 """chown, dac_override, fowner, fsetid: what a confined child of root keeps."""
 
 
+@cache
+def readable():
+    """Return what the interpreter itself reads and executes: the same for all workers."""
+    return runtime_paths()
+
+
 def confinement(rules, *, protected, temp):
     """Work out what the runtimes hold a worker with these rules to."""
-    runtime, shut = runtime_paths(), Shut(tuple(protected), written=written_places(rules, temp))
+    runtime, shut = readable(), Shut(tuple(protected), written=written_places(rules, temp))
     return confinement_of(
         shut.rules(rules),
         runtime_read=shut.paths(runtime.read),
