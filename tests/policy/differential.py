@@ -11,6 +11,8 @@ from democrai_sandbox.policy import InvalidInputError, NetworkTarget, parse_requ
 from tests.policy.url_readers import READERS, decoded
 from tests.policy.url_targets import GROUPS
 
+SMALL = 5_000
+"""Up to so many targets, rounds are short: a long one would make many times what is wanted."""
 ROUND = settings(
     max_examples=50,
     database=None,
@@ -73,14 +75,15 @@ def compare_readers(text: str, target: NetworkTarget, tally: Tally) -> None:
 def explore(group: str, count: int, tally: Tally, number: int) -> None:
     """Compare different targets of one group until there are `count` more of them; `number` seeds the generators."""
     wanted = tally.generated + count
+    length = settings(ROUND, max_examples=5) if count <= SMALL else ROUND
     while tally.generated < wanted:
-        explore_once(group, tally, number)
+        explore_once(group, tally, number, length)
         number += 1
 
 
-def explore_once(group: str, tally: Tally, number: int) -> None:
+def explore_once(group: str, tally: Tally, number: int, length: settings) -> None:
     @seed(number)
-    @ROUND
+    @length
     @given(GROUPS[group])
     def compare_batch(texts):
         for text in texts:

@@ -18,6 +18,16 @@ class PreparedCase(RuntimeCase):
         self.database = base / "prepared.db"  # where also a host that has confined itself can read it
         shutil.copyfile(database, self.database)
 
+    def give_tools(self, tools):
+        """Have pip there already, as after the first installation: its files are nobody's to change."""
+        shutil.copytree(tools, self.base / "data" / "installs" / "tools", copy_function=os.link)
+
     def environment(self, **extra):
         """Return the environment of a body: where that database is, and no certificates, which each host would read."""
         return super().environment(**{"PREPARED_DATABASE": str(self.database), "SSL_CERT_FILE": os.devnull, **extra})
+
+
+class FreshCase(PreparedCase):
+    """The same, whose workers are started as those of any host, and are not forks of a process of the tests."""
+
+    forks_workers = False

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.cases import PreparedCase
+from tests.runtime.cases import FreshCase, PreparedCase
 from tests.runtime.versioned import VERSIONED
 
 HERE = Path(__file__).parent
@@ -18,10 +18,33 @@ def case(tmp_path, prepared_file):
     return PreparedCase(tmp_path, prepared_file)
 
 
+@pytest.fixture
+def fresh_case(tmp_path, prepared_file):
+    """The same, for tests whose point is also how worker processes are started."""
+    return FreshCase(tmp_path, prepared_file)
+
+
 @pytest.fixture(scope="module")
 def shared_case(tmp_path_factory, prepared_file, request):
     """Make a world for the tests of a file that look at different parts of what one body did."""
     return PreparedCase(tmp_path_factory.mktemp(request.module.__name__.rpartition(".")[2]), prepared_file)
+
+
+@pytest.fixture(scope="session")
+def prepared_tools(tmp_path_factory):
+    """The folder of tools that installations make once: a copy of pip."""
+    from democrai_sandbox.runtime.installs.pip import find_pip
+
+    tools = tmp_path_factory.mktemp("tools")
+    find_pip(tools)
+    return tools
+
+
+@pytest.fixture
+def equipped_case(case, prepared_tools):
+    """The same world, with pip there already."""
+    case.give_tools(prepared_tools)
+    return case
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -20,6 +20,7 @@ from tests.services.golden import sentence
 HERE = Path(__file__).parent
 HOUSE = str(HERE / "house.py")
 PACKAGES = str(HERE / "installs" / "packages.py")
+INSTALLING = str(HERE / "installs" / "hosting.py")
 MCP_SERVER = HERE.parents[1] / "examples" / "extensions" / "mcp" / "server.py"
 
 # What every extension below tries, whatever its manifest says: one file and one URL.
@@ -273,6 +274,7 @@ assert urllib.request.urlopen({url!r}).read() == b"GET /page"
 def install_row(world):
     use, house, params, declared = prepared(world)
     packages = SimpleNamespace(**world.load(PACKAGES))
+    world.load(INSTALLING)["know_pip"]()
     kind = world.args[0]
     sections = {
         "bare": {"install": {}},
@@ -299,9 +301,9 @@ def install_row(world):
 
 
 @pytest.mark.parametrize("kind", ["engine", "extractor"])
-def test_install_of_engines_and_extractors(case, kind):
+def test_install_of_engines_and_extractors(equipped_case, kind):
     """The `install` section counts; `runtime` does not. What held during the installation is gone after it."""
-    told = case.run(install_row, kind, **offline())
+    told = equipped_case.run(install_row, kind, **offline())
     assert told["problems"] == {}
     assert (told["bare"], told["bare state"]) == ("InstallFailed", "missing")
     assert (told["runtime"], told["runtime state"]) == ("InstallFailed", "missing")

@@ -14,6 +14,7 @@ from tests.services import places
 LAB = os.path.join(os.path.dirname(__file__), "lab.py")
 TESTS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PACKAGES = os.path.join(os.path.dirname(os.path.dirname(__file__)), "installs", "packages.py")
+INSTALLING = os.path.join(os.path.dirname(PACKAGES), "hosting.py")
 
 MODULE = """
 import os
@@ -53,6 +54,8 @@ def confined(world):
     house.extension("apart", MODULE)
     folder = house.extension("built", ENGINE, kind="engine", install={"requirements": ["./tiny"]})
     world.load(PACKAGES)["source"](os.path.join(folder, "tiny"), "tiny")
+    if world.args[1]:
+        world.load(INSTALLING)["know_pip"]()
 
     async def story():
         engines = house.runtime.engines
@@ -102,10 +105,11 @@ def _runs(program):
 
 
 @pytest.mark.parametrize("landlock", [False, True])
-def test_with_seccomp_on_everything_is_started_by_the_spawn_server(case, landlock):
+def test_with_seccomp_on_everything_is_started_by_the_spawn_server(equipped_case, landlock):
     """Also when ``sandbox.os.enabled`` is off: the application itself can start nothing any more."""
     section = {"seccomp": {"enabled": True}, "landlock": {"enabled": landlock}}
-    told = case.run(confined, section, PIP_NO_INDEX="1", PIP_CONFIG_FILE=os.devnull)
+    knows_pip = landlock  # else also the process that asks for its configuration is started
+    told = equipped_case.run(confined, section, knows_pip, PIP_NO_INDEX="1", PIP_CONFIG_FILE=os.devnull)
     states = told.pop("states")
     assert states["seccomp"] == states["spawn_server"] == "active", states
     assert states["landlock"] == ("active" if landlock else "off")

@@ -24,6 +24,8 @@ with open("tiny.py", "w") as file:
     file.write("SAID = " + repr(done.stdout.split()))
 """
 
+INSTALLING = os.path.join(os.path.dirname(PACKAGES), "hosting.py")
+
 
 def installs(world):
     lab = (parts := world.load(LAB))["Lab"](world)
@@ -45,10 +47,10 @@ def installs(world):
     return lab.serve(story)
 
 
-def test_a_package_is_built_and_installed_and_reaches_no_more_than_the_installation_may(case):
+def test_a_package_is_built_and_installed_and_reaches_no_more_than_the_installation_may(equipped_case):
     """What the build starts is a shell, which knows of no guard."""
     network = {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull}
-    said, packages, left, subjects = case.run(installs, **network)
+    said, packages, left, subjects = equipped_case.run(installs, **network)
     assert said == ["shut", "shut", "x", "333"]
     assert subjects == ["engine:demo"]
     assert packages == ["tiny==1.0"]
@@ -56,6 +58,7 @@ def test_a_package_is_built_and_installed_and_reaches_no_more_than_the_installat
 
 
 def too_slow(world):
+    world.load(INSTALLING)["know_pip"]()
     lab = (parts := world.load(LAB))["Lab"](world)
     house = lab.house
     install = {"requirements": ["./tiny"], "limits": {"wall_seconds": 3}}
@@ -68,8 +71,8 @@ def too_slow(world):
     return lab.serve(story)
 
 
-def test_an_installation_takes_no_longer_than_its_limit(case):
+def test_an_installation_takes_no_longer_than_its_limit(equipped_case):
     """And nothing of it is left running: the call comes back."""
-    failed = case.run(too_slow, PIP_NO_INDEX="1", PIP_CONFIG_FILE=os.devnull)
+    failed = equipped_case.run(too_slow, PIP_NO_INDEX="1", PIP_CONFIG_FILE=os.devnull)
     assert failed[0] == "InstallFailed"
     assert "3 seconds" in failed[1]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.installs.conftest import Workshop, prepared_tools, rule, web
+from tests.runtime.installs.conftest import Workshop, rule, web
 
-__all__ = ["prepared_tools", "rule", "web"]
+__all__ = ["rule", "web"]
 
 HOSTING = str(Path(__file__).with_name("hosting.py"))
 

@@ -6,13 +6,11 @@ import functools
 import http.server
 import json
 import os
-import shutil
 import threading
 from pathlib import Path
 
 import pytest
 
-from democrai_sandbox.runtime.installs.pip import find_pip
 from tests.runtime.cases import PreparedCase
 from tests.runtime.installs import packages
 
@@ -48,21 +46,9 @@ class Workshop(PreparedCase):
         """The variables by which this machine reaches the index, if it does."""
         return {name: os.environ[name] for name in _NETWORK if name in os.environ}
 
-    def give_tools(self, tools):
-        """Have pip there already, as after the first installation: its files are nobody's to change."""
-        shutil.copytree(tools, self.base / "data" / "installs" / "tools", copy_function=os.link)
-
     def host(self, body, *args, network=None, **more):
         """Run a body as a host would, in a process of its own."""
         return self.run(body, HOSTING, *args, **(self.offline() if network is None else network), **more)
-
-
-@pytest.fixture(scope="session")
-def prepared_tools(tmp_path_factory):
-    """The folder of tools that installations make once: a copy of pip."""
-    tools = tmp_path_factory.mktemp("tools")
-    find_pip(tools)
-    return tools
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ def settings_of(base, **more):
 
 
 def know_pip():
-    """Spare each installation a process that asks pip for its configuration: a folder of wheels, and no index."""
+    """Spare each installation a process that asks pip for its configuration: a folder of wheels or none, no index."""
     from democrai_sandbox.runtime.installs import building, pip
 
     async def told(starter, folder):
@@ -27,7 +27,7 @@ def know_pip():
             default_index="https://index.test/simple",
             default_files="https://files.test",
             no_index=True,
-            find_links=(os.environ["PIP_FIND_LINKS"],),
+            find_links=(places,) if (places := os.environ.get("PIP_FIND_LINKS")) else (),
         )
 
     building.read_configuration = told

@@ -7,10 +7,19 @@ import json
 import os
 import sys
 
+import pytest
+
 from tests.services.golden import sentence
 
 sys.path.insert(0, os.path.dirname(__file__))
 from worker_kit import Host, make_spec, make_worker, run, until, verdict, who
+
+
+@pytest.fixture
+def case(fresh_case):
+    """A world whose workers are started as any host starts them."""
+    return fresh_case
+
 
 CURIOUS = """
 from democrai_sandbox import sdk
