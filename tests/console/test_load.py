@@ -26,9 +26,9 @@ from tests.console.serving import PLAIN, serving
 
 FEW, MANY = 10, 10_000
 MOST = 3
-SESSIONS = 60
+SESSIONS = 45
 """More than the threads that answer."""
-ROUNDS = 10
+ROUNDS = 6
 PATIENCE = 120
 
 

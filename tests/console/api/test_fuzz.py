@@ -16,7 +16,7 @@ from tests.console.serving import serving
 from tests.console.sharing import furnish
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-EXAMPLES = int(os.environ.get("API_FUZZ_EXAMPLES", "3"))
+EXAMPLES = int(os.environ.get("API_FUZZ_EXAMPLES", "2"))
 """For each operation and each kind of data. More are for those who look for something: they take minutes."""
 CALLS = {"render_module", "run_action", "run_command"}
 """Operations that may answer 502 and 504: an extension's own code failed, or took too long."""

@@ -75,7 +75,7 @@ def problems(page, seen):
 
 
 STYLES = Path(democrai_sandbox.console.__file__).parent / "static"
-CHANGING_TEXTS = re.compile(r"[A-Za-z0-9_-]{20,}|\d+")
+CHANGING_TEXTS = re.compile(r"(?<=>)(just now|\d+ \w+ ago)(?=</time>)|[A-Za-z0-9_-]{20,}|\b[0-9a-f]{8,}\b|\d+")
 """Ids, tokens, numbers and times, which no finding depends on."""
 
 
