@@ -8,6 +8,9 @@ from collections.abc import Callable
 from tests.guard.attacks.kit import Ground
 from tests.guard.attacks.network import LIMIT, network_attacks_of, other, other_url
 
+LOADED = ("requests", "httpx", "httpcore", "httpx2", "httpcore2", "truststore", "aiohttp")
+"""What the host has loaded since it installed the guard; see runner.py."""
+
 
 def requests_get(ground: Ground) -> object:
     import requests
@@ -40,7 +43,7 @@ def urllib3_connection(ground: Ground) -> object:
 def httpx_client(module: str, call: Callable):
     def act(ground: Ground) -> object:
         library = __import__(module)
-        with library.Client() as made:
+        with library.Client(verify=False) as made:
             return call(library, made, other_url(ground))
 
     return act
@@ -57,14 +60,14 @@ HTTPX = {
     "stream": httpx_stream,
     "single": lambda library, made, address: made._send_single_request(library.Request("GET", address)).read(),
     "transport": lambda library, made, address: (
-        library.HTTPTransport().handle_request(library.Request("GET", address)).read()
+        library.HTTPTransport(verify=False).handle_request(library.Request("GET", address)).read()
     ),
 }
 
 
 def httpx_async(module: str):
     async def act(ground: Ground) -> object:
-        async with __import__(module).AsyncClient() as made:
+        async with __import__(module).AsyncClient(verify=False) as made:
             return (await made.get(other_url(ground))).text
 
     return act

@@ -142,7 +142,7 @@ def mutable_host(ground: Ground) -> object:
     thread = threading.Thread(target=flip, daemon=True)
     thread.start()
     try:
-        for _ in range(120):
+        for _ in range(60):
             sock = socket.socket()
             sock.settimeout(LIMIT)
             try:

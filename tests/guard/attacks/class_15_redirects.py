@@ -47,7 +47,7 @@ def by_urllib3(address: str) -> object:
 
 def by_httpx(module: str):
     def act(address: str) -> object:
-        with __import__(module).Client(follow_redirects=True) as client:
+        with __import__(module).Client(follow_redirects=True, verify=False) as client:
             return client.get(address).text
 
     return act
@@ -57,13 +57,13 @@ def by_httpx_next(address: str) -> object:
     """The next request is taken from the answer and sent."""
     import httpx2
 
-    with httpx2.Client() as client:
+    with httpx2.Client(verify=False) as client:
         return client.send(client.get(address).next_request).text
 
 
 def by_httpx_async(module: str):
     async def act(address: str) -> object:
-        async with __import__(module).AsyncClient(follow_redirects=True) as client:
+        async with __import__(module).AsyncClient(follow_redirects=True, verify=False) as client:
             return (await client.get(address)).text
 
     return act

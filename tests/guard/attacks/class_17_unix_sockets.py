@@ -13,6 +13,9 @@ from tests.guard.attacks.network import (
     peers,
 )
 
+LOADED = ("asyncio",)
+"""What the host has loaded since it installed the guard; see runner.py."""
+
 UNIX = socket.AF_UNIX
 STOPPED = NETWORK | FILES
 

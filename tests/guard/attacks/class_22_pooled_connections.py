@@ -22,6 +22,9 @@ from tests.guard.attacks.network import (
     web,
 )
 
+LOADED = ("asyncio", "http.client", "requests")
+"""What the host has loaded since it installed the guard; see runner.py."""
+
 REQUEST = b"GET /secret HTTP/1.1\r\nHost: x\r\n\r\n"
 STOPPED = NETWORK_OR_FD | SANDBOX | INVALID
 

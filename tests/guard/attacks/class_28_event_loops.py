@@ -9,6 +9,9 @@ import sys
 from tests.guard.attacks.class_28_deferred import send_signal
 from tests.guard.attacks.kit import FILES, SANDBOX, Ground, attack
 
+LOADED = ("asyncio",)
+"""What the host has loaded since it installed the guard; see runner.py."""
+
 
 async def iterate(ground: Ground) -> None:
     """The host uses an asynchronous generator of its own."""

@@ -8,6 +8,9 @@ import threading
 from tests.guard.attacks.class_29_contexts_and_threads import hold_contexts, hold_pools, read, set_all, settle
 from tests.guard.attacks.kit import FILES, SANDBOX, Ground, attack, attacks_of
 
+LOADED = ("asyncio", "concurrent.futures.thread", "multiprocessing.pool")
+"""What the host has loaded since it installed the guard; see runner.py."""
+
 
 def hold_loop(ground: Ground) -> None:
     """A loop of the host that runs in a thread of its own."""

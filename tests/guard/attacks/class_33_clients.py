@@ -20,6 +20,9 @@ from tests.guard.attacks.network import (
     web,
 )
 
+LOADED = ("requests", "httpx2", "httpcore2", "truststore", "aiohttp")
+"""What the host has loaded since it installed the guard; see runner.py."""
+
 STOPPED = REFUSED | FD
 
 

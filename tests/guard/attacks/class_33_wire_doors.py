@@ -15,6 +15,9 @@ from tests.guard.attacks.network import (
     web,
 )
 
+LOADED = ("asyncio", "http.client")
+"""What the host has loaded since it installed the guard; see runner.py."""
+
 STOPPED = REFUSED | FD
 
 

@@ -121,6 +121,8 @@ def _early(before: Companion | None, servers: Servers) -> Companion:
         if before is not None and not getattr(before, "first", False):
             before(ground)
 
+    # Servers are processes of their own, the same before and after the guard is installed.
+    early.is_only_servers = before is None or before is enter_town
     return early
 
 

@@ -10,7 +10,8 @@ guard (or not), lets the attack run, leaves the guard, and then looks at what th
 installed in the serving process, only what it imports anyway is there already: that makes a thousand attacks bearable.
 With `armed` it is installed there, for attacks to which it makes no difference what was loaded before the guard, and
 with `open` no attack will have a guard: then more is there. An order with `template` is played in a fork of a process
-that loaded the attack's file and then the guard, in that order, as a host would.
+that loaded the attack's file, then the guard, and then what the template is named after and what the file lists as
+`LOADED`, in that order, as a host would.
 """
 
 from __future__ import annotations
@@ -247,17 +248,18 @@ def preload(names) -> None:
 
 
 class Template:
-    """A process that loaded one attack file and then the guard, and plays that file's attacks in forks of itself."""
+    """A process that loaded one attack file, the guard and what its host uses; plays attacks in forks of itself."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, used: tuple[str, ...]) -> None:
         import socket
+        from importlib.util import find_spec
 
-        self.file = file
         self._link, theirs = socket.socketpair()
         self._pid = os.fork()
         if self._pid == 0:
             self._link.close()
             preload([f"{PACKAGE}.{file}", "democrai_sandbox.guard"])
+            preload([*used, *filter(find_spec, getattr(sys.modules[f"{PACKAGE}.{file}"], "LOADED", ()))])
             os.dup2(theirs.fileno(), 0)
             os.dup2(theirs.fileno(), 1)
             theirs.close()
@@ -279,19 +281,27 @@ class Template:
         os.waitpid(self._pid, 0)
 
 
+def close_all(templates: dict[tuple[str, ...], Template]) -> None:
+    """End the processes of a file; the newest first, because it has its elders' ends of their sockets."""
+    for template in reversed(templates.values()):
+        template.close()
+
+
 def play_orders(*, load_first: bool) -> None:
     """Play orders until the input ends, each in a fork of this process, or of a template for its file if it says so."""
     import json
 
-    template = None
+    file, templates = "", {}
     while line := sys.stdin.readline():
         order = json.loads(line)
-        if order.pop("template", False):
-            if template is None or template.file != order["file"]:
-                if template is not None:
-                    template.close()
-                template = Template(order["file"])
-            os.write(1, template.play(json.dumps(order) + "\n"))
+        used = order.pop("template", None)
+        if used is not None:
+            if order["file"] != file:
+                close_all(templates)
+                file, templates = order["file"], {}
+            if tuple(used) not in templates:
+                templates[tuple(used)] = Template(file, tuple(used))
+            os.write(1, templates[tuple(used)].play(json.dumps(order) + "\n"))
             continue
         if load_first:
             load(order["file"], order["name"])

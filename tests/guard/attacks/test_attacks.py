@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 import platform
@@ -54,8 +55,8 @@ class Stage:
         """Start an attack; its traces are left at `base`."""
         base.mkdir()
         order = {"file": entry.file, "name": entry.name, "guard": guard, "base": str(base)}
-        if guard == "on" and not is_read_by_the_core(entry):
-            order["template"] = is_alike_in_its_file(entry)
+        if guard == "on" and is_alike_in_its_file(entry) and not is_read_by_the_core(entry):
+            order["template"] = used_by_the_host(entry)
         self.process.stdin.write(json.dumps(order) + "\n")
         self.process.stdin.flush()
 
@@ -236,8 +237,16 @@ def is_read_by_the_core(entry: Attack) -> bool:
 
 
 def is_alike_in_its_file(entry: Attack) -> bool:
-    """Whether nothing happens before the guard is installed but that the attack's file is loaded."""
-    return entry.early is None
+    """Whether nothing happens before the guard is installed but that the attack's file is loaded, or servers start."""
+    return entry.early is None or getattr(entry.early, "is_only_servers", False)
+
+
+def used_by_the_host(entry: Attack) -> list[str]:
+    """What the host loads between the guard and the attack: its loop, and the library's client beside servers."""
+    if hasattr(sys.modules[f"{__package__}.{entry.file}"], "LOADED"):
+        return []  # then one process will do for all attacks of the file
+    is_async = entry.act.__code__.co_flags & inspect.CO_COROUTINE
+    return ["asyncio"] * bool(is_async) + ["http.client"] * (entry.stage == "network")
 
 
 def as_parameter(entry: Attack) -> ParameterSet:
