@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 
 from tests.services.forks import RuntimeCase
 
@@ -31,3 +32,9 @@ class FreshCase(PreparedCase):
     """The same, whose workers are started as those of any host, and are not forks of a process of the tests."""
 
     forks_workers = False
+
+
+class McpCase(PreparedCase):
+    """The same, with the ``mcp`` library loaded."""
+
+    child = Path(__file__).parent / "mcp" / "child.py"

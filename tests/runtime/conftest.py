@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.cases import FreshCase, PreparedCase
+from tests.runtime.cases import FreshCase, McpCase, PreparedCase
 from tests.runtime.versioned import VERSIONED
 
 HERE = Path(__file__).parent
@@ -22,6 +22,12 @@ def case(tmp_path, prepared_file):
 def fresh_case(tmp_path, prepared_file):
     """The same, for tests whose point is also how worker processes are started."""
     return FreshCase(tmp_path, prepared_file)
+
+
+@pytest.fixture
+def mcp_case(tmp_path, prepared_file):
+    """The same, for bodies that talk to MCP servers: loading the library takes them a second."""
+    return McpCase(tmp_path, prepared_file)
 
 
 @pytest.fixture(scope="module")

@@ -373,10 +373,10 @@ def mcp_server():
         process.stdout.close()
 
 
-def test_mcp(case):
+def test_mcp(mcp_case):
     """The registry and what was decided about the server count; what the module around it declares does not."""
     with mcp_server() as origin:
-        told = case.run(mcp_row, f"{origin}/mcp", f"{origin}/restless")
+        told = mcp_case.run(mcp_row, f"{origin}/mcp", f"{origin}/restless")
     assert told["problems"] == {}
     assert told["unregistered"] == "McpUnknown"
     assert told["registered"] == ["5", "5"]

@@ -56,9 +56,9 @@ def sdk_story(world):
 
 
 @pytest.mark.parametrize("isolation", ["in_process", "process"])
-def test_the_examples_of_the_sdk_are_a_module_that_works(case, isolation):
+def test_the_examples_of_the_sdk_are_a_module_that_works(mcp_case, isolation):
     """The Python on the page, from top to bottom, is a module whose functions do what they say, wherever it runs."""
-    told = case.run(sdk_story, "\n".join(blocks("docs/sdk.md", "python")), isolation)
+    told = mcp_case.run(sdk_story, "\n".join(blocks("docs/sdk.md", "python")), isolation)
     assert told["problems"] == {}
     assert told["visit"] == {"by": "uma", "files": ["manifest.json"]}
     assert told["open"] == "found"

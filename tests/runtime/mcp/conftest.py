@@ -10,16 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.cases import PreparedCase
+from tests.runtime.cases import McpCase, PreparedCase
 
 HERE = Path(__file__).parent
 EXAMPLE = HERE.parents[2] / "examples" / "extensions" / "mcp" / "server.py"
-
-
-class Case(PreparedCase):
-    """A private world in which a body runs in a process of its own, with the library loaded."""
-
-    child = HERE / "child.py"
 
 
 @contextlib.contextmanager
@@ -64,7 +58,7 @@ def odd():
 @pytest.fixture
 def case(tmp_path, prepared_file):
     """A private world in which a body runs in a process of its own."""
-    return Case(tmp_path, prepared_file)
+    return McpCase(tmp_path, prepared_file)
 
 
 @pytest.fixture
