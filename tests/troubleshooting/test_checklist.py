@@ -20,6 +20,7 @@ from tests.services.rows import rows
 from tests.troubleshooting import fixing
 
 TROUBLE = str(Path(__file__).with_name("trouble.py"))
+INSTALLING = str(Path(__file__).parents[1] / "runtime" / "installs" / "hosting.py")
 KINDS = ("engine", "extractor")
 METHOD = """
 import subprocess, urllib.request
@@ -65,6 +66,7 @@ def attempts(world):
     """Have each path of the runtime be stopped, or not; for each, what is said about it."""
     use = SimpleNamespace(**world.load(TROUBLE))
     path, program = world.args
+    world.load(INSTALLING)["know_pip"]()
 
     async def installed(app, kind, name):
         """Install something; return what its failure prints, and what is said about that."""
