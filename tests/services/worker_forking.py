@@ -40,19 +40,29 @@ def main(number):
                 continue
             link, _ = listener.accept()
             order, given = received(link)
+            if order is None:
+                link.close()
+                continue
             pid = os.fork()
             if pid == 0:
                 os.setsid()
                 link.sendall(b"%d\n" % os.getpid())
-                for other in list(waiting.get_map().values()):
-                    if other.fileobj != 0:
-                        other.fileobj.close()
-                waiting.close()
+                forget(waiting)
                 link.close()
                 return order, given
             for each in given:
                 os.close(each)
             waiting.register(link, selectors.EVENT_READ, Watch(pid).hear)
+
+
+def forget(waiting):
+    """Close, in a fork, what only the process that forks has to do with."""
+    for key in list(waiting.get_map().values()):
+        if not isinstance(key.fileobj, int):
+            key.fileobj.close()
+        elif key.fd > 0:
+            os.close(key.fd)
+    waiting.close()
 
 
 def accept():
@@ -65,12 +75,16 @@ def leave(waiting, stream):
 
 
 def received(link):
-    """Read an order."""
+    """Read an order; none from a host that ended in the middle of it."""
     head, given, *_ = socket.recv_fds(link, 8, 5)
     size, text = int.from_bytes(head, "big"), b""
-    while len(text) < size:
-        text += link.recv(size - len(text))
-    return json.loads(text), given
+    while len(text) < size and (more := link.recv(size - len(text))):
+        text += more
+    if size and len(text) == size:
+        return json.loads(text), given
+    for each in given:
+        os.close(each)
+    return None, ()
 
 
 class Watch:
