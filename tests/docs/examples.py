@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 
 from tests.docs.pages import REPOSITORY
 from tests.services.commands import printed
@@ -39,15 +42,24 @@ def write(given, folder):
         (folder / path).write_text(text)
 
 
-def run(example, folder, given=None):
-    """Run an example in a folder of its own, with the given files in it, and return what it prints."""
+def run(example, folder, given=None, *, fresh=False):
+    """Run an example in a folder of its own, with the given files in it, and return what it prints.
+
+    In a fork of a process that has imported much; where it matters that nothing is loaded, in a fresh one.
+    """
     home, temporary = folder / "home", folder / "tmp"
     home.mkdir()
     temporary.mkdir()
     write(given or {}, home)
     (home / "first.py").write_text(example)
     environ = {"TMPDIR": str(temporary)}
-    status, out, err = printed(home / "first.py", folder=home, environ=environ, beside=[REPOSITORY / "examples"])
+    if fresh:
+        done = subprocess.run(
+            [sys.executable, "first.py"], cwd=home, env=os.environ | environ, capture_output=True, text=True, timeout=60
+        )
+        status, out, err = done.returncode, done.stdout, done.stderr
+    else:
+        status, out, err = printed(home / "first.py", folder=home, environ=environ, beside=[REPOSITORY / "examples"])
     assert err == ""
     assert status == 0
     return out

@@ -16,7 +16,7 @@ from tests.services.redis import RedisServer
 def test_the_guard_alone_does_what_the_concepts_say(tmp_path):
     """The example runs as it stands, prints the lines shown below it, and then a hint with the missing entry."""
     ((example, expected),) = examples("docs/concepts.md")
-    printed = run(example, tmp_path)
+    printed = run(example, tmp_path, fresh=True)
     assert printed.startswith(expected)
     hint = printed.removeprefix(expected)
     assert '"operation": "read", "target": "/etc/passwd"' in hint
