@@ -17,9 +17,10 @@ from pathlib import Path
 
 import httpx
 
-from tests.console.serving import ROOT, SAME_ORIGIN, Served, merge
+from tests.console.serving import PLAIN, ROOT, SAME_ORIGIN, Served, merge
 from tests.kernel.netlab import Namespace
 from tests.services import places
+from tests.services.commands import prepared
 from tests.services.postgres import PostgresServer, find_programs
 from tests.services.redis import RedisServer
 
@@ -40,8 +41,9 @@ class Node(Served):
     def __init__(self, folder, config, space, own_url, **more):
         self.space = space
         self._own_url = own_url
+        prepared()  # which is not to be in the namespace
         with space.entered():
-            super().__init__(folder, config, fresh=True, **more)  # a fork would be in the network of the tests
+            super().__init__(folder, config, **more)
 
     def start(self):
         with self.space.entered():
@@ -61,9 +63,7 @@ class Node(Served):
 
     def client(self, **more):
         inside = _Inside(self.space)
-        return httpx.Client(
-            base_url=self.url, timeout=60, trust_env=False, headers=SAME_ORIGIN, transport=inside, **more
-        )
+        return httpx.Client(base_url=self.url, timeout=60, headers=SAME_ORIGIN, transport=inside, **PLAIN, **more)
 
     def bearer(self, person, *scopes):
         return self.by_token(self.token(person, *scopes))
@@ -92,7 +92,7 @@ class _Inside(httpx.HTTPTransport):
     """Makes its connections in a namespace, on whichever thread it is asked."""
 
     def __init__(self, space):
-        super().__init__()
+        super().__init__(**PLAIN)
         self._space = space
 
     def handle_request(self, request):

@@ -1,18 +1,15 @@
 """Imports the kernel layer once, and runs each program of a test in a fork of itself.
 
-The program that tests.kernel.prepared starts. Orders come over a socket, each with the streams of its program, a pipe
-for two lines (the number of the process, and once it has ended, how), its network, and further descriptors.
+The program that tests.kernel.prepared starts. Orders come as those of tests.services.commanding.
 """
 
 from __future__ import annotations
 
 import atexit
-import ctypes
 import gc
 import importlib
 import json
 import os
-import selectors
 import socket
 import sys
 import threading
@@ -32,67 +29,25 @@ MODULES = (
     "tests.kernel.landlock.world",
     "tests.kernel.spawn.programs",
 )
-LARGEST = 1 << 20
-STREAMS = 3
-MOST_PASSED = 8
-NETWORK = 0x40000000
 PATH = list(sys.path)
-
-
-def orders(link):
-    """Fork for each order, and tell how the forks end; returns in a fork alone, with its order and its descriptors."""
-    waiting = selectors.DefaultSelector()
-    waiting.register(link, selectors.EVENT_READ)
-    while True:
-        for key, _ in waiting.select():
-            if key.data is not None:
-                waiting.unregister(key.fileobj)
-                commanding.tell_end(key.fileobj, *key.data)
-                continue
-            text, given, *_ = socket.recv_fds(link, LARGEST, STREAMS + 2 + MOST_PASSED)
-            if not text:
-                commanding.end(waiting)
-            report = given.pop(STREAMS)
-            pid = os.fork()
-            if pid == 0:
-                os.close(report)
-                commanding.forget(link, waiting)
-                return json.loads(text), given
-            for number in given:
-                os.close(number)
-            os.write(report, b"%d\n" % pid)
-            waiting.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, report))
 
 
 def settle(order, given):
     """Make the fork look like an interpreter that was started for the order."""
-    for number, stream in enumerate(given[:STREAMS]):
-        os.dup2(stream, number)
-        os.close(stream)
+    passed = commanding.take(given)
     if order["session"]:
         os.setsid()
-    enter(given[STREAMS])
     os.environ.clear()
     os.environ.update(order["environ"])
     os.chdir(order["folder"])
-    sys.stdin, sys.stdout, sys.stderr = map(commanding.stream, range(STREAMS))
+    sys.stdin, sys.stdout, sys.stderr = map(commanding.stream, range(commanding.STREAMS))
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
-    passed = given[STREAMS + 1 :]
     sys.argv = ["-c", *(word.format(*passed) if passed else word for word in order["words"])]
     sys.path[:] = ["", *PATH]
     threading.current_thread()._set_native_id()  # some versions of Python keep that of the parent
     # What was taken from the surroundings when it was imported is taken from the new ones.
     sys.modules["tempfile"].tempdir = None
     sys.modules["democrai_sandbox.kernel.landlock.support"]._limit_from_environment.cache_clear()
-
-
-def enter(network):
-    """Change to a network, unless this is it."""
-    if os.fstat(network).st_ino != os.stat("/proc/self/ns/net").st_ino:
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.setns(network, NETWORK):
-            raise OSError(ctypes.get_errno(), "setns")
-    os.close(network)
 
 
 def run(code):
@@ -127,6 +82,6 @@ if __name__ == "__main__":
     # What is there is there for good: no fork has to look through it, which would copy it.
     gc.collect()
     gc.freeze()
-    ORDER, GIVEN = orders(socket.socket(fileno=int(sys.argv[1])))
+    ORDER, GIVEN = commanding.orders(socket.socket(fileno=int(sys.argv[1])))
     settle(ORDER, GIVEN)
     os._exit(run(ORDER["code"]))

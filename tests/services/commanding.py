@@ -1,12 +1,13 @@
 """Imports the command line and all it runs once, and carries out each command in a fork of itself.
 
-The program that tests.services.commands starts. Orders come over a socket, each with the streams of its command and a
-pipe for two lines: the number of the process, and once it has ended, how.
+The program that tests.services.commands starts. Orders come over a socket, each with the streams of its command, a
+pipe for two lines (the number of the process, and once it has ended, how), its network, and further descriptors.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import gc
 import importlib
@@ -21,10 +22,13 @@ import termios
 import time
 
 LARGEST = 1 << 20
+STREAMS = 3
+MOST_PASSED = 8
+NETWORK = 0x40000000
 
 
 def orders(link):
-    """Fork for each order, and tell how the forks end; returns in a fork alone, with its order and its streams."""
+    """Fork for each order, and tell how the forks end; returns in a fork alone, with its order and its descriptors."""
     waiting = selectors.DefaultSelector()
     waiting.register(link, selectors.EVENT_READ)
     while True:
@@ -33,16 +37,16 @@ def orders(link):
                 waiting.unregister(key.fileobj)
                 tell_end(key.fileobj, *key.data)
                 continue
-            text, streams, *_ = socket.recv_fds(link, LARGEST, 4)
+            text, given, *_ = socket.recv_fds(link, LARGEST, STREAMS + 2 + MOST_PASSED)
             if not text:
                 end(waiting)
-            *streams, report = streams
+            report = given.pop(STREAMS)
             pid = os.fork()
             if pid == 0:
                 os.close(report)
                 forget(link, waiting)
-                return json.loads(text), streams
-            for number in streams:
+                return json.loads(text), given
+            for number in given:
                 os.close(number)
             os.write(report, b"%d\n" % pid)
             waiting.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, report))
@@ -75,11 +79,28 @@ def end(waiting):
     sys.exit()
 
 
-def settle(order, streams):
+def take(given):
+    """Take over the standard streams and the network; return the further descriptors."""
+    *streams, network = given[: STREAMS + 1]
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    enter(network)
+    return given[STREAMS + 1 :]
+
+
+def enter(network):
+    """Change to a network, unless this is it."""
+    if os.fstat(network).st_ino != os.stat("/proc/self/ns/net").st_ino:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.setns(network, NETWORK):
+            raise OSError(ctypes.get_errno(), "setns")
+    os.close(network)
+
+
+def settle(order, given):
     """Make the fork look like a process that was started for the order."""
-    for number, given in enumerate(streams):
-        os.dup2(given, number)
-        os.close(given)
+    take(given)
     if order["terminal"]:
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -87,7 +108,7 @@ def settle(order, streams):
     os.environ.update(order["environ"])
     os.chdir(order["folder"])
     time.tzset()
-    sys.stdin, sys.stdout, sys.stderr = map(stream, range(3))
+    sys.stdin, sys.stdout, sys.stderr = map(stream, range(STREAMS))
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
     sys.argv = ["democrai-sandbox", *order["arguments"]]
     # What was taken from the surroundings when these were imported is taken from the new ones.
@@ -117,8 +138,8 @@ def main(number, *modules):
     # What is there is there for good: no fork has to look through it, which would copy it.
     gc.collect()
     gc.freeze()
-    order, streams = orders(socket.socket(fileno=int(number)))
-    settle(order, streams)
+    order, given = orders(socket.socket(fileno=int(number)))
+    settle(order, given)
     exec(order["before"], {})
     from democrai_sandbox.cli.entry import main as command
 

@@ -30,8 +30,6 @@ PROGRAM = Path(__file__).with_name("commanding.py")
 FOLLOWED = {"PYTHONIOENCODING", "PYTHONUNBUFFERED"}
 """Variables of the interpreter that a fork follows; with another one a command needs a process of its own."""
 
-NETWORK = os.readlink("/proc/thread-self/ns/net")
-
 
 class Forked:
     """A command that runs: as much of a ``subprocess.Popen`` as is of use.
@@ -43,7 +41,6 @@ class Forked:
         """``before`` is a text that the fork runs before the command, as nobody could in a process of its own."""
         changed = {name for name, _ in environ.items() ^ os.environ.items() if name.startswith("PYTHON")}
         assert changed <= FOLLOWED, f"a fork does not follow {changed}"
-        assert os.readlink("/proc/thread-self/ns/net") == NETWORK, "a fork would be in the network of the tests"
         order = {
             "arguments": [str(argument) for argument in arguments],
             "environ": environ,
@@ -59,7 +56,7 @@ class Forked:
             if given[1] == subprocess.PIPE:
                 heard, given[1] = pipe(theirs)
                 self.stdout = open(heard)
-            prepared().send(order, [*given, report])
+            prepared().send(order, [*given, report, network_of_thread(theirs)])
         self.pid = int(self._report.readline() or self._lost())
 
     def poll(self):
@@ -119,6 +116,13 @@ def printed(program, *arguments, folder, environ=None, beside=(), timeout=60):
         for stream in streams:
             stream.seek(0)
         return status, streams[1].read(), streams[2].read()
+
+
+def network_of_thread(theirs):
+    """Open the network that this thread is in, which a fork changes to; closed here with the stack."""
+    network = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    theirs.callback(os.close, network)
+    return network
 
 
 def pipe(theirs):
