@@ -8,8 +8,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import threading
 from contextlib import contextmanager
@@ -20,6 +18,7 @@ import pytest
 
 from democrai_sandbox.sdk import testing
 from tests.console.serving import EXTENSIONS, PLAIN, SAME_ORIGIN, Web, until
+from tests.services.commands import Forked, instead
 from tests.services.golden import sentence
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,16 +29,17 @@ pytestmark = pytest.mark.once
 class Told:
     """A process whose output is read while it runs."""
 
-    def __init__(self, command, **options):
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT, **options
-        )
+    def __init__(self, program, environ):
+        heard, told = os.pipe()
+        with open(os.devnull) as nothing, open(told, "w") as out:
+            self.process = Forked([], environ=environ, streams=(nothing, out, out), folder=ROOT, before=program)
+        self._heard = open(heard)
         self.lines = []
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
     def _read(self):
-        for line in self.process.stdout:
+        for line in self._heard:
             self.lines.append(line.rstrip("\n"))
 
     @property
@@ -60,7 +60,7 @@ class Told:
             self.process.send_signal(number)
         status = self.process.wait(60)
         self._thread.join(10)
-        self.process.stdout.close()
+        self._heard.close()
         return status
 
 
@@ -75,8 +75,8 @@ def alone():
 @contextmanager
 def demo(folder):
     environ = {name: value for name, value in os.environ.items() if not name.startswith("DEMOCRAI_")}
-    environ |= {"PYTHONPATH": str(EXAMPLES), "PYTHONUNBUFFERED": "1"}
-    told = Told([sys.executable, "-m", "demo", str(folder)], env=environ)
+    environ |= {"PYTHONUNBUFFERED": "1"}
+    told = Told(f"import sys\nsys.path.insert(0, {str(EXAMPLES)!r})\n{instead('demo', folder)}", environ)
     try:
         yield told
     finally:
