@@ -15,6 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.guard.harness import Case, ChildError
 from tests.services.forks import ForkedCase
 
@@ -25,6 +27,8 @@ CHILD = Path(__file__).with_name("child.py")
 TOWN = Path(__file__).parent / "servers" / "town.py"
 COMMAND = [sys.executable, "-P", "-W", "ignore::DeprecationWarning", str(CHILD)]
 START_LIMIT = 30
+# Below TLS an adapter does the same: one interpreter is enough for it.
+PLACES = ["http", pytest.param("https", marks=pytest.mark.once)]
 
 
 # What clients and the guard are made of, but nothing that the guard adapts or changes: each test loads that itself.

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.guard.network.clients import CLIENTS
+from tests.guard.network.harness import PLACES
 
 CLIENT_FILE = str(Path(__file__).with_name("clients.py"))
 OPTIONAL = ("requests", "urllib3", "httpx", "httpcore", "httpx2", "httpcore2", "aiohttp", "uvloop")
@@ -264,7 +265,7 @@ def known_names(world):
 
 
 class TestPools:
-    @pytest.mark.parametrize("place", ["http", "https"])
+    @pytest.mark.parametrize("place", PLACES)
     @pytest.mark.parametrize("client", SHARED)
     def test_connections_are_kept_apart(self, net, client, place):
         """Everybody is answered, each over one connection of its own, which it finds again."""
@@ -275,16 +276,19 @@ class TestPools:
         assert [len(connections) for connections in by_whom.values()] == [1, 1, 1], turns
         assert len(set.union(*by_whom.values())) == 3, turns
 
+    @pytest.mark.once  # concerns the client alone
     @pytest.mark.parametrize("client", SHARED)
     def test_without_guards_there_is_one_connection(self, net, client):
         """It is the guards that keep them apart, and nothing else."""
         assert len({connection for _, connection in net.run(shared, client, "http", guarded=False, loaded=True)}) == 1
 
+    @pytest.mark.once  # lookups are checked by the core
     def test_names_are_looked_up_by_each_for_itself(self, town):
         """What a shared client remembers of others' lookups neither helps a subject nor stands in its way."""
         seen = town.run(known_names, zone={"api.example.com": {"A": ["203.0.113.5"]}}, loaded=True)
         assert seen == [200, 200, 200, 200, "denied receive http://api.example.com/allowed"]
 
+    @pytest.mark.once  # counts what the adapters keep, the same way on each interpreter
     def test_they_do_not_pile_up(self, net):
         """What too many subjects left in a pool is closed; the rest goes with the client."""
         for client, (most, left) in net.run(many_subjects, 60, loaded=True).items():
@@ -408,7 +412,7 @@ def while_handling(world):
 
 
 class TestWhatComesOut:
-    @pytest.mark.parametrize("place", ["http", "https"])
+    @pytest.mark.parametrize("place", PLACES)
     def test_a_denial_below_a_client_comes_out_as_itself(self, net, place):
         """Not as a URLError, a ConnectionError, a MaxRetryError or a ConnectError around it."""
         told = net.run(through_proxy, place, [], loaded=True)
@@ -416,13 +420,13 @@ class TestWhatComesOut:
         assert set(told["seen"].values()) == {f"denied connect {proxy}"}, told["seen"]
         assert told["arrived"] == []
 
-    @pytest.mark.parametrize("place", ["http", "https"])
+    @pytest.mark.parametrize("place", PLACES)
     def test_with_a_rule_for_the_proxy_they_are_answered(self, net, place):
         """So it was the proxy that was denied."""
         told = net.run(through_proxy, place, [["{}:{}".format(*net.places["proxy"]), "connect"]], loaded=True)
         assert set(told["seen"].values()) == {200}, told["seen"]
 
-    @pytest.mark.parametrize("place", ["http", "https"])
+    @pytest.mark.parametrize("place", PLACES)
     def test_an_approval_of_the_url_is_enough(self, net, place):
         """The connection that the approved request needs is not asked about."""
         assert set(net.run(approved, CLIENT_FILE, place, loaded=True).values()) == {200}
@@ -767,6 +771,7 @@ class TestUvloop:
         assert seen.pop("handler") == ["FilesystemDenied"]
         assert set(seen.values()) == {"FilesystemDenied"}, seen
 
+    @pytest.mark.once  # concerns uvloop alone
     def test_without_a_guard_everything_is_libuvs(self, net):
         """The ways themselves are sound."""
         seen = net.run(on_uvloop, guarded=False)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.guard.network.clients import CLIENTS
+from tests.guard.network.harness import PLACES
 
 CLIENT_FILE = str(Path(__file__).with_name("clients.py"))
 CASES = ("allowed", "other path", "other port", "other scheme", "other method", "redirect out", "raw socket")
@@ -155,7 +156,7 @@ def wrong_denial(facts, operation, target):
 
 
 class TestTable:
-    @pytest.mark.parametrize("place", ["http", "https"])
+    @pytest.mark.parametrize("place", PLACES)
     @pytest.mark.parametrize("client", CLIENTS)
     def test_each_case(self, net, client, place):
         """The allowed request is answered; every other one is denied in full words, and nothing of it arrives."""
@@ -193,6 +194,7 @@ class TestTable:
                 wrong[name] = faults
         assert wrong == {}
 
+    @pytest.mark.once  # names are looked up and checked by the core
     @pytest.mark.parametrize("client", CLIENTS)
     def test_by_host_name(self, town, client):
         """A rule that names a host: another name is not even looked up, and its address is not another spelling."""
@@ -238,6 +240,7 @@ class TestHttp2:
             assert requests == ["GET /allowed", f"GET /allowed/redirect?to={home}/secret", "GET /allowed/again"], form
 
 
+@pytest.mark.once  # concerns the clients alone
 class TestTheCellsThemselves:
     @pytest.mark.parametrize("client", CLIENTS)
     def test_without_a_guard(self, net, client):

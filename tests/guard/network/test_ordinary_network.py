@@ -38,6 +38,7 @@ def test_ordinary_work(outcomes, item):
     assert outcomes[item] == "ok", outcomes[item]
 
 
+@pytest.mark.once  # concerns the work alone
 def test_the_same_work_without_a_guard(net):
     """The work itself is sound."""
     told = net.run(work, FILES, [], guarded=False, loaded=True)
@@ -51,6 +52,7 @@ def test_without_a_manifest_nothing_of_it_works(net):
     assert arrived == []
 
 
+@pytest.mark.once  # names are looked up and checked by the core
 def test_by_host_name(town):
     """Names with several addresses, of both families, in pools and at once."""
     zone = {"api.example.com": {"A": ["203.0.113.5", "203.0.113.6"], "AAAA": ["2001:db8::5"]}}

@@ -109,6 +109,7 @@ SHARED = {
 
 
 class TestPools:
+    @pytest.mark.once  # test_adapters.py shows it on each interpreter
     @pytest.mark.parametrize("client", SHARED)
     def test_connections_are_not_shared_between_subjects(self, net, client):
         """One client object for everybody: the host and each subject keep connections of their own, and reuse those."""
@@ -126,6 +127,7 @@ class TestPools:
         for mine, verdicts in enumerate(net.run(at_once, client, loaded=True)):
             assert verdicts == ["ok", f"page{(mine + 1) % 6}"] * 6
 
+    @pytest.mark.once  # concerns the clients alone
     @pytest.mark.parametrize("client", SHARED)
     def test_without_a_guard_they_are(self, net, client):
         """The client pools: otherwise the test above would show nothing."""
