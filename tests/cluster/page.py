@@ -35,7 +35,7 @@ def run(line, served, *, folder=None, **variables):
         # The words that a shell makes of it, in a fork that has imported the command.
         words = [Template(word).substitute(variables) for word in shlex.split(line)[1:]]
         return _forked(words, environ, folder)
-    line = re.sub(r"^democrai-sandbox ", f"{sys.executable} -m democrai_sandbox.cli ", line)
+    line = re.sub(r"^democrai-sandbox ", f"{shlex.quote(sys.executable)} -m democrai_sandbox.cli ", line)
     done = subprocess.run(
         ["sh", "-c", line], env=environ, cwd=folder, capture_output=True, text=True, timeout=120, check=False
     )

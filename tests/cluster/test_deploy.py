@@ -38,7 +38,7 @@ def settings_of(text):
 def test_systemd_takes_the_unit(tmp_path, drop_ins):
     """Nothing in it is unknown, misspelt or doubtful to systemd itself."""
     unit = tmp_path / "democrai-sandbox.service"
-    unit.write_text((SYSTEMD / unit.name).read_text().replace(INSTALLED, sys.executable))
+    unit.write_text((SYSTEMD / unit.name).read_text().replace(INSTALLED, f'"{sys.executable}"'))
     (tmp_path / f"{unit.name}.d").mkdir()
     for name in drop_ins:
         shutil.copy(SYSTEMD / name, tmp_path / f"{unit.name}.d")
