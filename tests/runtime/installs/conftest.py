@@ -6,6 +6,7 @@ import functools
 import http.server
 import json
 import os
+import ssl
 import threading
 from pathlib import Path
 
@@ -43,8 +44,9 @@ class Workshop(PreparedCase):
         return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.wheels), "PIP_CONFIG_FILE": os.devnull}
 
     def online(self):
-        """The variables by which this machine reaches the index, if it does."""
-        return {name: os.environ[name] for name in _NETWORK if name in os.environ}
+        """The variables by which this machine reaches the index, if it does, and its certificates."""
+        usual = {"SSL_CERT_FILE": ssl.get_default_verify_paths().openssl_cafile}
+        return usual | {name: os.environ[name] for name in _NETWORK if name in os.environ}
 
     def host(self, body, *args, network=None, **more):
         """Run a body as a host would, in a process of its own."""
