@@ -29,7 +29,7 @@ pytestmark = [
     needs_netlab,
     pytest.mark.skipif(find_programs() is None, reason="PostgreSQL is not installed"),
 ]
-SAMPLES = 8
+SAMPLES = 6
 WITHIN = 2.0
 """Seconds for a decision to be in force on the other node."""
 LOAD = 6
