@@ -31,7 +31,7 @@ class Started(Forked):
             told, self.stdout = _pipe(theirs)
             complained, self.stderr = _pipe(theirs) if hears_errors else (2, None)
             report, self._report = _pipe(theirs, is_text=False)
-            _prepared().send(order, [given, told, complained, report])
+            _prepared().send(order, [given, told, complained], report)
         self.pid = int(self._report.readline() or self._lost())
 
     def finish(self, timeout):

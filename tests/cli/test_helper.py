@@ -100,6 +100,9 @@ def test_what_an_administrator_installs():
     """Rule and unit name the command by which the application starts the helper; a dangerous place ends with 1."""
     for words in (("sudoers", "--user", "nobody"), ("polkit", "--user", "nobody"), ("systemd",)):
         found = says("helper", *words)
+        if words[0] == "polkit" and any(" " in word for word in helper_command()):
+            assert (found.status, found.out) == (1, "")
+            continue
         # Sudo has a backslash before a space, systemd has quotes around the word.
         assert " ".join(helper_command()) in found.out.replace("\\ ", " ").replace('"', "")
         data = says("helper", *words, "--json")

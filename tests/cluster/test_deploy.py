@@ -150,8 +150,8 @@ COMPILER = """#!/bin/sh
 for source; do case $source in */_core/*.c | */_native/*.c)
     for header in "${source%/*}"/core.h "${source%/*}"/native.h; do
         [ ! -e "$header" ] || [ -e "$header.gch" ] || {
-            flags=$(printf '%s\\n' "$@" | grep '^-[IDfsWO]')
-            gcc $flags -O0 -g0 -w -x c-header "$header" -o "$header.gch" || exit
+            printf '"%s"\\n' "$@" | grep '^"-[IDfsWO]' > "$header.flags"
+            gcc "@$header.flags" -O0 -g0 -w -x c-header "$header" -o "$header.gch" || exit
         }
     done ;;
 esac done

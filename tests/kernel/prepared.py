@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
-from tests.services.commands import Forked, Prepared, network_of_thread, pipe
+from tests.services.commands import Forked, Prepared, pipe
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).with_name("preparing.py")
@@ -64,7 +64,7 @@ class Process(Forked):
             told, report = pipe(theirs)
             self._report = open(told, "rb", 0)
             given = [self._stream(theirs, number, stream) for number, stream in enumerate(streams)]
-            _prepared().send(order, [*given, report, network_of_thread(theirs), *passed])
+            _prepared().send(order, given, report, passed)
         self.pid = int(self._report.readline() or self._lost())
 
     def _stream(self, theirs, number, stream):

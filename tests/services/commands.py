@@ -56,7 +56,7 @@ class Forked:
             if given[1] == subprocess.PIPE:
                 heard, given[1] = pipe(theirs)
                 self.stdout = open(heard)
-            prepared().send(order, [*given, report, network_of_thread(theirs)])
+            prepared().send(order, given, report)
         self.pid = int(self._report.readline() or self._lost())
 
     def poll(self):
@@ -118,13 +118,6 @@ def printed(program, *arguments, folder, environ=None, beside=(), timeout=60):
         return status, streams[1].read(), streams[2].read()
 
 
-def network_of_thread(theirs):
-    """Open the network that this thread is in, which a fork changes to; closed here with the stack."""
-    network = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    theirs.callback(os.close, network)
-    return network
-
-
 def pipe(theirs):
     """Make a pipe, whose end for writing is another process's, and closed here with the stack."""
     reader, writer = os.pipe()
@@ -145,10 +138,14 @@ class Prepared:
             self._process = subprocess.Popen(command, env=kept | environ, cwd=folder, pass_fds=[theirs.fileno()])
         atexit.register(self._end)
 
-    def send(self, order, streams):
-        """Have it fork for an order."""
-        with self._turn:
-            socket.send_fds(self._link, [json.dumps(order).encode()], streams)
+    def send(self, order, streams, report, passed=()):
+        """Have it fork for an order; the fork changes to the network that this thread is in."""
+        network = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            with self._turn:
+                socket.send_fds(self._link, [json.dumps(order).encode()], [*streams, report, network, *passed])
+        finally:
+            os.close(network)
 
     def _end(self):
         self._link.close()
