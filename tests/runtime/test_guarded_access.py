@@ -395,12 +395,12 @@ def walk(world):
                 (module, module.__name__) for module in ours
             ]
             told["threads"] = sorted(name for _, name in queue if name.startswith("access"))
-            seen, found = set(), []
+            seen, found = {}, []  # kept alive: the id of an object that is gone is given to another
             while queue:
                 thing, way = queue.pop()
                 if id(thing) in seen or isinstance(thing, str | bytes | int | float | None.__class__):
                     continue
-                seen.add(id(thing))
+                seen[id(thing)] = thing
                 if type(thing).__name__ in SOUGHT:
                     found.append(way)
                     continue

@@ -231,9 +231,10 @@ def test_a_trace_is_read_back_and_odd_ones_are_refused():
 
 def test_many_things(monkeypatch):
     """The cost grows with the number of things, not with its square; where more than is kept, nothing is proposed."""
-    few, _ = min((suggested(300) for _ in range(3)), key=lambda one: one[0])
-    many, recording = suggested(2400)
-    assert many < 8 * few * 3  # 64 times as much, were it the square
+    few, many = ([suggested(number) for _ in range(3)] for number in (300, 2400))
+    recording = many[0][1]
+    # 64 times as much, were it the square.
+    assert min(seconds for seconds, _ in many) < 24 * min(seconds for seconds, _ in few)
     monkeypatch.setattr("democrai_sandbox.sdk.recording._MOST", 2400)
     recording.notice(("filesystem", "read", "/srv/b"))
     with pytest.raises(InvalidInputError, match="2,400"):

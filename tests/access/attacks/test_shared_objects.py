@@ -448,7 +448,7 @@ def through_registry(world):
     from democrai_sandbox import process_guard_context
 
     def engines():
-        queue, seen, found = [], set(), []
+        queue, seen, found = [], {}, []
         for some in list(registry._key_to_collection.values()):
             for one, two in list(some.items()):
                 queue += [one(), two if not callable(two) else two()]
@@ -456,7 +456,7 @@ def through_registry(world):
             thing = queue.pop()
             if id(thing) in seen:
                 continue
-            seen.add(id(thing))
+            seen[id(thing)] = thing
             if type(thing).__name__ == "Engine":
                 found.append(thing)
             elif isinstance(thing, FunctionType):
