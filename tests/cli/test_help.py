@@ -115,7 +115,7 @@ def is_quick(words, environ):
     for _ in range(TRIES):
         pairs = [
             (seconds([sys.executable, "-c", ""], environ), seconds([*COMMAND, *words, "--help"], environ))
-            for _ in range(9)
+            for _ in range(5)
         ]
         bare, whole = map(statistics.median, zip(*pairs, strict=True))
         print(f"{' '.join(words)} --help: {whole / bare:.2f} bare starts ({whole * 1000:.0f} ms)")

@@ -46,7 +46,11 @@ def run(line, served, *, folder=None, **variables):
 def _forked(words, environ, folder):
     with ExitStack() as stack:
         streams = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(3)]
-        status = Forked(words, environ=environ, streams=streams, folder=folder).wait(120)
+        process = Forked(words, environ=environ, streams=streams, folder=folder)
+        try:
+            status = process.wait(120)
+        finally:
+            process.kill()
         for stream in streams:
             stream.seek(0)
         said = streams[1].read()
