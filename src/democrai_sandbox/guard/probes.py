@@ -127,6 +127,6 @@ def facade_files() -> frozenset[str]:
     names.add("<frozen importlib._bootstrap_external>")
     names |= {module.__file__ for module in (glob, importlib, shutil) if module.__file__}
     # A package of its own since 3.13.
-    parts = (module for name, module in sys.modules.items() if name.partition(".")[0] == "pathlib")
+    parts = (module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "pathlib")
     names |= {module.__file__ for module in parts if module.__file__}
     return frozenset(names)

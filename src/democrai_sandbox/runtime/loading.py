@@ -113,7 +113,8 @@ def prepare(kind: str, name: str, folder: str) -> str:
 
 def forget(package: str) -> None:
     """Drop the modules of an extension, before it is loaded again."""
-    for name in [name for name in sys.modules if name == package or name.startswith(package + ".")]:
+    # Other threads import meanwhile.
+    for name in [name for name in list(sys.modules) if name == package or name.startswith(package + ".")]:
         del sys.modules[name]
 
 
