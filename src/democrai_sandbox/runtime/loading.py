@@ -113,7 +113,7 @@ def prepare(kind: str, name: str, folder: str) -> str:
 
 def forget(package: str) -> None:
     """Drop the modules of an extension, before it is loaded again."""
-    # Other threads import meanwhile.
+    # A copy of the names: other threads may import at the same time.
     for name in [name for name in list(sys.modules) if name == package or name.startswith(package + ".")]:
         del sys.modules[name]
 

@@ -18,6 +18,7 @@ static inline struct _gc_runtime_state *collector(void)
     return &PyInterpreterState_Get()->gc;
 }
 
+/* Free the kept variables, unless a collection runs. */
 void collection_release(void)
 {
     if (UNLIKELY(kept != NULL) && !collector()->collecting) {
@@ -40,7 +41,7 @@ static int keep_variables(void)
     return result;
 }
 
-/* Call this before a variable is set: -1 when there is no memory, else the argument for collection_resume(). */
+/* Prevent a collection until collection_resume(), which takes the result. Return -1 with an exception if memory is short. */
 int collection_pause(void)
 {
     collection_release();
@@ -50,7 +51,7 @@ int collection_pause(void)
     return PyGC_Disable();
 }
 
-/* The interrupted code may set its own version of the variables, without the value that the variable has now cached. */
+/* Inside a collection, drop cached values: the interrupted code may replace the variables that own them. */
 void collection_resume(int paused)
 {
     if (UNLIKELY(collector()->collecting)) {
