@@ -10,7 +10,6 @@ def test_something(served):
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import http.server
 import json
@@ -20,10 +19,8 @@ import shutil
 import signal
 import ssl
 import subprocess
-import tempfile
 import threading
 import time
-from functools import cache
 from pathlib import Path
 
 import httpx
@@ -32,6 +29,7 @@ import yaml
 from democrai_sandbox.host.accounts import Cost
 from tests.console.entering import enter
 from tests.services.commands import COMMAND, Forked
+from tests.services.databases import migrated_file
 
 ROOT = Path(__file__).resolve().parents[2]
 EXTENSIONS = ROOT / "examples" / "extensions"
@@ -94,7 +92,7 @@ class Served:
             state = Path(self.config["state_dir"])
             state.mkdir(mode=0o700, exist_ok=True)
             if not (state / "sandbox.db").exists():
-                shutil.copy(prepared_file(), state / "sandbox.db")
+                shutil.copy(migrated_file(), state / "sandbox.db")
         self.url = self.admin = self.password = ""
         self._accounts = None
         self.process = None
@@ -232,17 +230,6 @@ class Served:
         answer = client.post("/api/v1/modules/weather/actions/fetch", json={"params": {"url": url}})
         assert answer.status_code == 403, (answer.status_code, answer.text)
         return answer.json()["pending_request_id"]
-
-
-@cache
-def prepared_file():
-    """A database of SQLite that has its schema and nobody in it, for as long as the tests run."""
-    from democrai_sandbox.access.store import open_store
-
-    folder = tempfile.mkdtemp()
-    atexit.register(shutil.rmtree, folder)
-    open_store(f"sqlite:///{folder}/sandbox.db").close()
-    return f"{folder}/sandbox.db"
 
 
 class Web:

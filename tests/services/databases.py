@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+
 import pytest
 
 # Everything is imported where it is used: most tests have no database, and some look at what is loaded.
@@ -16,14 +22,22 @@ def postgres():
         yield server
 
 
-@pytest.fixture(scope="session")
-def prepared_file(tmp_path_factory):
-    """A database of SQLite that has its schema: copies are quicker than migrations."""
+@cache
+def migrated_file():
+    """Return a database of SQLite that has its schema and no rows: copies are quicker than migrations."""
     from democrai_sandbox.access.store import open_store
 
-    path = tmp_path_factory.mktemp("prepared") / "sandbox.db"
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = Path(folder, "sandbox.db")
     open_store(f"sqlite:///{path}").close()
     return path
+
+
+@pytest.fixture(scope="session")
+def prepared_file():
+    """Return that database to tests that copy it."""
+    return migrated_file()
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.cases import McpCase, PreparedCase
+from tests.runtime.cases import PreparedCase
 
 HERE = Path(__file__).parent
 EXAMPLE = HERE.parents[2] / "examples" / "extensions" / "mcp" / "server.py"
@@ -56,9 +56,9 @@ def odd():
 
 
 @pytest.fixture
-def case(tmp_path, prepared_file):
-    """A private world in which a body runs in a process of its own."""
-    return McpCase(tmp_path, prepared_file)
+def case(mcp_case):
+    """Make a private world whose body has the library loaded."""
+    return mcp_case
 
 
 @pytest.fixture

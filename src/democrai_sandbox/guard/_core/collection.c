@@ -1,9 +1,9 @@
 /* Setting variables of the context while garbage is collected.
  *
- * CPython 3.11 collects garbage wherever it allocates, so also while it copies a context or sets a variable and holds the
- * variables of the context without a reference. A finaliser that enters a guard or sets a variable would free them.
- * Therefore no collection starts while a variable is set, and variables that are replaced during a collection are kept
- * until it is over. Later versions collect between instructions only. */
+ * CPython 3.11 can collect garbage during any allocation. While it copies a context or sets a variable, it uses the
+ * variables of the context without owning a reference. A finaliser that enters a guard or sets a variable would free
+ * them. Therefore no collection starts while a variable is set, and variables that are replaced during a collection are
+ * kept until it ends. Later versions collect between instructions only. */
 #define Py_BUILD_CORE 1
 #include "core.h"
 
@@ -41,7 +41,7 @@ static int keep_variables(void)
     return result;
 }
 
-/* Prevent a collection until collection_resume(), which takes the result. Return -1 with an exception if memory is short. */
+/* Prevent collections until collection_resume(), which takes the result. Return -1 with an exception if it fails. */
 int collection_pause(void)
 {
     collection_release();
