@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
 
 from tests.guard.attacks.kit import FILES, Ground, NoGuard, attack, attacks_of
 
-SECONDS = {False: 2.0, True: 0.25}
-"""Of the processor, under a guard or not: without one a race ends when it is won, which a busy machine delays."""
+PROCESSOR_SECONDS = {False: 2.0, True: 0.25}
+"""The shortest length of a race that is not won, without a guard and under one."""
+REFUSALS = 20
+"""A race under a guard lasts until this many attempts met the forbidden name."""
+WALL_SECONDS = 20.0
+"""The longest length of a race."""
 
 
 def is_guarded(ground: Ground) -> bool:
@@ -26,34 +31,50 @@ def pair(ground: Ground) -> None:
     ground.write(f"{ground.inside}/good_folder/secret.txt", "own")
 
 
+def race(ground: Ground, change, attempt, ignored: tuple[type[OSError], ...] = ()) -> object:
+    """Repeat `attempt` while a second thread repeats `change`: its first success, or its last refusal raised."""
+    refused: list[OSError] = []
+    found = None
+    over = threading.Event()
+    least = time.process_time() + PROCESSOR_SECONDS[is_guarded(ground)]
+    last = time.monotonic() + WALL_SECONDS
+
+    def repeat() -> None:
+        while not over.is_set():
+            change()
+
+    def goes_on() -> bool:
+        is_short = time.process_time() < least or (is_guarded(ground) and len(refused) < REFUSALS)
+        return is_short and time.monotonic() < last
+
+    thread = threading.Thread(target=repeat)
+    thread.start()
+    try:
+        while not found and goes_on():
+            try:
+                found = attempt()
+            except ignored:
+                continue
+            except OSError as error:
+                refused.append(error)
+    finally:
+        over.set()
+        thread.join()
+    if not found and refused:
+        raise refused[-1]
+    return found
+
+
 def swapping(ground: Ground, suffix: str, act) -> object:
     """Rename good and bad in turn to one name in a second thread, while `act` is tried on that name."""
     name, good, bad = (f"{ground.inside}/{word}{suffix}" for word in ("name", "good", "bad"))
-    end = time.process_time() + SECONDS[is_guarded(ground)]
-    last: list[BaseException] = []
-    over = threading.Event()
 
     def swap() -> None:
-        while time.process_time() < end and not over.is_set():
-            for source in (good, bad):
-                os.rename(source, name)
-                os.rename(name, source)
+        for source in (good, bad):
+            os.rename(source, name)
+            os.rename(name, source)
 
-    thread = threading.Thread(target=swap)
-    thread.start()
-    found = None
-    while time.process_time() < end and not found:
-        try:
-            found = act(name)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            last[:] = [error]
-    over.set()
-    thread.join()
-    if not found and last:
-        raise last[0]
-    return found
+    return race(ground, swap, lambda: act(name), ignored=(FileNotFoundError,))
 
 
 def read(name: str) -> bytes:
@@ -97,26 +118,12 @@ def flipping_buffer(ground: Ground, act) -> object:
     width = max(len(good), len(bad))
     good, bad = (path.replace(b"/", b"/" * (width - len(path) + 1), 1) for path in (good, bad))
     buffer = bytearray(good)
-    end = time.process_time() + SECONDS[is_guarded(ground)]
+    turns = itertools.cycle((bad, good))
 
     def flip() -> None:
-        turn = 0
-        while time.process_time() < end:
-            turn += 1
-            buffer[:] = bad if turn % 2 else good
+        buffer[:] = next(turns)  # one turn per call, because the interpreter changes threads between calls
 
-    thread = threading.Thread(target=flip)
-    thread.start()
-    found, last = None, None
-    while time.process_time() < end and not found:
-        try:
-            found = act(buffer)
-        except OSError as error:
-            last = error
-    thread.join()
-    if not found and last:
-        raise last
-    return found
+    return race(ground, flip, lambda: act(buffer))
 
 
 @attack(
@@ -132,22 +139,9 @@ def cwd_race(ground: Ground) -> object:
     os.makedirs(f"{ground.inside}/here/outside")
     open(f"{ground.inside}/here/outside/secret.txt", "w").write("own")
     os.makedirs(f"{ground.inside}/here/deep")
-    end = time.process_time() + SECONDS[is_guarded(ground)]
 
     def change() -> None:
-        while time.process_time() < end:
-            os.chdir(f"{ground.inside}/here/deep")
-            os.chdir(ground.inside)
+        os.chdir(f"{ground.inside}/here/deep")
+        os.chdir(ground.inside)
 
-    thread = threading.Thread(target=change)
-    thread.start()
-    found, last = None, None
-    while time.process_time() < end and not found:
-        try:
-            found = secret_in(open("../outside/secret.txt").read())
-        except OSError as error:
-            last = error
-    thread.join()
-    if not found and last:
-        raise last
-    return found
+    return race(ground, change, lambda: secret_in(open("../outside/secret.txt").read()))
