@@ -62,6 +62,17 @@ def _unlist(engine: Engine) -> None:
             registry._collection_to_key.pop(collection, None)  # noqa: SLF001
 
 
+def close_engine(engine: Engine) -> None:
+    """Close all connections. SQLAlchemy replaces the pool and lists both pools' listeners: take them off that list."""
+    replaced = engine.pool
+    engine.dispose()
+    dispatches: list[Any] = [replaced.dispatch, engine.pool.dispatch]
+    own = {id(one) for dispatch in dispatches for one in dispatch._event_descriptors}  # noqa: SLF001
+    for reference in list(registry._collection_to_key):  # noqa: SLF001 - no other way
+        if id(reference()) in own:
+            registry._collection_to_key.pop(reference, None)  # noqa: SLF001
+
+
 def writing(connection: Connection) -> Connection:
     """Mark a connection, before its transaction begins, as one that will write."""
     return connection.execution_options(**{_WRITE: True})

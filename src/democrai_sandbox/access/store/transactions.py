@@ -11,7 +11,7 @@ from sqlalchemy.exc import TimeoutError as SQLAlchemyTimeout
 from democrai_sandbox.errors import StoreUnavailable
 from democrai_sandbox.policy import InvalidInputError
 
-from .engines import CONNECTIONS, PATIENCE, make_engine, writing
+from .engines import CONNECTIONS, PATIENCE, close_engine, make_engine, writing
 from .files import DatabaseFile
 from .turnstile import Turnstile
 from .urls import POSTGRESQL
@@ -69,7 +69,7 @@ class Database:
 
     def close(self) -> None:
         """Let all connections go."""
-        self._engine.dispose()
+        close_engine(self._engine)
 
     def _act_once(self, work: Callable[[Connection], T]) -> T:
         with self._connection() as connection, writing(connection).begin():
