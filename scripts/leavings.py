@@ -26,6 +26,8 @@ ASKED = 2.0
 """Seconds between SIGTERM and SIGKILL for those that are left."""
 KILLED = 10.0
 """Seconds after which a killed process that is still there is given up; the kernel keeps it."""
+OTHERS = 10.0
+"""Seconds for the helper of another run to remove the control group of an application that has just ended."""
 _TICK = 0.25
 _DETACH = 2
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -153,15 +155,27 @@ def mounts() -> Iterator[tuple[str, str]]:
         yield after.split()[0], place
 
 
-def remove_cgroups(run: Run) -> Iterator[str]:
-    """Remove control groups of applications that have ended."""
+def dead_cgroups(run: Run) -> list[str]:
+    """Return the control groups of applications that have ended."""
+    found = []
     for tree in {place for kind, place in mounts() if kind == "cgroup2"}:
         for path, pid in left_in(tree, r"democrai_(os_sandbox|test|test_home)_(?P<pid>\d+)(_\d+)?", run):
             start = None
             with contextlib.suppress(OSError, ValueError):
                 start = int(os.getxattr(path, "trusted.democrai").split()[1])
-            if not owner_lives(pid, start) and remove_cgroup(path):
-                yield f"control group {path}"
+            if not owner_lives(pid, start):
+                found.append(path)
+    return found
+
+
+def remove_cgroups(run: Run) -> Iterator[str]:
+    """Remove the control groups that no helper of another run removes: those of this run have all ended."""
+    left = dead_cgroups(run)
+    end = time.monotonic() + OTHERS
+    while left and time.monotonic() < end:
+        time.sleep(_TICK)
+        left = [path for path in left if os.path.isdir(path)]
+    yield from (f"control group {path}" for path in left if remove_cgroup(path))
 
 
 def remove_cgroup(path: str) -> bool:
