@@ -48,7 +48,7 @@ class Stage:
             ),
             GuardSurroundings(),
         )
-        given = {"modules_path": str(self.modules), "data_dir": str(self.data), "call_timeout": 5.0, **settings}
+        given = {"modules_path": str(self.modules), "data_dir": str(self.data), "call_timeout": 30.0, **settings}
         self.runtime = Runtime(RuntimeSettings(**given), self.access, protected_paths=[str(state)])
         return self.runtime
 

@@ -149,7 +149,7 @@ def network_story(world):
     told = {}
 
     def fetch(path):
-        with urlopen(f"{origin}{path}", timeout=5) as answer:
+        with urlopen(f"{origin}{path}", timeout=30) as answer:
             return answer.read().decode()
 
     with access:

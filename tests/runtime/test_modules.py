@@ -273,7 +273,7 @@ def guards_left(world):
             await stage.told(
                 stage.runtime.modules.call("demo", "action", "nap", {"seconds": 0.2}, stage.uma(), seconds=0.01)
             )
-        for _ in range(200):  # what was cancelled ends a moment later
+        for _ in range(1000):  # what was cancelled ends a moment later
             gc.collect()
             left = [is_guarded(), live_states(), len(asyncio.all_tasks())]
             if left[1] <= 1 and left[2] < 10:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-TIME_LIMIT = 60
+TIME_LIMIT = 250
 
 
 def run_cases(cases: dict[str, str], base: Path, setup: str = "") -> dict[str, dict[str, object]]:

@@ -230,8 +230,14 @@ async def asyncio_shell(ground: Ground) -> None:
 async def loop_subprocess(ground: Ground) -> None:
     import asyncio
 
-    await asyncio.get_running_loop().subprocess_exec(asyncio.SubprocessProtocol, *steal_command(ground))
-    await asyncio.sleep(0.3)
+    ended = asyncio.Event()
+
+    class Ending(asyncio.SubprocessProtocol):
+        def process_exited(self) -> None:
+            ended.set()
+
+    await asyncio.get_running_loop().subprocess_exec(Ending, *steal_command(ground))
+    await ended.wait()
 
 
 @attack("a Tcl interpreter starts a program", expect=SANDBOX, needs=("_tkinter",))

@@ -7,7 +7,7 @@ import sys
 
 from tests.guard.attacks import namespaces, peer_names  # noqa: F401 - loaded here, used in the attacked process
 from tests.guard.attacks.class_29_contexts_and_threads import hold_contexts
-from tests.guard.attacks.kit import BROKEN, Ground
+from tests.guard.attacks.kit import BROKEN, Ground, settle, settle_on_loop
 from tests.guard.attacks.network import (
     IN_TOWN,
     LIMIT,
@@ -21,7 +21,6 @@ from tests.guard.attacks.network import (
     other,
     other_url,
     peers,
-    settle,
     url,
 )
 
@@ -299,16 +298,11 @@ async def server_left(ground: Ground) -> None:
 
 async def strike(ground: Ground) -> None:
     """The host goes on, and with it its loop."""
-    import asyncio
-
     if hasattr(ground.held, "end"):
         ground.held.end.send(b"x")
     if hasattr(ground.held, "where"):
         ground.held.visitor = socket.create_connection(ground.held.where)
-    for _ in range(40):
-        await asyncio.sleep(0.01)
-        if ground.loot or ground.errors:
-            break
+    await settle_on_loop(ground)
 
 
 network_attacks_of(

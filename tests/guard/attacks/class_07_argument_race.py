@@ -7,19 +7,20 @@ import os
 import threading
 import time
 
-from tests.guard.attacks.kit import FILES, Ground, NoGuard, attack, attacks_of
+from tests.guard.attacks.kit import FILES, Ground, attack, attacks_of, is_free
 
-PROCESSOR_SECONDS = {False: 2.0, True: 0.25}
-"""The shortest length of a race that is not won, without a guard and under one."""
+PROCESSOR_SECONDS = 0.25
+"""The shortest length of a race under a guard or in a confined process. Without them it lasts until it is won."""
 REFUSALS = 20
 """A race under a guard lasts until this many attempts met the forbidden name."""
 WALL_SECONDS = 15.0
 """The longest length of a race; less than the time that an attack may take."""
 
 
-def is_guarded(ground: Ground) -> bool:
-    """Whether the attack is played under a guard or in a confined process."""
-    return ground.held.make is not NoGuard
+def changeable(ground: Ground) -> object:
+    """The state of the files outside that these attacks try to change."""
+    names, status = sorted(os.listdir(ground.outside_dir)), os.path.lexists(ground.outside) and os.stat(ground.outside)
+    return names, status and (status.st_mode, status.st_size)
 
 
 def refusals_needed(ground: Ground) -> int:
@@ -42,15 +43,19 @@ def race(ground: Ground, change, attempt, ignored: tuple[type[OSError], ...] = (
     refused: list[OSError] = []
     found = None
     over = threading.Event()
-    least = time.process_time() + PROCESSOR_SECONDS[is_guarded(ground)]
+    least = time.process_time() + PROCESSOR_SECONDS
     last = time.monotonic() + WALL_SECONDS
+    before = changeable(ground) if is_free(ground) else None
 
     def repeat() -> None:
         while not over.is_set():
             change()
 
     def goes_on() -> bool:
-        is_short = time.process_time() < least or len(refused) < refusals_needed(ground)
+        if is_free(ground):
+            is_short = changeable(ground) == before
+        else:
+            is_short = time.process_time() < least or len(refused) < refusals_needed(ground)
         return is_short and time.monotonic() < last
 
     thread = threading.Thread(target=repeat)

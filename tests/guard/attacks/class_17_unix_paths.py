@@ -6,7 +6,7 @@ import os
 import socket
 
 from tests.guard.attacks.class_17_unix_sockets import OPTIONS, STOPPED, UNIX, talk
-from tests.guard.attacks.kit import FD, FILES, Ground
+from tests.guard.attacks.kit import FD, FILES, Ground, is_free
 from tests.guard.attacks.network import (
     LIMIT,
     REFUSED,
@@ -80,14 +80,14 @@ network_attacks_of(
 )
 
 
-def rounds():
-    """Try for a while, with threads that take turns as often as they can."""
+def rounds(ground: Ground, is_over=lambda: False):
+    """Try for a while, or until it is over if nothing stops it, with threads that take turns as often as they can."""
     import sys
     import time
 
     sys.setswitchinterval(1e-6)
-    end = time.monotonic() + 0.4
-    while time.monotonic() < end:
+    end = time.monotonic() + (LIMIT if is_free(ground) else 0.4)
+    while time.monotonic() < end and not (is_free(ground) and is_over()):
         yield
 
 
@@ -112,7 +112,7 @@ def swapped(ground: Ground) -> object:
     thread = threading.Thread(target=flip, daemon=True)
     thread.start()
     try:
-        for _ in rounds():
+        for _ in rounds(ground):
             sock = socket.socket(UNIX)
             sock.settimeout(0.01)
             try:
@@ -151,7 +151,7 @@ def mutable_path(ground: Ground) -> object:
     thread = threading.Thread(target=flip, daemon=True)
     thread.start()
     try:
-        for _ in rounds():
+        for _ in rounds(ground):
             sock = socket.socket(UNIX)
             try:
                 sock.connect(path)
@@ -253,6 +253,7 @@ def bind_race(ground: Ground) -> None:
     os.symlink(ground.outside_dir, f"{ground.inside}/link")
     where, done = f"{ground.inside}/folder", threading.Event()
     os.rename(f"{ground.inside}/real", where)
+    before = os.listdir(ground.outside_dir)
 
     def flip() -> None:
         while not done.is_set():
@@ -264,7 +265,7 @@ def bind_race(ground: Ground) -> None:
     thread = threading.Thread(target=flip, daemon=True)
     thread.start()
     try:
-        for number, _ in enumerate(rounds()):
+        for number, _ in enumerate(rounds(ground, lambda: os.listdir(ground.outside_dir) != before)):
             try:
                 socket.socket(UNIX).bind(f"{where}/new{number}")
             except PermissionError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 
 from tests.guard.attacks import namespaces
@@ -35,12 +36,17 @@ def open_to_all(ground: Ground, sock: socket.socket) -> bool:
     return sock.getsockname()[0] in ("0.0.0.0", "::")
 
 
-def after_bind(address: str, port: int = 0):
+def after_bind(address: str):
     def act(ground: Ground, sock: socket.socket) -> bool:
-        sock.bind((address, port))
+        sock.bind((address, 0))
         return open_to_all(ground, sock)
 
     return act
+
+
+def after_bind_to_a_port(ground: Ground, sock: socket.socket) -> bool:
+    bind_to_a_port(sock)
+    return open_to_all(ground, sock)
 
 
 def six(ground: Ground) -> bool:
@@ -53,6 +59,17 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def bind_to_a_port(sock: socket.socket) -> None:
+    """Bind to a free port by its number; another one when somebody else was faster."""
+    for _ in range(20):
+        try:
+            return sock.bind(("0.0.0.0", free_port()))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+    raise OSError("no free ports")
 
 
 def by_server(ground: Ground) -> bool:
@@ -96,7 +113,7 @@ network_attacks_of(
     {
         "bound_to_all": on_socket(after_bind("0.0.0.0")),
         "bound_to_nothing": on_socket(after_bind("")),
-        "bound_to_a_port": on_socket(after_bind("0.0.0.0", free_port())),
+        "bound_to_a_port": on_socket(after_bind_to_a_port),
         "not_bound": on_socket(open_to_all),
         "create_server": lambda ground: socket.create_server(("", 0)).getsockname()[0] == "0.0.0.0",
         "socketserver": by_server,
@@ -127,7 +144,7 @@ network_attacks_of(
 
 def bind_datagram(ground: Ground) -> bool:
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    sock.bind(("0.0.0.0", free_port()))
+    bind_to_a_port(sock)
     return True
 
 

@@ -7,8 +7,10 @@ import socket
 import threading
 
 from tests.guard.attacks.class_22_older_sockets import STOPPED, hold, read_copy
-from tests.guard.attacks.kit import Ground
+from tests.guard.attacks.kit import Ground, wait_until
 from tests.guard.attacks.network import (
+    LIMIT,
+    guarded,
     network_attack,
     network_attacks_of,
 )
@@ -58,7 +60,7 @@ async def accepted_by_start_server(ground: Ground) -> object:
         got.set_result(await reader.read(999))
 
     server = await asyncio.start_server(serve, sock=ground.held.listener)
-    return await asyncio.wait_for(got, 0.5)
+    return await asyncio.wait_for(got, 0.5 if guarded(ground) else LIMIT)
 
 
 network_attacks_of(
@@ -167,7 +169,7 @@ def wake_order(ground: Ground) -> None:
             ground.held.private[1].send(Second(*[b"\0"] * times, b"steal"))
         except (PermissionError, ValueError) as error:
             ground.errors.append(error)
-    threading.Event().wait(0.1)
+    wait_until(lambda: ground.loot, 0.1 if guarded(ground) else LIMIT)
 
 
 def rebound(ground: Ground) -> None:
@@ -219,7 +221,7 @@ def visit(ground: Ground) -> object:
         visitor.sendall(ground.SECRET.encode())
     if not hasattr(ground.held, "thief"):
         return None
-    ground.held.thief.settimeout(0.3)
+    ground.held.thief.settimeout(LIMIT)
     try:
         return ground.held.thief.accept()[0].recv(99)
     except TimeoutError:

@@ -7,14 +7,7 @@ import os
 import sys
 import time
 
-from tests.guard.attacks.kit import FILES, SANDBOX, Ground, attack, attacks_of
-
-
-def wait(ground: Ground) -> None:
-    """Give other threads time; the host does nothing else."""
-    end = time.monotonic() + 3
-    while time.monotonic() < end and not ground.loot and not ground.errors:
-        time.sleep(0.01)
+from tests.guard.attacks.kit import FILES, SANDBOX, Ground, attack, attacks_of, settle
 
 
 @attack(
@@ -77,7 +70,7 @@ def signal_handler(ground: Ground) -> None:
     signal.signal(signal.SIGUSR1, lambda *_: ground.steal())
 
 
-@attack("a timer's signal comes when the guard is left", expect=FILES, after=wait)
+@attack("a timer's signal comes when the guard is left", expect=FILES, after=settle)
 def interval_timer(ground: Ground) -> None:
     import signal
 
@@ -116,26 +109,26 @@ def late_theft(ground: Ground) -> None:
     ground.steal()
 
 
-@attack("a thread outlives the guard", expect=FILES, after=wait)
+@attack("a thread outlives the guard", expect=FILES, after=settle)
 def late_thread(ground: Ground) -> None:
     start_thread(ground, lambda: late_theft(ground))
 
 
-@attack("a timer fires after the guard", expect=FILES, after=wait)
+@attack("a timer fires after the guard", expect=FILES, after=settle)
 def late_timer(ground: Ground) -> None:
     import threading
 
     threading.Timer(0.15, lambda: ground.steal()).start()
 
 
-@attack("a raw thread outlives the guard", expect=FILES, after=wait)
+@attack("a raw thread outlives the guard", expect=FILES, after=settle)
 def late_raw_thread(ground: Ground) -> None:
     import _thread
 
     _thread.start_new_thread(lambda: late_theft(ground), ())
 
 
-@attack("a task in a pool of the subject waits until the guard is left", expect=FILES, after=wait)
+@attack("a task in a pool of the subject waits until the guard is left", expect=FILES, after=settle)
 def late_pool_task(ground: Ground) -> None:
     from concurrent.futures import ThreadPoolExecutor
 

@@ -7,7 +7,7 @@ import os
 import sys
 
 from tests.guard.attacks.class_28_deferred import send_signal
-from tests.guard.attacks.kit import FILES, SANDBOX, Ground, attack
+from tests.guard.attacks.kit import FILES, SANDBOX, Ground, attack, settle_on_loop
 
 LOADED = ("asyncio",)
 """What the host has loaded since it installed the guard; see runner.py."""
@@ -28,17 +28,7 @@ async def asyncgen_hooks(ground: Ground) -> None:
     sys.set_asyncgen_hooks(firstiter=lambda _: ground.steal())
 
 
-async def settle(ground: Ground) -> None:
-    """The host's loop goes on after the guard was left."""
-    import asyncio
-
-    for _ in range(30):
-        await asyncio.sleep(0.01)
-        if ground.loot or ground.errors:
-            break
-
-
-@attack("a task outlives the guard", expect=FILES, after=settle)
+@attack("a task outlives the guard", expect=FILES, after=settle_on_loop)
 async def late_task(ground: Ground) -> None:
     import asyncio
 
@@ -49,28 +39,28 @@ async def late_task(ground: Ground) -> None:
     ground.held.task = asyncio.create_task(work())
 
 
-@attack("a call is scheduled on the loop", expect=FILES, after=settle)
+@attack("a call is scheduled on the loop", expect=FILES, after=settle_on_loop)
 async def call_soon(ground: Ground) -> None:
     import asyncio
 
     asyncio.get_running_loop().call_soon(lambda: ground.steal())
 
 
-@attack("a call is scheduled for later", expect=FILES, after=settle)
+@attack("a call is scheduled for later", expect=FILES, after=settle_on_loop)
 async def call_later(ground: Ground) -> None:
     import asyncio
 
     asyncio.get_running_loop().call_later(0.05, lambda: ground.steal())
 
 
-@attack("a call is scheduled from the same thread as if from another", expect=FILES, after=settle)
+@attack("a call is scheduled from the same thread as if from another", expect=FILES, after=settle_on_loop)
 async def call_soon_threadsafe(ground: Ground) -> None:
     import asyncio
 
     asyncio.get_running_loop().call_soon_threadsafe(lambda: ground.steal())
 
 
-@attack("a reader is added to the loop", expect=FILES, after=settle)
+@attack("a reader is added to the loop", expect=FILES, after=settle_on_loop)
 async def add_reader(ground: Ground) -> None:
     import asyncio
 
@@ -108,7 +98,7 @@ async def callback_of_the_host(ground: Ground) -> None:
 
 async def finish_future(ground: Ground) -> None:
     ground.held.future.set_result(1)
-    await settle(ground)
+    await settle_on_loop(ground)
 
 
 @attack("the host's future gets a callback of the subject", expect=FILES, prepare=hold_future, after=finish_future)
@@ -130,7 +120,7 @@ async def done_callback_in_host_context(ground: Ground) -> None:
     "a task in a context of the host takes its second step after the guard was left",
     expect=FILES,
     prepare=lambda ground: setattr(ground.held, "empty", contextvars.Context()),
-    after=settle,
+    after=settle_on_loop,
 )
 async def late_task_in_host_context(ground: Ground) -> None:
     import asyncio
@@ -146,7 +136,7 @@ async def late_task_in_host_context(ground: Ground) -> None:
 @attack(
     "the loop's signal handler is the subject's",
     expect=FILES,
-    after=lambda ground: (send_signal(ground), settle(ground))[1],
+    after=lambda ground: (send_signal(ground), settle_on_loop(ground))[1],
 )
 async def loop_signal_handler(ground: Ground) -> None:
     import asyncio
@@ -160,7 +150,7 @@ async def fail_on_loop(ground: Ground) -> None:
     import asyncio
 
     asyncio.get_running_loop().call_soon(lambda: 1 / 0)
-    await settle(ground)
+    await settle_on_loop(ground)
 
 
 @attack("the exception handler of the host's loop is the subject's", expect=FILES, after=fail_on_loop)
@@ -217,7 +207,7 @@ async def use_executor(ground: Ground) -> None:
 @attack(
     "a task is cancelled by the host and cleans up",
     expect=FILES,
-    after=lambda ground: (ground.held.task.cancel(), settle(ground))[1],
+    after=lambda ground: (ground.held.task.cancel(), settle_on_loop(ground))[1],
 )
 async def cancelled_task(ground: Ground) -> None:
     import asyncio

@@ -6,7 +6,7 @@ import contextvars
 import threading
 import time
 
-from tests.guard.attacks.kit import FILES, SANDBOX, Ground, attack, attacks_of
+from tests.guard.attacks.kit import FILES, SANDBOX, Ground, attack, attacks_of, settle
 
 
 def read(ground: Ground) -> object:
@@ -117,12 +117,6 @@ def without_bootstrap(ground: Ground) -> None:
     thread.ground = ground
     thread.start()
     settle(ground)
-
-
-def settle(ground: Ground) -> None:
-    end = time.monotonic() + 3
-    while time.monotonic() < end and not ground.loot and not ground.errors:
-        time.sleep(0.01)
 
 
 def raw_thread(ground: Ground, start: str = "start_new_thread") -> None:

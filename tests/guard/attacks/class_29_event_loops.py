@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextvars
 import threading
 
-from tests.guard.attacks.class_29_contexts_and_threads import hold_contexts, hold_pools, read, set_all, settle
-from tests.guard.attacks.kit import FILES, SANDBOX, Ground, attack, attacks_of
+from tests.guard.attacks.class_29_contexts_and_threads import hold_contexts, hold_pools, read, set_all
+from tests.guard.attacks.kit import FILES, PATIENCE, SANDBOX, Ground, attack, attacks_of, settle, settle_on_loop
 
 LOADED = ("asyncio", "concurrent.futures.thread", "multiprocessing.pool")
 """What the host has loaded since it installed the guard; see runner.py."""
@@ -28,7 +28,7 @@ async def reading(ground: Ground) -> object:
 def coroutine_threadsafe(ground: Ground) -> object:
     import asyncio
 
-    return asyncio.run_coroutine_threadsafe(reading(ground), ground.held.loop).result(3)
+    return asyncio.run_coroutine_threadsafe(reading(ground), ground.held.loop).result(PATIENCE)
 
 
 def call_threadsafe(ground: Ground, **options: object) -> None:
@@ -221,10 +221,9 @@ async def by_generator(ground: Ground) -> object:
 
 async def by_own_thread(ground: Ground) -> object:
     import _thread
-    import asyncio
 
     _thread.start_new_thread(lambda: ground.steal(), ())
-    await asyncio.sleep(0.1)
+    await settle_on_loop(ground)
     return None
 
 

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 
-from tests.guard.attacks.kit import FILES, FILES_OR_FD, SANDBOX, Ground, attack, attacks_of
+from tests.guard.attacks.kit import FILES, FILES_OR_FD, SANDBOX, Ground, attack, attacks_of, wait_until
 
 
 def hold(ground: Ground) -> None:
@@ -20,7 +20,7 @@ attacks_of(
         "dump_later": lambda ground: (
             (
                 __import__("faulthandler").dump_traceback_later(0.05, file=ground.held.fd),
-                __import__("time").sleep(0.2),
+                wait_until(lambda: os.lseek(ground.held.fd, 0, os.SEEK_CUR) > 0),
             )
             and None
         ),

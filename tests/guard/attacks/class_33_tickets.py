@@ -6,7 +6,7 @@ import contextvars
 import socket
 import threading
 
-from tests.guard.attacks.kit import FD, SANDBOX, USAGE, Ground
+from tests.guard.attacks.kit import FD, SANDBOX, USAGE, Ground, settle
 from tests.guard.attacks.network import (
     LIMIT,
     NETWORK,
@@ -14,7 +14,6 @@ from tests.guard.attacks.network import (
     ask,
     dial,
     network_attacks_of,
-    settle,
     url,
     web,
 )

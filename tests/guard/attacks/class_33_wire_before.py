@@ -294,7 +294,7 @@ def while_a_thread_sends(send):
         sys.setswitchinterval(5)  # whoever runs goes on until it calls the kernel
         for _ in range(40):
             sock = ground.held.kept = socket.socket()
-            sock.settimeout(1)
+            sock.settimeout(1 if guarded(ground) else LIMIT)
             if not guarded(ground):
                 connect_for_request(ground, sock)  # without a guard nothing depends on the moment
             errors: list[BaseException] = []

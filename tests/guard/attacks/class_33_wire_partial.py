@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 
 from tests.guard.attacks.class_33_wire_races import SENDS, STOPPED, hidden, rounds, sending
 from tests.guard.attacks.kit import Ground
@@ -53,14 +52,14 @@ network_attack(
 
 
 def slow_connection(ground: Ground):
-    """A connection to a server that does not read; its buffers are full except for a little."""
+    """A connection to a server that does not read until it is asked to; its buffers are small."""
     import http.client
 
     connection = http.client.HTTPConnection(*web(ground), timeout=LIMIT)
     connection.connect()
     connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4608)
     connection.request("GET", "/allowed/slow")
-    time.sleep(0.02)
+    open_connection(ground)  # the answer to this comes after the server has read what was sent before
     return connection
 
 
@@ -73,7 +72,8 @@ def smuggle_behind(ground: Ground, send) -> None:
     rest = size - send(sock, size)
     second = request(ground, "/allowed", "POST", "Content-Length: 00000000\r\n")
     body = b"y" * (rest - len(second)) + hidden(ground)
-    sock.settimeout(10)
+    open_connection(ground, "/allowed/wake")
+    sock.settimeout(LIMIT)
     sock.sendall(second.replace(b"00000000", b"%08d" % len(body)) + body)
 
 
@@ -120,8 +120,8 @@ def interrupted(sock: socket.socket, size: int) -> int:
     before = written(sock)
     sock.settimeout(None)
     signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, 0.05)
     try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
         sock.sendall(b"x" * size)
     except InterruptedError:
         pass

@@ -302,7 +302,7 @@ def written_by_thread(ground: Ground) -> None:
     sys.setswitchinterval(5)  # whoever runs goes on until it calls the kernel
     for _ in range(40):
         sock = ground.held.sock = socket.socket()
-        sock.settimeout(1)
+        sock.settimeout(1 if guarded(ground) else LIMIT)
         if not guarded(ground):
             connect_plain(ground, sock)  # without a guard nothing depends on the moment
         tunnel = open_context()._wrap_socket(sock, False, "127.0.0.1")

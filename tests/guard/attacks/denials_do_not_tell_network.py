@@ -26,9 +26,13 @@ def answer(act, *words: str) -> str:
 
 
 def closed_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port where nobody listens; it stays taken, so that nobody begins to."""
+    KEPT.append(socket.socket())
+    KEPT[-1].bind(("127.0.0.1", 0))
+    return KEPT[-1].getsockname()[1]
+
+
+KEPT: list[socket.socket] = []
 
 
 def connect(address: object, family: int = socket.AF_INET, kind: int = socket.SOCK_STREAM) -> None:

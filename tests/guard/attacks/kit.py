@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -184,6 +185,39 @@ class NoGuard:
 
 
 Companion = Callable[[Ground], object]
+
+
+def is_free(ground: Ground) -> bool:
+    """Whether nothing stops the attack, neither a guard nor the kernel: then it goes on until it has succeeded."""
+    return ground.held.make is NoGuard
+
+
+PATIENCE = 30
+"""Seconds that something which runs elsewhere may take; nobody waits longer than until it has happened."""
+
+
+def wait_until(condition: Callable[[], object], seconds: float = PATIENCE) -> bool:
+    """Wait until the condition holds; returns whether it does."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def settle(ground: Ground) -> None:
+    """Wait until something that runs elsewhere has brought something home, or was stopped."""
+    wait_until(lambda: ground.loot or ground.errors)
+
+
+async def settle_on_loop(ground: Ground) -> None:
+    """Let the host's loop go on until something on it has brought something home, or was stopped."""
+    import asyncio
+
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end and not ground.loot and not ground.errors:
+        await asyncio.sleep(0.01)
 
 
 @dataclass(frozen=True, slots=True)

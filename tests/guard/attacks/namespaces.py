@@ -47,7 +47,7 @@ def has_six() -> bool:
 
 def enter(base: str, *, files: dict[str, str] | None = None, name: str = "", addresses: Iterable[str] = ()) -> None:
     """Move this process into namespaces of its own; `files` replaces files of the system, by path."""
-    system = libc()
+    system, loopback = libc(), ("::1",) if has_six() else ()
     if system.unshare(NEW_MOUNTS | NEW_NAMES | NEW_NETWORK) != 0:
         raise PermissionError("no namespaces here")
     system.mount(b"none", b"/", None, PRIVATE, None)
@@ -63,13 +63,13 @@ def enter(base: str, *, files: dict[str, str] | None = None, name: str = "", add
         fcntl.ioctl(plain, SET_FLAGS, struct.pack("16sh22x", b"lo", 0x49))
     for number, address in enumerate(addresses):
         _add(number, address)
-    for address in ("::1", *addresses):
+    for address in (*loopback, *addresses):
         _wait_for(address)
 
 
 def _wait_for(address: str) -> None:
     """The kernel takes a moment until an address may be used."""
-    end = time.monotonic() + 2
+    end = time.monotonic() + 30
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
         while time.monotonic() < end:
             try:

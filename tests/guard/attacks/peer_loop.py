@@ -7,7 +7,6 @@ import os
 import select
 import socket
 import stat
-import time
 
 from tests.guard.attacks.peer_http import Reading, Request, is_permitted, take_request
 
@@ -22,7 +21,7 @@ class Plain:
         self.label, self.sock = label, sock
         self.data, self.name = bytearray(), None
         self.raw = False
-        self.rests_until = 0.0
+        self.rests = False
 
     def feed(self, received: bytes) -> bytes:
         """What the bytes off the wire mean."""
@@ -90,7 +89,7 @@ class Loop:
     def run(self) -> None:
         """Serve until the host hangs up."""
         while True:
-            ready = self.step(50 if self.resting() else None)
+            ready = self.step(None)
             if self.control.fileno() not in ready:
                 continue
             order = self.control.recv(100)
@@ -110,19 +109,18 @@ class Loop:
                 self.receive(self.connections[number])
         return ready
 
-    def resting(self) -> bool:
-        """Whether a connection is not being read for the time being; wakes those that have rested long enough."""
-        now, resting = time.monotonic(), False
+    def wake(self) -> None:
+        """Read again what comes over the connections that were not read."""
         for connection in self.connections.values():
-            if connection.rests_until and connection.rests_until < now:
-                connection.rests_until = 0.0
+            if connection.rests:
+                connection.rests = False
                 self.poll.register(connection.sock.fileno(), select.POLLIN)
-            resting = resting or bool(connection.rests_until)
-        return resting
 
     def settle(self) -> None:
         """Take in everything that has come, also where nothing was read for a while."""
-        while self.resting() or self.step(0) - {self.control.fileno()}:
+        self.wake()
+        while self.step(0) - {self.control.fileno()}:
+            self.wake()
             self.step(5)
 
     def accept(self, label: str, listener: socket.socket) -> None:
@@ -204,7 +202,7 @@ class Loop:
         while taken := take_request(connection.data, self.reading):
             request, body = taken
             self.answer(connection, request, body)
-            if connection.rests_until:
+            if connection.rests:
                 return
 
     def answer(self, connection: Plain, request: Request, body: bytes) -> None:
@@ -238,9 +236,11 @@ class Loop:
             connection.raw = True
             return
         elif request.target == "/allowed/slow":
-            connection.rests_until = time.monotonic() + 0.25
+            connection.rests = True
             self.poll.unregister(connection.sock.fileno())
             return
+        elif request.target == "/allowed/wake":
+            self.wake()
         text = "public" if permitted else self.secret
         connection.send(TEXT.format(200, len(text), "", "" if request.method == "HEAD" else text).encode())
 

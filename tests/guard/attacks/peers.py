@@ -155,7 +155,7 @@ class Peers:
         self.control.sendall(word.encode() + b"\n")
         data = b""
         while not data.endswith(b"\n"):
-            if not select.select([self.control], [], [], 5)[0]:
+            if not select.select([self.control], [], [], 60)[0]:
                 raise TimeoutError("the servers do not answer")
             data += self.control.recv(65536)
         return json.loads(data)

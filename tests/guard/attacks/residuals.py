@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 
-from tests.guard.attacks.kit import SANDBOX, Ground, Residual, attack
+from tests.guard.attacks.kit import PATIENCE, SANDBOX, Ground, Residual, attack, settle_on_loop
 
 REPLACED = Residual(
     why="the host calls a function that the subject put in place of a trusted one",
@@ -239,7 +239,7 @@ def pool_queue(ground: Ground) -> None:
             done.set()
 
     ground.held.pool._work_queue.put(Item())
-    done.wait(3)
+    done.wait(PATIENCE)
 
 
 @attack("a handle of the subject's own making is put into the queue of the host's loop", expect=QUEUED)
@@ -336,20 +336,10 @@ attack("a coroutine that the host drops runs its last block", expect=FINALISED, 
 )
 
 
-async def settle(ground: Ground) -> None:
-    """The host's loop goes on after the guard was left."""
-    import asyncio
-
-    for _ in range(30):
-        await asyncio.sleep(0.01)
-        if ground.loot or ground.errors:
-            break
-
-
 @attack(
     "an asynchronous generator is finalised by the host's loop",
     expect=FINALISED,
-    after=lambda ground: (drop(ground), settle(ground))[1],
+    after=lambda ground: (drop(ground), settle_on_loop(ground))[1],
 )
 async def async_generator(ground: Ground) -> None:
     async def generator():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.guard.attacks.class_33_wire_text import sending
-from tests.guard.attacks.kit import Ground, Residual
+from tests.guard.attacks.kit import Ground, Residual, settle_on_loop
 from tests.guard.attacks.network import network_attack, open_connection, other, request
 from tests.guard.attacks.peer_http import Reading
 
@@ -37,17 +37,11 @@ async def hold_transport(ground: Ground) -> None:
     ground.held.writer.write(b"GET /secret HTTP/1.1\r\n\r\n")
 
 
-async def wait(ground: Ground) -> None:
-    import asyncio
-
-    for _ in range(40):
-        await asyncio.sleep(0.01)
-        if ground.loot or ground.errors:
-            break
-
-
 @network_attack(
-    "the protocol of a connection of the host is exchanged", expect=PROTOCOL, prepare=hold_transport, then=wait
+    "the protocol of a connection of the host is exchanged",
+    expect=PROTOCOL,
+    prepare=hold_transport,
+    then=settle_on_loop,
 )
 async def protocol_exchanged(ground: Ground) -> None:
     import asyncio

@@ -199,7 +199,7 @@ def run(file: str, name: str, *, guarded: str, base: str) -> None:
         os._exit(0)
 
 
-TIME_LIMIT = 20
+TIME_LIMIT = 100
 PRELOADED = (
     *("contextvars", "dataclasses", "enum", "functools", "glob", "json", "locale", "logging", "pathlib", "queue", "re"),
     *("selectors", "signal", "site", "struct", "sysconfig", "tempfile", "threading", "typing", "weakref"),

@@ -112,11 +112,11 @@ def test_a_killed_helper_is_started_again(running, path, lines):
 
 def test_one_that_is_killed_again_and_again_is_back_at_once_when_it_is_asked_for(running, path):
     started, pid = time.monotonic(), running.pid
-    for _ in range(6):  # by itself it would pause for 12 seconds altogether
+    for _ in range(7):  # by itself it would pause for 25 seconds altogether
         os.kill(pid, signal.SIGKILL)
         running.hurry()
         pid = wait_until(lambda pid=pid: answering(path, pid), "another helper")
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 20
 
 
 def test_one_that_was_let_go_stays_away_when_it_ends(running, path):

@@ -308,7 +308,7 @@ def test_root_opens_nothing_that_the_user_could_not(stage):
     os.mkfifo(stage.policy, 0o600)
     os.chown(stage.policy, stage.uid, stage.gid)
     before = time.monotonic()
-    assert _applied(stage) == "policy_type" and time.monotonic() - before < 5
+    assert _applied(stage) == "policy_type" and time.monotonic() - before < 15
     stage.policy.unlink()
     stage.policy.mkdir()
     os.chown(stage.policy, stage.uid, stage.gid)

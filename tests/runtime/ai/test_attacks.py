@@ -154,7 +154,7 @@ async def go():
     attempt("module")
     SEEN.pop("future").set_result(None)
     SEEN.pop("kept")
-    for _ in range(500):
+    for _ in range(2000):
         await asyncio.sleep(0.02)
         if {"call_later", "task", "timer", "done_callback", "finaliser"} <= set(SEEN):
             break

@@ -25,7 +25,7 @@ async def writer(url: str):
 
 @ai.tool("fetch")
 def fetch(url: str) -> str:
-    with urlopen(url, timeout=5) as answer:
+    with urlopen(url, timeout=30) as answer:
         return answer.read().decode()
 """
 

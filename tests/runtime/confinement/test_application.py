@@ -222,7 +222,7 @@ def networked(world):
 
     async def approved():
         house.decide("approval", "module:demo", "network", "connect", f"127.0.0.1:{ports[2]}")
-        for _ in range(100):
+        for _ in range(600):
             told = await lab.action("demo", "child", places=places)
             if told[2] == "!":
                 return told

@@ -290,7 +290,8 @@ async def python(code, **options):
 
 def limited(lab, entry):
     house = lab.house
-    house.extension("limited", LIMITS, limits={"open_files": 50, "address_space_mb": 300, "wall_seconds": 2})
+    house.extension("limited", LIMITS, limits={"open_files": 50, "address_space_mb": 300})
+    house.extension("hurried", LIMITS, limits={"wall_seconds": 2})
     house.extension("busy", LIMITS, limits={"cpu_seconds": 1})
     shown = "import resource as r; print(*(r.getrlimit(n)[1] for n in (r.RLIMIT_NOFILE, r.RLIMIT_AS, r.RLIMIT_CPU)))"
 
@@ -298,7 +299,7 @@ def limited(lab, entry):
         return [
             await lab.action("limited", "python", code=shown),
             await lab.action("limited", "python", code="x = bytearray(400 << 20)"),
-            await lab.action("limited", "python", code="import time; time.sleep(30)"),
+            await lab.action("hurried", "python", code="import time; time.sleep(30)"),
             await lab.action("busy", "python", code="while True: pass"),
             await lab.action("busy", "python", code=shown),
         ]

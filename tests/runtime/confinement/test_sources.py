@@ -61,7 +61,7 @@ class Egress:
 async def until(condition):
     import asyncio
 
-    for _ in range(200):
+    for _ in range(600):
         if condition():
             return True
         await asyncio.sleep(0.05)

@@ -204,7 +204,7 @@ def decided(world):
     house.extension("demo", MODULE, allowed_imports=["ctypes"])
 
     async def changed(before):
-        for _ in range(200):
+        for _ in range(600):
             now = await lab.action("demo", "pid")
             if now != before:
                 return now

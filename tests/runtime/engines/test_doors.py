@@ -131,7 +131,7 @@ def story_of_doors(world):
         while not flag.exists():
             await asyncio.sleep(0.02)
         waiting.cancel()
-        for _ in range(200):
+        for _ in range(3000):
             if flag.read_text() == "no longer":
                 break
             await asyncio.sleep(0.02)

@@ -42,7 +42,7 @@ class Host:
 
     def register(self, name, url, transport="streamable_http", **more):
         """Put a server into the registry."""
-        entry = {"name": name, "transport": transport, "endpoint_url": url, "timeout_ms": 5000, **more}
+        entry = {"name": name, "transport": transport, "endpoint_url": url, "timeout_ms": 30_000, **more}
         self.store.add_mcp_server(entry, now=datetime.now(UTC))
 
     def change(self, name, **changes):
@@ -103,7 +103,7 @@ class Host:
 async def told(work, form=None):
     """The result of some work; an error as its class and text."""
     try:
-        found = await asyncio.wait_for(work, 30)
+        found = await asyncio.wait_for(work, 60)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return form(found) if form else found

@@ -184,7 +184,7 @@ def door_story(world):
             said["handed out"] = await module.run(handed_out)
             said["given up"] = await module.run(wait_briefly)
             begun = time.monotonic()
-            while len(asyncio.all_tasks()) > 1 and time.monotonic() - begun < 10:
+            while len(asyncio.all_tasks()) > 1 and time.monotonic() - begun < 50:
                 await asyncio.sleep(0.05)
             said["tasks"] = len(asyncio.all_tasks()) - 1
             said["pending"] = host.pending()

@@ -158,10 +158,14 @@ def test_foreign_content_runs_nothing_on_the_applications_site(case):
 def tls_story(world):
     import ssl
 
+    from democrai_sandbox.runtime.media.service import Media
+    from democrai_sandbox.runtime.media.values import MediaLimits
+
     trust, chain = world.args
     client, server = ssl.create_default_context(cafile=trust), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(chain)
-    stage, host = open_stage(world, tls=client, connect_seconds=1.0)
+    stage, host = open_stage(world, tls=client, connect_seconds=60.0)
+    hasty = Media(stage.Nobody(), data_dir=host.data, limits=MediaLimits(connect_seconds=1.0), tls=client)
     site, plain, stranger = stage.Site(tls=server), stage.Site(), stage.Site("127.0.0.2", tls=server)
     site.text("/a", b"safe")
     site.moved("/down", plain.url("/a"))
@@ -171,8 +175,8 @@ def tls_story(world):
     mute = stage.socket.create_server(("127.0.0.1", 0))
     out = {}
 
-    async def fetch(url):
-        found = await stage.told(host.media.fetch(host.asker(site.url(), plain.url(), stranger.url(), url), url))
+    async def fetch(url, media=host.media):
+        found = await stage.told(media.fetch(host.asker(site.url(), plain.url(), stranger.url(), url), url))
         return found if isinstance(found, str) else found.body.decode()
 
     async def story():
@@ -180,11 +184,12 @@ def tls_story(world):
         out["down"] = await fetch(site.url("/down"))
         out["up"] = await fetch(plain.url("/up"))
         out["wrong name"] = await fetch(stranger.url("/a"))
-        out["no tls"] = await fetch(plain.url("/a").replace("http:", "https:"))
-        out["mute"] = await fetch(f"https://127.0.0.1:{mute.getsockname()[1]}/")
+        out["no tls"] = await fetch(plain.url("/a").replace("http:", "https:"), hasty)
+        out["mute"] = await fetch(f"https://127.0.0.1:{mute.getsockname()[1]}/", hasty)
 
     asyncio.run(story())
     out["plain asked"] = plain.paths()
+    hasty.close()
     host.close()
     return out
 

@@ -354,14 +354,15 @@ def test_a_scheduled_task_runs_once_among_nodes_for_each_period(store):
         others = [TaskRuntime(store, surfaces, node=f"n-{n}", settings=TaskSettings(**FAST)) for n in (2, 3)]
         surfaces.tick = lambda caller: surfaces.add(caller, a=1, b=1)
         surfaces.slow = lambda caller: surfaces.sleep(caller, seconds=0.75)
+        begun = time.monotonic()
         for each in (runtime, *others):
             each.declare("demo", "tick", every=0.2)
             each.declare("demo", "slow", every=0.2, timeout=5)
         for each in others:
             await each.start()
-        begun = time.monotonic()
         await asyncio.sleep(1.3)
         await until(lambda: sum(call[2] == "tick" for call in surfaces.calls) >= 2)
+        await until(lambda: any(call[2] == "slow" for call in surfaces.calls))
         for each in others:
             await each.stop()
         runtime.forget("demo")

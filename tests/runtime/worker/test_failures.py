@@ -161,7 +161,8 @@ async def stuck():
 
 def hanging_story(world):
     plain, _ = make_worker(world, BAD)
-    later, _ = make_worker(world, ASYNC_BAD, name="later")
+    later, _ = make_worker(world, ASYNC_BAD, name="later", grace=30.0)  # what ends by itself has time for it
+    hasty, _ = make_worker(world, ASYNC_BAD, name="later")
 
     async def late(worker, name):
         await worker.start()
@@ -181,21 +182,24 @@ def hanging_story(world):
         return [(await hangs)[0], await beside, await comes]
 
     async def stream():
-        got = []
-        try:
-            async for item in later.stream("method", "stuck", timeout=0.4):
-                got.append(item)
-        except Exception as error:
-            return [got, type(error).__name__, isinstance(error, TimeoutError)]
+        for seconds in (0.4, 4, 20):  # longer where it had no time to say anything
+            got = []
+            try:
+                async for item in later.stream("method", "stuck", timeout=seconds):
+                    got.append(item)
+            except Exception as error:
+                told = [got, type(error).__name__, isinstance(error, TimeoutError)]
+            if got:
+                return told
 
     async def story():
         told = {"plain": await late(plain, "spin"), "later": await late(later, "sleep")}
-        told["stubborn"], told["spin"] = await late(later, "stubborn"), await late(later, "spin")
+        told["stubborn"], told["spin"] = await late(hasty, "stubborn"), await late(hasty, "spin")
         told["stream"] = await stream()
         told["cancelled"] = await verdict(later.call("method", "cancelled"))
         told["innocent"] = await innocent()
-        await plain.stop()
-        await later.stop()
+        for worker in (plain, later, hasty):
+            await worker.stop()
         return told
 
     return run(story)
