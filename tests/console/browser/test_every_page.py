@@ -12,6 +12,7 @@ from axe_playwright_python.base import AXE_SCRIPT
 import democrai_sandbox.console
 from tests.console.browser.everything import FORMS, LOOKING, PAGES, Everything
 from tests.console.browser.windows import NARROW, WIDE
+from tests.services.remembered import remembered
 
 RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
 COLOURS = ("color-contrast", "link-in-text-block")
@@ -79,48 +80,29 @@ CHANGING_TEXTS = re.compile(r"(?<=>)(just now|\d+ \w+ ago)(?=</time>)|[A-Za-z0-9
 """Ids, tokens, numbers and times, which no finding depends on."""
 
 
-class Checked:
-    """Pages that were found in order in an earlier run: a page is looked at again when anything about it changed.
-
-    The key of a page covers its elements and texts, the style sheets, the rules, this file and the browser.
-    """
-
-    def __init__(self, folder, browser, *, fresh):
-        self._file = folder / "checked"
-        self._known = set() if fresh or not self._file.exists() else set(self._file.read_text().split())
-        self._around = [browser, AXE_SCRIPT, Path(__file__).read_text()]
-        self._around += [file.read_text() for file in sorted(STYLES.glob("*.css"))]
-
-    def key(self, page):
-        text = CHANGING_TEXTS.sub("0", page.content())
-        return hashlib.sha256("\0".join([text, *self._around]).encode()).hexdigest()[:32]
-
-    def __contains__(self, key):
-        return key in self._known
-
-    def add(self, key):
-        self._known.add(key)
-        with self._file.open("a") as file:
-            file.write(f"{key}\n")
+def page_key(page, browser):
+    """The digest of everything that findings depend on: elements, texts, styles, rules, this file, the browser."""
+    around = [browser, AXE_SCRIPT, Path(__file__).read_text()]
+    around += [file.read_text() for file in sorted(STYLES.glob("*.css"))]
+    return hashlib.sha256("\0".join([CHANGING_TEXTS.sub("0", page.content()), *around]).encode()).hexdigest()[:32]
 
 
 @pytest.fixture
 def checked(pytestconfig, house):
-    """The pages that need no second look; `--fresh` forgets them."""
+    """The pages that were found in order, by their keys."""
     if not hasattr(house, "checked"):
-        folder = pytestconfig.cache.mkdir("pages")
-        house.checked = Checked(folder, house.browser.version, fresh=pytestconfig.getoption("--fresh"))
+        house.checked = remembered(pytestconfig, "pages", "checked")
     return house.checked
 
 
 @pytest.fixture
-def check(every, checked):
+def check(house, every, checked):
     """See that there is nothing wrong with a page."""
 
     def look(page):
         assert page.get_by_role("heading", level=1).count() == 1
         assert page.title() not in {"", " · democrai sandbox"}
-        key = checked.key(page)
+        key = page_key(page, house.browser.version)
         if key not in checked:
             assert list(problems(page, every.seen)) == []
             checked.add(key)

@@ -21,6 +21,7 @@ from _pytest.mark import ParameterSet
 
 from tests.guard.attacks import namespaces
 from tests.guard.attacks.kit import REGISTRY, Attack, Expectation, Fruitless, Ground, Residual, Works, running_version
+from tests.services.remembered import Remembered, remembered
 
 HERE = Path(__file__).parent
 RUNNER = HERE / "runner.py"
@@ -107,29 +108,9 @@ def stages() -> Iterator[Stages]:
         stage.close()
 
 
-class Shown:
-    """Attacks that were seen to work without a guard, kept between runs: a play is repeated when anything changed.
-
-    The key of an attack covers its file, all that attacks share, the interpreter, the packages and the kernel.
-    """
-
-    def __init__(self, folder: Path, *, fresh: bool) -> None:
-        self._file = folder / "shown-{}.{}".format(*sys.version_info)
-        self._known = set() if fresh or not self._file.exists() else set(self._file.read_text().split())
-
-    def __contains__(self, entry: Attack) -> bool:
-        return attack_key(entry) in self._known
-
-    def add(self, entry: Attack) -> None:
-        """Keep an attack; workers add lines to one file."""
-        self._known.add(attack_key(entry))
-        with self._file.open("a") as file:
-            file.write(f"{attack_key(entry)}\n")
-
-
 @cache
 def attack_key(entry: Attack) -> str:
-    """The digest of everything that an unguarded play depends on."""
+    """The digest of everything that an unguarded play depends on: its file, the kit, interpreter, packages, kernel."""
     return digest(file_text(HERE / f"{entry.file}.py"), entry.name.encode(), surroundings())
 
 
@@ -157,9 +138,9 @@ def digest(*parts: bytes) -> str:
 
 
 @pytest.fixture(scope="session")
-def shown(pytestconfig: pytest.Config) -> Shown:
-    """The attacks that need no play without a guard; `--fresh` forgets them."""
-    return Shown(pytestconfig.cache.mkdir("attacks"), fresh=pytestconfig.getoption("--fresh"))
+def shown(pytestconfig: pytest.Config) -> Remembered:
+    """The attacks that were seen to work without a guard, by their keys."""
+    return remembered(pytestconfig, "attacks", "shown-{}.{}".format(*sys.version_info))
 
 
 @cache
@@ -257,7 +238,7 @@ def as_parameter(entry: Attack) -> ParameterSet:
 
 
 @pytest.mark.parametrize("entry", [as_parameter(entry) for entry in ATTACKS])
-def test_attack(entry: Attack, stages: Stages, shown: Shown, pytestconfig: pytest.Config) -> None:
+def test_attack(entry: Attack, stages: Stages, shown: Remembered, pytestconfig: pytest.Config) -> None:
     """The attack works without a guard and meets its expected verdict under one."""
     if not entry.since <= running_version() <= entry.until:
         pytest.skip(f"concerns Python {entry.since} to {entry.until}")
@@ -266,7 +247,11 @@ def test_attack(entry: Attack, stages: Stages, shown: Shown, pytestconfig: pytes
     # A short name: below it there may be a unix socket, whose path has to fit into 108 bytes.
     with tempfile.TemporaryDirectory(prefix="attack-", ignore_cleanup_errors=True) as folder:
         free, caught = Path(folder, "free"), Path(folder, "caught")
-        is_shown = entry.unguarded or entry in shown or shown_elsewhere(entry, pytestconfig.getoption("--baseline-on"))
+        is_shown = (
+            entry.unguarded
+            or attack_key(entry) in shown
+            or shown_elsewhere(entry, pytestconfig.getoption("--baseline-on"))
+        )
         if not is_shown:
             stages.unguarded(entry).begin(entry, "off", free)
         stages.guarded(entry).begin(entry, "on", caught)
@@ -274,7 +259,7 @@ def test_attack(entry: Attack, stages: Stages, shown: Shown, pytestconfig: pytes
         under = stages.guarded(entry).verdict(caught)
     if without is not None:
         assert without["verdict"] == "escaped", f"{entry.text}: does nothing even without a guard: {without}"
-        shown.add(entry)
+        shown.add(attack_key(entry))
     assert meets(entry.expect, under), f"{entry.text}: expected {entry.expect}, got {under}"
 
 
