@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import itertools
 import math
 import os
@@ -123,6 +124,9 @@ class Run:
 
     def run(self):
         """Run all tests; end the workers however that ends."""
+        # The workers share the collected tests: their collector does not look through them, which would copy them.
+        gc.collect()
+        gc.freeze()
         try:
             for lane in range(len(self.waiting)):
                 self._start(lane)
