@@ -230,6 +230,9 @@ def main(arguments: list[str]) -> int:
     except OSError as error:
         Failure.of(str(error), "the environment cannot be made").tell(venv)
         return 1
+    except KeyboardInterrupt:
+        print("setup: interrupted; run it again, and it goes on where it was", file=sys.stderr, flush=True)
+        return 130
     return 0
 
 

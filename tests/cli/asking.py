@@ -67,7 +67,7 @@ class Asked:
 
     def terminal(self, *arguments, columns=100, typed="", **environ):
         """Run a command in a terminal; what is typed answers its question."""
-        return terminal(arguments, self.environ | environ, columns, typed, "[y/N] " if typed else "")
+        return terminal(arguments, self.environ | environ, columns, typed)
 
     def in_terminal(self, *arguments):
         """Run a command in a terminal for as long as the block lasts."""

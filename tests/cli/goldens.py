@@ -146,11 +146,12 @@ def _stream():
     return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
 
 
-def terminal(arguments, environ=None, columns=100, typed="", prompt="", timeout=PATIENCE):
-    """Run a command to its end in a terminal of so many columns, where somebody types this, after a prompt if named."""
+def terminal(arguments, environ=None, columns=100, typed="", timeout=PATIENCE):
+    """Run a command to its end in a terminal of so many columns; ``typed`` answers its question."""
     with in_terminal(arguments, environ, columns) as (process, screen):
-        screen.read_until(prompt)
-        screen.type(typed)
+        if typed:
+            screen.read_until("[y/N] ")  # the terminal shows what is typed at once
+            screen.type(typed)
         screen.read_to_end(timeout)
         status = process.wait(timeout)
     return Said(status, screen.text)
