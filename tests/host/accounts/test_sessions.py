@@ -180,7 +180,8 @@ def test_what_is_over_is_ended_in_passing_with_its_approvals(house):
 
 
 def test_one_person_has_so_many_sessions_at_most(house, monkeypatch):
-    """The oldest ends when there are more."""
+    """The oldest ends when there are more. Their number is documented."""
+    assert entrance.MOST_SESSIONS == 50
     monkeypatch.setattr(entrance, "MOST_SESSIONS", 4)
     house.person("ada")
     first = house.sign_in()
