@@ -169,7 +169,7 @@ def dead_cgroups(run: Run) -> list[str]:
 
 
 def remove_cgroups(run: Run) -> Iterator[str]:
-    """Remove the control groups that no helper of another run removes: those of this run have all ended."""
+    """Remove control groups of applications that have ended, after helpers of other runs had time to remove theirs."""
     left = dead_cgroups(run)
     end = time.monotonic() + OTHERS
     while left and time.monotonic() < end:

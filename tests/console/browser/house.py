@@ -39,7 +39,7 @@ class House:
         """The system's Chromium, without a window."""
         program = chromium()
         if not program:
-            pytest.skip("there is no Chromium here: sudo apt-get install chromium-headless-shell")
+            pytest.skip("there is no Chromium here: sudo apt-get install chromium")
         playwright = self._open.enter_context(sync_playwright())
         options = ["--no-sandbox", "--disable-gpu", f"--disable-features={UNUSED}"]
         browser = playwright.chromium.launch(executable_path=program, args=options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -81,10 +82,16 @@ CHANGING_TEXTS = re.compile(r"(?<=>)(just now|\d+ \w+ ago)(?=</time>)|[A-Za-z0-9
 
 
 def page_key(page, browser):
-    """The digest of everything that findings depend on: elements, texts, styles, rules, this file, the browser."""
-    around = [browser, AXE_SCRIPT, Path(__file__).read_text()]
-    around += [file.read_text() for file in sorted(STYLES.glob("*.css"))]
-    return hashlib.sha256("\0".join([CHANGING_TEXTS.sub("0", page.content()), *around]).encode()).hexdigest()[:32]
+    """The digest of everything that findings depend on: the elements and texts of the page, and its surroundings."""
+    text = CHANGING_TEXTS.sub("0", page.content())
+    return hashlib.sha256("\0".join([text, *surroundings(browser)]).encode()).hexdigest()[:32]
+
+
+@cache
+def surroundings(browser):
+    """The parts of a key that all pages share: the browser, the rules, this file and the styles."""
+    styles = [file.read_text() for file in sorted(STYLES.glob("*.css"))]
+    return (browser, AXE_SCRIPT, Path(__file__).read_text(), *styles)
 
 
 @pytest.fixture
