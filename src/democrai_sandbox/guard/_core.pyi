@@ -74,6 +74,9 @@ def setup(
     watcher: Callable[[AccessQuestion, bool], None] = ...,
     adapters: dict[str, Callable[[ModuleType], bool]] = ...,
     diverted: tuple[tuple[str, str, str, Callable[..., Any] | None, str | None], ...] = ...,
+    native_allowed: frozenset[str] = ...,
+    native_refused: frozenset[str] = ...,
+    native_folder: str = ...,
 ) -> None: ...
 def policy(
     *,

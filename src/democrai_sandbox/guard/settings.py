@@ -21,6 +21,7 @@ from . import _core
 from .clients import ADAPTERS, DIVERTED
 from .denials import make_denial
 from .handles import handle_code
+from .native_modules import allowed_modules, native_folder, native_names
 from .interface import CandidateWatcher, Decider, DenialRecorder, EndpointObserver
 from .runtime_paths import Entry, code_entries, data_entries, library_entries, protected_entries
 
@@ -95,6 +96,9 @@ def install_defaults(child_environment: Callable[[tuple[Any, ...]], dict[str, st
         normalise_host=_ascii_host,
         adapters=ADAPTERS,
         diverted=DIVERTED,
+        native_allowed=allowed_modules(),
+        native_refused=native_names() - allowed_modules(),
+        native_folder=native_folder(),
     )
     install_runtime_paths()
 

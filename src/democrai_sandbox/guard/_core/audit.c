@@ -226,6 +226,9 @@ static int on_event(State *state, const char *event, PyObject *args)
         if (is(event, "fcntl.ioctl") && ioctl_check(state, item(args, 0), item(args, 1)) < 0) {
             return -1;
         }
+        if (is(event, "fcntl.fcntl") && fcntl_check(state, item(args, 1), item(args, 2)) < 0) {
+            return -1;
+        }
         if (begins(event, "fcntl.")) {
             return descriptor_check(state, item(args, 0), WANT_MANAGE);
         }

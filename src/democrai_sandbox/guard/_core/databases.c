@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 static initproc connection_original = NULL;
-static PyObject *authoriser = NULL, *connection_type = NULL, *connection_set_authorizer = NULL;
+static PyObject *authoriser = NULL;
 static FAST_THREAD_LOCAL bool parameters_checked = false;
 static FAST_THREAD_LOCAL PyObject *refused = NULL; /* the denial behind sqlite's "not authorized" */
 
@@ -167,18 +167,36 @@ static int connect_checked(PyObject *self, PyObject *args, PyObject *kwargs, PyO
     return result;
 }
 
+static int connection_init(PyObject *self, PyObject *args, PyObject *kwargs);
+
+/* The type that sqlite3 made, in this copy of its module; NULL when the object is no connection. */
+static PyTypeObject *connection_type(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object), *found = NULL;
+    for (; type != NULL; type = type->tp_base) {
+        found = type->tp_init == connection_init ? type : found;
+    }
+    return found;
+}
+
 /* Sets our authoriser, in a state in which set_authorizer is not refused. Statements prepared before are prepared anew.
  */
 static int authorise_connection(State *state, PyObject *connection)
 {
+    PyTypeObject *type = connection_type(connection);
+    if (type == NULL) {
+        PyErr_SetString(PyExc_TypeError, "not a connection");
+        return -1;
+    }
     State *outside = state_new(state, NULL, MODE_BYPASS, true, NULL);
-    PyObject *done = NULL;
+    PyObject *set = PyObject_GetAttrString((PyObject *)type, "set_authorizer"), *done = NULL;
     Entered entered;
-    if (outside != NULL && state_enter(outside, &entered) == 0) {
-        done = PyObject_CallFunctionObjArgs(connection_set_authorizer, connection, authoriser, NULL);
+    if (set != NULL && outside != NULL && state_enter(outside, &entered) == 0) {
+        done = PyObject_CallFunctionObjArgs(set, connection, authoriser, NULL);
         state_leave(&entered);
     }
     Py_XDECREF(outside);
+    Py_XDECREF(set);
     Py_XDECREF(done);
     return done ? 0 : -1;
 }
@@ -347,8 +365,7 @@ static PyObject *plain_parameters(State *state, PyObject *given)
 
 static PyObject *connection_of(PyObject *self)
 {
-    return PyObject_IsInstance(self, connection_type) == 1 ? Py_NewRef(self)
-                                                           : PyObject_GetAttrString(self, "connection");
+    return connection_type(self) ? Py_NewRef(self) : PyObject_GetAttrString(self, "connection");
 }
 
 /* A connection the host made has no authoriser of ours: it gets one before such a statement is prepared. */
@@ -398,13 +415,10 @@ int databases_patch(PyObject *module)
         PyErr_Clear();
         return 0;
     }
-    authoriser = PyCFunction_New(&def, NULL);
-    connection_type = Py_NewRef((PyObject *)type);
-    connection_set_authorizer = PyObject_GetAttrString((PyObject *)type, "set_authorizer");
-    if (connection_set_authorizer == NULL) {
-        return -1;
+    authoriser = authoriser ? authoriser : PyCFunction_New(&def, NULL);
+    if (type->tp_init != connection_init) {
+        connection_original = type->tp_init;
     }
-    connection_original = type->tp_init;
     int result = authoriser ? patch_slot(type, "__init__", (void **)&type->tp_init, (void *)connection_init) : -1;
     Py_DECREF(type);
     return result < 0 ? -1 : 1;

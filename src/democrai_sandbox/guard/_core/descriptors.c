@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -164,23 +165,39 @@ static int foreign(State *state, int fd, unsigned wanted, const struct stat *inf
     return require(state, normal, wanted == WANT_MANAGE ? OP_READ : wanted);
 }
 
+/* The number as C takes it, -1 with an exception for any other: some calls cut it down to the bits of an int, and would
+ * use another one than was checked. Every argument that is a descriptor comes this way. */
+static int exact_number(PyObject *number, int *fd)
+{
+    int overflow = 0;
+    long value = PyLong_AsLongAndOverflow(number, &overflow);
+    if (overflow == 0 && value == -1 && PyErr_Occurred()) {
+        return -1;
+    }
+    if (overflow != 0 || value > INT_MAX || value < INT_MIN) {
+        PyErr_SetString(PyExc_OverflowError, "a file descriptor does not fit into a C int");
+        return -1;
+    }
+    *fd = (int)value;
+    return 0;
+}
+
 /* 0 when the number may be used for `wanted`, -1 with an exception. A number that is not open is left to the call. */
 int descriptor_check(State *state, PyObject *number, unsigned wanted)
 {
-    long fd = PyLong_Check(number) ? PyLong_AsLong(number) : -1;
     struct stat info;
-    if (fd == -1 && PyErr_Occurred()) {
-        PyErr_Clear(); /* far too large: the call says so */
-        return 0;
+    int fd = -1;
+    if (PyLong_Check(number) && exact_number(number, &fd) < 0) {
+        return -1;
     }
-    if (fd < 0 || fd > INT_MAX || fstat((int)fd, &info) < 0) {
+    if (fd < 0 || fstat(fd, &info) < 0) {
         return 0;
     }
     if (fd <= 2 && wanted != WANT_MANAGE) {
         return 0; /* standard streams are for everybody to read and write, not to close or replace */
     }
     bool nameless = info.st_nlink == 0 || !(S_ISREG(info.st_mode) || S_ISDIR(info.st_mode));
-    if (owns(state, (int)fd, &info) && (!(wanted & WANT_PATH) || nameless)) {
+    if (owns(state, fd, &info) && (!(wanted & WANT_PATH) || nameless)) {
         if (owners[fd].wire != NULL && (wanted & OP_MODIFY)) {
             deny_text(state, DENY_DESCRIPTOR, "http-connection"); /* past what reads the requests on it */
             return -1;
@@ -190,7 +207,7 @@ int descriptor_check(State *state, PyObject *number, unsigned wanted)
     if (!S_ISSOCK(info.st_mode) && state_guards_network_only(state)) {
         return 0;
     }
-    return foreign(state, (int)fd, wanted, &info);
+    return foreign(state, fd, wanted, &info);
 }
 
 /* An argument that is a number, or an object with fileno(): read once, passed on as the number. */
@@ -332,22 +349,50 @@ PyObject *on_file_write(State *state, Call *call)
     return call_original(call);
 }
 
-/* Of what can be asked of a socket, only how much is waiting, and how it waits: others change the machine's addresses
- * and routes. */
+/* ---- fcntl and ioctl: a list of requests that concern nothing but the descriptor ------------------------------ */
+
+static bool is_listed(PyObject *request, const unsigned long *list, size_t length)
+{
+    unsigned long asked = PyLong_Check(request) ? PyLong_AsUnsignedLongMask(request) & 0xFFFFFFFFUL : 0;
+    for (size_t i = 0; PyLong_Check(request) && i < length; i++) {
+        if (asked == list[i]) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* How much is waiting, how it waits, and what kind of terminal it is. Others signal processes, change the machine's
+ * addresses, or copy what another descriptor points to. */
 int ioctl_check(State *state, PyObject *number, PyObject *request)
 {
-    static const unsigned long harmless[] = {0x541B, 0x5411, 0x5421, 0x5450, 0x5451};
-    if (!PyLong_Check(number) || !is_socket(number)) {
+    static const unsigned long harmless[] = {FIONREAD, TIOCOUTQ,   FIONBIO,   FIONCLEX, FIOCLEX,
+                                             TCGETS,   TIOCGWINSZ, TIOCGPGRP, TIOCGSID};
+    static const unsigned long of_own[] = {TCSETS, TCSETSW, TCSETSF, TIOCSWINSZ, TIOCGPTN, TIOCSPTLCK};
+    if (is_listed(request, harmless, sizeof harmless / sizeof *harmless) ||
+        (owns_number(state, number) && is_listed(request, of_own, sizeof of_own / sizeof *of_own))) {
         return 0;
-    }
-    unsigned long asked = PyLong_Check(request) ? PyLong_AsUnsignedLongMask(request) : 0;
-    for (size_t i = 0; i < sizeof harmless / sizeof *harmless; i++) {
-        if (asked == harmless[i]) {
-            return 0;
-        }
     }
     deny_text(state, DENY_TAMPER, "fcntl.ioctl");
     return -1;
+}
+
+/* Copies, flags, locks, seals and the size of a pipe. Others signal processes when something happens. */
+int fcntl_check(State *state, PyObject *request, PyObject *argument)
+{
+    static const unsigned long harmless[] = {F_DUPFD,     F_DUPFD_CLOEXEC, F_GETFD,      F_SETFD,       F_GETFL,
+                                             F_SETFL,     F_GETLK,         F_SETLK,      F_SETLKW,      F_OFD_GETLK,
+                                             F_OFD_SETLK, F_OFD_SETLKW,    F_GETPIPE_SZ, F_SETPIPE_SZ,  F_ADD_SEALS,
+                                             F_GET_SEALS, F_GETOWN,        F_GETSIG,     F_GETLEASE};
+    static const unsigned long sets_flags[] = {F_SETFL};
+    bool allowed = is_listed(request, harmless, sizeof harmless / sizeof *harmless);
+    if (allowed && is_listed(request, sets_flags, 1) && argument != Py_None) {
+        allowed = PyLong_Check(argument) && !(PyLong_AsUnsignedLongMask(argument) & O_ASYNC);
+    }
+    if (!allowed) {
+        deny_text(state, DENY_TAMPER, "fcntl.fcntl");
+    }
+    return allowed ? 0 : -1;
 }
 
 PyObject *on_wakeup_number(State *state, Call *call)
@@ -467,6 +512,11 @@ static int socket_init(PyObject *self, PyObject *args, PyObject *kwargs)
     return result;
 }
 
+bool is_socket_object(PyObject *object)
+{
+    return has_slot(Py_TYPE(object), offsetof(PyTypeObject, tp_init), (void *)socket_init);
+}
+
 int socket_patch(PyObject *module)
 {
     PyTypeObject *type = (PyTypeObject *)PyObject_GetAttrString(module, "socket");
@@ -474,7 +524,9 @@ int socket_patch(PyObject *module)
         PyErr_Clear();
         return 0;
     }
-    socket_original = type->tp_init;
+    if (type->tp_init != socket_init) {
+        socket_original = type->tp_init;
+    }
     if (sockets_found(type) < 0) {
         Py_DECREF(type);
         return -1;

@@ -100,6 +100,11 @@ int import_check(State *state, PyObject *name, bool ask_frame)
         return -1;
     }
     int result = 0;
+    if (UNLIKELY(native_is_refused(root))) {
+        result = refuse(state, root);
+        Py_DECREF(root);
+        return result;
+    }
     bool sensitive = PySet_Contains(sensitive_roots, root) == 1;
     if (UNLIKELY(candidates_held) && sensitive && !(ask_frame && asker_is_library())) {
         shadow_import(state, root, allows);
@@ -237,24 +242,6 @@ int imports_ready(void)
     return 0;
 }
 
-/* What a native module brings is patched before anybody can use it, also when it never enters sys.modules. */
-PyObject *on_import_native(State *unused, Call *call)
-{
-    PyObject *result = call_original(call);
-    if (result == NULL || PyErr_Occurred()) {
-        return result;
-    }
-    PyObject *module = PyModule_Check(result) ? result : call->nargs > 0 ? call->args[0] : NULL;
-    if (module != NULL && PyModule_Check(module)) {
-        const char *name = PyModule_GetName(module);
-        if (name == NULL || patch_module(name, module) < 0) {
-            Py_DECREF(result);
-            return NULL;
-        }
-    }
-    return result;
-}
-
 /* ---- use ------------------------------------------------------------------------------------------ */
 
 static int foreign_allowed(State *state, const char *root)
@@ -293,7 +280,9 @@ int cffi_patch(PyObject *module)
         Py_XDECREF(type);
         return 0;
     }
-    cdata_original = type->tp_call;
+    if (type->tp_call != cdata_call) {
+        cdata_original = type->tp_call;
+    }
     int result = patch_slot(type, NULL, (void **)&type->tp_call, (void *)cdata_call) < 0 ? -1 : 1;
     Py_DECREF(type);
     return result;
@@ -312,10 +301,25 @@ static PyObject *pointer_call(PyObject *self, PyObject *args, PyObject *kwargs)
 /* Data types need no call either: a c_char_p made of a number reads at that address. */
 static const char *const data_types[] = {"_SimpleCData", "Structure", "Union", "Array", "_Pointer", "CFuncPtr"};
 enum { DATA_TYPES = sizeof data_types / sizeof *data_types };
-static struct {
-    PyTypeObject *type;
-    newfunc original;
-} data[DATA_TYPES];
+static newfunc data_original[DATA_TYPES];
+
+static PyObject *data_new(PyTypeObject *type, PyObject *args, PyObject *kwargs);
+
+/* Which of these types a type derives from: the last one whose slot was replaced, in any copy of the module. */
+static int data_index(PyTypeObject *type)
+{
+    const char *name = "";
+    for (; type != NULL; type = type->tp_base) {
+        name = type->tp_new == data_new ? type->tp_name : name;
+    }
+    const char *dot = strrchr(name, '.');
+    for (int i = 0; i < DATA_TYPES; i++) {
+        if (strcmp(dot ? dot + 1 : name, data_types[i]) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
 
 static PyObject *data_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
@@ -323,15 +327,12 @@ static PyObject *data_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (state != NULL && foreign_allowed(state, "ctypes") < 0) {
         return NULL;
     }
-    for (PyTypeObject *base = type; base != NULL; base = base->tp_base) {
-        for (int i = 0; i < DATA_TYPES; i++) {
-            if (data[i].type == base) {
-                return data[i].original(type, args, kwargs);
-            }
-        }
+    int index = data_index(type);
+    if (index < 0 || data_original[index] == NULL) {
+        PyErr_SetString(PyExc_TypeError, "not a ctypes type");
+        return NULL;
     }
-    PyErr_SetString(PyExc_TypeError, "not a ctypes type");
-    return NULL;
+    return data_original[index](type, args, kwargs);
 }
 
 static int patch_data_type(PyObject *module, int index)
@@ -341,9 +342,12 @@ static int patch_data_type(PyObject *module, int index)
         PyErr_Clear();
         return 0;
     }
-    data[index].type = type; /* kept for good */
-    data[index].original = type->tp_new;
-    return patch_slot(type, NULL, (void **)&type->tp_new, (void *)data_new) < 0 ? -1 : 1;
+    if (type->tp_new != data_new) {
+        data_original[index] = type->tp_new;
+    }
+    int result = patch_slot(type, NULL, (void **)&type->tp_new, (void *)data_new) < 0 ? -1 : 1;
+    Py_DECREF(type);
+    return result;
 }
 
 int ctypes_patch(PyObject *module)
@@ -353,7 +357,9 @@ int ctypes_patch(PyObject *module)
         PyErr_Clear();
         return 0;
     }
-    pointer_original = type->tp_call;
+    if (type->tp_call != pointer_call) {
+        pointer_original = type->tp_call;
+    }
     int result = patch_slot(type, "__call__", (void **)&type->tp_call, (void *)pointer_call) < 0 ? -1 : 1;
     for (int i = 0; result == 1 && i < DATA_TYPES; i++) {
         result = patch_data_type(module, i);

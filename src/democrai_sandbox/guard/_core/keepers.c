@@ -330,7 +330,9 @@ int task_patch(PyObject *module)
         PyErr_Clear();
         return 0;
     }
-    task_original = type->tp_init;
+    if (type->tp_init != task_init) {
+        task_original = type->tp_init;
+    }
     int result = patch_slot(type, "__init__", (void **)&type->tp_init, (void *)task_init) < 0 ? -1 : 1;
     Py_DECREF(type);
     return result;

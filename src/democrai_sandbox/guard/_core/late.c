@@ -10,23 +10,25 @@ bool imports_happened = true;
 typedef struct {
     const char *module;
     int (*patch)(PyObject *module);
+    bool native; /* every copy of the module has types of its own, so each one is patched */
     bool done;
 } LatePatch;
 
 static LatePatch late[] = {
-    {"_sqlite3", databases_patch},
-    {"_ctypes", ctypes_patch},
-    {"_socket", socket_patch},
-    {"_ssl", ssl_patch},
+    {"_sqlite3", databases_patch, true},
+    {"_ctypes", ctypes_patch, true},
+    {"_socket", socket_patch, true},
+    {"_ssl", ssl_patch, true},
+    {"_io", fileio_patch, true},
     {"concurrent.futures.thread", executor_patch},
     {"anyio._backends._asyncio", anyio_patch},
     {"concurrent.futures._base", future_patch},
     {"asyncio.events", asyncio_patch},
     {"asyncio.base_events", loop_patch},
-    {"_asyncio", task_patch},
+    {"_asyncio", task_patch, true},
     {"multiprocessing.pool", pool_patch},
     {"threading", threading_patch},
-    {"_cffi_backend", cffi_patch},
+    {"_cffi_backend", cffi_patch, true},
 };
 
 /* Names of modules that still have something to be patched. */
@@ -58,7 +60,7 @@ static int patch_late(const char *name, PyObject *module)
 {
     int complete = 1;
     for (size_t i = 0; i < sizeof late / sizeof *late; i++) {
-        if (!late[i].done && strcmp(late[i].module, name) == 0) {
+        if ((late[i].native || !late[i].done) && strcmp(late[i].module, name) == 0) {
             int state = late[i].patch(module);
             if (state < 0) {
                 return -1;

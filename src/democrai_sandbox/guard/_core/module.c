@@ -35,19 +35,21 @@ static PyObject *setup(PyObject *module, PyObject *args, PyObject *kwargs)
                             "parse_url",         "normalise_host",
                             "observer",          "adapters",
                             "diverted",          "libraries",
-                            "watcher",           NULL};
+                            "watcher",           "native_allowed",
+                            "native_refused",    "native_folder",
+                            NULL};
     PyObject *factory = NULL, *usage = NULL, *environment = NULL, *ask = NULL, *record = NULL, *facade = NULL,
              *roots = NULL;
     PyObject *shut = NULL, *runtime = NULL, *code = NULL, *codes = NULL, *failed = NULL, *handle = NULL;
     PyObject *invalid = NULL, *decision = NULL, *ports = NULL, *parse = NULL, *normalise = NULL, *watch = NULL,
-             *clients = NULL, *exchanged = NULL, *further = NULL, *shadow = NULL;
+             *clients = NULL, *exchanged = NULL, *further = NULL, *shadow = NULL, *natives = NULL, *refused = NULL, *folder = NULL;
     if (refuse_when_sealed() < 0 ||
-        !PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOOOO!O!O!O!O!OOO!OOO!OOOO!O!O!O", names, &factory, &usage,
+        !PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOOOO!O!O!O!O!OOO!OOO!OOOO!O!O!OO!O!U", names, &factory, &usage,
                                      &environment, &ask, &record, &PyFrozenSet_Type, &facade, &PyFrozenSet_Type, &roots,
                                      &PyTuple_Type, &shut, &Policy_Type, &runtime, &Policy_Type, &code, &codes, &failed,
                                      &PyCode_Type, &handle, &invalid, &decision, &PyDict_Type, &ports, &parse,
                                      &normalise, &watch, &PyDict_Type, &clients, &PyTuple_Type, &exchanged, &PyTuple_Type, &further,
-                                     &shadow)) {
+                                     &shadow, &PyFrozenSet_Type, &natives, &PyFrozenSet_Type, &refused, &folder)) {
         return NULL;
     }
     struct {
@@ -69,6 +71,9 @@ static PyObject *setup(PyObject *module, PyObject *args, PyObject *kwargs)
                  {&normalise_host, normalise},
                  {&observer, watch},
                  {&watcher, shadow},
+                 {&native_allowed, natives},
+                 {&native_refused, refused},
+                 {&native_folder, folder},
                  {(PyObject **)&runtime_policy, runtime},
                  {(PyObject **)&code_policy, code}};
     for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
@@ -318,7 +323,7 @@ PyMODINIT_FUNC PyInit__core(void)
     if (check_system() < 0 || state_ready() < 0 || collection_ready() < 0 || residents_ready() < 0 || frameviews_ready() < 0 || ownviews_ready() < 0 || tickets_ready() < 0 || PyType_Ready(&Diverted_Type) < 0 ||
         resolver_ready() < 0 || contexts_ready() < 0 || import_first() < 0 || importlib_ready() < 0 || handover_ready() < 0 ||
         names_ready() < 0 || finalisers_ready() < 0 || keepers_ready() < 0 || listings_ready() < 0 ||
-        opens_ready() < 0 || imports_ready() < 0 || patch_loaded_modules() < 0 || all_required_patched() < 0) {
+        opens_ready() < 0 || imports_ready() < 0 || natives_ready() < 0 || patch_loaded_modules() < 0 || all_required_patched() < 0) {
         return NULL;
     }
     policies = PyDict_New();

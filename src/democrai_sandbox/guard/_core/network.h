@@ -234,6 +234,7 @@ int sockets_found(PyTypeObject *type);
 int check_new_socket(State *state, PyObject *args, PyObject *kwargs);
 bool plain_numbers(PyObject *args, PyObject *kwargs);
 int check_made_socket(State *state, int fd, int claimed);
+bool is_socket_object(PyObject *object); /* of any copy of _socket */
 int socket_number(PyObject *socket); /* -1 when closed or no socket object of the base type */
 int socket_family(PyObject *socket);
 int may_transfer(State *state, int fd, Wire **wire);

@@ -384,16 +384,25 @@ static int fileio_init(PyObject *self, PyObject *args, PyObject *kwargs)
     return result;
 }
 
+int fileio_patch(PyObject *module)
+{
+    PyTypeObject *type = (PyTypeObject *)PyObject_GetAttrString(module, "FileIO");
+    if (type == NULL) {
+        PyErr_Clear();
+        return 0;
+    }
+    if (type->tp_init != fileio_init) {
+        fileio_original = type->tp_init;
+    }
+    int result = patch_slot(type, "__init__", (void **)&type->tp_init, (void *)fileio_init);
+    Py_DECREF(type);
+    return result < 0 ? -1 : 1;
+}
+
 int opens_ready(void)
 {
     PyObject *io = PyImport_ImportModule("_io");
-    PyTypeObject *type = io ? (PyTypeObject *)PyObject_GetAttrString(io, "FileIO") : NULL;
+    int result = io ? fileio_patch(io) : -1;
     Py_XDECREF(io);
-    if (type == NULL) {
-        return -1;
-    }
-    fileio_original = type->tp_init;
-    int result = patch_slot(type, "__init__", (void **)&type->tp_init, (void *)fileio_init);
-    Py_DECREF(type);
-    return result;
+    return result == 1 ? 0 : -1;
 }

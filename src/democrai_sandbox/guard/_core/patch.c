@@ -267,10 +267,26 @@ static void patch_subclasses(PyTypeObject *type, size_t offset, void *old, void 
     Py_DECREF(subclasses);
 }
 
-/* A slot of a type, its wrapper descriptor (super().__init__ uses that one), and the copies subclasses took of it. */
+/* Whether a type is, or derives from, one whose slot was replaced. A module can be loaded several times; each copy has
+ * types of its own, which have the replacement in common. */
+bool has_slot(PyTypeObject *type, size_t offset, const void *replacement)
+{
+    for (; type != NULL; type = type->tp_base) {
+        if (*(void **)((char *)type + offset) == replacement) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A slot of a type, its wrapper descriptor (super().__init__ uses that one), and the copies subclasses took of it. Does
+ * nothing when it has been replaced before. */
 int patch_slot(PyTypeObject *type, const char *descriptor, void **slot, void *replacement)
 {
     void *old = *slot;
+    if (old == replacement) {
+        return 0;
+    }
     PyObject *wrapper = descriptor ? PyObject_GetAttrString((PyObject *)type, descriptor) : NULL;
     if (descriptor != NULL && wrapper == NULL) {
         return -1;

@@ -13,7 +13,6 @@
 
 /* ---- socket objects -------------------------------------------------------------------------------------- */
 
-static PyTypeObject *socket_type = NULL;
 static Py_ssize_t family_offset = -1;
 static PyCFunction fileno_entry = NULL;
 
@@ -29,13 +28,12 @@ int sockets_found(PyTypeObject *type)
     }
     fileno_entry = ((PyMethodDescrObject *)number)->d_method->ml_meth;
     family_offset = ((PyMemberDescrObject *)family)->d_member->offset;
-    socket_type = (PyTypeObject *)Py_NewRef(type);
     return 0;
 }
 
 int socket_number(PyObject *socket)
 {
-    if (socket_type == NULL || !PyObject_TypeCheck(socket, socket_type)) {
+    if (!is_socket_object(socket)) {
         return -1;
     }
     PyObject *number = fileno_entry(socket, NULL);
@@ -47,7 +45,7 @@ int socket_number(PyObject *socket)
 
 int socket_family(PyObject *socket)
 {
-    if (socket_type == NULL || !PyObject_TypeCheck(socket, socket_type)) {
+    if (!is_socket_object(socket)) {
         return -1;
     }
     return *(int *)((char *)socket + family_offset);

@@ -191,9 +191,10 @@
     X(_testcapi, _, run_in_subinterp, on_tamper, 0, 0, NULL, 0, 1, 0)                                                  \
     X(_testcapi, _, run_in_subinterp_with_config, on_tamper, 0, 0, NULL, 0, 1, 0)                                      \
     /* native modules: where they come from, and patching what they bring */                                           \
-    X(_imp, _, create_dynamic, on_import_native, 0, 0, "spec", 0, 0, 1)                                                \
-    X(_imp, _, exec_dynamic, on_import_native, 0, 0, NULL, 0, 0, 1)                                                    \
-    X(_imp, _, exec_builtin, on_import_native, 0, 0, NULL, 0, 0, 1)                                                    \
+    X(_imp, _, create_dynamic, on_create_native, 0, 0, "spec", 1, 0, 2)                                                \
+    X(_imp, _, create_builtin, on_create_native, 0, 0, "spec", 0, 0, 2)                                                \
+    X(_imp, _, exec_dynamic, on_exec_native, 0, 0, NULL, 0, 0, 2)                                                      \
+    X(_imp, _, exec_builtin, on_exec_native, 0, 0, NULL, 0, 0, 2)                                                      \
     /* libraries that open files by themselves */                                                                      \
     X(_ssl, _SSLContext, load_cert_chain, on_certificates, OP_READ, 0, NULL, 0, 1, 0)                                  \
     X(_ssl, _SSLContext, load_verify_locations, on_certificates, OP_READ, 0, NULL, 0, 1, 0)                            \

@@ -94,8 +94,10 @@ int ssl_patch(PyObject *module)
         PyErr_Clear();
         return 0;
     }
-    dealloc_original = type->tp_dealloc;
-    type->tp_dealloc = tls_dealloc;
+    if (type->tp_dealloc != tls_dealloc) {
+        dealloc_original = type->tp_dealloc;
+        type->tp_dealloc = tls_dealloc;
+    }
     Py_DECREF(type);
     return 1;
 }
