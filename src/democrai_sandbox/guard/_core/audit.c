@@ -72,6 +72,8 @@ PyObject *on_code_replace(State *state, Call *call)
         for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
             known = known || PyUnicode_CompareWithASCIIString(name, names[k]) == 0;
         }
+        /* others convert themselves while the flag is set */
+        known = known && (PyLong_CheckExact(value) || PyUnicode_CheckExact(value));
         if (PyUnicode_CompareWithASCIIString(name, "co_flags") == 0) {
             long flags = PyLong_CheckExact(value) ? PyLong_AsLong(value) : -1;
             known = ((flags ^ ((PyCodeObject *)call->self)->co_flags) & ~CO_ITERABLE_COROUTINE) == 0;

@@ -279,14 +279,10 @@ bool has_slot(PyTypeObject *type, size_t offset, const void *replacement)
     return false;
 }
 
-/* A slot of a type, its wrapper descriptor (super().__init__ uses that one), and the copies subclasses took of it. Does
- * nothing when it has been replaced before. */
+/* A slot of a type, its wrapper descriptor (super().__init__ uses that one), and the copies subclasses took of it. */
 int patch_slot(PyTypeObject *type, const char *descriptor, void **slot, void *replacement)
 {
     void *old = *slot;
-    if (old == replacement) {
-        return 0;
-    }
     PyObject *wrapper = descriptor ? PyObject_GetAttrString((PyObject *)type, descriptor) : NULL;
     if (descriptor != NULL && wrapper == NULL) {
         return -1;

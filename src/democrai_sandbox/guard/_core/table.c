@@ -176,6 +176,7 @@
     X(types, CodeType, replace, on_code_replace, 0, 0, NULL, 0, 0, 1)                                                  \
     /* what a subject compiles is the subject's */                                                                     \
     X(builtins, _, compile, on_made_code, 0, 0, NULL, 0, 0, 0)                                                         \
+    X(_imp, _, get_frozen_object, on_made_code, 0, 0, NULL, 0, 1, 0)                                                   \
     X(marshal, _, load, on_made_code, 0, 0, NULL, 0, 0, 0)                                                             \
     X(marshal, _, loads, on_made_code, 0, 0, NULL, 0, 0, 0)                                                            \
     X(sys, _, activate_stack_trampoline, on_tamper, 0, 0, NULL, 0, 1, 0)                                               \
