@@ -25,6 +25,16 @@ PyObject *on_process(State *state, Call *call)
     return state->allow_subprocess ? call_original(call) : refuse(state, call);
 }
 
+/* fork, fork1, forkpty: the child's number comes first. */
+PyObject *on_fork(State *state, Call *call)
+{
+    PyObject *result = on_process(state, call);
+    if (result != NULL) {
+        child_started(state, PyTuple_Check(result) ? PyTuple_GET_ITEM(result, 0) : result);
+    }
+    return result;
+}
+
 /* The signal that a call sends to this process, by itself or by a timer; 0 when it only stops one. */
 static int signal_sent(const Call *call)
 {
@@ -225,6 +235,7 @@ PyObject *on_fork_exec(State *state, Call *call)
     }
     PyObject *pairs = environment_pairs(state, call->args[ENVIRONMENT]);
     PyObject *result = pairs ? call_with(call, ENVIRONMENT, pairs) : NULL;
+    child_started(state, result);
     Py_XDECREF(pairs);
     return result;
 }
@@ -255,6 +266,7 @@ PyObject *on_spawn(State *state, Call *call)
     }
     PyObject *mapping = environment_mapping(state, call->args[at]);
     PyObject *result = mapping ? call_with(call, at, mapping) : NULL;
+    child_started(state, result);
     Py_XDECREF(mapping);
     return result;
 }

@@ -124,9 +124,9 @@
     X(posix, _, posix_spawnp, on_spawn, 0, 0, "os", 2, 1, 0)                                                           \
     X(posix, _, execv, on_spawn, 0, 0, "os", -1, 0, 0)                                                                 \
     X(posix, _, execve, on_spawn, 0, 0, "os", 2, 0, 0)                                                                 \
-    X(posix, _, fork, on_process, 0, 0, "os", 0, 0, 0)                                                                 \
-    X(posix, _, fork1, on_process, 0, 0, "os", 0, 1, 0)                                                                \
-    X(posix, _, forkpty, on_process, 0, 0, "os", 0, 1, 0)                                                              \
+    X(posix, _, fork, on_fork, 0, 0, "os", 0, 0, 0)                                                                 \
+    X(posix, _, fork1, on_fork, 0, 0, "os", 0, 1, 0)                                                                \
+    X(posix, _, forkpty, on_fork, 0, 0, "os", 0, 1, 0)                                                              \
     X(posix, _, kill, on_process, 0, 0, "os", 0, 0, 0)                                                                 \
     X(posix, _, killpg, on_process, 0, 0, "os", 0, 0, 0)                                                               \
     X(posix, _, abort, on_process, 0, 0, "os", 0, 0, 0)                                                                \
@@ -156,6 +156,37 @@
     X(_signal, _, pidfd_send_signal, on_process, 0, 0, "signal", 0, 1, 0)                                              \
     X(spwd, _, getspnam, on_secret_database, 0, 0, NULL, 0, 1, 0)                                                      \
     X(spwd, _, getspall, on_secret_database, 0, 0, NULL, 0, 1, 0)                                                      \
+    /* the process belongs to the host */                                                                              \
+    X(posix, _, wait, on_wait, 0, 0, "os.wait", -1, 0, 0)                                                              \
+    X(posix, _, wait3, on_wait, 0, 0, "os.wait3", -1, 1, 0)                                                            \
+    X(posix, _, waitpid, on_wait, 0, 0, "os.waitpid", 0, 0, 0)                                                         \
+    X(posix, _, wait4, on_wait, 0, 0, "os.wait4", 0, 1, 0)                                                             \
+    X(posix, _, waitid, on_wait, 0, 0, "os.waitid", 1, 1, 0)                                                           \
+    X(posix, _, setpriority, on_host_setting, 0, 0, "os.setpriority", 0, 1, 0)                                         \
+    X(posix, _, sched_setaffinity, on_host_setting, 0, 0, "os.sched_setaffinity", 0, 1, 0)                             \
+    X(posix, _, sched_setscheduler, on_host_setting, 0, 0, "os.sched_setscheduler", 0, 1, 0)                           \
+    X(posix, _, sched_setparam, on_host_setting, 0, 0, "os.sched_setparam", 0, 1, 0)                                   \
+    X(posix, _, nice, on_nice, 0, 0, "os.nice", 0, 1, 0)                                                               \
+    X(_signal, _, pthread_sigmask, on_signal_mask, 0, 0, "signal.pthread_sigmask", 0, 1, 0)                            \
+    X(_signal, _, siginterrupt, on_host_setting, 0, 0, "signal.siginterrupt", 0, 1, 0)                                 \
+    X(atexit, _, _clear, on_host_setting, 0, 0, "atexit._clear", 0, 0, 0)                                              \
+    X(atexit, _, _run_exitfuncs, on_host_setting, 0, 0, "atexit._run_exitfuncs", 0, 0, 0)                              \
+    X(_multiprocessing, _, sem_unlink, on_process, 0, 0, "_multiprocessing", 0, 1, 0)                                  \
+    X(_multiprocessing, SemLock, _rebuild, on_process, 0, 0, "_multiprocessing", 0, 1, 0)                              \
+    X(select, epoll, fromfd, on_descriptor, WANT_MANAGE, 0, "fd", 0, 1, 0)                                             \
+    X(faulthandler, _, disable, on_host_setting, 0, 0, "faulthandler.disable", 0, 1, 0)                                \
+    X(faulthandler, _, unregister, on_host_setting, 0, 0, "faulthandler.unregister", 0, 1, 0)                          \
+    X(faulthandler, _, cancel_dump_traceback_later, on_host_setting, 0, 0, "faulthandler", 0, 1, 0)                    \
+    X(faulthandler, _, _sigsegv, on_tamper, 0, 0, NULL, 0, 1, 0)                                                       \
+    X(faulthandler, _, _sigabrt, on_tamper, 0, 0, NULL, 0, 1, 0)                                                       \
+    X(faulthandler, _, _sigfpe, on_tamper, 0, 0, NULL, 0, 1, 0)                                                        \
+    X(faulthandler, _, _read_null, on_tamper, 0, 0, NULL, 0, 1, 0)                                                     \
+    X(faulthandler, _, _stack_overflow, on_tamper, 0, 0, NULL, 0, 1, 0)                                                \
+    X(faulthandler, _, _fatal_error_c_thread, on_tamper, 0, 0, NULL, 0, 1, 0)                                          \
+    X(faulthandler, _, enable, on_host_setting, 0, 0, "faulthandler.enable", 0, 1, 0)                                  \
+    X(faulthandler, _, dump_traceback_later, on_host_setting, 0, 0, "faulthandler.dump_traceback_later", 0, 1, 0)      \
+    X(faulthandler, _, register, on_host_setting, 0, 0, "faulthandler.register", 0, 1, 0)                              \
+    X(sys, _, setrecursionlimit, on_host_setting, 0, 0, "sys.setrecursionlimit", 0, 0, 0)                              \
     /* callables kept for later run under the guard that handed them over */                                           \
     X(_thread, _, start_new_thread, on_callable, 0, 0, "function", 0, 0, 0)                                            \
     X(_thread, _, start_new, on_callable, 0, 0, "function", 0, 1, 0)                                                   \
@@ -204,10 +235,7 @@
     X(_curses, _, setupterm, on_named_by_environment, 0, 0, "TERMINFO TERMINFO_DIRS", 0, 1, 0)                         \
     X(_curses, _, initscr, on_named_by_environment, 0, 0, "TERMINFO TERMINFO_DIRS", 0, 1, 0)                           \
     X(readline, _, parse_and_bind, on_bind_line, 0, 0, NULL, 0, 1, 0)                                                  \
-    X(faulthandler, _, enable, on_fault_file, 0, 0, "file", 0, 1, 0)                                                   \
     X(faulthandler, _, dump_traceback, on_fault_file, 0, 0, "file", 0, 1, 0)                                           \
-    X(faulthandler, _, dump_traceback_later, on_fault_file, 0, 0, "file", 2, 1, 0)                                     \
-    X(faulthandler, _, register, on_fault_file, 0, 0, "file", 1, 1, 0)                                                 \
     X(_tkinter, _, create, on_tamper, 0, 0, NULL, 0, 1, 0)                                                             \
     X(_tkinter, TkappType, eval, on_tamper, 0, 0, NULL, 0, 1, 0)                                                       \
     X(_tkinter, TkappType, evalfile, on_tamper, 0, 0, NULL, 0, 1, 0)                                                   \

@@ -1,0 +1,153 @@
+/* The process belongs to the host: how its children ended, what runs at its end, its crash handlers, priorities and
+ * limits. A subject may wait for the children that it has started.
+ *
+ * The subject's own code is refused. A library that changes such a setting in passing goes on, and nothing changes. */
+#include "core.h"
+
+#include <limits.h>
+#include <string.h>
+#include <sys/wait.h>
+
+/* ---- children -------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int pid;
+    uint64_t policy; /* 0: a free place */
+} Child;
+
+static Child *children = NULL;
+static size_t children_size = 0;
+
+/* Notes who has started a process; the result of the call is its number. */
+void child_started(const State *state, PyObject *result)
+{
+    long pid = result && PyLong_Check(result) ? PyLong_AsLong(result) : -1;
+    PyErr_Clear();
+    while (state->mode == MODE_NARROW) {
+        state = state->parent;
+    }
+    size_t at = 0;
+    while (at < children_size && children[at].policy != 0 && children[at].pid != pid) {
+        at++;
+    }
+    if (pid <= 0 || pid > INT_MAX) {
+        return;
+    }
+    if (at == children_size) {
+        size_t size = (children_size + 8) * 2;
+        Child *grown = PyMem_Realloc(children, size * sizeof *children);
+        if (grown == NULL) {
+            return; /* nobody waits for it but the host */
+        }
+        memset(grown + children_size, 0, (size - children_size) * sizeof *children);
+        children = grown;
+        children_size = size;
+    }
+    children[at] = (Child){(int)pid, state->policy->id};
+}
+
+static Child *find_child(const State *state, long pid)
+{
+    for (size_t i = 0; pid > 0 && i < children_size; i++) {
+        if (children[i].policy != 0 && children[i].pid == pid && state_has_policy(state, children[i].policy)) {
+            return &children[i];
+        }
+    }
+    return NULL;
+}
+
+/* Whether the call has collected the child: then its number may be another process's soon. */
+static bool has_ended(const Call *call, PyObject *result)
+{
+    bool looks_only = strcmp(call->row->name, "waitid") == 0;
+    PyObject *pid = !looks_only && PyTuple_Check(result) && PyTuple_GET_SIZE(result) > 0 ? PyTuple_GET_ITEM(result, 0) : NULL;
+    return pid != NULL && PyLong_Check(pid) && PyLong_AsLong(pid) > 0;
+}
+
+/* waitpid(pid, options), wait4(pid, options), waitid(idtype, id, options): `index` is where the number is; -1: any child,
+ * which includes the host's. */
+PyObject *on_wait(State *state, Call *call)
+{
+    Py_ssize_t at = call->row->index;
+    bool by_kind = at == 1;
+    PyObject *number = at >= 0 && call->nargs > at ? PyNumber_Index(call->args[at]) : NULL;
+    if (at >= 0 && call->nargs > at && number == NULL) {
+        return NULL;
+    }
+    PyObject *kind = number && by_kind ? PyNumber_Index(call->args[0]) : NULL;
+    long pid = number ? PyLong_AsLong(number) : -1;
+    bool by_number = !by_kind || (kind != NULL && PyLong_AsLong(kind) == P_PID);
+    PyErr_Clear();
+    Child *child = by_number ? find_child(state, pid) : NULL;
+    PyObject *argv[MAX_ARGS], *result = NULL;
+    Call copy;
+    if (child == NULL) {
+        deny_text(state, DENY_SUBPROCESS, call->row->argument);
+    }
+    else if (call_copy(call, argv, &copy) == 0) {
+        argv[at] = number;
+        if (by_kind) {
+            argv[0] = kind;
+        }
+        result = call_original(&copy);
+        child = find_child(state, pid); /* the list may have grown meanwhile */
+        if (result != NULL && child != NULL && has_ended(call, result)) {
+            child->policy = 0;
+        }
+    }
+    Py_XDECREF(number);
+    Py_XDECREF(kind);
+    return result;
+}
+
+/* ---- settings of the process ------------------------------------------------------------------------- */
+
+PyObject *on_host_setting(State *state, Call *call)
+{
+    if (caller_is_library()) {
+        Py_RETURN_NONE;
+    }
+    return deny_text(state, DENY_TAMPER, call->row->argument);
+}
+
+/* nice(increment): without one it only tells the priority. */
+PyObject *on_nice(State *state, Call *call)
+{
+    PyObject *nothing = PyLong_FromLong(0);
+    PyObject *result = NULL;
+    if (call->nargs == 1 && (caller_is_library() || (PyLong_CheckExact(call->args[0]) && Py_SIZE(call->args[0]) == 0))) {
+        result = nothing ? call_with(call, 0, nothing) : NULL;
+    }
+    else {
+        deny_text(state, DENY_TAMPER, call->row->argument);
+    }
+    Py_XDECREF(nothing);
+    return result;
+}
+
+/* pthread_sigmask(how, mask): an empty mask only tells which signals are blocked. */
+PyObject *on_signal_mask(State *state, Call *call)
+{
+    PyObject *mask = call->nargs == 2 ? PySequence_List(call->args[1]) : NULL, *block = NULL, *result = NULL;
+    if (call->nargs == 2 && mask == NULL) {
+        return NULL;
+    }
+    bool asks = mask != NULL && PyList_GET_SIZE(mask) == 0;
+    if (mask != NULL && (asks || caller_is_library())) {
+        PyObject *argv[MAX_ARGS];
+        Call copy;
+        Py_SETREF(mask, PyList_New(0));
+        block = PyLong_FromLong(0); /* SIG_BLOCK: with SIG_SETMASK an empty one would unblock all */
+        if (mask != NULL && block != NULL && call_copy(call, argv, &copy) == 0) {
+            argv[0] = block;
+            argv[1] = mask;
+            result = call_original(&copy);
+        }
+    }
+    else {
+        deny_text(state, DENY_TAMPER, call->row->argument);
+    }
+    Py_XDECREF(mask);
+    Py_XDECREF(block);
+    return result;
+}

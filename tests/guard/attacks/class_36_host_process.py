@@ -1,0 +1,212 @@
+"""Class 36, damage to the host's process: its children, exit functions, priorities, signals, limits, crash handlers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from tests.guard.attacks.kit import SANDBOX, Ground, Works, attack, attacks_of
+
+STATUS = 7
+
+
+def start_child(ground: Ground) -> None:
+    """A child of the host that has ended, for whose status the host has not asked yet."""
+    import subprocess
+
+    ground.held.child = subprocess.Popen([sys.executable, "-SIc", f"raise SystemExit({STATUS})"])
+    os.waitid(os.P_PID, ground.held.child.pid, os.WEXITED | os.WNOWAIT)
+
+
+def status_is_lost(ground: Ground) -> bool:
+    return ground.held.child.wait() != STATUS
+
+
+class Turning:
+    """A number that is another one each time."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.numbers = list(numbers)
+
+    def __index__(self) -> int:
+        return self.numbers.pop(0) if len(self.numbers) > 1 else self.numbers[0]
+
+
+attacks_of(
+    {
+        "any": lambda ground: os.waitpid(-1, 0) and None,
+        "group": lambda ground: os.waitpid(0, 0) and None,
+        "wait": lambda ground: os.wait() and None,
+        "wait3": lambda ground: os.wait3(0) and None,
+        "wait4": lambda ground: os.wait4(-1, 0) and None,
+        "by_number": lambda ground: os.waitpid(ground.held.child.pid, 0) and None,
+        "waitid": lambda ground: os.waitid(os.P_ALL, 0, os.WEXITED) and None,
+        "waitid_by_number": lambda ground: os.waitid(os.P_PID, ground.held.child.pid, os.WEXITED) and None,
+        "without_waiting": lambda ground: os.waitpid(-1, os.WNOHANG) and None,
+        "turning": lambda ground: os.waitpid(Turning(-1), 0) and None,
+    },
+    "the exit status of the host's child is collected: {}",
+    expect=SANDBOX,
+    group="status_",
+    prepare=start_child,
+    after=status_is_lost,
+)
+
+
+def hold_exit_function(ground: Ground) -> None:
+    import atexit
+
+    ground.held.ran = []
+    atexit.register(ground.held.ran.append, True)
+    ground.held.before = atexit._ncallbacks()
+
+
+def exit_functions_changed(ground: Ground) -> bool:
+    import atexit
+
+    return bool(ground.held.ran) or atexit._ncallbacks() < ground.held.before
+
+
+attacks_of(
+    {
+        "clear": lambda ground: __import__("atexit")._clear(),
+        "run": lambda ground: __import__("atexit")._run_exitfuncs(),
+    },
+    "the exit functions of the host are lost or run early: {}",
+    expect=SANDBOX,
+    group="exit_",
+    prepare=hold_exit_function,
+    after=exit_functions_changed,
+)
+
+
+def settings() -> dict[str, object]:
+    """What the host finds of its process."""
+    import faulthandler
+
+    return {
+        "priority": os.getpriority(os.PRIO_PROCESS, 0),
+        "processors": os.sched_getaffinity(0),
+        "scheduler": os.sched_getscheduler(0),
+        "blocked": signal.pthread_sigmask(signal.SIG_BLOCK, []),
+        "recursion": sys.getrecursionlimit(),
+        "crashes": faulthandler.is_enabled(),
+    }
+
+
+def hold_settings(ground: Ground) -> None:
+    import faulthandler
+
+    faulthandler.enable(open(os.devnull, "w"))
+    ground.held.before = settings()
+
+
+attacks_of(
+    {
+        "setpriority": lambda ground: os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0) + 1),
+        "nice": lambda ground: os.nice(1) and None,
+        "processors": lambda ground: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}),
+        "scheduler": lambda ground: os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)),
+        "blocked": lambda ground: __import__("_signal").pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]) and None,
+        "recursion": lambda ground: sys.setrecursionlimit(sys.getrecursionlimit() + 100_000),
+        "crashes": lambda ground: __import__("faulthandler").disable() and None,
+    },
+    "a setting of the host's process is changed: {}",
+    expect=SANDBOX,
+    group="setting_",
+    prepare=hold_settings,
+    after=lambda ground: settings() != ground.held.before,
+)
+
+attack(
+    "signals are blocked through the library, which goes on, and none is",
+    expect=SANDBOX.quietly,
+    name="setting_blocked_by_library",
+    prepare=hold_settings,
+    after=lambda ground: settings() != ground.held.before,
+)(lambda ground: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]) and None)
+
+attacks_of(
+    {
+        name: lambda ground, name=name: getattr(__import__("faulthandler"), name)()
+        for name in ("_sigsegv", "_sigabrt", "_sigfpe", "_read_null", "_stack_overflow", "_fatal_error_c_thread")
+    },
+    "the process is ended by a function for tests of crashes: {}",
+    expect=SANDBOX,
+    group="crash",
+    unguarded="it ends the process",
+)
+
+
+def hold_semaphore(ground: Ground) -> None:
+    from _multiprocessing import SemLock
+
+    ground.held.name = f"/attack-{os.getpid()}"
+    ground.held.lock = SemLock(0, 1, 1, ground.held.name, False)
+
+
+def remove_semaphore(ground: Ground) -> bool:
+    from _multiprocessing import sem_unlink
+
+    try:
+        sem_unlink(ground.held.name)
+    except FileNotFoundError:
+        return True
+    return False
+
+
+attack(
+    "a named semaphore of the host is removed",
+    expect=SANDBOX,
+    needs=("_multiprocessing",),
+    name="semaphore_removed",
+    prepare=hold_semaphore,
+    after=remove_semaphore,
+)(lambda ground: __import__("_multiprocessing").sem_unlink(ground.held.name))
+
+
+def hold_epoll(ground: Ground) -> None:
+    import select
+
+    ground.held.epoll = select.epoll()
+    ground.held.reader, ground.held.writer = os.pipe()
+    ground.held.epoll.register(ground.held.reader, select.EPOLLIN)
+
+
+def epoll_lost(ground: Ground) -> bool:
+    os.write(ground.held.writer, b"x")
+    try:
+        return ground.held.epoll.poll(0) == []
+    except OSError:  # the copy has closed it
+        return True
+
+
+def take_epoll(ground: Ground) -> None:
+    import select
+
+    select.epoll.fromfd(ground.held.epoll.fileno()).unregister(ground.held.reader)
+
+
+attack("the host's epoll is taken over by its number", expect=SANDBOX, prepare=hold_epoll, after=epoll_lost)(take_epoll)
+
+
+@attack(
+    "a subject that may start programs waits for its own",
+    expect=Works(),
+    policy=lambda ground: {"allow_subprocess": True},
+)
+def own_children(ground: Ground) -> bool:
+    import subprocess
+
+    program = [sys.executable, "-SIc", "raise SystemExit(3)"]
+    first = subprocess.run(program, check=False).returncode
+    second = subprocess.Popen(program)
+    return (first, second.wait(), os.waitstatus_to_exitcode(os.system("exit 4"))) == (3, 3, 4)
+
+
+@attack("a library asks for the priority and for the blocked signals", expect=Works())
+def asked_settings(ground: Ground) -> bool:
+    return os.nice(0) == os.getpriority(os.PRIO_PROCESS, 0) and isinstance(
+        signal.pthread_sigmask(signal.SIG_BLOCK, []), set
+    )
