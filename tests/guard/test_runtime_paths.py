@@ -36,7 +36,8 @@ def readable(world):
         **{
             path: path
             for path in (
-                "/etc/ssl",
+                "/etc/ssl/certs",
+                "/etc/ssl/openssl.cnf",
                 "/etc/localtime",
                 "/etc/hosts",
                 "/etc/mime.types",
@@ -64,6 +65,10 @@ def unreadable(world):
         "/etc/passwd",
         "/etc/sudoers",
         "/etc/machine-id",
+        "/etc/ssl",
+        "/etc/ssl/private",
+        "/etc/ssl/private/host.key",
+        "/etc/pki/tls/private/host.key",
         "/root",
         "/home",
         world.home,

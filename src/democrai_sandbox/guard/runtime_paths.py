@@ -33,7 +33,10 @@ _SCRATCH = int(FileAccess.READ | FileAccess.CREATE | FileAccess.MODIFY | FileAcc
 # What Python and common libraries look at. Never /etc, /proc, /run or /sys as a whole: secrets live there.
 _SYSTEM_FILES = (
     *("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin"),
-    *("/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/etc/ca-certificates.conf", "/etc/crypto-policies"),
+    # Certificates and settings, never the folders around them: private keys lie beside.
+    *("/etc/ssl/certs", "/etc/ssl/cert.pem", "/etc/ssl/ca-bundle.pem", "/etc/ssl/openssl.cnf"),
+    *("/etc/pki/ca-trust", "/etc/pki/tls/certs", "/etc/pki/tls/cert.pem", "/etc/pki/tls/openssl.cnf"),
+    *("/etc/ca-certificates", "/etc/ca-certificates.conf", "/etc/crypto-policies"),
     *("/etc/localtime", "/etc/timezone", "/etc/zoneinfo", "/etc/mime.types", "/etc/magic", "/etc/magic.mime"),
     *("/etc/hosts", "/etc/hostname", "/etc/host.conf", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/gai.conf"),
     *("/etc/services", "/etc/protocols", "/etc/networks", "/etc/os-release", "/etc/lsb-release", "/etc/debian_version"),
