@@ -33,7 +33,7 @@ attacks_of(
         ),
     },
     "the fault handler writes into the host's file: {}",
-    expect=FILES_OR_FD,
+    expect=SANDBOX,
     group="faulthandler_",
     prepare=hold,
 )

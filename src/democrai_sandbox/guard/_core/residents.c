@@ -204,42 +204,12 @@ static int mark_for(State *state, PyObject *object)
 
 /* ---- code that is made under a guard ------------------------------------------------------------ */
 
-/* Whether text was compiled for a library that is being imported: dataclasses and the like do so for whoever uses them.
- * Its module is the innermost frame that says anything; it bears no mark, or it would not be a library's. */
-static bool compiled_for_library(void)
-{
-    const void *boundary = boundary_get();
-    const Frame *frame = innermost(PyThreadState_Get());
-    for (; frame != NULL && frame != boundary; frame = frame->previous) {
-        PyCodeObject *code = code_of(frame);
-        if (code == NULL) {
-            continue;
-        }
-        if (mark_of(code) != NULL) {
-            return false;
-        }
-        if (PyUnicode_CompareWithASCIIString(code->co_name, "<module>") == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Library modules that are first imported under a guard serve the host afterwards. What claims to come from a file must
- * be what the file holds. */
+/* Library modules that are first imported under a guard serve the host afterwards: such code claims to come from a file,
+ * and is what the file holds. Text that a library compiles in passing is the subject's, who can choose it: by an
+ * argument, or by a value in the library's module. */
 static bool is_library(PyObject *object)
 {
-    if (!PyCode_Check(object)) {
-        return false;
-    }
-    Py_ssize_t length;
-    const char *file = PyUnicode_AsUTF8AndSize(((PyCodeObject *)object)->co_filename, &length);
-    if (file == NULL) {
-        PyErr_Clear();
-        return false;
-    }
-    bool from_text = length > 1 && file[0] == '<' && file[length - 1] == '>';
-    return from_text ? compiled_for_library() : is_library_code(object);
+    return PyCode_Check(object) && is_library_code(object);
 }
 
 /* What guarded code has compiled or unmarshalled is the subject's. Only where subjects are loaded as such: elsewhere
