@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
 
-__all__ = ["Door", "Entrance", "door", "entrance", "own_code", "plain"]
+__all__ = ["Door", "Entrance", "door", "entrance", "own_code", "own_streams", "plain"]
 
 
 def plain(value: Any, *, lists: bool = False) -> Any:
@@ -58,3 +58,8 @@ def own_code(code: CodeType) -> None:
     declarations and on behalf of nobody. So does what the subject compiles from then on.
     """
     _core.own_code(code)
+
+
+def own_streams() -> None:
+    """Give the standard streams of this process to its subjects: a process that runs one of them alone calls it."""
+    _core.own_streams()

@@ -12,7 +12,9 @@ import sysconfig
 import tempfile
 from typing import TYPE_CHECKING
 
-from democrai_sandbox.policy import FileAccess, normalise_path
+from democrai_sandbox.policy import FileAccess, is_at_or_below, normalise_path
+
+from . import _core
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -21,6 +23,8 @@ CODE = 32
 """A read-only code root: native modules load only from these, and code in them counts as a library."""
 IMPORT_ONLY = 64
 """A folder on sys.path that only the import machinery may look into."""
+IMPORTABLE = 8192
+"""A folder of the application's on sys.path: what the import system loads is readable, hidden files and others are not."""
 OWNED = 128
 """Counts below a protected path too: the runtime gave it to this subject."""
 PROTECTED = 256
@@ -66,7 +70,14 @@ def code_entries() -> Iterator[Entry]:
     wide = _too_wide_to_read()
     for path in filter(os.path.isabs, sys.path):
         real = os.path.realpath(path)
-        yield entry(real, IMPORT_ONLY) if real in wide else entry(path, _READ)
+        yield entry(real, IMPORT_ONLY) if real in wide else entry(path, _READ | IMPORTABLE)
+
+
+def covers(root: str, mask: int, path: str) -> bool:
+    """Return whether an entry of the runtime is about a path; both are given in their resolved form."""
+    if mask & IMPORTABLE:
+        return _core.is_importable(os.fsencode(root), os.fsencode(path))
+    return is_at_or_below(path, root)
 
 
 def runtime_entries() -> Iterator[Entry]:

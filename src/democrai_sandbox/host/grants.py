@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.errors import StoreUnavailable
-from democrai_sandbox.guard.runtime_paths import STREAM, runtime_entries
+from democrai_sandbox.guard.runtime_paths import STREAM, covers, runtime_entries
 from democrai_sandbox.manifests import EngineManifest, ExtractorManifest, ModuleManifest
 from democrai_sandbox.policy import (
     AccessRule,
@@ -100,7 +100,7 @@ def runtime_path(path: str, operation: Operation) -> str:
     wanted = int(file_access(operation))
     for entry, mask in runtime_entries():
         root = os.path.realpath(os.fsdecode(entry))
-        if wanted & mask & _EVERY_BIT and is_at_or_below(path, root):
+        if wanted & mask & _EVERY_BIT and covers(root, mask, path):
             return root
         if operation is Operation.MODIFY and mask & STREAM and path == root:
             return root

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import os
 
-from tests.guard.attacks.kit import BROKEN, ENVIRONMENT, SANDBOX, Fruitless, Ground, attack, attacks_of, raw_fork_exec
+from tests.guard.attacks.kit import (
+    BROKEN,
+    ENVIRONMENT,
+    SANDBOX,
+    Denied,
+    Ground,
+    Works,
+    attack,
+    attacks_of,
+    raw_fork_exec,
+)
 
 NAME = "DEMOCRAI_SESSION_KEY"
 FORGED = "forged"
@@ -112,28 +122,112 @@ attacks_of(
 )
 
 
-@attack(
-    "os.environ is replaced; children the host starts see the environment of the process",
-    expect=Fruitless("the C environment is unchanged, and a child's DEMOCRAI_* come from the guard's state"),
-    prepare=genuine,
-    after=lambda ground: os.popen(f'printf %s "${NAME}"').read() != "genuine",
-    unguarded="os.popen never looks at os.environ",
-)
-def environ_replaced(ground: Ground) -> None:
+class Lying(bytes):
+    """A key that is another one to a dictionary than to the C library."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        return hash(NAME.encode())
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+class LyingText(str):
+    __slots__ = ()
+
+    def encode(self, *_: object) -> bytes:  # type: ignore[override]
+        return Lying(b"HARMLESS")
+
+
+def replaced(ground: Ground) -> None:
     os.environ = {NAME: FORGED}
 
 
-@attack(
-    "the dictionary behind os.environ is changed and a child's environment is asked for",
-    expect=Fruitless("a child's DEMOCRAI_* are built from the guard's state, never from os.environ"),
-    prepare=genuine,
-    unguarded="without a guard there is no child environment to forge",
-)
-def environ_data(ground: Ground) -> object:
-    from democrai_sandbox import child_environment
+def reloaded(ground: Ground) -> None:
+    """A new environment is made of the variables that the interpreter found."""
+    import importlib
+    import posix
 
-    os.environ._data[NAME.encode()] = FORGED.encode()
-    return FORGED in child_environment().values() and ground.SECRET
+    posix.environ[NAME.encode()] = FORGED.encode()
+    importlib.reload(os)
+
+
+def another_type(ground: Ground) -> None:
+    class Forged(type(os.environ)):
+        def __getitem__(self, key: str) -> str:
+            return FORGED
+
+    object.__setattr__(os.environ, "__class__", Forged)
+
+
+def another_method(ground: Ground) -> None:
+    type(os.environ).__getitem__ = lambda self, key: FORGED
+
+
+def another_base_method(ground: Ground) -> None:
+    type(os.environ).__mro__[2].get = lambda self, key, default=None: FORGED
+
+
+def shows_another(ground: Ground) -> bool:
+    try:
+        return os.environ.get(NAME) != "genuine" or dict(os.environ).get(NAME) != "genuine"
+    except AttributeError:
+        return True
+
+
+FORGING = {
+    "data": lambda ground: os.environ._data.__setitem__(NAME.encode(), FORGED.encode()),
+    "data_dict_method": lambda ground: dict.__setitem__(os.environ._data, NAME.encode(), FORGED.encode()),
+    "data_mapping_method": lambda ground: __import__("collections").abc.MutableMapping.update(
+        os.environ._data, {NAME.encode(): FORGED.encode()}
+    ),
+    "data_clear": lambda ground: os.environ._data.clear(),
+    "data_of_bytes": lambda ground: os.environb._data.clear(),
+    "data_replaced": lambda ground: setattr(os.environ, "_data", {NAME.encode(): FORGED.encode()}),
+    "data_replaced_as_object": lambda ground: object.__setattr__(os.environ, "_data", {}),
+    "vars": lambda ground: vars(os.environ).update(_data={NAME.encode(): FORGED.encode()}),
+    "vars_data": lambda ground: vars(os.environ)["_data"].clear(),
+    "vars_replaced": lambda ground: setattr(os.environ, "__dict__", {"_data": {}}),
+    "deleted": lambda ground: delattr(os.environ, "_data"),
+    "reduced": lambda ground: os.environ.__reduce_ex__(2)[2]["_data"].clear(),
+    "decoding": lambda ground: setattr(os.environ, "decodevalue", lambda value: FORGED),
+    "lying_bytes": lambda ground: os.environb.__setitem__(Lying(b"HARMLESS"), FORGED.encode()),
+    "lying_text": lambda ground: os.environ.__setitem__(LyingText("HARMLESS"), FORGED),
+    "replaced": replaced,
+    "replaced_in_vars": lambda ground: vars(os).__setitem__("environ", {NAME: FORGED}),
+    "replaced_in_globals": lambda ground: os.getenv.__globals__.__setitem__("environ", {NAME: FORGED}),
+    "replaced_in_frame": lambda ground: os.walk(".").gi_frame.f_globals.__setitem__("environ", {NAME: FORGED}),
+    "replaced_by_exec": lambda ground: exec("environ = {'%s': '%s'}" % (NAME, FORGED), vars(os)),
+    "reloaded": reloaded,
+    "another_type": another_type,
+    "another_method": another_method,
+    "another_base_method": another_base_method,
+}
+attacks_of(
+    FORGING,
+    "os.environ shows the host another value: {}",
+    expect=Denied(("sandbox_",), or_nothing=True, or_errors=("AttributeError", "TypeError")),
+    group="shown_",
+    prepare=genuine,
+    after=shows_another,
+)
+
+
+@attack("variables of one's own are set, copied and removed", expect=Works())
+def own_variables(ground: Ground) -> bool:
+    import copy
+
+    for name in ("OWN", "OWN_B"):
+        os.environ[name] = "1"
+    os.environb[b"OWN_C"] = b"2"
+    assert (os.environ["OWN"], os.environb[b"OWN_B"], os.getenv("OWN_C")) == ("1", b"1", "2")
+    assert {**os.environ}["OWN"] == copy.copy(os.environ)["OWN"] == os.environ.copy()["OWN"] == "1"
+    assert "OWN" in repr(os.environ) and "OWN" in os.environ and "OWN" in list(os.environ)
+    assert os.environ.pop("OWN") == "1" and os.environ.pop("OWN", None) is None
+    del os.environ["OWN_B"], os.environb[b"OWN_C"]
+    return not {"OWN", "OWN_B", "OWN_C"} & set(os.environ) and copy.deepcopy(os.environ)["HOME"] == os.environ["HOME"]
 
 
 def children(ground: Ground) -> dict[str, object]:

@@ -4,6 +4,7 @@
  * alive, and switches on the text of the event, since event names given to sys.audit() are made by the caller. */
 #include "core.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 
@@ -27,7 +28,7 @@ static PyObject *item(PyObject *args, Py_ssize_t index)
 static int on_open_event(State *state, PyObject *args)
 {
     PyObject *path = item(args, 0), *flags_object = item(args, 2);
-    if (path_is_descriptor(path)) {
+    if (PyLong_Check(path)) {
         return descriptor_check(state, path, OP_READ | OP_MODIFY);
     }
     if (!PyUnicode_CheckExact(path) && !PyBytes_CheckExact(path)) {
@@ -35,12 +36,22 @@ static int on_open_event(State *state, PyObject *args)
         return -1;
     }
     long flags = PyLong_Check(flags_object) ? PyLong_AsLong(flags_object) : O_RDWR | O_CREAT;
+    const char *mode = PyUnicode_Check(item(args, 1)) ? PyUnicode_AsUTF8(item(args, 1)) : "";
+    if (mode == NULL) {
+        return -1;
+    }
+    if (strpbrk(mode, "wax+") != NULL && (flags & O_ACCMODE) == O_RDONLY) {
+        flags |= O_RDWR | O_CREAT; /* fopen() has a mode and no flags */
+    }
     PathText text;
     if (path_text(path, &text) < 0) {
         return -1;
     }
     char location[PATH_MAX];
-    find_location(&text, FOLLOW, location);
+    if (location_of(&text, FOLLOW, location) < 0) {
+        Py_DECREF(text.object);
+        return -1;
+    }
     unsigned wanted = (flags & O_ACCMODE) == O_WRONLY ? 0 : OP_READ;
     wanted |= (flags & O_ACCMODE) == O_RDONLY ? 0 : OP_MODIFY;
     wanted |= flags & O_CREAT ? OP_CREATE : 0;
@@ -110,6 +121,10 @@ static bool same_code(PyObject *function, PyObject *value)
 static int on_setattr_event(State *state, PyObject *args)
 {
     PyObject *name = item(args, 1), *function = item(args, 0);
+    if (is_environment(function)) {
+        deny(state, DENY_TAMPER, "use", name);
+        return -1;
+    }
     if (!PyUnicode_Check(name) || !PyFunction_Check(function)) {
         return 0;
     }
@@ -256,9 +271,15 @@ static int foreign_exec(PyObject *code)
     char path[PATH_MAX];
     PathKey key;
     PyErr_Clear();
-    if (file == NULL || file[0] != '/' || strlen(file) >= PATH_MAX || runtime_policy == NULL ||
-        path_canonical(file, 1, path) < 0) {
+    if (file == NULL || file[0] != '/' || strlen(file) >= PATH_MAX || runtime_policy == NULL) {
         return 0;
+    }
+    if (path_canonical(file, 1, path) < 0) {
+        if (errno != EMFILE && errno != ENFILE && errno != ENOMEM) {
+            return 0;
+        }
+        PyErr_SetFromErrnoWithFilename(PyExc_OSError, file);
+        return -1;
     }
     path_key(&key, path);
     if (!(policy_mask(runtime_policy, &key) & (FLAG_PROTECTED | OP_CREATE | OP_MODIFY))) {

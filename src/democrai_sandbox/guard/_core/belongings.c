@@ -5,6 +5,7 @@
 #include "core.h"
 
 #include <limits.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
 
@@ -124,6 +125,22 @@ PyObject *on_nice(State *state, Call *call)
     return result;
 }
 
+/* initscr(): the screen is that of the standard streams, and without one the library ends the process. */
+PyObject *on_screen(State *state, Call *call)
+{
+    return streams_owned ? on_named_by_environment(state, call) : deny_text(state, DENY_TAMPER, "curses.initscr");
+}
+
+/* Methods that the interpreter calls by itself, and that read arguments without counting them. */
+PyObject *on_enough_arguments(State *state, Call *call)
+{
+    if (call->nargs < call->row->index || call->kwnames != NULL) {
+        PyErr_Format(PyExc_TypeError, "%s expected %d arguments, got %zd", call->row->name, call->row->index, call->nargs);
+        return NULL;
+    }
+    return call_original(call);
+}
+
 /* pthread_sigmask(how, mask): an empty mask only tells which signals are blocked. */
 PyObject *on_signal_mask(State *state, Call *call)
 {
@@ -132,6 +149,11 @@ PyObject *on_signal_mask(State *state, Call *call)
         return NULL;
     }
     bool asks = mask != NULL && PyList_GET_SIZE(mask) == 0;
+    long how = mask != NULL && PyLong_CheckExact(call->args[0]) ? PyLong_AsLong(call->args[0]) : SIG_BLOCK;
+    if (how < SIG_BLOCK || how > SIG_SETMASK) {
+        Py_XDECREF(mask);
+        return PyErr_Occurred() ? NULL : call_original(call); /* which refuses it */
+    }
     if (mask != NULL && (asks || caller_is_library())) {
         PyObject *argv[MAX_ARGS];
         Call copy;

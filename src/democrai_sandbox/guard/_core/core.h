@@ -16,6 +16,8 @@
  *   hooklist.c  the hook is in only while needed       module.c    the module, settings, trying the patches
  *   decisions.c what the decider said                  late.c      modules that are loaded later
  *   diverted.c  methods of native types, exchanged for guarded code
+ *   natives.c   native modules, each copy of them      belongings.c  what of the process is the host's
+ *   environment.c  os.environ, as guarded code sees it
  *   residents.c whose code it is, wherever it runs  shadow.c    a candidate beside what is in force
  * The network half is listed in network.h.
  */
@@ -55,6 +57,7 @@ enum {
     FLAG_IMPORT = 64,    /* a directory only the import machinery may look into */
     FLAG_OWNED = 128,    /* counts below a protected path too: the runtime gave it to this subject */
     FLAG_STREAM = 2048,  /* may be opened for writing, and nothing else be done to it: /dev/null */
+    FLAG_IMPORTABLE = 8192, /* a folder of the application's: what the import system loads is readable, the rest is not */
     FLAG_PROTECTED = 256, /* nothing here or below, whatever other entries say */
     FLAG_ABOVE = 4096     /* a folder that what is protected lies in: it stays where it is, whoever approves more */
 };
@@ -122,6 +125,7 @@ extern PyTypeObject Policy_Type;
 PyObject *policy_new(PyObject *module, PyObject *args, PyObject *kwargs);
 void path_key(PathKey *key, const char *path);
 unsigned policy_mask(const Policy *policy, const PathKey *key);
+PyObject *core_is_importable(PyObject *module, PyObject *args);
 
 /* ---- state.c ------------------------------------------------------------------------------- */
 typedef enum {
@@ -187,6 +191,7 @@ bool state_has_guest(const State *state, const Policy *policy);
 int frameviews_ready(void);
 bool code_is_ours(PyCodeObject *code);
 int ownviews_ready(void);
+PyObject *type_dictionary(PyTypeObject *type);
 int ownviews_settle(void);
 unsigned state_declared_mask(const State *state, const PathKey *key);
 bool state_guards_network_only(const State *state);
@@ -303,6 +308,7 @@ int require(State *state, const char *path, unsigned wanted);
 int resolve(State *state, PathText *text, unsigned wanted, int how, Resolved *out);
 unsigned location_mask(State *state, const char *path);
 int find_location(const PathText *text, int follow, char *path);
+int location_of(const PathText *text, int follow, char *path);
 int check_dots(State *state, const PathText *text);
 void *deny(State *state, DenialKind kind, const char *operation, PyObject *target);
 void *deny_decided(State *state, DenialKind kind, const char *operation, PyObject *target, PyObject *decision);
@@ -417,12 +423,19 @@ PyObject *on_frame_clear(State *state, Call *call);
 PyObject *on_method_reduce(State *state, Call *call);
 PyObject *on_made_code(State *state, Call *call);
 int listings_ready(void);
+bool entry_has_answer(PyObject *entry, bool follow);
+void entry_keep_answer(PyObject *entry, bool follow, PyObject *answer);
 PyObject *on_fault_file(State *state, Call *call);
 PyObject *on_named_by_environment(State *state, Call *call);
 PyObject *on_bind_line(State *state, Call *call);
+PyObject *on_catalogue(State *state, Call *call);
+PyObject *on_system_log(State *state, Call *call);
+int home_ready(void);
 PyObject *on_wait(State *state, Call *call);
 PyObject *on_host_setting(State *state, Call *call);
 PyObject *on_nice(State *state, Call *call);
+PyObject *on_screen(State *state, Call *call);
+PyObject *on_enough_arguments(State *state, Call *call);
 PyObject *on_signal_mask(State *state, Call *call);
 void child_started(const State *state, PyObject *result);
 PyObject *on_create_native(State *state, Call *call);
@@ -444,10 +457,19 @@ bool descriptor_has_wire(const State *state, int fd);
 void descriptor_adopt(State *state, int fd);
 void descriptor_hold(int fd);
 int descriptor_check(State *state, PyObject *number, unsigned wanted);
+extern bool streams_owned;
+PyObject *core_own_streams(PyObject *module, PyObject *unused);
 enum {
     WANT_MANAGE = 512, /* closing, duplicating over, changing flags: only one's own */
     WANT_PATH = 1024   /* also for one's own: the kernel does not ask how it was opened (fchmod, utime, ...) */
 };
+
+/* ---- environment.c ------------------------------------------------------------------------- */
+int environment_ready(void);
+bool is_environment(PyObject *object);
+bool is_environment_type(PyObject *type);
+bool is_environment_name(PyObject *module, PyObject *name);
+bool is_environment_globals(PyObject *dict);
 
 /* ---- opens.c, databases.c, imports.c, handover.c, contexts.c, processes.c -------------------- */
 int opens_ready(void);

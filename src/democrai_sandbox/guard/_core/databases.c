@@ -10,7 +10,7 @@ static PyObject *authoriser = NULL;
 static FAST_THREAD_LOCAL bool parameters_checked = false;
 static FAST_THREAD_LOCAL PyObject *refused = NULL; /* the denial behind sqlite's "not authorized" */
 
-enum { SQLITE_OK = 0, SQLITE_DENY = 1, SQLITE_ATTACH = 24, SQLITE_FUNCTION = 31 };
+enum { SQLITE_OK = 0, SQLITE_DENY = 1, SQLITE_IGNORE = 2, SQLITE_PRAGMA = 19, SQLITE_ATTACH = 24, SQLITE_FUNCTION = 31 };
 
 static int hex(char c)
 {
@@ -101,7 +101,10 @@ static int check_database(State *state, const char *name, bool uri, char *locati
         return -1;
     }
     Py_DECREF(object);
-    find_location(&text, FOLLOW, location);
+    if (location_of(&text, FOLLOW, location) < 0) {
+        Py_DECREF(text.object);
+        return -1;
+    }
     unsigned wanted = OP_READ, granted;
     if (!database.read_only) {
         wanted |= access(location, F_OK) == 0 ? OP_MODIFY : OP_CREATE | OP_MODIFY;
@@ -201,6 +204,17 @@ static int authorise_connection(State *state, PyObject *connection)
     return done ? 0 : -1;
 }
 
+/* sqlite chooses a folder for temporary files by itself, so there are none. */
+static int keep_in_memory(PyObject *connection)
+{
+    PyObject *module = PyType_GetModule(connection_type(connection));
+    PyObject *cursor = module ? PyObject_CallMethod(module, "Cursor", "O", connection) : NULL;
+    PyObject *done = cursor ? PyObject_CallMethod(cursor, "execute", "s", "PRAGMA temp_store = MEMORY") : NULL;
+    Py_XDECREF(cursor);
+    Py_XDECREF(done);
+    return done ? 0 : -1;
+}
+
 static int connection_init(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     State *state = state_guarding();
@@ -215,7 +229,7 @@ static int connection_init(PyObject *self, PyObject *args, PyObject *kwargs)
     }
     int result = connect_checked(self, args, kwargs, exact);
     Py_DECREF(exact);
-    return result < 0 ? -1 : authorise_connection(state, self);
+    return result < 0 || authorise_connection(state, self) < 0 ? -1 : keep_in_memory(self);
 }
 
 /* Both readings of the name must pass: whether it is a URI depends on how the connection was opened. */
@@ -252,6 +266,26 @@ static int authorise_attach(State *state, PyObject *name)
     return -1;
 }
 
+static bool is_text(PyObject *value, const char *text)
+{
+    const char *given = PyUnicode_Check(value) ? PyUnicode_AsUTF8(value) : NULL;
+    return given != NULL && strcasecmp(given, text) == 0;
+}
+
+/* Where sqlite keeps temporary files, in every connection of the process. Those of guarded connections stay in memory:
+ * a change of that does nothing. */
+static int authorise_pragma(State *state, PyObject *name, PyObject *value)
+{
+    if (value == Py_None) {
+        return SQLITE_OK;
+    }
+    if (is_text(name, "temp_store_directory") || is_text(name, "data_store_directory")) {
+        deny_text(state, DENY_TAMPER, "temp_store_directory");
+        return -1;
+    }
+    return is_text(name, "temp_store") && !is_text(value, "memory") && !is_text(value, "2") ? SQLITE_IGNORE : SQLITE_OK;
+}
+
 /* sqlite asks before every action of a statement; only these reach outside the database that was opened. */
 static PyObject *authorise(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -265,7 +299,11 @@ static PyObject *authorise(PyObject *module, PyObject *const *args, Py_ssize_t n
         deny_text(state, DENY_TAMPER, "load_extension");
         answer = -1;
     }
-    if (answer < 0) {
+    else if (state != NULL && action == SQLITE_PRAGMA) {
+        answer = authorise_pragma(state, args[1], args[2]);
+    }
+    if (answer < 0 || PyErr_Occurred()) {
+        answer = -1;
         PyObject *type, *value, *trace;
         PyErr_Fetch(&type, &value, &trace);
         PyErr_NormalizeException(&type, &value, &trace);
@@ -273,7 +311,7 @@ static PyObject *authorise(PyObject *module, PyObject *const *args, Py_ssize_t n
         Py_XDECREF(type);
         Py_XDECREF(trace);
     }
-    return PyLong_FromLong(answer < 0 ? SQLITE_DENY : SQLITE_OK);
+    return PyLong_FromLong(answer < 0 ? SQLITE_DENY : answer);
 }
 
 /* ---- statements ------------------------------------------------------------------------------------ */
@@ -396,7 +434,9 @@ PyObject *on_sql(State *state, Call *call)
 {
     const char *sql = call->nargs > 0 && PyUnicode_Check(call->args[0]) ? PyUnicode_AsUTF8(call->args[0]) : NULL;
     bool attaching = sql != NULL && (mentions(sql, "attach") || mentions(sql, "vacuum"));
-    PyErr_Clear();
+    if (sql == NULL && PyErr_Occurred()) {
+        return NULL;
+    }
     Py_CLEAR(refused);
     PyObject *result = attaching ? run_attaching(state, call, sql) : call_original(call);
     if (result == NULL && refused != NULL) {
@@ -442,8 +482,7 @@ PyObject *on_dbm(State *state, Call *call)
         unsigned wanted = flags[0] == 'r'   ? OP_READ
                           : flags[0] == 'w' ? OP_READ | OP_MODIFY
                                             : OP_READ | OP_CREATE | OP_MODIFY;
-        find_location(&text, FOLLOW, location);
-        if (require(state, location, wanted) == 0) {
+        if (location_of(&text, FOLLOW, location) == 0 && require(state, location, wanted) == 0) {
             PyObject *path = path_object(location, text.object);
             result = path ? call_with(call, at, path) : NULL;
             Py_XDECREF(path);

@@ -28,6 +28,19 @@ typedef struct {
 static Owner *owners = NULL;
 static int owners_size = 0;
 
+bool streams_owned = false;
+
+/* own_streams(): in a process that runs one subject alone, its standard streams are the subject's. */
+PyObject *core_own_streams(PyObject *module, PyObject *unused)
+{
+    State *state = state_guarding();
+    if (state != NULL) {
+        return deny_text(state, DENY_TAMPER, "own_streams");
+    }
+    streams_owned = true;
+    Py_RETURN_NONE;
+}
+
 static size_t wires = 0; /* how many were ever attached */
 
 /* A copy of a socket that was opened for requests is read on the wire as well. */
@@ -194,8 +207,8 @@ int descriptor_check(State *state, PyObject *number, unsigned wanted)
     if (fd < 0 || fstat(fd, &info) < 0) {
         return 0;
     }
-    if (fd <= 2 && wanted != WANT_MANAGE) {
-        return 0; /* standard streams are for everybody to read and write, not to close or replace */
+    if (fd <= 2 && (streams_owned || wanted != WANT_MANAGE)) {
+        return 0; /* standard streams are for everybody to read and write, and the host's to close or replace */
     }
     bool nameless = info.st_nlink == 0 || !(S_ISREG(info.st_mode) || S_ISDIR(info.st_mode));
     if (owns(state, fd, &info) && (!(wanted & WANT_PATH) || nameless)) {
@@ -207,6 +220,10 @@ int descriptor_check(State *state, PyObject *number, unsigned wanted)
     }
     if (!S_ISSOCK(info.st_mode) && state_guards_network_only(state)) {
         return 0;
+    }
+    if (fd <= 2) {
+        deny_text(state, DENY_DESCRIPTOR, "fd");
+        return -1;
     }
     return foreign(state, fd, wanted, &info);
 }
@@ -398,13 +415,18 @@ int fcntl_check(State *state, PyObject *request, PyObject *argument)
 
 PyObject *on_wakeup_number(State *state, Call *call)
 {
-    if (call->nargs > 0 && PyLong_Check(call->args[0]) && PyLong_AsLong(call->args[0]) >= 0 &&
-        !is_unnamed_pair((int)PyLong_AsLong(call->args[0])) &&
-        (descriptor_check(state, call->args[0], OP_MODIFY) < 0 || refuse_internet_socket(state, call->args[0]) < 0)) {
-        return NULL;
+    PyObject *number = call->nargs > 0 ? PyNumber_Index(call->args[0]) : NULL, *result = NULL;
+    int fd = -1;
+    if (number == NULL) {
+        return PyErr_Occurred() ? NULL : call_original(call);
     }
-    PyErr_Clear();
-    return call_original(call);
+    if (exact_number(number, &fd) == 0 &&
+        (fd < 0 || descriptor_check(state, number, WANT_MANAGE) == 0) &&
+        (fd < 0 || is_unnamed_pair(fd) || refuse_internet_socket(state, number) == 0)) {
+        result = call_with(call, 0, number);
+    }
+    Py_DECREF(number);
+    return result;
 }
 
 /* dup2 over a number of somebody else would exchange the file under the owner's feet. */

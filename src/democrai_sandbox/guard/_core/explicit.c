@@ -86,7 +86,10 @@ static PyObject *ask_path(State *state, const Asked *asked)
         PyMem_Free(text);
         return text ? NULL : PyErr_NoMemory();
     }
-    find_location(text, true, place);
+    if (location_of(text, true, place) < 0) {
+        PyMem_Free(text);
+        return NULL;
+    }
     PyMem_Free(text);
     unsigned bit = file_bit(asked->operation), mask = location_mask(state, place);
     if (UNLIKELY(candidates_held)) {
@@ -116,9 +119,9 @@ PyObject *core_location(PyObject *module, PyObject *path)
         PyMem_Free(text);
         return text ? NULL : PyErr_NoMemory();
     }
-    find_location(text, true, place);
+    int failed = location_of(text, true, place);
     PyMem_Free(text);
-    return PyUnicode_DecodeFSDefault(place);
+    return failed < 0 ? NULL : PyUnicode_DecodeFSDefault(place);
 }
 
 /* ask(kind, operation, target, port, register, action, context) -> None outside a guard; True when the allowlist covers

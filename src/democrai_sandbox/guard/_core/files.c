@@ -1,5 +1,6 @@
 /* Path-taking calls of posix: resolved to a handle, decided, then made through the handle. */
 #include "core.h"
+#include "network.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -204,30 +205,46 @@ static bool is_link(PyObject *entry)
 
 /* DirEntry.stat, is_dir, is_file: an entry that is a link tells about its target, which may lie outside; and stat()
  * asks anew about an entry that may have been made by somebody else. */
+/* Answers from the handle that was checked. Without an answer the entry does not look by itself: it would follow what
+ * is there by then. */
 PyObject *on_entry(State *state, Call *call)
 {
-    bool follow = follows(call);
-    if (!(call->row->how & STAT) && (!follow || !is_link(call->self))) {
+    bool follow = follows(call), asks_kind = !(call->row->how & STAT);
+    if (asks_kind ? !follow || !is_link(call->self) : entry_has_answer(call->self, follow)) {
         return call_original(call);
     }
     PyObject *path = PyObject_GetAttrString(call->self, "path");
     PathText text;
     Resolved where;
+    struct stat info;
     int failed = path ? path_text(path, &text) : -1;
     Py_XDECREF(path);
     if (failed < 0) {
         return NULL;
     }
-    failed = resolve(state, &text, OP_READ, (follow ? FOLLOW : 0) | PROBE, &where);
-    Py_DECREF(text.object);
-    if (failed == 0) {
+    PyObject *result = NULL;
+    if (resolve(state, &text, OP_READ, (follow ? FOLLOW : 0) | PROBE, &where) < 0) {
+        if (asks_kind && PyErr_ExceptionMatches(PyExc_FileNotFoundError)) {
+            PyErr_Clear(); /* dangling, or gone */
+            result = Py_NewRef(Py_False);
+        }
+    }
+    else {
+        if (!asks_kind) {
+            result = stat_handle(&where, &text);
+            entry_keep_answer(call->self, follow, result);
+        }
+        else if (fstat(where.fd, &info) < 0) {
+            PyErr_SetFromErrno(PyExc_OSError);
+        }
+        else {
+            bool file = strcmp(call->row->name, "is_file") == 0;
+            result = PyBool_FromLong(file ? S_ISREG(info.st_mode) : S_ISDIR(info.st_mode));
+        }
         close(where.fd);
     }
-    else if (error_is_denial()) {
-        return NULL;
-    }
-    PyErr_Clear(); /* dangling, gone: the entry's own answer says so */
-    return call_original(call);
+    Py_DECREF(text.object);
+    return result;
 }
 
 /* ---- two paths ----------------------------------------------------------------------------- */
@@ -390,8 +407,7 @@ static int link_target_allows(State *state, PyObject *object, const End *link)
     }
     int result = -1;
     unsigned granted;
-    find_location(&text, FOLLOW, location);
-    if (grant(state, location, OP_READ, &granted) == 0) {
+    if (location_of(&text, FOLLOW, location) == 0 && grant(state, location, OP_READ, &granted) == 0) {
         result = granted ? 0 : -1;
         if (!granted) {
             deny_path(state, text.text, OP_READ, false);
@@ -512,10 +528,20 @@ PyObject *on_shared_memory(State *state, Call *call)
 
 /* Files that a C library reads because a variable names them. A relative value is looked up in the library's own
  * places. */
+static char *first_home = NULL; /* as the process was started with: what lies there is the host's own */
+
+int home_ready(void)
+{
+    const char *home = getenv("HOME");
+    first_home = home ? strdup(home) : NULL;
+    return home && !first_home ? (PyErr_NoMemory(), -1) : 0;
+}
+
 static int check_variable(State *state, const char *name)
 {
     const char *value = getenv(name);
-    if (value == NULL) {
+    bool home = strcmp(name, "HOME") == 0;
+    if (value == NULL || (home && first_home != NULL && strcmp(value, first_home) == 0)) {
         return 0;
     }
     value += value[0] == ':';
@@ -530,9 +556,9 @@ static int check_variable(State *state, const char *name)
         return -1;
     }
     Py_DECREF(object);
+    int found = location_of(&text, FOLLOW, location);
     Py_DECREF(text.object);
-    find_location(&text, FOLLOW, location);
-    return require(state, location, OP_READ);
+    return found < 0 ? -1 : require(state, location, OP_READ);
 }
 
 PyObject *on_named_by_environment(State *state, Call *call)
@@ -545,6 +571,38 @@ PyObject *on_named_by_environment(State *state, Call *call)
         }
     }
     return call_original(call);
+}
+
+/* Message catalogues are files below folders that the host has chosen: neither a domain nor a language leads out. */
+PyObject *on_catalogue(State *state, Call *call)
+{
+    const char *languages = getenv("LANGUAGE"), *domain = "";
+    if (call->row->index == 0 && call->nargs > 0 && PyUnicode_Check(call->args[0])) {
+        domain = PyUnicode_AsUTF8(call->args[0]);
+    }
+    if (domain == NULL) {
+        return NULL;
+    }
+    bool leads_out = strchr(domain, '/') != NULL || (languages != NULL && strchr(languages, '/') != NULL);
+    bool sets = strcmp(call->row->name, "textdomain") == 0 && call->nargs > 0 && call->args[0] != Py_None;
+    return leads_out || sets ? deny_text(state, DENY_TAMPER, call->row->argument) : call_original(call);
+}
+
+/* The C library connects to /dev/log by itself. */
+PyObject *on_system_log(State *state, Call *call)
+{
+    PyObject *address = PyBytes_FromString("/dev/log"), *replacement = NULL;
+    int handle = -1, allowed = address ? unix_connect(state, address, &replacement, &handle) : -1;
+    bool absent = allowed < 0 && PyErr_ExceptionMatches(PyExc_FileNotFoundError);
+    if (absent) {
+        PyErr_Clear(); /* permitted, and nobody listens */
+    }
+    if (handle >= 0) {
+        close(handle);
+    }
+    Py_XDECREF(address);
+    Py_XDECREF(replacement);
+    return allowed == 0 || absent ? call_original(call) : NULL;
 }
 
 /* readline's "$include FILE" */

@@ -97,7 +97,7 @@ static PyObject *frame_globals(PyObject *frame, void *closure)
 {
     PyObject *globals = globals_original(frame, closure);
     PyCodeObject *code = PyFrame_GetCode((PyFrameObject *)frame);
-    if (globals != NULL && state_guarding() != NULL && code_is_ours(code)) {
+    if (globals != NULL && state_guarding() != NULL && (code_is_ours(code) || is_environment_globals(globals))) {
         Py_SETREF(globals, PyDict_Copy(globals));
     }
     Py_DECREF(code);

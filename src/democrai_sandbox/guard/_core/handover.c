@@ -18,16 +18,14 @@ PyObject *on_callable(State *state, Call *call)
 }
 
 /* A handler the host installed keeps running as the host's when a subject puts it back. */
-PyObject *on_signal(State *unused, Call *call)
+static PyObject *set_signal(Call *call, long number)
 {
     State *state = state_guarding();
     enum { SIGNALS = 65 };
     static PyObject *host_handlers[SIGNALS];
     Py_ssize_t at = call_find(call, 1, "handler");
-    long number = call->nargs > 0 && PyLong_Check(call->args[0]) ? PyLong_AsLong(call->args[0]) : -1;
     if (at < 0 || number < 1 || number >= SIGNALS) {
-        PyErr_Clear();
-        return call_original(call);
+        return call_original(call); /* which refuses them */
     }
     if (state == NULL) {
         Py_XSETREF(host_handlers[number], Py_NewRef(call->args[at]));
@@ -43,6 +41,25 @@ PyObject *on_signal(State *unused, Call *call)
     if (result != NULL && host_handlers[number] == NULL && !Py_IS_TYPE(result, &Bound_Type)) {
         host_handlers[number] = Py_NewRef(result); /* set before the guard was there to see it */
     }
+    return result;
+}
+
+/* signal(number, handler): the number is converted once, and passed on as that. */
+PyObject *on_signal(State *unused, Call *call)
+{
+    PyObject *number = call->nargs == 2 && call->kwnames == NULL ? PyNumber_Index(call->args[0]) : NULL, *result = NULL;
+    if (number == NULL) {
+        return PyErr_Occurred() ? NULL : call_original(call);
+    }
+    int overflow;
+    long value = PyLong_AsLongAndOverflow(number, &overflow);
+    PyObject *argv[MAX_ARGS];
+    Call copy;
+    if (call_copy(call, argv, &copy) == 0) {
+        argv[0] = number;
+        result = set_signal(&copy, overflow ? -1 : value);
+    }
+    Py_DECREF(number);
     return result;
 }
 

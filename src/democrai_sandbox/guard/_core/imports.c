@@ -127,7 +127,10 @@ int import_native_check(State *state, PyObject *path)
     if (path_text(path, &text) < 0) {
         return -1;
     }
-    find_location(&text, FOLLOW, location);
+    if (location_of(&text, FOLLOW, location) < 0) {
+        Py_DECREF(text.object);
+        return -1;
+    }
     unsigned mask = location_mask(state, location);
     int result = 0;
     bool readonly_code = (mask & FLAG_CODE) && !(mask & (OP_CREATE | OP_MODIFY | OP_DELETE));

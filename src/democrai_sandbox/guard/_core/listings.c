@@ -170,6 +170,20 @@ static EntryFields *fields_of(PyObject *entry)
     return (EntryFields *)((char *)entry + fields_offset);
 }
 
+/* Whether the entry answers stat() from memory. */
+bool entry_has_answer(PyObject *entry, bool follow)
+{
+    return Py_IS_TYPE(entry, entry_type) && (follow ? fields_of(entry)->stat : fields_of(entry)->lstat) != NULL;
+}
+
+void entry_keep_answer(PyObject *entry, bool follow, PyObject *answer)
+{
+    if (answer != NULL && Py_IS_TYPE(entry, entry_type)) {
+        PyObject **kept = follow ? &fields_of(entry)->stat : &fields_of(entry)->lstat;
+        Py_XSETREF(*kept, Py_NewRef(answer));
+    }
+}
+
 typedef struct {
     PyObject_HEAD Listing listing;
     PyObject *path, *prefix; /* the prefix is the path with a slash at its end */

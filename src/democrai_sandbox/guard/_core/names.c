@@ -29,7 +29,10 @@ static int type_setattro(PyObject *type, PyObject *name, PyObject *value)
         return type_setattro_original(type, name, value);
     }
     PyObject *module = PyObject_GetAttrString(type, "__module__");
-    bool refused = is_ours(module) || PyUnicode_Compare(name, finaliser_name) == 0;
+    if (module == NULL && !PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        return -1;
+    }
+    bool refused = is_ours(module) || is_environment_type(type) || PyUnicode_Compare(name, finaliser_name) == 0;
     Py_XDECREF(module);
     PyErr_Clear();
     if (refused) {
@@ -50,7 +53,8 @@ static int module_setattro(PyObject *module, PyObject *name, PyObject *value)
         PyObject *own = PyModule_GetNameObject(module);
         bool builtins = own && PyUnicode_CompareWithASCIIString(own, "builtins") == 0;
         /* site and gettext have something to put there */
-        bool refused = (is_ours(own) && !caller_is_importlib()) || (builtins && !caller_is_library());
+        bool refused = (is_ours(own) && !caller_is_importlib()) || (builtins && !caller_is_library()) ||
+                       is_environment_name(module, name);
         Py_XDECREF(own);
         PyErr_Clear();
         if (refused) {

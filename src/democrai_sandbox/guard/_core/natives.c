@@ -109,8 +109,11 @@ static PyObject *own_file(PyObject *origin)
     if (folder == NULL || path_text(origin, &text) < 0) {
         return NULL;
     }
-    find_location(&text, FOLLOW, location);
+    int found = location_of(&text, FOLLOW, location);
     Py_DECREF(text.object);
+    if (found < 0) {
+        return NULL;
+    }
     size_t length = strlen(folder);
     if (strncmp(location, folder, length) != 0 || location[length] != '/') {
         return Py_NewRef(Py_None);

@@ -133,7 +133,12 @@ int guarded_open(State *state, PathText *text, int flags, int mode)
     opening.state = state;
     opening.text = text;
     opening.wanted = wanted_by(flags);
-    opening.flags = flags | (text->directory && !(flags & O_CREAT) ? O_DIRECTORY : 0);
+    if (text->directory && (flags & O_CREAT)) {
+        errno = EISDIR; /* as the kernel says of a name that ends in a slash */
+        errno_error(text->object);
+        return -1;
+    }
+    opening.flags = flags | (text->directory ? O_DIRECTORY : 0);
     opening.mode = mode;
     opening.inside = enough(opening.wanted, mask & FLAG_STREAM ? mask | OP_MODIFY : mask);
     opening.broken = 0;

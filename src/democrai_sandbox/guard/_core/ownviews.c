@@ -18,7 +18,8 @@ static bool is_our_name(PyObject *name)
     const char *text = name && PyUnicode_CheckExact(name) ? PyUnicode_AsUTF8(name) : NULL;
     PyErr_Clear();
     bool ours = text != NULL && strncmp(text, prefix, sizeof prefix - 1) == 0 && strchr(".", text[sizeof prefix - 1]);
-    return ours || (text != NULL && strcmp(text, "builtins") == 0); /* everybody's functions look names up there */
+    /* everybody's functions look names up there, and the environment; "sys" says where bytecode goes */
+    return ours || (text != NULL && (strcmp(text, "builtins") == 0 || strcmp(text, "os") == 0 || strcmp(text, "sys") == 0));
 }
 
 /* Called before a guard is entered, by the host. A module that guarded code is the first to import comes later, and
@@ -74,7 +75,8 @@ static PyObject *module_dict(PyObject *module, void *unused)
 static PyObject *function_globals(PyObject *function, void *unused)
 {
     PyObject *dict = PyFunction_GET_GLOBALS(function);
-    return state_guarding() && function_is_ours(function) ? PyDict_Copy(dict) : Py_NewRef(dict);
+    bool hidden = state_guarding() != NULL && (function_is_ours(function) || is_environment_globals(dict));
+    return hidden ? PyDict_Copy(dict) : Py_NewRef(dict);
 }
 
 static PyObject *function_closure(PyObject *function, void *unused)
@@ -123,7 +125,7 @@ static struct {
     {&PyMethod_Type, {"__self__", method_self, NULL, NULL, NULL}},
 };
 
-static PyObject *dict_of(PyTypeObject *type)
+PyObject *type_dictionary(PyTypeObject *type)
 {
 #if PY_VERSION_HEX < 0x030C0000
     return Py_NewRef(type->tp_dict);
@@ -152,7 +154,7 @@ int ownviews_ready(void)
         return -1;
     }
     for (size_t i = 0; i < sizeof views / sizeof *views; i++) {
-        PyObject *dict = dict_of(views[i].type);
+        PyObject *dict = type_dictionary(views[i].type);
         PyObject *old = dict ? PyDict_GetItemString(dict, views[i].entry.name) : NULL;
         if (old == NULL || !Py_IS_TYPE(old, &PyMemberDescr_Type)) {
             Py_XDECREF(dict);

@@ -4,7 +4,10 @@
  * number of roots nor on how many of them share a beginning ("/srv/a" never answers for "/srv/ab"). */
 #include "core.h"
 
+#include <errno.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static uint64_t next_policy_id = 1;
 
@@ -48,6 +51,58 @@ static Entry *find_slot(const Policy *policy, uint64_t hash, const char *path, u
     }
 }
 
+static bool ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), size = strlen(end);
+    return length > size && strcmp(text + length - size, end) == 0;
+}
+
+/* A folder that has an __init__.py. `path` has room for it. */
+static bool is_package(char *path, size_t length)
+{
+    strcpy(path + length, "/__init__.py");
+    bool is = access(path, F_OK) == 0;
+    path[length] = '\0';
+    return is;
+}
+
+/* Whether the import system loads it: source, bytecode, native modules, folders, and the data beside them in a package.
+ * Never anything hidden. `base` is the length of the folder on sys.path. */
+static bool is_importable(const char *path, size_t base)
+{
+    char work[PATH_MAX + 16];
+    struct stat info;
+    const char *rest = path + base;
+    if (strstr(rest, "/.") != NULL) {
+        return false;
+    }
+    if (*rest == '\0' || ends_with(rest, ".py") || ends_with(rest, ".pyc") || ends_with(rest, ".pyi") ||
+        ends_with(rest, ".so")) {
+        return true;
+    }
+    int number = errno;
+    strcpy(work, path);
+    char *last = strrchr(work, '/');
+    *last = '\0';
+    bool is = (size_t)(last - work) > base && is_package(work, (size_t)(last - work));
+    *last = '/';
+    is = is || (lstat(path, &info) == 0 ? S_ISDIR(info.st_mode) : true); /* what is not there has nothing to hide */
+    errno = number;
+    return is;
+}
+
+/* is_importable(root, path): whether a path at or below a folder on sys.path is what the import system loads. */
+PyObject *core_is_importable(PyObject *module, PyObject *args)
+{
+    const char *root, *path;
+    if (!PyArg_ParseTuple(args, "yy", &root, &path)) {
+        return NULL;
+    }
+    size_t length = strcmp(root, "/") == 0 ? 0 : strlen(root);
+    bool below = strlen(path) < PATH_MAX && strncmp(path, root, length) == 0 && strchr("/", path[length]) != NULL;
+    return PyBool_FromLong(below && is_importable(path, length));
+}
+
 unsigned policy_mask(const Policy *policy, const PathKey *key)
 {
     unsigned mask = 0;
@@ -66,7 +121,12 @@ unsigned policy_mask(const Policy *policy, const PathKey *key)
             continue;
         }
         guarded = guarded && entry->owned == 0; /* what the runtime gave to this subject opens again below */
-        mask |= guarded ? 0 : (unsigned)(entry->declared | entry->owned);
+        unsigned given = entry->declared | entry->owned;
+        if (UNLIKELY(given & FLAG_IMPORTABLE)) {
+            given = given & ~(unsigned)FLAG_IMPORTABLE;
+            given &= mask & OP_READ || is_importable(key->path, key->length[i]) ? ~0u : ~(unsigned)OP_READ;
+        }
+        mask |= guarded ? 0 : given;
         if (entry->above_protected && i == key->count - 1) {
             /* moving the folder away would carry the protected file out of its place, and planting a link where the
              * folder is still missing would decide where the host puts the file */
@@ -155,7 +215,7 @@ static int fill(Policy *policy, PyObject *entries, bool resolve)
         }
         locate(path, resolve, where);
         Entry *entry = insert(policy, where, strlen(where), &used);
-        unsigned bits = (unsigned)mask & (OP_ALL | FLAG_CODE | FLAG_IMPORT | FLAG_STREAM);
+        unsigned bits = (unsigned)mask & (OP_ALL | FLAG_CODE | FLAG_IMPORT | FLAG_IMPORTABLE | FLAG_STREAM);
         if (strcmp(where, path) != 0 && !(mask & FLAG_PROTECTED)) {
             /* the link itself, so that it can be looked at and read */
             insert(policy, path, (size_t)length, &used)->declared |= (uint16_t)(bits & OP_READ);

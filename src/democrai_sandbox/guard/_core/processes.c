@@ -41,9 +41,10 @@ static int signal_sent(const Call *call)
     static const int timers[] = {SIGALRM, SIGVTALRM, SIGPROF};
     double argument[2] = {0, 0};
     for (Py_ssize_t i = 0; i < 2 && i < call->nargs; i++) {
-        argument[i] = PyNumber_Check(call->args[i]) ? PyFloat_AsDouble(call->args[i]) : 0;
+        argument[i] = PyFloat_AsDouble(call->args[i]);
+        argument[i] = argument[i] > INT_MAX ? INT_MAX : argument[i];
     }
-    PyErr_Clear();
+    PyErr_Clear(); /* a number that fits nothing: the call itself refuses it */
     if (strcmp(call->row->name, "alarm") == 0) {
         return argument[0] > 0 ? SIGALRM : 0;
     }
@@ -55,13 +56,40 @@ static int signal_sent(const Call *call)
 }
 
 /* Timers and signals to itself are ordinary where somebody handles them; unhandled, they end the host. */
-PyObject *on_own_signal(State *state, Call *call)
+static PyObject *send_own(State *state, Call *call)
 {
     struct sigaction present;
     int number = signal_sent(call);
     bool ends = number > 0 && sigaction(number, NULL, &present) == 0 && present.sa_handler == SIG_DFL;
     return ends && number != SIGCHLD && number != SIGURG && number != SIGWINCH ? on_process(state, call)
                                                                                : call_original(call);
+}
+
+/* An int or a float of exactly that type: others convert themselves each time they are asked. */
+static PyObject *exact_argument(PyObject *value)
+{
+    return PyFloat_Check(value) ? PyFloat_FromDouble(PyFloat_AS_DOUBLE(value)) : PyNumber_Index(value);
+}
+
+PyObject *on_own_signal(State *state, Call *call)
+{
+    PyObject *argv[MAX_ARGS], *exact[MAX_ARGS] = {NULL}, *result = NULL;
+    Call copy;
+    if (call->kwnames != NULL || call_copy(call, argv, &copy) < 0) {
+        return PyErr_Occurred() ? NULL : call_original(call); /* which takes none by name */
+    }
+    Py_ssize_t count = 0;
+    while (count < call->nargs && (exact[count] = exact_argument(call->args[count])) != NULL) {
+        argv[count] = exact[count];
+        count++;
+    }
+    if (count == call->nargs) {
+        result = send_own(state, &copy);
+    }
+    while (count > 0) {
+        Py_DECREF(exact[--count]);
+    }
+    return result;
 }
 
 /* The mask is the whole process's. Libraries set it for a moment and set it back. */
@@ -318,10 +346,12 @@ PyObject *on_system(State *state, Call *call)
 
 /* ---- the environment of this process ---------------------------------------------------------- */
 
-/* The C library completes and replaces names by these: a lookup of a permitted name would carry others. */
-static bool steers_resolver(const char *name)
+/* By these, C libraries complete names of hosts, and choose files and native code that they load themselves. */
+static bool steers_libraries(const char *name)
 {
-    static const char *const names[] = {"LOCALDOMAIN", "RES_OPTIONS", "HOSTALIASES"};
+    static const char *const names[] = {"LOCALDOMAIN",  "RES_OPTIONS",          "HOSTALIASES",     "GCONV_PATH",
+                                        "LOCPATH",      "NLSPATH",              "TZDIR",           "INPUTRC",
+                                        "OPENSSL_CONF", "OPENSSL_CONF_INCLUDE", "OPENSSL_ENGINES", "OPENSSL_MODULES"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strcmp(name, names[i]) == 0) {
             return true;
@@ -337,7 +367,7 @@ int environment_check(State *state, PyObject *name)
         return -1;
     }
     int result = 0;
-    if (is_owned_name(PyBytes_AS_STRING(bytes)) || steers_resolver(PyBytes_AS_STRING(bytes))) {
+    if (is_owned_name(PyBytes_AS_STRING(bytes)) || steers_libraries(PyBytes_AS_STRING(bytes))) {
         deny_text(state, DENY_ENVIRONMENT, PyBytes_AS_STRING(bytes));
         result = -1;
     }

@@ -231,9 +231,36 @@
     X(_ssl, _SSLContext, load_cert_chain, on_certificates, OP_READ, 0, NULL, 0, 1, 0)                                  \
     X(_ssl, _SSLContext, load_verify_locations, on_certificates, OP_READ, 0, NULL, 0, 1, 0)                            \
     X(_ssl, _SSLContext, set_default_verify_paths, on_named_by_environment, 0, 0, "SSL_CERT_FILE SSL_CERT_DIR", 0, 1, 0)\
+    X(_ssl, _SSLContext, load_dh_params, on_path, OP_READ, FOLLOW, "path", 0, 1, 0)                                     \
+    X(_ssl, _, _test_decode_cert, on_path, OP_READ, FOLLOW, "path", 0, 1, 0)                                           \
+    X(_locale, _, bindtextdomain, on_host_setting, 0, 0, "locale.bindtextdomain", 0, 1, 0)                             \
+    X(_locale, _, textdomain, on_catalogue, 0, 0, "locale.textdomain", 0, 1, 0)                                        \
+    X(_locale, _, gettext, on_catalogue, 0, 0, "locale.gettext", -1, 1, 0)                                             \
+    X(_locale, _, dgettext, on_catalogue, 0, 0, "locale.dgettext", 0, 1, 0)                                            \
+    X(_locale, _, dcgettext, on_catalogue, 0, 0, "locale.dcgettext", 0, 1, 0)                                          \
+    X(syslog, _, openlog, on_system_log, 0, 0, NULL, 0, 1, 0)                                                          \
+    X(syslog, _, syslog, on_system_log, 0, 0, NULL, 0, 1, 0)                                                           \
+    X(syslog, _, closelog, on_system_log, 0, 0, NULL, 0, 1, 0)                                                         \
+    X(syslog, _, setlogmask, on_system_log, 0, 0, NULL, 0, 1, 0)                                                       \
+    X(termios, _, tcsetattr, on_descriptor, WANT_MANAGE, 0, "fd", 0, 1, 0)                                             \
+    X(termios, _, tcsendbreak, on_descriptor, WANT_MANAGE, 0, "fd", 0, 1, 0)                                           \
+    X(termios, _, tcdrain, on_descriptor, OP_MODIFY, 0, "fd", 0, 1, 0)                                                 \
+    X(termios, _, tcflush, on_descriptor, WANT_MANAGE, 0, "fd", 0, 1, 0)                                               \
+    X(termios, _, tcflow, on_descriptor, WANT_MANAGE, 0, "fd", 0, 1, 0)                                                \
+    X(termios, _, tcsetwinsize, on_descriptor, WANT_MANAGE, 0, "fd", 0, 1, 0)                                          \
+    X(time, _, clock_settime, on_tamper, 0, 0, "time", 0, 1, 0)                                                        \
+    X(time, _, clock_settime_ns, on_tamper, 0, 0, "time", 0, 1, 0)                                                     \
+    X(_signal, _, sigwait, on_tamper, 0, 0, "signal", 0, 1, 0)                                                         \
+    X(_signal, _, sigwaitinfo, on_tamper, 0, 0, "signal", 0, 1, 0)                                                     \
+    X(_signal, _, sigtimedwait, on_tamper, 0, 0, "signal", 0, 1, 0)                                                    \
+    X(_lsprof, Profiler, _ccall_callback, on_enough_arguments, 0, 0, NULL, 4, 1, 0)                                    \
+    X(_lsprof, Profiler, _creturn_callback, on_enough_arguments, 0, 0, NULL, 4, 1, 0)                                  \
+    X(_lsprof, Profiler, _pystart_callback, on_enough_arguments, 0, 0, NULL, 2, 1, 0)                                  \
+    X(_lsprof, Profiler, _pyreturn_callback, on_enough_arguments, 0, 0, NULL, 3, 1, 0)                                 \
+    X(_lsprof, Profiler, _pythrow_callback, on_enough_arguments, 0, 0, NULL, 3, 1, 0)                                  \
     X(time, _, tzset, on_named_by_environment, 0, 0, "TZ", 0, 1, 0)                                                    \
-    X(_curses, _, setupterm, on_named_by_environment, 0, 0, "TERMINFO TERMINFO_DIRS", 0, 1, 0)                         \
-    X(_curses, _, initscr, on_named_by_environment, 0, 0, "TERMINFO TERMINFO_DIRS", 0, 1, 0)                           \
+    X(_curses, _, setupterm, on_named_by_environment, 0, 0, "TERMINFO TERMINFO_DIRS HOME", 0, 1, 0)                    \
+    X(_curses, _, initscr, on_screen, 0, 0, "TERMINFO TERMINFO_DIRS HOME", 0, 1, 0)                      \
     X(readline, _, parse_and_bind, on_bind_line, 0, 0, NULL, 0, 1, 0)                                                  \
     X(faulthandler, _, dump_traceback, on_fault_file, 0, 0, "file", 0, 1, 0)                                           \
     X(_tkinter, _, create, on_tamper, 0, 0, NULL, 0, 1, 0)                                                             \

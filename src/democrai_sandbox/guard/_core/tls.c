@@ -204,15 +204,28 @@ PyObject *on_wrap_socket(State *state, Call *call)
     return object;
 }
 
+/* Asks the getter of the type in C, which a class derived from it cannot replace. */
+static bool is_empty_memory(PyObject *memory)
+{
+    static PyObject *name = NULL;
+    name = name ? name : PyUnicode_InternFromString("pending");
+    PyObject *getter = name ? _PyType_Lookup(Py_TYPE(memory), name) : NULL;
+    if (getter == NULL || !Py_IS_TYPE(getter, &PyGetSetDescr_Type) ||
+        strcmp(((PyGetSetDescrObject *)getter)->d_getset->name, "pending") != 0) {
+        return false;
+    }
+    PyObject *waiting = Py_TYPE(getter)->tp_descr_get(getter, memory, (PyObject *)Py_TYPE(memory));
+    bool empty = waiting != NULL && PyLong_CheckExact(waiting) && PyLong_AsLong(waiting) == 0;
+    Py_XDECREF(waiting);
+    return empty;
+}
+
 /* _wrap_bio(incoming, outgoing, server_side, server_hostname): records that are there already are nobody's. */
 PyObject *on_wrap_bio(State *state, Call *call)
 {
     PyObject *outgoing = argument(call, 1, "outgoing"), *name = argument(call, 3, "server_hostname");
-    PyObject *waiting = outgoing ? PyObject_GetAttrString(outgoing, "pending") : NULL;
-    bool empty = waiting == NULL || (PyLong_Check(waiting) && PyLong_AsLong(waiting) == 0);
-    Py_XDECREF(waiting);
-    PyErr_Clear();
-    if (!empty || (outgoing != NULL && find_by_bio(outgoing) != NULL)) {
+    if (outgoing != NULL && (!is_empty_memory(outgoing) || find_by_bio(outgoing) != NULL)) {
+        PyErr_Clear();
         refuse_target("the memory for outgoing records is used already");
         return NULL;
     }

@@ -84,7 +84,11 @@ static int connect_path(State *state, PyObject *bytes, PyObject **replacement, i
         PyMem_Free(text);
         return PyErr_Occurred() ? -1 : (PyErr_NoMemory(), -1);
     }
-    find_location(text, FOLLOW, path);
+    if (location_of(text, FOLLOW, path) < 0) {
+        Py_DECREF(text->object);
+        PyMem_Free(text);
+        return -1;
+    }
     path_key(&key, path);
     bool shut = state_mask(state, &key) & FLAG_PROTECTED;
     if (shut) {

@@ -152,7 +152,28 @@ int find_location(const PathText *text, int follow, char *path)
         strcpy(path, text->text);
     }
     Py_END_ALLOW_THREADS
+    errno = broken;
     return broken;
+}
+
+/* The same, -1 with an exception when it cannot be found out, as without a free descriptor: what is not known is not
+ * decided on. A path that the kernel does not walk either keeps its lexical form. */
+int location_of(const PathText *text, int follow, char *path)
+{
+    switch (find_location(text, follow, path)) {
+    case 0:
+    case ENOENT:
+    case ENOTDIR:
+    case ELOOP:
+    case EACCES:
+    case EPERM:
+    case ENXIO:
+    case ENAMETOOLONG:
+        return 0;
+    default:
+        PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, text->object);
+        return -1;
+    }
 }
 
 /* ".." after a name says that the name is there. What the subject may not read it must not test that way. */

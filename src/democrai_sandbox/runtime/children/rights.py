@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from democrai_sandbox.errors import FilesystemDenied, SandboxDenied
 from democrai_sandbox.guard import AccessQuestion, _core, location_of
-from democrai_sandbox.guard.runtime_paths import runtime_entries
+from democrai_sandbox.guard.runtime_paths import covers, runtime_entries
 from democrai_sandbox.policy import FileAccess, Operation, ResourceType, Subject, is_at_or_below
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Rights:
         if self._is_shut(view, real):
             return False
         mask = _MASKS.get(operation, 0)
-        if any(mask & given and is_at_or_below(real, root) for root, given in self._runtime):
+        if any(mask & given and covers(root, given, real) for root, given in self._runtime):
             return True
         return self._is_allowed(view, operation, real) or self._is_approved(view, operation, real, register=register)
 
