@@ -184,9 +184,8 @@ def _confine(ground, *, landlock, seccomp, packet_filter):
     enforced = enforcement_of(wanted, native.landlock_abi(), root=root, packet_filter=packet_filter)
     if landlock:
         plan = enforced.plan
-        ruleset, _ = build(
-            native, plan.fs, plan.net, plan.scoped, [*plan.paths, ("/proc/self", plan.own_proc)], plan.ports
-        )
+        ruleset, _ = build(native, plan.fs, plan.net, plan.scoped, plan.paths, plan.ports)
+        native.landlock_add_own_proc(ruleset, plan.own_proc & plan.fs, plan.whole_proc)
         native.landlock_restrict(ruleset)
     if seccomp:
         for program in (enforced.filter, filters.program(filters.NO_EXEC)):
