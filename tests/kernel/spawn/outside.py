@@ -21,7 +21,7 @@ THROUGH = "through"
 ARM = os.uname().machine == "aarch64"
 AT_FDCWD, AT_EMPTY_PATH = -100, 0x1000
 NEITHER = 3
-"""The access mode of an open for neither reading nor writing: file permissions are checked, Landlock's rights are not."""
+"""The mode of an open for neither reading nor writing: Landlock asks for no right then."""
 PLAN = json.loads(sys.argv[1])
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
