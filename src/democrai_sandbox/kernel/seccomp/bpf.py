@@ -105,6 +105,8 @@ class Assembler:
         return b"".join(map(Instruction.packed, self.instructions()))
 
     def _resolved(self, index: int, step: _Step) -> Instruction:
+        if step.then is None and step.otherwise is None:
+            return Instruction(step.code, 0, 0, step.value)
         if step.code == _GO:
             return Instruction(step.code, 0, 0, self._distance(index, step.then))
         then, otherwise = (self._distance(index, label) for label in (step.then, step.otherwise))

@@ -134,6 +134,8 @@ def ready_filters() -> Mapping[FilterKey, bytes] | str:
     found = {}
     try:
         for key in map(FilterKey._make, product((False, True), repeat=len(FilterKey._fields))):
+            if key.multicast and not key.network:
+                continue  # a rule for a group is a rule for the network
             inet = filters.Inet.ALL if key.network else filters.Inet.NONE
             wanted = filters.child_profile(inet=inet, unix=key.unix, fastopen=key.fastopen, multicast=key.multicast)
             found[key] = filters.program(wanted)
@@ -194,7 +196,7 @@ def filter_key(confinement: ChildConfinement, abi: int, *, packet_filter: bool =
     """
     ports = _KNOWN[min(max(abi, 0), len(_KNOWN) - 1)][1] != 0
     by_ports_alone = ports and not packet_filter and confinement.connect_ports is not None
-    return FilterKey(confinement.has_network, confinement.unix, not by_ports_alone, confinement.multicast)
+    return FilterKey(confinement.has_network, confinement.unix, not by_ports_alone, confinement.has_network and confinement.multicast)
 
 
 def unenforced(confinement: ChildConfinement, abi: int, *, packet_filter: bool, root: bool) -> Iterator[str]:
