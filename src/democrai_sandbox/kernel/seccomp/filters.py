@@ -191,10 +191,10 @@ _Range = tuple[int, "int | str"]
 
 def _ranges(profile: Profile, decided: Sequence[Syscall], arch: Architecture) -> list[_Range]:
     """Return what holds from which number on, neighbours with the same answer as one."""
-    answers: dict[int, int | str] = {row.number(arch) or 0: ANSWERS.get(row.action, _part(row.name)) for row in decided}
     unknown = RET_ALLOW if profile.only_exec else ANSWERS[Action.ENOSYS]
     open_numbers = _open_to_children(profile, arch) if profile.child else range(NEWEST + 1)
-    answers = dict.fromkeys(open_numbers, RET_ALLOW) | answers
+    answers: dict[int, int | str] = dict.fromkeys(open_numbers, RET_ALLOW)
+    answers |= {row.number(arch) or 0: ANSWERS.get(row.action, _part(row.name)) for row in decided}
     for number in range(max(answers) + 2):
         answers.setdefault(number, unknown)
     if arch is Architecture.X86_64:

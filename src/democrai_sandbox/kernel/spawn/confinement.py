@@ -196,7 +196,8 @@ def filter_key(confinement: ChildConfinement, abi: int, *, packet_filter: bool =
     """
     ports = _KNOWN[min(max(abi, 0), len(_KNOWN) - 1)][1] != 0
     by_ports_alone = ports and not packet_filter and confinement.connect_ports is not None
-    return FilterKey(confinement.has_network, confinement.unix, not by_ports_alone, confinement.has_network and confinement.multicast)
+    network = confinement.has_network
+    return FilterKey(network, confinement.unix, not by_ports_alone, network and confinement.multicast)
 
 
 def unenforced(confinement: ChildConfinement, abi: int, *, packet_filter: bool, root: bool) -> Iterator[str]:
