@@ -13,10 +13,8 @@ enum { READ_DIR = 1 << 3 };
 /* What a process is told about itself. The folder as a whole would also open "net", the tables of the network, which
  * stand once more below each thread. So threads can be listed, and a few files of the first one be read. */
 static const char *const own_files[] = {
-    "attr",      "auxv",      "cgroup", "cmdline",       "comm",    "environ", "fd",           "fdinfo", "gid_map",
-    "io",        "limits",    "maps",   "mountinfo",     "mounts",  "ns",      "numa_maps",    "sched",  "schedstat",
-    "oom_score", "oom_score_adj",       "personality",   "pagemap", "smaps",   "smaps_rollup", "stat",   "statm",
-    "status",    "uid_map",
+    "auxv", "cgroup",    "cmdline", "comm",          "environ", "fd",           "fdinfo", "io",    "limits",
+    "maps", "mountinfo", "mounts",  "oom_score_adj", "smaps",   "smaps_rollup", "stat",   "statm", "status",
 };
 static const char *const thread_files[] = {"comm", "stat", "status"};
 enum { OWN_FILES = sizeof own_files / sizeof *own_files, THREAD_FILES = sizeof thread_files / sizeof *thread_files };
