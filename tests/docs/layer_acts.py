@@ -18,6 +18,7 @@ from types import SimpleNamespace
 
 PYTHON, NATIVE = "Python", "native code"
 PTRACE_ATTACH = 16
+FS_IOC_SETFLAGS, F_SETLEASE, NETLINK_SOCK_DIAG = 0x40086602, 1024, 4
 IO_URING_SETUP = 425
 """The same number on every architecture."""
 
@@ -193,6 +194,82 @@ def native_io_uring(_ground):
     _reached(libc().syscall(IO_URING_SETUP, 0, 0), errno.EFAULT, errno.EINVAL)
 
 
+def native_attribute(ground):
+    checked(libc().setxattr(ground.secret.encode(), b"user.test", b"kept", 4, 0))
+
+
+def native_open_for_neither(ground):
+    """Landlock asks for no right where a file is opened for neither reading nor writing."""
+    checked(libc().open(ground.secret.encode(), 3))
+
+
+def native_flags(ground):
+    """Set the flag that a file is left out of dumps."""
+    number = checked(libc().open(ground.secret.encode(), 3))
+    checked(libc().ioctl(number, FS_IOC_SETFLAGS, struct.pack("q", 0x40)))
+
+
+def native_lease(ground):
+    number = checked(libc().open(ground.secret.encode(), 3))
+    checked(libc().fcntl(number, F_SETLEASE, 0))
+
+
+def native_watch(ground):
+    c = libc()
+    checked(c.inotify_add_watch(checked(c.inotify_init1(0)), ground.outside.encode(), 0xFFF))
+
+
+def native_queue(ground):
+    checked(libc().mq_unlink(ground.queue.encode()))
+
+
+def native_memory_program(_ground):
+    """Make a program without a place in a file system; executing it is tried where executing is."""
+    c = libc()
+    number = checked(c.memfd_create(b"program", 0))
+    checked(c.write(number, b"#!/bin/true", 11))
+
+
+def native_loader(ground):
+    """Map a file as code that may be read, and not executed."""
+    import ctypes
+
+    c = libc()
+    c.mmap.restype = ctypes.c_void_p
+    number = checked(c.open(ground.library.encode(), os.O_RDONLY))
+    if c.mmap(None, ctypes.c_size_t(4096), 5, 2, number, ctypes.c_long(0)) == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def join_group(_ground):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
+        group = socket.inet_aton("239.9.9.9") + socket.inet_aton("127.0.0.1")
+        link.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, group)
+
+
+def read_connections(_ground):
+    with open("/proc/self/net/unix", encoding="utf-8") as file:
+        file.read(1)
+
+
+def native_connections(_ground):
+    checked(libc().open(b"/proc/self/net/unix", os.O_RDONLY))
+
+
+def native_socket_table(_ground):
+    checked(libc().socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG))
+
+
+def native_routes(_ground):
+    checked(libc().socket(socket.AF_NETLINK, socket.SOCK_RAW, 0))
+
+
+def native_group(_ground):
+    link = _native_socket(socket.SOCK_DGRAM)
+    group = socket.inet_aton("239.9.9.9") + socket.inet_aton("127.0.0.1")
+    checked(libc().setsockopt(link, 0, socket.IP_ADD_MEMBERSHIP, group, 8))
+
+
 ACTS = tuple(
     SimpleNamespace(name=name, by=by, act=act)
     for name, by, act in (
@@ -205,8 +282,16 @@ ACTS = tuple(
         ("see whether a file exists", PYTHON, look_at_file),
         ("see whether a file exists", NATIVE, native_look),
         ("change the mode of one's own user's file", NATIVE, native_mode),
+        ("change extended attributes of one's own user's file", NATIVE, native_attribute),
+        ("open a file for neither reading nor writing", NATIVE, native_open_for_neither),
+        ("change the flags of a file so opened", NATIVE, native_flags),
+        ("take a lease on a file so opened", NATIVE, native_lease),
+        ("watch a folder outside the rules for changes", NATIVE, native_watch),
+        ("remove another process's message queue", NATIVE, native_queue),
         ("start a program", PYTHON, start_program),
         ("execute a program", NATIVE, native_execute),
+        ("make a program in memory", NATIVE, native_memory_program),
+        ("map a file that is only readable as code", NATIVE, native_loader),
         ("import `ctypes`", PYTHON, import_ctypes),
         ("connect to an undeclared address and port", PYTHON, connect),
         ("connect to an undeclared address and port", NATIVE, native_connect),
@@ -219,6 +304,12 @@ ACTS = tuple(
         ("connect to an abstract unix socket", NATIVE, native_abstract),
         ("send a signal to a process outside", PYTHON, signal_outside),
         ("send a signal to a process outside", NATIVE, native_signal),
+        ("join a multicast group", PYTHON, join_group),
+        ("join a multicast group", NATIVE, native_group),
+        ("read the machine's connections from `/proc`", PYTHON, read_connections),
+        ("read the machine's connections from `/proc`", NATIVE, native_connections),
+        ("ask netlink for the machine's connections", NATIVE, native_socket_table),
+        ("ask netlink for interfaces and routes", NATIVE, native_routes),
         ("make a packet socket", NATIVE, native_packet_socket),
         ("trace another process", NATIVE, native_trace),
         ("read another process's memory", NATIVE, native_memory),

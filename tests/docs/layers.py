@@ -8,6 +8,7 @@ without it.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
@@ -87,6 +88,8 @@ class Ground:
             Path(place).mkdir(mode=0o700)
         self.secret, self.victim = f"{self.outside}/secret", f"{self.outside}/victim"
         Path(self.secret).write_text("secret")
+        self.library, self.queue = f"{self.own}/library", f"/layers-{os.getpid()}"
+        Path(self.library).write_bytes(bytes(4096))
         self.unix, self.abstract = f"{self.outside}/socket", f"layers-{os.getpid()}"
         self.outsider = os.getppid()
         self._listeners = (_listener(), _listener(), _listener("127.0.0.2"))
@@ -115,6 +118,12 @@ class Ground:
     def ready(self):
         """Put back what an act before has used up."""
         Path(self.victim).write_text("here")
+        number = ctypes.CDLL(None).mq_open(self.queue.encode(), os.O_RDWR | os.O_CREAT, 0o600, None)
+        os.close(number)
+
+    def clear(self):
+        """Leave nothing behind that is in no folder."""
+        ctypes.CDLL(None).mq_unlink(self.queue.encode())
 
     def arrived(self, act):
         """Tell whether what was sent has got there; acts that send nothing have nothing to show."""
@@ -184,9 +193,8 @@ def _confine(ground, *, landlock, seccomp, packet_filter):
     enforced = enforcement_of(wanted, native.landlock_abi(), root=root, packet_filter=packet_filter)
     if landlock:
         plan = enforced.plan
-        ruleset, _ = build(
-            native, plan.fs, plan.net, plan.scoped, [*plan.paths, ("/proc/self", plan.own_proc)], plan.ports
-        )
+        ruleset, _ = build(native, plan.fs, plan.net, plan.scoped, plan.paths, plan.ports)
+        native.landlock_add_own_proc(ruleset, plan.own_proc & plan.fs, plan.whole_proc)
         native.landlock_restrict(ruleset)
     if seccomp:
         for program in (enforced.filter, filters.program(filters.NO_EXEC)):
@@ -230,6 +238,7 @@ def main(which, folder):
     """Try everything that can be tried from one process, and print what came of it."""
     ground = Ground(folder)
     with ExitStack() as stack:
+        stack.callback(ground.clear)
         layers = (NOTHING, LANDLOCK, SECCOMP, GUARD)  # the guard last: it is imported for its acts alone
         if which == "filtered":
             stack.callback(_held(ground, folder).stop)

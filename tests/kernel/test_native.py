@@ -120,8 +120,9 @@ from democrai_sandbox import process_guard_context
 import importlib.machinery, importlib.util
 calls = {
     "landlock_abi": (), "landlock_errno": (), "landlock_create": (4, 0, 0), "landlock_add_path": (3, 0, 4),
-    "landlock_add_port": (3, 80, 1), "landlock_restrict": (3,), "seccomp_install": (bytes(8), 0), "seccomp_mode": (),
-    "no_new_privs": (), "set_subreaper": (), "set_dumpable": (False,), "set_parent_death_signal": (9,),
+    "landlock_add_port": (3, 80, 1), "landlock_add_own_proc": (3, 4), "landlock_restrict": (3,),
+    "seccomp_install": (bytes(8), 0), "seccomp_mode": (), "no_new_privs": (), "set_subreaper": (),
+    "set_dumpable": (False,), "set_parent_death_signal": (9,),
     "drop_capabilities": (0,), "probe": ("unshare",), "receive": (0,), "tell": (1, b"x", -1), "hear": (0,),
     "exit_code": (0,), "strangers": (0, {}), "spawn": (b"S", [], [], 0, (10, 1), 0),
 }
@@ -172,6 +173,8 @@ BAD_ARGUMENTS = {
     "landlock_add_port(-1, 65536, 1)": "ValueError",
     "landlock_add_port(-1, -1, 1)": "ValueError",
     "landlock_add_port(-1, 80, 1)": "EBADF",
+    "landlock_add_own_proc(-1, 4)": "EBADF",
+    "landlock_add_own_proc(-1, -1)": "OverflowError",
     "landlock_restrict(-1)": "EBADF",
     "landlock_restrict(-1, 1 << 40)": "EINVAL",
     "landlock_restrict(-1, flags=-1)": "OverflowError",

@@ -54,11 +54,20 @@ def test_every_act_goes_through_where_nothing_holds_it(tmp_path):
         assert acts.outcome_of(ground.call_unix) == acts.THROUGH
         assert acts.outcome_of(os.kill, os.getpid(), 0) == acts.THROUGH
         assert acts.in_a_fork(acts.execute, ground.program) == acts.THROUGH
+        assert acts.outcome_of(acts.attributes, ground.file) == acts.THROUGH
+        assert acts.outcome_of(acts.netlink) == acts.outcome_of(acts.join_group) == acts.THROUGH
+        assert acts.outcome_of(acts.read, f"/proc/{os.getpid()}/net/unix") == acts.THROUGH
         assert sorted(os.listdir(ground.folder)) == ["file", "program", "socket"]
     assert os.listdir(tmp_path) == []
 
 
-@rows("name", ["ptrace", "unshare", "io_uring_setup", "process_vm_readv", "setns", "userfaultfd"])
+PROBES = (
+    *("ptrace", "unshare", "io_uring_setup", "process_vm_readv", "setns", "userfaultfd"),
+    *("mq_unlink", "memfd_create", "inotify_init1"),
+)
+
+
+@rows("name", PROBES)
 def test_a_probe_reaches_the_kernel_where_no_filter_is(name):
     """The useless arguments of a probe are what it fails by; a filter would answer otherwise."""
     from democrai_sandbox.kernel import _native
@@ -112,11 +121,13 @@ def test_all_acts_are_stopped_under_landlock_and_seccomp(tmp_path):
         "packet socket": "stopped by EPERM",
     }
     child = outcomes(told, "child")
-    assert {name: child[name] for name in ("read", "write", "exec", "leave the cgroup")} == dict.fromkeys(
-        ("read", "write", "exec", "leave the cgroup"), "stopped by EACCES"
-    )
+    by_landlock = ("read", "write", "exec", "network tables", "leave the cgroup")
+    assert {name: child[name] for name in by_landlock} == dict.fromkeys(by_landlock, "stopped by EACCES")
     assert {child[name] for name in ("ptrace", "setuid", "chroot")} == {"killed by SIGSYS"}
     assert {child[name] for name in ("unshare", "packet socket", "unix socket", "udp v4")} == {"stopped by EPERM"}
+    assert {child[name] for name in ("message queue", "netlink", "multicast group")} == {"stopped by EPERM"}
+    assert child["attributes"] == "stopped by ENOTSUP" and child["memory program"] == "stopped by EACCES"
+    assert child["watch for changes"] == "stopped by ENOSYS"
     assert child["tcp v4"] == "stopped by EPERM" and child["io_uring"] == "stopped by ENOSYS"
     assert all(attempt["ok"] for attempt in told["attempts"])
 
@@ -138,6 +149,7 @@ def test_connections_are_tried_in_the_process_and_in_a_child_that_only_its_cgrou
         assert [met[f"tcp {name}"] for name in ("v4", "v6")] == ["stopped by ECONNREFUSED"] * 2
         assert [met[f"udp {name}"] for name in ("v4", "v6")] == ["stopped by EPERM"] * 2
     assert outcomes(told, "process")["unix socket"] == acts.THROUGH
+    assert outcomes(told, "child with network")["multicast group"] == "stopped by EPERM"
     assert set(told["states"].values()) == {"active"}
 
 

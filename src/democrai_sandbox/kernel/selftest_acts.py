@@ -32,6 +32,9 @@ _REACHED = {
     "io_uring_setup": {errno.EINVAL, errno.EFAULT},
     "process_vm_readv": {0, errno.ESRCH},
     "userfaultfd": {errno.EINVAL},
+    "mq_unlink": {errno.EFAULT},
+    "memfd_create": {errno.EFAULT},
+    "inotify_init1": {errno.EINVAL},
 }
 
 
@@ -86,6 +89,23 @@ def packet_socket() -> None:
     socket.socket(socket.AF_PACKET, socket.SOCK_RAW).close()
 
 
+def netlink() -> None:
+    """Make a socket that tells about interfaces and routes."""
+    socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0).close()
+
+
+def join_group() -> None:
+    """Join a multicast group, on the loopback interface, where nobody is told of it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
+        group = socket.inet_aton("239.255.0.1") + socket.inet_aton("127.0.0.1")
+        link.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, group)
+
+
+def attributes(path: str) -> None:
+    """List the extended attributes of a file."""
+    os.listxattr(path)
+
+
 def probe(native: ModuleType, name: str) -> str | None:
     """Make a system call with arguments that are of no use to anybody."""
     call = getattr(native, "probe", None)
@@ -138,6 +158,14 @@ def main() -> int:
         "io_uring": (probe, native, "io_uring_setup"),
         "unix socket": (connect, socket.AF_UNIX, "socket"),
         "packet socket": (packet_socket,),
+        "message queue": (probe, native, "mq_unlink"),
+        "memory program": (probe, native, "memfd_create"),
+        "watch for changes": (probe, native, "inotify_init1"),
+        "attributes": (attributes, plan["file"]),
+        "netlink": (netlink,),
+        "multicast group": (join_group,),
+        # Of this process, not of the fork that tries it: that one has no folder in /proc that it could read.
+        "network tables": (read, f"/proc/{os.getpid()}/net/unix"),
     }
     for name, family in (("v4", socket.AF_INET), ("v6", socket.AF_INET6)):
         if plan[f"tcp {name}"]:

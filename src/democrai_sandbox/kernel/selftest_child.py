@@ -33,8 +33,12 @@ if TYPE_CHECKING:
 
 _SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/etc", "/dev/null", "/dev/urandom")
 _LEAVE = "leave the cgroup"
-_BY_LANDLOCK = ("read", "write", "exec", _LEAVE)
-_BY_FILTER = ("ptrace", "setuid", "chroot", "unshare", "io_uring", "packet socket", "unix socket")
+_GROUP = "multicast group"
+_BY_LANDLOCK = ("read", "write", "exec", "network tables", _LEAVE)
+_BY_FILTER = (
+    *("ptrace", "setuid", "chroot", "unshare", "io_uring", "packet socket", "unix socket"),
+    *("message queue", "memory program", "watch for changes", "attributes", "netlink", _GROUP),
+)
 _NETWORK = tuple(f"{protocol} {name}" for name, _, _ in FAMILIES for protocol in ("tcp", "udp"))
 _SECONDS = 60
 _LONGEST_ANSWER = 64 * 1024
@@ -77,10 +81,14 @@ def _without_rules(abi: int, *, has_cgroup: bool) -> _Trial:
 
 
 def _without_targets(abi: int) -> _Trial:
-    """Return the child for which Landlock and the filter leave the network open: its cgroup is all that holds it."""
+    """Return the child for which Landlock and the filter leave the network open: its cgroup is all that holds it.
+
+    But for groups: the kernel tells the network of them in packets that belong to no cgroup.
+    """
     confinement = replace(_confinement(), has_network=True, connect_ports=None)
     enforced = _enforcement(confinement, abi, packet_filter=True)
-    return _Trial(CGROUP_CHILD, EGRESS, enforced, _NETWORK, frozenset(_NETWORK))
+    stopped = frozenset((*_NETWORK, _GROUP) if enforced.filter else _NETWORK)
+    return _Trial(CGROUP_CHILD, EGRESS, enforced, (*_NETWORK, _GROUP), stopped)
 
 
 def _confinement() -> ChildConfinement:

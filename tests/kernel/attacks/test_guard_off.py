@@ -31,7 +31,6 @@ FILES = (
     *("class_17_unix_paths", "class_17_unix_sockets"),
 )
 
-METADATA = "an extended attribute: Landlock restricts no metadata"
 INHERITED = "through a descriptor that the host had open: a worker is started without any"
 COARSE = "create, modify and delete are one right at the kernel, which includes reading"
 EXECUTABLE = "the kernel reads a program to execute it: execute is a read-only path"
@@ -39,7 +38,6 @@ DATAGRAM = "a subject with a network rule may send datagrams: without the helper
 OWN_MEMORY = "a memory file of the process's own"
 
 LEFT: dict[str, dict[str, str]] = {
-    "class_01_forgotten_reading": {"getxattr": METADATA},
     "class_01_network_doors": dict.fromkeys(
         ("datagram_connected", "datagram_sendto", "datagram_sendto_flags", "datagram_sendmsg"), DATAGRAM
     ),

@@ -36,9 +36,8 @@ def confine(wanted) -> None:
     """Do to this process what the spawn server does to a worker, and what a worker does to itself then."""
     enforced = enforcement_of(wanted, _native.landlock_abi(), root=os.geteuid() == 0)
     plan = enforced.plan
-    ruleset, _ = build(
-        _native, plan.fs, plan.net, plan.scoped, [*plan.paths, ("/proc/self", plan.own_proc)], plan.ports
-    )
+    ruleset, _ = build(_native, plan.fs, plan.net, plan.scoped, plan.paths, plan.ports)
+    _native.landlock_add_own_proc(ruleset, plan.own_proc & plan.fs, plan.whole_proc)
     _native.drop_capabilities(KEPT_CAPABILITIES)
     _native.landlock_restrict(ruleset)
     os.close(ruleset)

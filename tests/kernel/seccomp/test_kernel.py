@@ -179,7 +179,7 @@ _NEVER = {"raw", "raw6", "packet", "packet_old", "mptcp", "smc", "vsock", "xdp",
             "child_profile(inet=Inet.NONE, unix=False)",
             _NEVER
             | {"ping", "netlink_other", "udp", "udp6", "tcp", "tcp6", "tcp_by_number"}
-            | {"unix", "unix_datagram", "pair_datagram"},
+            | {"unix", "unix_datagram", "pair_datagram", "routes"},
         ),
     ],
 )

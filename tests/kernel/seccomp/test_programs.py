@@ -11,21 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from democrai_sandbox.errors import KernelUnsupported
-from democrai_sandbox.kernel.seccomp import filters
+from democrai_sandbox.kernel.seccomp import allowed, filters
 from democrai_sandbox.kernel.seccomp.filters import APPLICATION, NO_EXEC, Inet, Profile, child_profile, program
 from democrai_sandbox.kernel.seccomp.syscalls import TABLE, Action, Architecture
 from tests.kernel.seccomp.interpreter import decoded, run_steps
-from tests.kernel.seccomp.test_syscalls import KILLED, NOT_THERE, REFUSED, REFUSED_TO_CHILDREN
+from tests.kernel.seccomp.test_syscalls import ATTRIBUTES, KILLED, NOT_THERE, REFUSED, REFUSED_TO_CHILDREN
 from tests.services.rows import rows
 
 X86, ARM = Architecture.X86_64, Architecture.AARCH64
 AUDIT = {X86: 0xC000003E, ARM: 0xC00000B7}
 ALLOWED, KILL = 0x7FFF0000, 0x80000000
-EPERM, ENOSYS = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
+EPERM, ENOSYS, ENOTSUP = (0x00050000 | number for number in (errno.EPERM, errno.ENOSYS, errno.ENOTSUP))
 CHILDREN = [
     child_profile(inet=inet, unix=unix, fastopen=fastopen)
     for inet, unix, fastopen in product(Inet, (True, False), (True, False))
-]
+] + [child_profile(multicast=True)]
 APPLICATIONS = [APPLICATION, Profile(fastopen=False), Profile(inet=Inet.NO_DATAGRAM), Profile(inet=Inet.NONE)]
 PROFILES = [*APPLICATIONS, *CHILDREN, Profile(child=True)]
 
@@ -33,7 +33,9 @@ PROFILES = [*APPLICATIONS, *CHILDREN, Profile(child=True)]
 def described(profile: Profile) -> str:
     kind = "second" if profile.only_exec else "child" if profile.child else "application"
     kind += "-exec" if profile.allow_exec else ""
-    return f"{kind}-{profile.inet}{'' if profile.unix else '-no_unix'}{'' if profile.fastopen else '-no_fastopen'}"
+    return f"{kind}-{profile.inet}{'' if profile.unix else '-no_unix'}{'' if profile.fastopen else '-no_fastopen'}" + (
+        "-multicast" if profile.multicast else ""
+    )
 
 
 @cache
@@ -59,12 +61,16 @@ HARMLESS = {
     "ioprio_set": (1, 0, 5),
     **dict.fromkeys(("sched_setparam", "sched_setscheduler", "sched_setaffinity", "sched_setattr"), (0,)),
     "ioctl": (0, 0x5401),
+    "fcntl": (0, 1),
+    "memfd_create": (0, 8),
+    "setsockopt": (0, 1, 2),
     "socket": (1, 1, 0),
     "socketpair": (1, 1, 0),
     "sendto": (3, 0, 0, 0),
     "sendmsg": (3, 0, 0),
     "sendmmsg": (3, 0, 0, 0),
 }
+LISTED = {arch: set(allowed.allowed_numbers(arch)) for arch in Architecture}
 NAMES = {arch: {number: name for name, number in NUMBERS[arch].items()} for arch in Architecture}
 
 
@@ -79,6 +85,10 @@ def promised(profile: Profile, arch: Architecture, number: int) -> int:
         return ALLOWED
     if (name == "socket" and not profile.unix) or (name in REFUSED_TO_CHILDREN and profile.child):
         return EPERM
+    if name in ATTRIBUTES and profile.child:
+        return ENOTSUP
+    if number > 470 or (profile.child and name is None and number not in LISTED[arch]):
+        return ENOSYS
     return KILL if name in KILLED else EPERM if name in REFUSED else ENOSYS if name in NOT_THERE else ALLOWED
 
 
@@ -131,7 +141,7 @@ def may_make(profile: Profile, family: int, kind: int, protocol: int) -> bool:
     if family == 1:
         return profile.unix
     if family == 16:
-        return protocol == 0 or not profile.child
+        return not profile.child or (protocol == 0 and profile.inet is not Inet.NONE)
     if family == 38:
         return not profile.child
     if family not in {2, 10} or profile.inet is Inet.NONE:
@@ -223,14 +233,83 @@ def test_sending_connects_only_where_it_may(arch, flags, others):
         assert answer == (EPERM if flags & 0x20000000 and not profile.fastopen else ALLOWED), (profile, name)
 
 
+def ioctl_promise(profile: Profile, request: int) -> int:
+    """The promise about commands to files, said a second time."""
+    if request in {0x5412, 0x541C}:
+        return EPERM
+    if not profile.child or request in {0x80086601, 0x80087601, 0x801C581F, 0xC020660B}:
+        return ALLOWED
+    if request in {0x40049409, 0x4020940D, 0xC0189436}:
+        return ALLOWED
+    if profile.inet is Inet.NONE and (0x8910 <= request <= 0x89FF or 0x8B00 <= request <= 0x8BFF):
+        return EPERM
+    of_files = {0x66, 0x58, 0x76, 0x94, 0x72, 0xF5, 0xBC, 0xCF}
+    return 0x00050000 | errno.ENOTTY if request >> 8 & 0xFF in of_files else ALLOWED
+
+
+@given(arch=any_arch, request=_noisy(st.one_of(_word, st.integers(0x8900, 0x8C10), st.integers(0x5400, 0x5460))))
+def test_commands_change_no_files_and_tell_nothing_about_interfaces(arch, request):
+    for profile in PROFILES:
+        assert answered(profile, arch, "ioctl", (3, request)) == ioctl_promise(profile, request & 0xFFFFFFFF), profile
+
+
+@BOTH
+def test_commands_that_are_known_meet_what_was_promised(arch):
+    known = (0x40086602, 0x401C5820, 0x40087602, 0x80086601, 0x40049409, 0x5000940E, 0x8933, 0x8912, 0x541B, 0x5421)
+    for profile, request in product(PROFILES, known):
+        assert answered(profile, arch, "ioctl", (3, request)) == ioctl_promise(profile, request), hex(request)
+
+
+@given(arch=any_arch, command=_noisy(st.one_of(st.integers(0, 50), st.integers(1020, 1060), _word)))
+def test_a_child_takes_no_lease(arch, command):
+    low = command & 0xFFFFFFFF
+    for profile in PROFILES:
+        refused = profile.child and (low in {1024, 1026} or low >= 1039)
+        expected = 0x00050000 | errno.EINVAL if refused else ALLOWED
+        assert answered(profile, arch, "fcntl", (3, command)) == expected, profile
+
+
+@given(arch=any_arch, flags=_noisy(st.one_of(st.integers(0, 63), _word)))
+def test_a_child_makes_no_memory_file_that_can_be_executed(arch, flags):
+    for profile in PROFILES:
+        refused = profile.child and not flags & 8
+        expected = 0x00050000 | errno.EACCES if refused else ALLOWED
+        assert answered(profile, arch, "memfd_create", (0x1000, flags)) == expected, profile
+
+
+def joins(level: int, option: int) -> bool:
+    if level == 0:
+        return 35 <= option <= 48
+    return level == 41 and (option in {20, 21, 27, 28} or 42 <= option <= 48)
+
+
+@given(
+    arch=any_arch,
+    level=_noisy(st.sampled_from([0, 1, 6, 17, 41]) | _word),
+    option=_noisy(st.integers(0, 80) | _word),
+)
+def test_a_child_joins_no_group_without_a_rule(arch, level, option):
+    for profile in PROFILES:
+        refused = profile.child and not profile.multicast and joins(level & 0xFFFFFFFF, option & 0xFFFFFFFF)
+        assert answered(profile, arch, "setsockopt", (3, level, option)) == (EPERM if refused else ALLOWED), profile
+
+
+@BOTH
+@rows("profile", PROFILES, ids=described)
+def test_every_option_by_which_groups_are_joined_is_known(arch, profile):
+    for level, option in product((0, 1, 6, 41), range(80)):
+        refused = profile.child and not profile.multicast and joins(level, option)
+        assert answered(profile, arch, "setsockopt", (3, level, option)) == (EPERM if refused else ALLOWED)
+
+
 @BOTH
 @rows("profile", [NO_EXEC, *PROFILES], ids=described)
 def test_a_number_is_found_in_few_steps(arch, profile):
     """For kernels that run the filter at every call: two for the architecture, one load, a search, one answer."""
     steps = steps_of(profile, arch)
     inspected = {NUMBERS[arch][name] for name in HARMLESS}
-    assert max(run_steps(steps, AUDIT[arch], n)[1] for n in range(601) if n not in inspected) <= 11
-    assert len(steps) < 320
+    assert max(run_steps(steps, AUDIT[arch], n)[1] for n in range(601) if n not in inspected) <= 12
+    assert len(steps) < 400
 
 
 @BOTH

@@ -92,6 +92,44 @@ def test_the_plan_merges_the_rights_of_a_path_and_leaves_out_what_is_in_proc_sel
     assert plan.own_proc == rights.READ
 
 
+@rows(
+    ("target", "joins"),
+    [
+        ("239.1.2.3:5353", True),
+        ("224.0.0.251", True),
+        ("ff02::fb", True),
+        ("ff05::99", True),
+        ("223.1.1.1", False),
+        ("240.1.1.1", False),
+        ("fe80::1", False),
+        ("230.example", False),
+        ("http://239.1.2.3/", True),
+        ("a.example:1", False),
+    ],
+)
+def test_only_a_rule_that_names_a_group_lets_a_child_join_groups(target, joins):
+    found = _of(("network", "connect", target))
+    assert found.multicast is joins
+    assert confinement.filter_key(found, 7).multicast is joins
+    assert not confinement.filter_key(_of(), 7).multicast
+
+
+@rows(
+    ("path", "whole"),
+    [
+        ("/proc/net", True),
+        ("/proc/self/net/tcp", True),
+        ("/proc/self", True),
+        ("/proc/self/status", False),
+        ("/proc/network", False),
+    ],
+)
+def test_only_a_rule_about_it_opens_all_of_the_childs_own_folder_in_proc(path, whole):
+    plan = confinement.plan(_of(("filesystem", "read", path)), 7)
+    assert plan.whole_proc == whole
+    assert "/proc/net" not in dict(plan.paths), "that is the network of whoever makes the rule"
+
+
 def test_what_lies_beneath_a_writable_path_gets_no_rule_of_its_own():
     found = ChildConfinement(
         paths_read=("/w/in", "/wide"), paths_execute=("/w/bin", "/usr"), paths_write=("/w/deep/er", "/w", "/w/other")

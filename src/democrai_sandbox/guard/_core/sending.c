@@ -196,6 +196,56 @@ static bool is_detour(long level, long option)
     return found || (level == IPPROTO_TCP && option == UPPER_LAYER);
 }
 
+/* Options by which multicast groups are joined and left: the kernel tells everybody on the link which group. */
+static bool is_membership(long level, long option)
+{
+    bool newer = option >= 42 && option <= 48;
+    if (level == IPPROTO_IP) {
+        return newer || (option >= 35 && option <= 41);
+    }
+    return level == IPPROTO_IPV6 && (newer || option == 20 || option == 21 || option == 27 || option == 28);
+}
+
+/* The group of such an option: in front, or as the address after the number of an interface. */
+static bool group_of(PyObject *value, long level, long option, Address *out)
+{
+    enum { ADDRESSES = 42, FIRST_ADDRESS = 8, PORT_AND_FAMILY = 4, PORT_FAMILY_AND_FLOW = 8 };
+    if (!PyBytes_CheckExact(value)) { /* another object may change meanwhile */
+        return false;
+    }
+    const char *data = PyBytes_AS_STRING(value);
+    size_t size = (size_t)PyBytes_GET_SIZE(value), start = 0, width = level == IPPROTO_IP ? 4 : 16;
+    if (option >= ADDRESSES) {
+        sa_family_t family = 0;
+        if (size >= FIRST_ADDRESS + sizeof family) {
+            memcpy(&family, data + FIRST_ADDRESS, sizeof family);
+        }
+        width = family == AF_INET ? 4 : 16;
+        start = FIRST_ADDRESS + (family == AF_INET ? PORT_AND_FAMILY : PORT_FAMILY_AND_FLOW);
+    }
+    *out = (Address){.version = width == 4 ? 4 : 6};
+    if (size < start + width) {
+        return false;
+    }
+    memcpy(out->bytes, data + start, width);
+    return true;
+}
+
+/* -1 with a denial unless a rule names the group. */
+static int check_group(State *state, const Call *call, long level, long option)
+{
+    Address group;
+    Host host;
+    if (call->nargs < 3 || !group_of(call->args[2], level, option, &group)) {
+        return net_deny_text(state, NET_CONNECT, "socket:option");
+    }
+    if (declared_literally(state, &group)) {
+        return 0;
+    }
+    host_of_address(&group, &host);
+    return net_deny_text(state, NET_CONNECT, host.text);
+}
+
 /* Descriptors that go to another process must be the subject's to read and write. */
 static int check_rights(State *state, PyObject *data)
 {
@@ -269,6 +319,9 @@ PyObject *on_option(State *state, Call *call)
          option = call->nargs >= 2 ? PyLong_AsLong(call->args[1]) : 0;
     if (is_detour(level, option)) {
         net_deny_text(state, NET_CONNECT, "socket:option");
+        return NULL;
+    }
+    if (is_membership(level, option) && check_group(state, call, level, option) < 0) {
         return NULL;
     }
     PyErr_Clear();

@@ -15,7 +15,7 @@
 
 enum { FIRST_SPARE = 64, NOT_STARTED = 127, CAPABILITY_WORDS = 2, HELPER_MILLISECONDS = 10000 };
 /* Headers may be older than the kernel. */
-enum { CLOSE_RANGE = 436, CLOSE_RANGE_ON_EXEC = 1 << 2, LANDLOCK_ADD_RULE = 445, LANDLOCK_PATH_BENEATH = 1 };
+enum { CLOSE_RANGE = 436, CLOSE_RANGE_ON_EXEC = 1 << 2 };
 
 /* --- the steps of the child: 0, or a negative errno ----------------------------------------------------------------
  */
@@ -55,25 +55,12 @@ static int join_cgroup(Order *order)
     return is_socket(order->cgroup) ? await_helper(order->cgroup) : 0;
 }
 
-/* The child's own folder in /proc is another one than its parent's, so this rule cannot be made beforehand. Where there
- * is no /proc, nothing is opened by it. */
 static int open_own_proc(Order *order)
 {
-    struct {
-        uint64_t access;
-        int32_t parent;
-    } __attribute__((packed)) rule = {.access = order->own_proc};
     if (order->own_proc == 0 || order->ruleset_count == 0) {
         return 0;
     }
-    rule.parent = open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (rule.parent < 0) {
-        return 0;
-    }
-    int ruleset = order->rulesets[order->ruleset_count - 1];
-    int failed = syscall(LANDLOCK_ADD_RULE, ruleset, LANDLOCK_PATH_BENEATH, &rule, 0) < 0 ? -errno : 0;
-    close(rule.parent);
-    return failed;
+    return kernel_open_own_proc(order->rulesets[order->ruleset_count - 1], order->own_proc, order->whole_proc);
 }
 
 /* A number that is wanted for one descriptor may be that of another: all go out of the way first. */

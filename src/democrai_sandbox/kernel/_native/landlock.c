@@ -31,6 +31,12 @@ int kernel_restrict(int ruleset, unsigned flags)
     return syscall(RESTRICT_SELF, ruleset, flags) < 0 ? -errno : 0;
 }
 
+int kernel_add_path(int ruleset, int fd, uint64_t access)
+{
+    PathAttr attr = {.access = access, .parent = fd};
+    return syscall(ADD_RULE, ruleset, RULE_PATH_BENEATH, &attr, 0) < 0 ? -errno : 0;
+}
+
 static long version(void)
 {
     long abi = syscall(CREATE_RULESET, NULL, 0, CREATE_RULESET_VERSION);
@@ -79,14 +85,6 @@ PyObject *native_landlock_create(PyObject *module, PyObject *args)
     return fd < 0 ? native_failed(errno) : PyLong_FromLong(fd);
 }
 
-static PyObject *add_rule(int ruleset, int kind, const void *attr)
-{
-    if (syscall(ADD_RULE, ruleset, kind, attr, 0) < 0) {
-        return native_failed(errno);
-    }
-    Py_RETURN_NONE;
-}
-
 PyObject *native_landlock_add_path(PyObject *module, PyObject *args)
 {
     int ruleset, fd;
@@ -95,8 +93,11 @@ PyObject *native_landlock_add_path(PyObject *module, PyObject *args)
         !PyArg_ParseTuple(args, "iiO&:landlock_add_path", &ruleset, &fd, native_bits, &access)) {
         return NULL;
     }
-    PathAttr attr = {.access = access, .parent = fd};
-    return add_rule(ruleset, RULE_PATH_BENEATH, &attr);
+    int failed = kernel_add_path(ruleset, fd, access);
+    if (failed < 0) {
+        return native_failed(failed);
+    }
+    Py_RETURN_NONE;
 }
 
 PyObject *native_landlock_add_port(PyObject *module, PyObject *args)
@@ -111,7 +112,10 @@ PyObject *native_landlock_add_port(PyObject *module, PyObject *args)
         return PyErr_Format(PyExc_ValueError, "a port is a number from 0 to %d, not %d", HIGHEST_PORT, port);
     }
     PortAttr attr = {.access = access, .port = (uint64_t)port};
-    return add_rule(ruleset, RULE_NET_PORT, &attr);
+    if (syscall(ADD_RULE, ruleset, RULE_NET_PORT, &attr, 0) < 0) {
+        return native_failed(errno);
+    }
+    Py_RETURN_NONE;
 }
 
 PyObject *native_landlock_restrict(PyObject *module, PyObject *args, PyObject *kwargs)

@@ -36,6 +36,8 @@ static PyMethodDef methods[] = {
      "Return the descriptor of a new ruleset that handles these rights."},
     {"landlock_add_path", native_landlock_add_path, METH_VARARGS, "Allow rights at and beneath a descriptor."},
     {"landlock_add_port", native_landlock_add_port, METH_VARARGS, "Allow rights for one TCP port."},
+    {"landlock_add_own_proc", native_landlock_add_own_proc, METH_VARARGS,
+     "Allow rights in the process's own folder in /proc; to the tables of the network only if all of it is wanted."},
     {"landlock_restrict", WITH_KEYWORDS(native_landlock_restrict), METH_VARARGS | METH_KEYWORDS,
      "Set no_new_privs and restrict the calling thread for ever."},
     {"seccomp_install", native_seccomp_install, METH_VARARGS,

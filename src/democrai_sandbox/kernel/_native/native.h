@@ -19,6 +19,9 @@ enum { LAST_SIGNAL = 64 };
 
 int kernel_set_no_new_privs(void);
 int kernel_restrict(int ruleset, unsigned flags);                     /* Landlock; no_new_privs first */
+int kernel_add_path(int ruleset, int fd, uint64_t access);
+/* Opens the calling process's own folder in /proc; what tells about the network only as a whole. */
+int kernel_open_own_proc(int ruleset, uint64_t access, bool whole);
 long kernel_filter(const void *program, size_t size, unsigned flags); /* seccomp; no_new_privs first; > 0: a thread */
 int kernel_keep_capabilities(uint64_t keep);
 int kernel_parent_death_signal(int number);
@@ -37,6 +40,7 @@ PyObject *native_landlock_errno(PyObject *module, PyObject *unused);
 PyObject *native_landlock_create(PyObject *module, PyObject *args);
 PyObject *native_landlock_add_path(PyObject *module, PyObject *args);
 PyObject *native_landlock_add_port(PyObject *module, PyObject *args);
+PyObject *native_landlock_add_own_proc(PyObject *module, PyObject *args);
 PyObject *native_landlock_restrict(PyObject *module, PyObject *args, PyObject *kwargs);
 
 PyObject *native_seccomp_install(PyObject *module, PyObject *args);

@@ -10,7 +10,7 @@
 enum { HEAD = 9, WIDTH = 8, MOST_PASSED = 253, HIGHEST_RESOURCE = 15, FIRST_TARGET = 3, HIGHEST_TARGET = 1 << 20 };
 enum { ARGV, ENV, PATHS, PORTS, LIMITS, PASS_FDS, COUNTS };
 enum { STREAMS = COUNTS, CGROUP = STREAMS + 3, VALUES };
-enum { UMASK = VALUES, CAPS, WALL, HAS_PLAN, FS, NET, SCOPED, OWN_PROC, EXACT, FIXED };
+enum { UMASK = VALUES, CAPS, WALL, HAS_PLAN, FS, NET, SCOPED, OWN_PROC, EXACT, WHOLE_PROC, FIXED };
 
 static const int64_t ten_years = 10LL * 365 * 24 * 3600 * 1000000;
 static const struct {
@@ -21,7 +21,7 @@ static const struct {
     {"wall: the number is out of range", 0, ten_years},   {"has_plan: the number is out of range", 0, 1},
     {"fs: the number is out of range", 0, INT64_MAX},     {"net: the number is out of range", 0, INT64_MAX},
     {"scoped: the number is out of range", 0, INT64_MAX}, {"own_proc: the number is out of range", 0, INT64_MAX},
-    {"exact: the number is out of range", 0, 1},
+    {"exact: the number is out of range", 0, 1},          {"whole_proc: the number is out of range", 0, 1},
 };
 
 typedef struct {
@@ -165,6 +165,7 @@ static void take_values(const Body *body, Order *order)
     order->umask = (int)number(body, UMASK);
     order->keep_caps = (uint64_t)number(body, CAPS);
     order->own_proc = number(body, HAS_PLAN) ? (uint64_t)(number(body, OWN_PROC) & number(body, FS)) : 0;
+    order->whole_proc = number(body, WHOLE_PROC) != 0;
 }
 
 const char *order_read(Order *order, PyObject *data, const int *files, Py_ssize_t file_count, int null)

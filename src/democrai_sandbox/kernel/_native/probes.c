@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+/* Headers may be older than the kernel, or lack what the architecture has. */
 #ifndef SYS_io_uring_setup
 #define SYS_io_uring_setup 425
 #endif
@@ -27,6 +28,9 @@ static const struct {
     {"process_vm_readv", SYS_process_vm_readv, 0}, /* nothing to read: success */
     {"setns", SYS_setns, -1},                      /* EBADF */
     {"mount", SYS_mount, 0},                       /* no target: EFAULT */
+    {"mq_unlink", SYS_mq_unlink, 0},               /* no name: EFAULT */
+    {"memfd_create", SYS_memfd_create, 0},         /* no name, and a file that can be executed: EFAULT */
+    {"inotify_init1", SYS_inotify_init1, ~0L},     /* no such flags: EINVAL */
     {"pivot_root", SYS_pivot_root, 0},             /* no root: EFAULT, or EPERM */
 };
 

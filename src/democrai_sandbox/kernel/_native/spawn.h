@@ -24,6 +24,7 @@ typedef struct {
     Limit *limits;
     Py_ssize_t fd_count, ruleset_count, limit_count, filter_size;
     uint64_t keep_caps, own_proc, ignored;
+    bool whole_proc;
     int cgroup, umask;
     pid_t parent;
     volatile int step, error; /* written by the child, read by its parent afterwards */

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from .bpf import argument
+from .bpf import RET_ERRNO, argument
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from .bpf import Assembler
 
 ALLOW = "allow"
@@ -17,6 +20,21 @@ CLONE_NEW = 0x7E020000
 """CLONE_NEWNS, -CGROUP, -UTS, -IPC, -USER, -PID, -NET; clone cannot make -TIME: its bit is part of the signal there."""
 MSG_FASTOPEN = 0x20000000
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
+IOCTL_KINDS = 0xFF00
+"""The bits of an ioctl that say what kind of file it is for."""
+FILE_SYSTEMS = (0x6600, 0x5800, 0x7600, 0x9400, 0x7200, 0xF500, 0xBC00, 0xCF00)
+"""The kinds that are for files and folders: of all file systems, XFS, versions, btrfs, FAT, F2FS, bcachefs, CIFS."""
+FILE_READERS = (0x80086601, 0x80087601, 0x801C581F, 0xC020660B)
+"""FS_IOC_GETFLAGS, -GETVERSION, -FSGETXATTR, -FIEMAP: they change nothing."""
+FILE_CLONERS = (0x40049409, 0x4020940D, 0xC0189436)
+"""FICLONE, FICLONERANGE, FIDEDUPERANGE: they need a file that is open for writing."""
+INTERFACES = ((0x8910, 0x8A00), (0x8B00, 0x8C00))
+"""The ioctls that any socket takes, a local pair too, to tell about the interfaces of the machine."""
+F_SETLEASE, F_NOTIFY, F_NEWER = 1024, 1026, 1039
+"""A lease, a notice of changes, and the first of those that were not looked at (delegations are among them)."""
+MFD_NOEXEC_SEAL = 8
+MEMBERSHIPS = {0: ((35, 49),), 41: ((20, 22), (27, 29), (42, 49))}
+"""By level, the ranges of options by which groups are joined and left: of IP, and of IPv6."""
 
 # These are written out, since they are the kernel's numbers and not those of the machine a program is assembled on.
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, AF_ALG = 1, 2, 10, 16, 38
@@ -65,11 +83,67 @@ def inspect_priority(code: Assembler, name: str) -> None:
     code.if_equal(0, ALLOW, REFUSE)
 
 
-def inspect_ioctl(code: Assembler) -> None:
-    """Refuse to type into a terminal: the shell from which the application was started would execute it."""
+def inspect_ioctl(code: Assembler, *, child: bool, network: bool) -> None:
+    """Refuse to type into a terminal: the shell from which the application was started would execute it.
+
+    A child changes nothing about files by it: a descriptor that is opened for neither reading nor writing does for
+    that, which Landlock lets pass. Without network rules it is not told about the interfaces of the machine.
+    """
     code.load(argument(1))
     code.if_equal(TIOCSTI, REFUSE)
-    code.if_equal(TIOCLINUX, REFUSE, ALLOW)
+    code.if_equal(TIOCLINUX, REFUSE, None if child else ALLOW)
+    if child:
+        for harmless in (*FILE_READERS, *FILE_CLONERS):
+            code.if_equal(harmless, ALLOW)
+        if not network:
+            _inspect_ranges(code, "ioctl", INTERFACES)
+        code.keep_bits(IOCTL_KINDS)
+        for kind in FILE_SYSTEMS:
+            code.if_equal(kind, "ioctl:unknown")
+        code.go(ALLOW)
+        code.label("ioctl:unknown")
+        code.give(RET_ERRNO | errno.ENOTTY)
+
+
+def _inspect_ranges(code: Assembler, name: str, ranges: Iterable[tuple[int, int]]) -> None:
+    """Refuse what lies in one of the ranges; go on with what does not."""
+    for first, end in ranges:
+        code.if_at_least(end, f"{name}:{end}")
+        code.if_at_least(first, REFUSE)
+        code.label(f"{name}:{end}")
+
+
+def inspect_fcntl(code: Assembler) -> None:
+    """Refuse leases, by which the opens of others wait, and notices, and what is newer than this."""
+    code.load(argument(1))
+    code.if_equal(F_SETLEASE, "fcntl:unknown")
+    code.if_equal(F_NOTIFY, "fcntl:unknown")
+    code.if_at_least(F_NEWER, "fcntl:unknown", ALLOW)
+    code.label("fcntl:unknown")
+    code.give(RET_ERRNO | errno.EINVAL)
+
+
+def inspect_memfd_create(code: Assembler) -> None:
+    """Allow memory files that can never be executed: Landlock has no say about files without a place.
+
+    The answer to others is that of a kernel whose ``vm.memfd_noexec`` is 2.
+    """
+    code.load(argument(1))
+    code.if_any_bit(MFD_NOEXEC_SEAL, ALLOW)
+    code.give(RET_ERRNO | errno.EACCES)
+
+
+def inspect_setsockopt(code: Assembler) -> None:
+    """Refuse to join groups: the group is told to everybody on the link, and can be chosen to say something."""
+    code.load(argument(1))
+    for level in MEMBERSHIPS:
+        code.if_equal(level, f"setsockopt:{level}")
+    code.go(ALLOW)
+    for level, ranges in MEMBERSHIPS.items():
+        code.label(f"setsockopt:{level}")
+        code.load(argument(2))
+        _inspect_ranges(code, f"setsockopt:{level}", ranges)
+        code.go(ALLOW)
 
 
 def inspect_send(code: Assembler, name: str) -> None:
@@ -88,7 +162,9 @@ def inspect_socket(code: Assembler, *, child: bool, inet: Inet, unix: bool) -> N
     code.if_equal(AF_UNIX, ALLOW if unix else REFUSE)
     code.if_equal(AF_INET, internet)
     code.if_equal(AF_INET6, internet)
-    if child:
+    if child and inet is Inet.NONE:
+        code.go(REFUSE)
+    elif child:
         code.if_equal(AF_NETLINK, "socket:netlink", REFUSE)
         _inspect_netlink(code)
     else:
@@ -105,7 +181,10 @@ def inspect_socket(code: Assembler, *, child: bool, inet: Inet, unix: bool) -> N
 
 
 def _inspect_netlink(code: Assembler) -> None:
-    """Allow what names and addresses of interfaces are read by; other protocols configure, watch, or talk to others."""
+    """Allow what names and addresses of interfaces are read by; other protocols configure, watch, or talk to others.
+
+    Without network rules there is none of it: the C library finds names without, as where there is no netlink.
+    """
     code.label("socket:netlink")
     code.load(argument(2))
     code.if_equal(NETLINK_ROUTE, ALLOW, REFUSE)

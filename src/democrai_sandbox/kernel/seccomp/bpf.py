@@ -8,6 +8,8 @@ from typing import NamedTuple
 NUMBER = 0
 """Where the number of the call stands in the data that a filter sees."""
 ARCHITECTURE = 4
+RET_ERRNO = 0x00050000
+"""The answer by which a call is refused, with the number of the error in its lower half."""
 
 _LOAD = 0x20  # BPF_LD | BPF_W | BPF_ABS
 _AND = 0x54  # BPF_ALU | BPF_AND | BPF_K
@@ -103,6 +105,8 @@ class Assembler:
         return b"".join(map(Instruction.packed, self.instructions()))
 
     def _resolved(self, index: int, step: _Step) -> Instruction:
+        if step.then is None and step.otherwise is None:
+            return Instruction(step.code, 0, 0, step.value)
         if step.code == _GO:
             return Instruction(step.code, 0, 0, self._distance(index, step.then))
         then, otherwise = (self._distance(index, label) for label in (step.then, step.otherwise))

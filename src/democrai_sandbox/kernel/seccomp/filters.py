@@ -9,23 +9,27 @@ from typing import TYPE_CHECKING
 
 from democrai_sandbox.errors import KernelUnsupported
 
+from .allowed import NEWEST, allowed_numbers
 from .arguments import (
     ALLOW,
     REFUSE,
     Inet,
     inspect_clone,
+    inspect_fcntl,
     inspect_ioctl,
     inspect_itself,
+    inspect_memfd_create,
     inspect_priority,
     inspect_send,
+    inspect_setsockopt,
     inspect_socket,
     inspect_socketpair,
 )
-from .bpf import ARCHITECTURE, NUMBER, Assembler
+from .bpf import ARCHITECTURE, NUMBER, RET_ERRNO, Assembler
 from .syscalls import TABLE, X32_BIT, X32_LEGACY, Action, Architecture, Group, Syscall, this_architecture
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 __all__ = [
     "ANSWERS",
@@ -43,16 +47,20 @@ __all__ = [
 
 RET_ALLOW = 0x7FFF0000
 RET_KILL_PROCESS = 0x80000000
-_RET_ERRNO = 0x00050000
 
 ANSWERS = {
     Action.KILL: RET_KILL_PROCESS,
-    Action.EPERM: _RET_ERRNO | errno.EPERM,
-    Action.ENOSYS: _RET_ERRNO | errno.ENOSYS,
+    Action.EPERM: RET_ERRNO | errno.EPERM,
+    Action.ENOSYS: RET_ERRNO | errno.ENOSYS,
+    Action.ENOTSUP: RET_ERRNO | errno.ENOTSUP,
 }
 """What the kernel is told for each action that does not depend on arguments."""
 
 ITSELF = "itself"
+_OF_CHILDREN = frozenset(
+    {Group.IPC, Group.SCHEDULING, Group.ATTRIBUTES, Group.LEASES, Group.MEMORY_FILES, Group.GROUPS}
+)
+"""What is decided for children alone; the application may do it."""
 _OF_A_PROCESS = ("prlimit64", "sched_setparam", "sched_setscheduler", "sched_setaffinity", "sched_setattr")
 
 FIX_ARCHITECTURE = (
@@ -63,21 +71,26 @@ FIX_ARCHITECTURE = (
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a filter refuses. Everything in the table is refused unless a field says otherwise."""
+    """What a filter refuses. Everything in the table is refused unless a field says otherwise.
+
+    A child may make the calls of the list in ``allowed`` and no others; the application all that are known here.
+    """
 
     allow_exec: bool = False
     """Leave execve and execveat alone."""
     only_exec: bool = False
     """Refuse execve and execveat and nothing else: a second filter for a process that has a first one."""
     child: bool = False
-    """Only sockets of AF_UNIX, AF_INET, AF_INET6 (TCP and UDP) and AF_NETLINK (routes), and nothing of System V's IPC,
-    which all processes of the user share."""
+    """Only sockets of AF_UNIX, AF_INET, AF_INET6 (TCP and UDP) and AF_NETLINK (routes, where ``inet`` is not NONE);
+    nothing that all processes of the user share, or that concerns files past Landlock."""
     inet: Inet = Inet.ALL
     unix: bool = True
     """Sockets of AF_UNIX may be made; pairs that stay connected to each other may always."""
     fastopen: bool = True
     """Sending may connect. Looking for it makes every send slower: say no only where nothing but Landlock's rules for
     TCP ports keeps the egress, which do not see it; the packet filter does."""
+    multicast: bool = False
+    """A child may join multicast groups."""
 
 
 APPLICATION = Profile()
@@ -86,9 +99,11 @@ NO_EXEC = Profile(only_exec=True)
 """What a worker process adds once it has started."""
 
 
-def child_profile(*, inet: Inet = Inet.ALL, unix: bool = True, fastopen: bool = True) -> Profile:
+def child_profile(
+    *, inet: Inet = Inet.ALL, unix: bool = True, fastopen: bool = True, multicast: bool = False
+) -> Profile:
     """Return the profile of a confined child, which has to execute its program."""
-    return Profile(allow_exec=True, child=True, inet=inet, unix=unix, fastopen=fastopen)
+    return Profile(allow_exec=True, child=True, inet=inet, unix=unix, fastopen=fastopen, multicast=multicast)
 
 
 def rows(profile: Profile, arch: Architecture) -> tuple[Syscall, ...]:
@@ -101,7 +116,9 @@ def _concerns(profile: Profile, group: Group) -> bool:
         return profile.only_exec or not profile.allow_exec
     if profile.only_exec:
         return False
-    if group in {Group.IPC, Group.SCHEDULING}:
+    if group is Group.GROUPS and profile.multicast:
+        return False
+    if group in _OF_CHILDREN:
         return profile.child
     return group is not Group.SENDS or not profile.fastopen
 
@@ -128,7 +145,7 @@ def _assembled(profile: Profile, arch: Architecture) -> bytes:
     code.give(RET_KILL_PROCESS)
     code.label("number")
     code.load(NUMBER)
-    _search(code, _ranges(decided, arch))
+    _search(code, _ranges(profile, decided, arch))
     for part in dict.fromkeys(_part(row.name) for row in decided if row.action is Action.INSPECT):
         code.label(part)
         _inspect(code, profile, part)
@@ -153,7 +170,13 @@ def _inspect(code: Assembler, profile: Profile, name: str) -> None:
         case "itself":
             inspect_itself(code)
         case "ioctl":
-            inspect_ioctl(code)
+            inspect_ioctl(code, child=profile.child, network=profile.inet is not Inet.NONE)
+        case "fcntl":
+            inspect_fcntl(code)
+        case "memfd_create":
+            inspect_memfd_create(code)
+        case "setsockopt":
+            inspect_setsockopt(code)
         case "socket":
             inspect_socket(code, child=profile.child, inet=profile.inet, unix=profile.unix)
         case "socketpair":
@@ -166,22 +189,31 @@ _Range = tuple[int, "int | str"]
 """The first number of a range, and the answer for it or the label of the part that finds it."""
 
 
-def _ranges(decided: Sequence[Syscall], arch: Architecture) -> list[_Range]:
+def _ranges(profile: Profile, decided: Sequence[Syscall], arch: Architecture) -> list[_Range]:
     """Return what holds from which number on, neighbours with the same answer as one."""
-    answers: dict[int, int | str] = {0: RET_ALLOW}
-    for row in decided:
-        number = row.number(arch)
-        if number is not None:
-            answers[number] = ANSWERS.get(row.action, _part(row.name))
-            answers.setdefault(number + 1, RET_ALLOW)
+    unknown = RET_ALLOW if profile.only_exec else ANSWERS[Action.ENOSYS]
+    open_numbers = _open_to_children(profile, arch) if profile.child else range(NEWEST + 1)
+    answers: dict[int, int | str] = dict.fromkeys(open_numbers, RET_ALLOW)
+    answers |= {row.number(arch) or 0: ANSWERS.get(row.action, _part(row.name)) for row in decided}
+    for number in range(max(answers) + 2):
+        answers.setdefault(number, unknown)
     if arch is Architecture.X86_64:
         first, last = X32_LEGACY
-        answers |= {first: ANSWERS[Action.EPERM], last + 1: RET_ALLOW, X32_BIT: ANSWERS[Action.EPERM]}
+        answers |= {first: ANSWERS[Action.EPERM], last + 1: unknown, X32_BIT: ANSWERS[Action.EPERM]}
     merged: list[_Range] = []
     for number, answer in sorted(answers.items()):
         if not merged or merged[-1][1] != answer:
             merged.append((number, answer))
     return merged
+
+
+def _open_to_children(profile: Profile, arch: Architecture) -> Iterator[int]:
+    """Yield the numbers that a child may use whatever the arguments: those of the list, and what is not looked at."""
+    yield from allowed_numbers(arch)
+    for row in TABLE:
+        number = row.number(arch)
+        if number is not None and not _concerns(profile, row.group):
+            yield number
 
 
 def _search(code: Assembler, ranges: Sequence[_Range]) -> None:

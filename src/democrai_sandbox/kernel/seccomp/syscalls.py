@@ -31,6 +31,8 @@ class Action(StrEnum):
     EPERM = "eperm"
     ENOSYS = "enosys"
     """As if the kernel did not have it: libraries then take the older way, which can be inspected."""
+    ENOTSUP = "enotsup"
+    """As if the file system did not have it."""
     INSPECT = "inspected"
     """The arguments decide."""
 
@@ -57,7 +59,16 @@ class Group(StrEnum):
     MACHINE = "machine"
     """Settings of the whole machine."""
     IPC = "ipc"
-    """Shared memory, queues and semaphores of System V: any process of the user reaches them, and Landlock does not."""
+    """Shared memory, queues and semaphores that any process of the user reaches: those of System V, whose names are in
+    no file system, and the queues of POSIX, which can be removed past Landlock."""
+    ATTRIBUTES = "attributes"
+    """Extended attributes. Landlock does not see them, and a filter sees no paths. A descriptor does not help: one that
+    is opened for neither reading nor writing passes Landlock too."""
+    LEASES = "leases"
+    """What is done to an open file, by such a descriptor as well: leases keep others from opening it."""
+    MEMORY_FILES = "memory_files"
+    GROUPS = "groups"
+    """Joining multicast groups: the kernel itself tells the network of it, past the packet filter of a cgroup."""
     SCHEDULING = "scheduling"
     """What others are given of the machine: any process of the user may change it, and Landlock does not see it."""
     TERMINALS = "terminals"
@@ -160,6 +171,31 @@ TABLE: tuple[Syscall, ...] = (
     Syscall("semctl", 66, 191, Group.IPC, Action.EPERM),
     Syscall("semtimedop", 220, 192, Group.IPC, Action.EPERM),
     Syscall("semop", 65, 193, Group.IPC, Action.EPERM),
+    Syscall("mq_open", 240, 180, Group.IPC, Action.EPERM),
+    Syscall("mq_unlink", 241, 181, Group.IPC, Action.EPERM),
+    Syscall("mq_timedsend", 242, 182, Group.IPC, Action.EPERM),
+    Syscall("mq_timedreceive", 243, 183, Group.IPC, Action.EPERM),
+    Syscall("mq_notify", 244, 184, Group.IPC, Action.EPERM),
+    Syscall("mq_getsetattr", 245, 185, Group.IPC, Action.EPERM),
+    Syscall("setxattr", 188, 5, Group.ATTRIBUTES, Action.ENOTSUP),
+    Syscall("lsetxattr", 189, 6, Group.ATTRIBUTES, Action.ENOTSUP),
+    Syscall("fsetxattr", 190, 7, Group.ATTRIBUTES, Action.ENOTSUP),
+    Syscall("getxattr", 191, 8, Group.ATTRIBUTES, Action.ENOTSUP),
+    Syscall("lgetxattr", 192, 9, Group.ATTRIBUTES, Action.ENOTSUP),
+    Syscall("fgetxattr", 193, 10, Group.ATTRIBUTES, Action.ENOTSUP),
+    Syscall("listxattr", 194, 11, Group.ATTRIBUTES, Action.ENOTSUP),
+    Syscall("llistxattr", 195, 12, Group.ATTRIBUTES, Action.ENOTSUP),
+    Syscall("flistxattr", 196, 13, Group.ATTRIBUTES, Action.ENOTSUP),
+    Syscall("removexattr", 197, 14, Group.ATTRIBUTES, Action.ENOTSUP),
+    Syscall("lremovexattr", 198, 15, Group.ATTRIBUTES, Action.ENOTSUP),
+    Syscall("fremovexattr", 199, 16, Group.ATTRIBUTES, Action.ENOTSUP),
+    Syscall("setxattrat", 463, 463, Group.ATTRIBUTES, Action.ENOTSUP),
+    Syscall("getxattrat", 464, 464, Group.ATTRIBUTES, Action.ENOTSUP),
+    Syscall("listxattrat", 465, 465, Group.ATTRIBUTES, Action.ENOTSUP),
+    Syscall("removexattrat", 466, 466, Group.ATTRIBUTES, Action.ENOTSUP),
+    Syscall("fcntl", 72, 25, Group.LEASES, Action.INSPECT),
+    Syscall("memfd_create", 319, 279, Group.MEMORY_FILES, Action.INSPECT),
+    Syscall("setsockopt", 54, 208, Group.GROUPS, Action.INSPECT),
     Syscall("prlimit64", 302, 261, Group.OTHERS, Action.INSPECT),
     Syscall("setpriority", 141, 140, Group.SCHEDULING, Action.INSPECT),
     Syscall("ioprio_set", 251, 30, Group.SCHEDULING, Action.INSPECT),

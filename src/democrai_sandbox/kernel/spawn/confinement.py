@@ -38,6 +38,10 @@ _DNS = 53
 _ANY_FREE_PORT = 0
 _WRITTEN_DEVICES = ("/dev/null",)
 _OWN_PROC = ("/proc/self", "/proc/thread-self")
+_OWN_NETWORK = ("/proc/net", "/proc/self/net", "/proc/thread-self/net")
+_IPV4_PARTS = _IPV6_DIGITS = 4
+_MULTICAST = range(224, 240)
+"""The first numbers of IPv4 addresses of groups."""
 _WRITING = (Operation.CREATE, Operation.MODIFY, Operation.DELETE)
 _READ_RIGHTS, _EXECUTE_RIGHTS, _WRITE_RIGHTS = int(rights.READ), int(rights.EXECUTE), int(rights.WRITE)
 _CONNECT, _BIND = int(rights.NetRight.CONNECT_TCP), int(rights.NetRight.BIND_TCP)
@@ -64,6 +68,10 @@ class ChildConfinement:
     """Whether any rule is about hosts."""
     unix: bool = False
     """Whether any rule is about unix sockets."""
+    multicast: bool = False
+    """Whether any rule names a multicast address."""
+    whole_proc: bool = False
+    """Whether all of the child's own folder in /proc is open to it, with the tables of the network in it."""
     limits: ResourceLimits = NO_LIMITS
 
     def limited(self, limits: ResourceLimits) -> ChildConfinement:
@@ -106,18 +114,31 @@ def confinement_of(
         bind_ports=_unique((_ANY_FREE_PORT,), ports),
         has_network=bool(hosts),
         unix=bool(sockets),
+        multicast=any(_is_multicast(target.host) for target in hosts),
+        whole_proc=any(_is_of_own_network(path) for path in _paths(files, (Operation.READ,))),
         limits=limits,
     )
 
 
-def ready_filters() -> Mapping[tuple[bool, bool, bool], bytes] | str:
-    """Return the filters of all children, by whether they have network, unix sockets and fast open; or why not."""
+class FilterKey(NamedTuple):
+    """What a child may do that its filter decides about."""
+
+    network: bool
+    unix: bool
+    fastopen: bool
+    multicast: bool
+
+
+def ready_filters() -> Mapping[FilterKey, bytes] | str:
+    """Return the filters of all children by their keys; or why there are none."""
     found = {}
     try:
-        for network, unix, fastopen in product((False, True), repeat=3):
-            inet = filters.Inet.ALL if network else filters.Inet.NONE
-            wanted = filters.child_profile(inet=inet, unix=unix, fastopen=fastopen)
-            found[network, unix, fastopen] = filters.program(wanted)
+        for key in map(FilterKey._make, product((False, True), repeat=len(FilterKey._fields))):
+            if key.multicast and not key.network:
+                continue  # a rule for a group is a rule for the network
+            inet = filters.Inet.ALL if key.network else filters.Inet.NONE
+            wanted = filters.child_profile(inet=inet, unix=key.unix, fastopen=key.fastopen, multicast=key.multicast)
+            found[key] = filters.program(wanted)
     except KernelUnsupported as error:
         return error.what
     return found
@@ -163,10 +184,11 @@ def plan(confinement: ChildConfinement, abi: int, *, exact: bool = False) -> Lan
     for port, mask in _port_rules(confinement):
         ports[port] = ports.get(port, 0) | mask & net
     opened = [(port, mask) for port, mask in ports.items() if mask]
-    return LandlockPlan(fs, net, scoped, list(paths.items()), opened, own_proc=_READ_RIGHTS, exact=int(exact))
+    whole = int(confinement.whole_proc)
+    return LandlockPlan(fs, net, scoped, list(paths.items()), opened, _READ_RIGHTS, int(exact), whole)
 
 
-def filter_key(confinement: ChildConfinement, abi: int, *, packet_filter: bool = False) -> tuple[bool, bool, bool]:
+def filter_key(confinement: ChildConfinement, abi: int, *, packet_filter: bool = False) -> FilterKey:
     """Return which filter closes what the child's Landlock and packet filter do not see.
 
     A child without network rules makes no sockets for it at all: neither Landlock nor the packet filter keeps it from
@@ -174,7 +196,8 @@ def filter_key(confinement: ChildConfinement, abi: int, *, packet_filter: bool =
     """
     ports = _KNOWN[min(max(abi, 0), len(_KNOWN) - 1)][1] != 0
     by_ports_alone = ports and not packet_filter and confinement.connect_ports is not None
-    return confinement.has_network, confinement.unix, not by_ports_alone
+    network = confinement.has_network
+    return FilterKey(network, confinement.unix, not by_ports_alone, network and confinement.multicast)
 
 
 def unenforced(confinement: ChildConfinement, abi: int, *, packet_filter: bool, root: bool) -> Iterator[str]:
@@ -227,7 +250,7 @@ def _path_rules(confinement: ChildConfinement) -> Iterator[tuple[str, int]]:
     ):
         for path in map(normalise_path, paths):
             # A rule is bound to what its path leads to when the rule is made, and there that is the server's folder.
-            if not _is_beneath(path, _OWN_PROC):
+            if not _is_beneath(path, (*_OWN_PROC, *_OWN_NETWORK)):
                 yield _ancestor(path, writable), right
 
 
@@ -253,6 +276,21 @@ def _targets(rules: Iterable[AccessRule]) -> tuple[list[NetworkTarget], list[Net
     targets = [parse_declaration(text) for text in texts]
     sockets = [target for target in targets if target.kind is TargetKind.UNIX]
     return [target for target in targets if target.kind is not TargetKind.UNIX], sockets
+
+
+def _is_of_own_network(path: str) -> bool:
+    """Whether a path is in the tables of the network in /proc, or around them."""
+    return path in _OWN_PROC or _is_beneath(path, _OWN_NETWORK)
+
+
+def _is_multicast(host: str) -> bool:
+    """Whether a host is the address of a group, or a network of such addresses; a name never is."""
+    address = host.partition("/")[0]
+    parts = address.split(".")
+    if len(parts) == _IPV4_PARTS and all(part.isdecimal() for part in parts):
+        return int(parts[0]) in _MULTICAST
+    first, colon, _ = address.partition(":")
+    return bool(colon) and len(first) == _IPV6_DIGITS and first.startswith("ff")
 
 
 def _paths(rules: Iterable[AccessRule], operations: tuple[Operation, ...]) -> Iterator[str]:

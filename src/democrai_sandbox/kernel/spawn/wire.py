@@ -58,7 +58,7 @@ _MICROSECONDS = 1_000_000
 NUMBERS = (
     *("argv", "env", "paths", "ports", "limits", "pass_fds"),
     *("stdin", "stdout", "stderr", "cgroup"),
-    *("umask", "caps", "wall", "has_plan", "fs", "net", "scoped", "own_proc", "exact"),
+    *("umask", "caps", "wall", "has_plan", "fs", "net", "scoped", "own_proc", "exact", "whole_proc"),
 )
 """What every order has, in this order: counts, indexes into the descriptors that come along, values."""
 _FRONT = struct.Struct(f"{_SIZES.format}{len(NUMBERS)}q")
@@ -78,9 +78,12 @@ class LandlockPlan(NamedTuple):
     paths: Sequence[tuple[str, int]]
     ports: Sequence[tuple[int, int]]
     own_proc: int = 0
-    """Rights below the child's own folder in /proc, which exists only once the child does."""
+    """Rights below the child's own folder in /proc, which exists only once the child does. What tells about the network
+    is left out."""
     exact: int = 0
     """Whether the paths are where they say: one that has become a link meanwhile is as good as missing."""
+    whole_proc: int = 0
+    """Whether nothing is left out below the child's own folder in /proc."""
 
 
 _NO_PLAN = LandlockPlan(0, 0, 0, (), ())
@@ -134,7 +137,7 @@ def _numbers(order: Order, plan: LandlockPlan) -> list[int]:
         len(order.argv), len(order.env), len(plan.paths), len(plan.ports), len(order.limits), len(order.pass_fds),
         *order.stdio, order.cgroup,
         order.umask, order.keep_caps, _microseconds(order.wall_seconds), order.plan is not None,
-        plan.fs, plan.net, plan.scoped, plan.own_proc, plan.exact,
+        plan.fs, plan.net, plan.scoped, plan.own_proc, plan.exact, plan.whole_proc,
     ]
     # fmt: on
     if plan.paths:
@@ -240,13 +243,13 @@ def plan_of(value: object) -> LandlockPlan:
     """Return a plan that was sent in JSON."""
     if type(value) is not list or len(value) != len(LandlockPlan._fields):
         raise BadRequestError(f"plan: expected a list of {len(LandlockPlan._fields)}")
-    fs, net, scoped, paths, ports, own_proc, exact = value
+    fs, net, scoped, paths, ports, *others = value
     try:
         texts = [(encoded(path), mask) for path, mask in paths]
-        numbers = [fs, net, scoped, own_proc, exact, *(mask for _, mask in paths), *(n for pair in ports for n in pair)]
+        numbers = [fs, net, scoped, *others, *(mask for _, mask in paths), *(n for pair in ports for n in pair)]
         if any(type(number) is not int for number in numbers) or any(b"\0" in path for path, _ in texts):
             raise BadRequestError("plan: expected whole numbers, and paths without a null byte")
-        return _checked_plan([fs, net, scoped, own_proc, exact], texts, [(port, mask) for port, mask in ports])
+        return _checked_plan([fs, net, scoped, *others], texts, [(port, mask) for port, mask in ports])
     except (TypeError, ValueError) as error:
         raise BadRequestError(f"plan: {error}") from error
 
@@ -261,11 +264,11 @@ def _plan_in(body: bytes, front: tuple[int, ...]) -> LandlockPlan:
         raise BadRequestError("the counts are not those of what follows")
     numbers = array("q", body[_FRONT.size : end])
     paths = list(zip(texts[2 + argc + envc :], numbers[:pathc], strict=True))
-    return _checked_plan(list(front[-5:]), paths, list(zip(numbers[pathc::2], numbers[pathc + 1 :: 2], strict=True)))
+    return _checked_plan(list(front[-6:]), paths, list(zip(numbers[pathc::2], numbers[pathc + 1 :: 2], strict=True)))
 
 
 def _checked_plan(masks: list[int], paths: list[tuple[bytes, int]], ports: list[tuple[int, int]]) -> LandlockPlan:
-    fs, net, scoped, own_proc, exact = masks
+    fs, net, scoped, *others = masks
     used = (*masks, *(mask for _, mask in paths), *(mask for _, mask in ports))
     if min(used) < 0 or max(used) > _ALL_BITS:
         raise BadRequestError("plan: a mask is no number of 63 bits")
@@ -274,4 +277,4 @@ def _checked_plan(masks: list[int], paths: list[tuple[bytes, int]], ports: list[
     if any(not 0 <= port <= _HIGHEST_PORT for port, _ in ports):
         raise BadRequestError(f"plan: expected ports from 0 to {_HIGHEST_PORT}")
     named = [(decoded(path), mask) for path, mask in paths]
-    return LandlockPlan(fs, net, scoped, named, ports, own_proc, exact)
+    return LandlockPlan(fs, net, scoped, named, ports, *others)

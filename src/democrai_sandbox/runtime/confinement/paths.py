@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _WRITING = (Operation.CREATE, Operation.MODIFY, Operation.DELETE)
-_OWN_PROC = ("/proc/self/", "/proc/thread-self/")
+_OWN_PROC = ("/proc/self/", "/proc/thread-self/", "/proc/net/")
 _MOST_ENTRIES = 4096
 _MOST_LINKS = 40
 """As many as the kernel follows."""

@@ -1,0 +1,84 @@
+/* The rules for a process's own folder in /proc. It is another folder for each process, so they are made by the process
+ * itself; a fork has none of them. Where there is no /proc, nothing is opened by them. */
+#include "native.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { READ_DIR = 1 << 3 };
+
+/* What a process is told about itself. The folder as a whole would also open "net", the tables of the network, which
+ * stand once more below each thread. So threads can be listed, and a few files of the first one be read. */
+static const char *const own_files[] = {
+    "auxv", "cgroup",    "cmdline", "comm",          "environ", "fd",           "fdinfo", "io",    "limits",
+    "maps", "mountinfo", "mounts",  "oom_score_adj", "smaps",   "smaps_rollup", "stat",   "statm", "status",
+};
+static const char *const thread_files[] = {"comm", "stat", "status"};
+enum { OWN_FILES = sizeof own_files / sizeof *own_files, THREAD_FILES = sizeof thread_files / sizeof *thread_files };
+
+/* Which files there are depends on the kernel: one that is not there opens nothing. */
+static int open_file(int ruleset, int folder, const char *name, uint64_t access)
+{
+    struct stat found;
+    int file = openat(folder, name, O_PATH | O_CLOEXEC);
+    if (file < 0) {
+        return 0;
+    }
+    if (fstat(file, &found) == 0 && !S_ISDIR(found.st_mode)) {
+        access &= ~(uint64_t)READ_DIR;
+    }
+    int failed = access ? kernel_add_path(ruleset, file, access) : 0;
+    close(file);
+    return failed;
+}
+
+static int open_files(int ruleset, int folder, const char *const *names, int count, uint64_t access)
+{
+    int failed = 0;
+    for (int i = 0; failed == 0 && i < count; i++) {
+        failed = open_file(ruleset, folder, names[i], access);
+    }
+    return failed;
+}
+
+int kernel_open_own_proc(int ruleset, uint64_t access, bool whole)
+{
+    int folder = open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC), failed = 0;
+    if (folder < 0) {
+        return 0;
+    }
+    if (whole) {
+        failed = open_file(ruleset, folder, ".", access);
+        close(folder);
+        return failed;
+    }
+    failed = open_files(ruleset, folder, own_files, OWN_FILES, access);
+    if (failed == 0) {
+        failed = open_file(ruleset, folder, "task", access & READ_DIR);
+    }
+    close(folder);
+    int thread = failed == 0 ? open("/proc/thread-self", O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
+    if (thread >= 0) {
+        failed = open_files(ruleset, thread, thread_files, THREAD_FILES, access);
+        close(thread);
+    }
+    return failed;
+}
+
+PyObject *native_landlock_add_own_proc(PyObject *module, PyObject *args)
+{
+    int ruleset, whole = 0;
+    uint64_t access;
+    if (native_announce("landlock_add_own_proc") < 0 ||
+        !PyArg_ParseTuple(args, "iO&|p:landlock_add_own_proc", &ruleset, native_bits, &access, &whole)) {
+        return NULL;
+    }
+    int failed = kernel_open_own_proc(ruleset, access, whole);
+    if (failed < 0) {
+        return native_failed(failed);
+    }
+    Py_RETURN_NONE;
+}
