@@ -17,6 +17,7 @@
  *   decisions.c what the decider said                  late.c      modules that are loaded later
  *   diverted.c  methods of native types, exchanged for guarded code
  *   residents.c whose code it is, wherever it runs  shadow.c    a candidate beside what is in force
+ *   plain.c     data that crosses a guard          messages.c  frames of workers, read with limits
  * The network half is listed in network.h.
  */
 #ifndef DEMOCRAI_CORE_H
@@ -490,9 +491,10 @@ PyObject *decision_explicit(State *state, const Asked *asked);
 bool path_narrowed_away(const State *state, const char *path, unsigned bit);
 PyObject *core_ask(PyObject *module, PyObject *args);
 int served_ready(void);
-/* plain.c, doors.c */
+/* plain.c, messages.c, doors.c */
 PyObject *plain_copy(PyObject *value, bool lists);
 PyObject *core_plain(PyObject *module, PyObject *args);
+PyObject *core_read_frame(PyObject *module, PyObject *args);
 PyObject *core_door(PyObject *module, PyObject *function);
 PyObject *core_entrance(PyObject *module, PyObject *args);
 extern PyTypeObject Door_Type, Entrance_Type;
