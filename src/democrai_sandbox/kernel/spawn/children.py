@@ -65,6 +65,8 @@ class Children:
     def __init__(self, native: Any) -> None:
         """Begin with none."""
         self.known: dict[int, Child] = {}
+        self.standby = 0
+        """A child of the server's that is no program: it stays when orphans are ended."""
         self._timed: dict[int, Child] = {}
         """Those that run and whose time will be up."""
         self._own = OwnChildren(native)
@@ -130,7 +132,7 @@ class Children:
         found = False
         running = None
         for pid in self._own.strangers(self.known):
-            if _has_ended(pid):
+            if pid == self.standby or _has_ended(pid):
                 continue
             if running is None:
                 running = {child.mark for child in self.known.values() if not child.ended}

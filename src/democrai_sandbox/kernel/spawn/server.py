@@ -1,7 +1,8 @@
-"""The spawn server: ``python -I -S -B server.py <link> <application's pid>``. Standard library only.
+"""The spawn server: ``python -I -S -B server.py <link> <bond> <application's pid> [<ruleset> ...]``.
 
 It is started before the application has secrets, threads or restrictions, and knows nothing of the application but its
-number. Each request has to come from that process, by the kernel's word. The server never waits for a child.
+number. Each request has to come from that process, by the kernel's word. The server never waits for a child. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import os
 import resource
 import select
 import signal
-import socket
 import sys
 import time
 from contextlib import suppress
@@ -36,13 +36,14 @@ def _load(name: str, path: Path) -> Any:
 
 
 if TYPE_CHECKING:
-    from democrai_sandbox.kernel.spawn import children, packets, starts, wire
+    from democrai_sandbox.kernel.spawn import children, packets, standby, starts, wire
 else:
     wire = _load("wire", _HERE / "wire.py")
     packets = _load("packets", _HERE / "packets.py")
     children = _load("children", _HERE / "children.py")
     _load("building", _HERE.parent / "landlock" / "building.py")
     starts = _load("starts", _HERE / "starts.py")
+    standby = _load("standby", _HERE / "standby.py")
 
 _SWEEP_SOON = 0.05
 """After a child has ended that left something which goes on forking."""
@@ -66,22 +67,23 @@ def native_module() -> Any:
 class Server:
     """The loop, and what it knows."""
 
-    def __init__(self, native: Any, link: socket.socket, application: int) -> None:
-        """Watch the link and the application; nothing is started yet."""
+    def __init__(self, native: Any, inheritance: standby.Inheritance, watched: int) -> None:
+        """Watch the link and the application; nothing is started yet but the standby."""
         self._native = native
-        self._link = link.fileno()
-        self._kept = link
-        self._application = application
-        self._watched = os.pidfd_open(application)
+        self._inheritance = inheritance
+        self._link = inheritance.link
+        self._application = inheritance.application
+        self._watched = watched
         self._children = children.Children(native)
         self._by_descriptor: dict[int, children.Child] = {}
-        self._starts = starts.Starts(native)
+        self._starts = starts.Starts(native, list(inheritance.rulesets))
         self._started = self._refused = 0
         self._most = max(1, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_DESCRIPTORS) // _PER_CHILD)
         self._sweep_at: float | None = None
         self._events = select.epoll()
         for descriptor in (self._link, self._watched):
             self._events.register(descriptor, select.EPOLLIN)
+        self._standby = self._new_standby()
 
     def serve(self) -> None:
         """Serve until the application is gone or closes the link; then end everything that was started."""
@@ -89,7 +91,21 @@ class Server:
             while self._turn():
                 pass
         finally:
+            self._standby.end()
             self._children.end_all()
+
+    def _new_standby(self) -> standby.Standby:
+        """Fork a process that takes over when this one is gone, with the baseline of now."""
+        inheritance = self._inheritance._replace(rulesets=tuple(self._starts.baseline))
+        made = standby.Standby(standby.command_of(__file__), inheritance, self._watched)
+        self._children.standby = made.pid
+        self._events.register(made.descriptor, _READABLE)
+        return made
+
+    def _replace_standby(self) -> None:
+        self._events.unregister(self._standby.descriptor)
+        self._standby.end()
+        self._standby = self._new_standby()
 
     def _turn(self) -> bool:
         ready = [number for number, _ in self._events.poll(self._patience())]
@@ -101,6 +117,8 @@ class Server:
                     self._serve_request()
                 except EOFError:
                     return False
+            elif number == self._standby.descriptor:
+                self._replace_standby()
             elif number in self._by_descriptor:
                 self._serve_child(self._by_descriptor[number], number)
         now = time.monotonic()
@@ -178,12 +196,15 @@ class Server:
             return {"ok": True, **self._stats()}
         if members["action"] != "baseline":
             raise wire.BadRequestError(f"unknown action {members['action'][:40]!r}")
-        return {"ok": True, "missing": self._starts.give_baseline(wire.plan_of(members.get("plan")))}
+        missing = self._starts.give_baseline(wire.plan_of(members.get("plan")))
+        self._replace_standby()  # before the answer: whoever takes over confines all children as this one would
+        return {"ok": True, "missing": missing}
 
     def _stats(self) -> dict[str, Any]:
         running = self._children.running
         return {
             "pid": os.getpid(),
+            "standby": self._standby.pid,
             "running": running,
             "kept": len(self._children.known) - running,
             "started": self._started,
@@ -276,19 +297,31 @@ def _ignore_signals() -> None:
 
 def main() -> None:
     """Begin: take the link, become the one that orphans come to, close this process to others, and serve."""
-    link = socket.socket(fileno=int(sys.argv[1]))
-    link.set_inheritable(False)
-    application = int(sys.argv[2])
+    link, bond, application, *rulesets = map(int, sys.argv[1:])
+    for number in (link, bond, *rulesets):
+        os.set_inheritable(number, False)  # noqa: FBT003 - its only form
     _ignore_signals()
     native = native_module()
     native.set_subreaper()
     native.set_dumpable(False)
     native.drop_capabilities(wire.CHILD_CAPABILITIES)  # once here, and not each time in a child
-    server = Server(native, link, application)
-    if os.getppid() != application:
-        return  # it has ended meanwhile, and its number may be another's by now
+    try:
+        watched = os.pidfd_open(application)
+    except ProcessLookupError:
+        return
+    # Every process that has the other end of the link is the application, or was forked by it. Without one it has ended
+    # meanwhile, and its number may be another's by now.
+    if _is_cut(link):
+        return
+    server = Server(native, standby.Inheritance(link, bond, application, tuple(rulesets)), watched)
     gc.freeze()
     server.serve()
+
+
+def _is_cut(link: int) -> bool:
+    poll = select.poll()
+    poll.register(link, select.POLLIN)
+    return any(events & select.POLLHUP for _, events in poll.poll(0))
 
 
 if __name__ == "__main__":

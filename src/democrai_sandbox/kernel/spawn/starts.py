@@ -30,12 +30,12 @@ class FailedStepError(Exception):
 class Starts:
     """What is the same for all programs that are started."""
 
-    def __init__(self, native: Any) -> None:
-        """Begin without a baseline."""
+    def __init__(self, native: Any, baseline: list[int]) -> None:
+        """Begin without a baseline, or with that of the server before."""
         self._native = native
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         self._ignored = _ignored_signals()
-        self.baseline: list[int] = []
+        self.baseline = baseline
         """The ruleset that is the first layer of every child, once it was given."""
 
     def give_baseline(self, plan: wire.LandlockPlan) -> list[str]:
