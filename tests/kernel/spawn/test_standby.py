@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from democrai_sandbox.errors import SpawnFailed
 from democrai_sandbox.kernel.landlock.support import landlock_support
 from democrai_sandbox.kernel.spawn import LandlockPlan, SpawnServer
 from tests.kernel.spawn.programs import application, is_running, order, shell, until
@@ -61,7 +64,7 @@ def test_a_stopped_server_goes_on(own_server):
 
 @pytest.mark.skipif(landlock_support().abi < 1, reason="needs Landlock")
 def test_the_baseline_is_that_of_the_next_server_as_well(own_server, tmp_path):
-    """No child is ever less confined than the application, whoever starts it; and the baseline cannot be given again."""
+    """No child is ever less confined than the application, whoever starts it."""
     shut, open_ = tmp_path / "shut", tmp_path / "open"
     for folder in (shut, open_):
         folder.mkdir()
@@ -119,3 +122,46 @@ def test_a_server_that_does_not_answer_is_told_in_the_time_that_was_given(own_se
     os.kill(own_server.pid, signal.SIGCONT)
     os.kill(own_server.standby, signal.SIGCONT)
     assert own_server.answers(30)
+
+
+@pytest.fixture
+def helpers():
+    """Two sockets to helpers that say nothing by themselves, each with the end that the child gets."""
+    pairs = [socket.socketpair() for _ in range(2)]
+    yield pairs
+    for end in (end for pair in pairs for end in pair):
+        end.close()
+
+
+def test_a_helper_that_says_nothing_keeps_no_other_program_from_its_start(own_server, helpers):
+    """Whoever has to wait for it waits alone; then the program runs, or is told to have failed at that step."""
+    (first, first_end), (second, second_end) = helpers
+    with ThreadPoolExecutor(2) as threads:
+        running = threads.submit(shell, own_server, "exit 3", cgroup=first_end.fileno())
+        refused = threads.submit(shell, own_server, "exit 3", cgroup=second_end.fileno())
+        assert (first.recv(1), second.recv(1)) == (b"0", b"0")  # both are on their way
+        for _ in range(3):
+            assert shell(own_server, "exit 4").returncode == 4
+        assert not running.done()
+        first.send(b"1")
+        second.send(b"0")
+        assert running.result().returncode == 3
+        with pytest.raises(SpawnFailed, match="cgroup"):
+            refused.result()
+    until(lambda: own_server.stats()["kept"] + own_server.stats()["running"] == 0)
+
+
+def test_a_program_that_is_killed_while_it_waits_for_the_helper_is_not_waited_for(own_server, helpers):
+    (helper, end), _ = helpers
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(shell, own_server, "exit 3", cgroup=end.fileno())
+        assert helper.recv(1) == b"0"
+        [pid] = set(_children(own_server.pid)) - {own_server.stats()["standby"]}
+        os.kill(pid, signal.SIGKILL)
+        assert waiting.result().returncode == -signal.SIGKILL
+    until(lambda: own_server.stats()["kept"] == 0)
+
+
+def _children(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(word) for word in file.read().split()]

@@ -27,7 +27,7 @@ _LARGEST_MARK = (1 << 62) - 1
 class Child:
     """One program that was started, the leader of its session and group."""
 
-    __slots__ = ("deadline", "ended", "let_go", "lifeline", "mark", "pid", "pidfd", "timed_out")
+    __slots__ = ("deadline", "ended", "let_go", "lifeline", "mark", "pid", "pidfd", "report", "timed_out")
 
     def __init__(self, pid: int, pidfd: int, lifeline: int, deadline: float | None, mark: int) -> None:
         """Take over its handle and its lifeline."""
@@ -36,6 +36,8 @@ class Child:
         self.pidfd = pidfd
         self.lifeline = lifeline
         self.deadline = deadline
+        self.report = -1
+        """Where it says that it runs, while it does not."""
         self.ended = False
         self.let_go = False
         """Whether the application has closed the lifeline."""

@@ -76,6 +76,8 @@ class Server:
         self._watched = watched
         self._children = children.Children(native)
         self._by_descriptor: dict[int, children.Child] = {}
+        self._awaited: dict[int, tuple[children.Child, bytes]] = {}
+        """Those that wait for the helper on their way to a program, by their report, with what to answer then."""
         self._starts = starts.Starts(native, list(inheritance.rulesets))
         self._started = self._refused = 0
         self._most = max(1, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_DESCRIPTORS) // _PER_CHILD)
@@ -119,6 +121,8 @@ class Server:
                     return False
             elif number == self._standby.descriptor:
                 self._replace_standby()
+            elif number in self._awaited:
+                self._serve_report(number)
             elif number in self._by_descriptor:
                 self._serve_child(self._by_descriptor[number], number)
         now = time.monotonic()
@@ -182,10 +186,34 @@ class Server:
                 self._native.tell(lifeline, answer, -1)
             os.close(lifeline)
             return
+        if child.report >= 0:
+            self._awaited[child.report] = (child, answer)
+            return
+        self._tell_start(child, answer)
+
+    def _tell_start(self, child: children.Child, answer: bytes) -> None:
         try:
-            self._native.tell(lifeline, answer, child.pidfd)
+            self._native.tell(child.lifeline, answer, child.pidfd)
         except OSError:
             self._let_go(child)
+
+    def _serve_report(self, report: int) -> None:
+        """Answer for a program that had to wait: it runs, or never will."""
+        child, answer = self._awaited.pop(report)
+        self._events.unregister(report)
+        try:
+            failure = starts.failure_of(os.read(report, 64))
+        finally:
+            os.close(report)
+            child.report = -1
+        if child.lifeline < 0:
+            return  # the application has let go, and it was ended for that
+        if failure is None:
+            self._tell_start(child, answer)
+            return
+        with suppress(OSError):
+            self._native.tell(child.lifeline, self._refusal(step=failure.step, errno=failure.errno), -1)
+        self._let_go(child)
 
     def _refusal(self, **members: Any) -> bytes:
         self._refused += 1
@@ -220,10 +248,11 @@ class Server:
             raise wire.BadRequestError(f"there are {self._most} children; the limit of open files allows no more")
         wall_seconds, plan = wire.read_front(body)
         mark = self._children.new_mark()
-        pid, pidfd, missing = self._starts.start(body, files, plan, mark)
+        pid, pidfd, report, missing = self._starts.start(body, files, plan, mark)
         self._started += 1
         deadline = None if wall_seconds is None else time.monotonic() + wall_seconds
         child = children.Child(pid, pidfd, lifeline, deadline, mark)
+        child.report = report
         try:
             self._watch(child)
         except BaseException:
@@ -237,6 +266,8 @@ class Server:
         for descriptor in (child.pidfd, child.lifeline):
             self._by_descriptor[descriptor] = child
             self._events.register(descriptor, _READABLE)
+        if child.report >= 0:
+            self._events.register(child.report, _READABLE)
 
     def _abandon(self, child: children.Child) -> None:
         """End a child that cannot be watched; as an orphan it is waited for at the next sweep."""
@@ -247,6 +278,10 @@ class Server:
             with suppress(OSError):
                 self._events.unregister(descriptor)
         os.close(child.pidfd)
+        if child.report >= 0:
+            with suppress(OSError):
+                self._events.unregister(child.report)
+            os.close(child.report)
 
     def _unwatch(self, descriptor: int) -> None:
         if self._by_descriptor.pop(descriptor, None) is not None:
@@ -259,6 +294,13 @@ class Server:
         code = self._native.exit_code(descriptor)
         if code is None:
             return
+        if child.report >= 0:
+            self._serve_report(child.report)  # the answer to the order comes first
+            if child.let_go:
+                self._unwatch(descriptor)
+                self._children.end(child)
+                self._children.forget(child)
+                return
         # Before anybody is told: whoever waits for its end takes it that nothing of it is left.
         left = self._children.end(child)
         with suppress(OSError):
