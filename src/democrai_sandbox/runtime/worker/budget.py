@@ -19,10 +19,10 @@ _BYTES_PER_VALUE = 32
 class Allowance(NamedTuple):
     """What a worker may say, a second: messages, bytes, and what the host needs of its processor to hear them."""
 
-    messages: float = 5_000
+    messages: float = 2_000
     bytes: float = 16 * 1024 * 1024
-    seconds: float = 0.25
-    burst: float = 2.0
+    seconds: float = 0.15
+    burst: float = 5.0
     """Seconds of all this that may be used at once."""
     patience: float = 1.5
     """Seconds for which it may have more waiting than this."""
