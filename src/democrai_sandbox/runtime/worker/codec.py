@@ -160,6 +160,11 @@ class Inbox:
         """Bytes that are here and not handed out."""
         return self._end - self._at
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is here, and nothing has to be kept."""
+        return self._at == self._end and not self._pieces
+
     def add(self, size: int) -> None:
         """Take so many bytes that were received, after what was kept."""
         if self._pieces:

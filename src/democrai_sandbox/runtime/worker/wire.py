@@ -143,6 +143,9 @@ class Wire:
                 self._heard(message, size, values)
                 if not self._open:
                     return
+                if self._inbox.is_empty:
+                    self._listen()
+                    return
                 if self._loop.time() > until:
                     break
         except FrameError as error:
