@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
+from democrai_sandbox.kernel.landlock.support import landlock_support
 from tests.console.serving import CHEAPLY, PLAIN, serving, until
 
 
@@ -75,3 +79,35 @@ def test_a_database_that_is_moved_away(served):
         admin.post(f"/api/v1/requests/{request}/approve-session", json={}).raise_for_status()
         assert admin.get("/api/v1/audit/verify").json()["ok"] is True
     assert "Traceback" not in "\n".join(line for line in served.log.read_text().splitlines() if "accept()" not in line)
+
+
+def spawn_servers(served):
+    """The numbers of the spawn server and its standby."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if any(word.endswith(b"kernel/spawn/server.py") for word in words) and b"%d" % served.process.pid in words:
+            found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.skipif(landlock_support().abi < 1, reason="needs Landlock")
+def test_a_spawn_server_that_stands_still_or_is_killed(tmp_path):
+    """Until it answers again the process is not ready, by that check; afterwards it goes on without a restart."""
+    with serving(tmp_path, {"sandbox": {"os": {"seccomp": {"enabled": True}}}}, before=CHEAPLY) as served:
+        checks = lambda: httpx.get(f"{served.url}/health/ready", **PLAIN, timeout=30).json()["checks"]
+        pids = spawn_servers(served)
+        assert len(pids) == 2
+        assert checks()["spawn_server"] == "ok"
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        until(lambda: readiness(served) == 503, "noticing it")
+        assert checks()["spawn_server"] == "failed"
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+        until(lambda: readiness(served) == 200, "serving")
+        os.kill(min(pids), signal.SIGKILL)  # either of them is replaced
+        until(lambda: len(set(spawn_servers(served)) - {min(pids)}) == 2 and readiness(served) == 200, "a new one")

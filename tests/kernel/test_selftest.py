@@ -209,7 +209,11 @@ def test_a_child_that_cannot_be_started_is_not_taken_for_one_that_was_stopped(tm
         kernel = make({ {"seccomp": {"enabled": True}}!r})
         kernel.prepare()
         kernel.confine()
+        kernel.spawn.stats()
+        os.kill(kernel.spawn.standby, signal.SIGSTOP)  # it would take over
         os.kill(kernel.spawn.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, kernel.spawn.pid, os.WEXITED | os.WNOWAIT)
+        os.kill(kernel.spawn.standby, signal.SIGKILL)
         kernel.selftest()
         {TELL}
         kernel.stop()

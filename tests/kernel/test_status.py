@@ -171,8 +171,10 @@ def test_status_is_measured_and_not_remembered(tmp_path):
         details = kernel.status()["seccomp"].details
         tell(threads=details["threads"], covered=details["threads_covered"])
         before = kernel.status()["spawn_server"]
+        os.kill(kernel.spawn.standby, signal.SIGSTOP)  # it would take over
         os.kill(kernel.spawn.pid, signal.SIGKILL)
         os.waitid(os.P_PID, kernel.spawn.pid, os.WEXITED | os.WNOWAIT)
+        os.kill(kernel.spawn.standby, signal.SIGKILL)
         after = kernel.status()["spawn_server"]
         tell(before=before.state, after=[after.state, after.reason, after.fix])
         stop.set()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 health = APIRouter(tags=["health"], default_response_class=PlainResponse)
 _LATE_AFTER_POLLS = 5
 _LATE_AFTER = 5.0
+_ANSWER_SECONDS = 1.0
 State = Literal["ok", "degraded", "failed"]
 """Degraded: something is amiss that serving does without."""
 
@@ -45,7 +46,7 @@ def ready(request: Request) -> PlainResponse:
 
 
 def readiness(sandbox: Sandbox) -> Readiness:
-    """Look at everything that answering needs. Asks the database, and a helper that is required: not on a loop."""
+    """Look at everything that answering needs. Not on a loop: it asks the database, the spawn server and the helper."""
     node = sandbox.access.node.status
     late = max(_LATE_AFTER, _LATE_AFTER_POLLS * sandbox.settings.poll_seconds)
     reachable, schema = _database(sandbox)
@@ -55,6 +56,8 @@ def readiness(sandbox: Sandbox) -> Readiness:
         "snapshot": node.store_reachable and node.seconds_since_refresh <= late,
         "runtime": sandbox.is_started and not sandbox.closing.is_set(),
     }
+    if (spawn := sandbox.kernel.spawn) is not None:
+        found["spawn_server"] = spawn.answers(_ANSWER_SECONDS)
     if sandbox.settings.os.enabled and sandbox.settings.os.require:
         found["helper"] = sandbox.kernel.status()[HELPER].state is ControlState.ACTIVE
     checks: dict[str, State] = {name: "ok" if is_well else "failed" for name, is_well in found.items()}

@@ -15,7 +15,7 @@ from .contexts import (
     process_guard_bypass_context,
     process_guard_context,
 )
-from .crossing import Door, Entrance, door, entrance, own_code, own_streams, plain
+from .crossing import Door, Entrance, door, entrance, own_code, own_streams, plain, read_frame
 from .denials import DenialRecord, recent_denials
 from .environment import child_environment, environment_of, process_guard_context_from_env
 from .external import ask_external_access, location_of
@@ -67,6 +67,7 @@ __all__ = [
     "process_guard_bypass_context",
     "process_guard_context",
     "process_guard_context_from_env",
+    "read_frame",
     "recent_denials",
     "serve",
     "served",

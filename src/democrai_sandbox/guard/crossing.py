@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import _core
-from ._core import Door, Entrance
+from ._core import Door, Entrance, read_frame
 from .contexts import policy_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
 
-__all__ = ["Door", "Entrance", "door", "entrance", "own_code", "own_streams", "plain"]
+__all__ = ["Door", "Entrance", "door", "entrance", "own_code", "own_streams", "plain", "read_frame"]
 
 
 def plain(value: Any, *, lists: bool = False) -> Any:

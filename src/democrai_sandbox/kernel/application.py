@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ApplicationPlaces", "Kernel", "Stage"]
 
+_ANSWER_SECONDS = 2.0
+"""For the spawn server to say how it is: whoever asks for the status is waiting."""
 _IN_FORCE = frozenset({ControlState.ACTIVE, ControlState.PARTIAL})
 
 
@@ -213,7 +215,7 @@ class Kernel:
             flow=self.flow,
         )
         try:
-            control.start(() if self.spawn is None else (self.spawn.pid,))
+            control.start(() if self.spawn is None else (self.spawn.pid, self.spawn.standby))
         except KernelLayerError as error:
             self._failures |= {name: status.without_helper(name, error) for name in (EGRESS, HELPER)}
             self.flow("egress_failed", error=str(error))
@@ -288,7 +290,7 @@ class Kernel:
         if (server := self.spawn) is None:
             return self._failures.get(SPAWN_SERVER) or self._pending(SPAWN_SERVER)
         try:
-            details = {"pid": server.pid, **server.stats()}
+            details = server.stats(_ANSWER_SECONDS)
         except KernelLayerError as error:
             return ControlStatus(SPAWN_SERVER, ControlState.OFF, error.what, error.fix)
         details |= {"abi": self.abi, "baseline": self.baseline is not None}

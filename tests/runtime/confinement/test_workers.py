@@ -309,3 +309,100 @@ def test_an_engine_is_held_to_its_runtime_section_and_its_limits(case):
         "time": "WorkerTimeout",
         "executes": "WorkerCrashed",
     }
+
+
+OUTAGE = """
+import os, time
+from democrai_sandbox import sdk
+
+@sdk.action("pid")
+def pid(): return os.getpid()
+
+@sdk.action("wait")
+def wait():
+    (sdk.data_dir() / "begun").write_text(str(os.getpid()))
+    while not (sdk.data_dir() / "over").exists():
+        time.sleep(0.01)
+    return os.getpid()
+"""
+
+
+def outages(world):
+    import asyncio
+    import signal
+    import time
+    from pathlib import Path
+
+    from democrai_sandbox.runtime.confinement.confining import Confiner
+    from democrai_sandbox.runtime.confinement.starting import ConfinedStarter
+
+    lab = world.load(LAB)["Lab"](world)
+    names = ("first", "second")
+    for name in names:
+        lab.house.extension(name, OUTAGE)
+    spawn = lab.kernel.spawn
+
+    async def begun(name):
+        while not (found := [*Path(world.base).glob(f"**/{name}/begun")]):
+            await asyncio.sleep(0.01)
+        return found[0]
+
+    async def story():
+        told = {}
+        waiting = {name: asyncio.ensure_future(lab.action(name, "wait")) for name in ("first", "second")}
+        files = {name: await begun(name) for name in waiting}
+        while not (number := files["first"].read_text()):
+            await asyncio.sleep(0.01)
+        os.kill(int(number), signal.SIGKILL)
+        told["killed"] = (await waiting["first"])[0]
+        told["undisturbed"] = not waiting["second"].done()
+        (files["second"].parent / "over").touch()
+        told["other"] = await waiting["second"] == int(files["second"].read_text())
+        told["again"] = type(await lab.action("first", "pid")).__name__
+
+        spawn.stats()
+        for pid in (spawn.standby, spawn.pid):
+            os.kill(pid, signal.SIGSTOP)
+        starter = ConfinedStarter(Confiner(lab.kernel, spawn), lambda: None)
+        start = asyncio.ensure_future(starter.start(["/bin/true"], env={}, pass_fds=(), cwd="/"))
+        ticks, begin = 0, time.monotonic()
+        while time.monotonic() - begin < 0.5:
+            await asyncio.sleep(0.005)
+            ticks += 1
+        told["loop turns while the server is stopped"] = ticks >= 10
+        told["ready while it is stopped"] = await asyncio.to_thread(spawn.answers, 0.2)
+        told["warm worker meanwhile"] = type(await lab.action("second", "pid")).__name__
+        told["waits meanwhile"] = not start.done()
+        for pid in (spawn.standby, spawn.pid):
+            os.kill(pid, signal.SIGCONT)
+        process = await start
+        told["started after it"] = await process.wait()
+        process.close()
+
+        os.kill(spawn.pid, signal.SIGKILL)
+        while not await asyncio.to_thread(spawn.answers, 1):
+            await asyncio.sleep(0.01)
+        # Their workers ended with the server: a call that comes before that was noticed is told so.
+        for name in names:
+            while type(await lab.action(name, "pid")) is not int:
+                await asyncio.sleep(0.01)
+        told["after a kill"] = [type(await lab.action(name, "pid")).__name__ for name in names]
+        return told
+
+    return lab.serve(story, isolation={f"module:{name}": "process" for name in names})
+
+
+def test_outages_of_workers_and_of_the_spawn_server_are_one_error_and_pass(case):
+    """A killed worker fails its own call only; a stopped server blocks no loop; a killed one is replaced."""
+    assert case.run(outages) == {
+        "killed": "WorkerCrashed",
+        "undisturbed": True,
+        "other": True,
+        "again": "int",
+        "loop turns while the server is stopped": True,
+        "ready while it is stopped": False,
+        "warm worker meanwhile": "int",
+        "waits meanwhile": True,
+        "started after it": 0,
+        "after a kill": ["int", "int"],
+    }

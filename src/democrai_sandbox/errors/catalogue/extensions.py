@@ -174,6 +174,22 @@ EXTENSIONS = (
         remark="A `WorkerFailed`.",
     ),
     Entry(
+        code="worker_flooded",
+        title="A worker sent more than it may",
+        layer=Layer.RUNTIME,
+        meaning=(
+            "The worker kept sending more messages or bytes than it may of its own accord, without waiting for the "
+            "host, and was ended. The next call starts another."
+        ),
+        cause=(
+            "Code in the worker writes to the worker's own socket, or asks the host from very many threads at once. "
+            "Values that calls return and streams yield are not counted."
+        ),
+        fix="Find out what the extension does: ordinary use of the SDK waits for the host's answers.",
+        classes=("WorkerFlooded",),
+        remark="A `WorkerFailed`.",
+    ),
+    Entry(
         code="worker_frame",
         title="What came over a worker's channel is not its language",
         layer=Layer.RUNTIME,

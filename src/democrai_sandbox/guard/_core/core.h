@@ -19,6 +19,7 @@
  *   natives.c   native modules, each copy of them      belongings.c  what of the process is the host's
  *   environment.c  os.environ, as guarded code sees it
  *   residents.c whose code it is, wherever it runs  shadow.c    a candidate beside what is in force
+ *   plain.c     data that crosses a guard          messages.c  frames of workers, read with limits
  * The network half is listed in network.h.
  */
 #ifndef DEMOCRAI_CORE_H
@@ -512,9 +513,10 @@ PyObject *decision_explicit(State *state, const Asked *asked);
 bool path_narrowed_away(const State *state, const char *path, unsigned bit);
 PyObject *core_ask(PyObject *module, PyObject *args);
 int served_ready(void);
-/* plain.c, doors.c */
+/* plain.c, messages.c, doors.c */
 PyObject *plain_copy(PyObject *value, bool lists);
 PyObject *core_plain(PyObject *module, PyObject *args);
+PyObject *core_read_frame(PyObject *module, PyObject *args);
 PyObject *core_door(PyObject *module, PyObject *function);
 PyObject *core_entrance(PyObject *module, PyObject *args);
 extern PyTypeObject Door_Type, Entrance_Type;

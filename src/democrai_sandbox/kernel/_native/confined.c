@@ -1,7 +1,7 @@
 /* The child of spawn: from the clone of its parent to a confined program, step by step.
  *
- * It shares the memory of its parent, which stands still meanwhile: it makes system calls only, and what it writes is
- * the order. Nothing is executed unless every step before has succeeded. A step returns 0 or a negative errno. */
+ * It shares the memory of its parent, which stands still meanwhile, or has a copy: it makes system calls only, and what
+ * it writes is the order. Nothing is executed unless every step before has succeeded. A step returns 0 or a negative errno. */
 #include "spawn.h"
 
 #include <errno.h>
@@ -9,6 +9,7 @@
 #include <linux/capability.h>
 #include <poll.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -29,6 +30,11 @@ static bool is_socket(int fd)
 {
     struct stat found;
     return fstat(fd, &found) == 0 && S_ISSOCK(found.st_mode);
+}
+
+bool spawn_waits(const Order *order)
+{
+    return order->cgroup >= 0 && is_socket(order->cgroup);
 }
 
 /* The helper moves whoever has written, and says when that is done. */
@@ -52,7 +58,7 @@ static int join_cgroup(Order *order)
     if (write(order->cgroup, "0", 1) != 1) {
         return errno ? -errno : -EIO;
     }
-    return is_socket(order->cgroup) ? await_helper(order->cgroup) : 0;
+    return spawn_waits(order) ? await_helper(order->cgroup) : 0;
 }
 
 static int open_own_proc(Order *order)
@@ -77,6 +83,10 @@ static int move_aside(Order *order, int spare)
         if (order->rulesets[i] < 0) {
             return -errno;
         }
+    }
+    if (order->report >= 0) {
+        order->report = fcntl(order->report, F_DUPFD_CLOEXEC, spare);
+        return order->report < 0 ? -errno : 0;
     }
     return 0;
 }
@@ -228,6 +238,19 @@ static const struct {
 };
 enum { STEPS = sizeof steps / sizeof *steps };
 
+/* In one piece: the number of the error, and the step. A program that was executed has closed it without a word. */
+static void tell_failure(const Order *order)
+{
+    struct {
+        int32_t error;
+        char step[16];
+    } told = {.error = order->error};
+    strncpy(told.step, steps[order->step].name, sizeof told.step - 1);
+    if (order->report >= 0 && write(order->report, &told, sizeof told) < 0) {
+        return; /* nobody listens */
+    }
+}
+
 int spawn_child(void *data)
 {
     Order *order = data;
@@ -236,6 +259,7 @@ int spawn_child(void *data)
         int failed = steps[step].run(order);
         if (failed < 0) {
             order->error = -failed;
+            tell_failure(order);
             break;
         }
     }

@@ -1,10 +1,14 @@
 /* Starting a confined program: the parent's side.
  *
  * The child shares the memory of its parent, which stands still until the child executes its program or ends: its cost
- * does not depend on the size of the parent, and it can say what failed. All that it needs lies ready in plain C. */
+ * does not depend on the size of the parent, and it can say what failed. All that it needs lies ready in plain C.
+ *
+ * A child that waits for the helper on its way has a copy of that memory instead, and a pipe to say what failed: its
+ * parent goes on meanwhile, and others are started. */
 #include "spawn.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
@@ -27,7 +31,8 @@ static pid_t start_child(Order *order, int *pidfd)
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before);
     order->parent = getpid();
-    pid_t pid = clone(spawn_child, stack + STACK, CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, order, pidfd);
+    int sharing = order->report < 0 ? CLONE_VM | CLONE_VFORK : 0;
+    pid_t pid = clone(spawn_child, stack + STACK, sharing | CLONE_PIDFD | SIGCHLD, order, pidfd);
     pid = pid < 0 ? -errno : pid;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return pid;
@@ -53,7 +58,7 @@ static PyObject *step_failed(int number, const char *step)
     return NULL;
 }
 
-static PyObject *start(Order *order)
+static PyObject *start(Order *order, int report)
 {
     int pidfd = -1;
     pid_t pid;
@@ -64,8 +69,11 @@ static PyObject *start(Order *order)
         return step_failed(-pid, "clone");
     }
     /* Without an error before its last step it was killed from outside. */
-    bool executed = spawn_executed(order);
-    PyObject *result = executed ? Py_BuildValue("ii", (int)pid, pidfd) : NULL;
+    bool executed = order->report >= 0 || spawn_executed(order);
+    PyObject *result = NULL;
+    if (executed) {
+        result = report < 0 ? Py_BuildValue("ii", (int)pid, pidfd) : Py_BuildValue("iii", (int)pid, pidfd, report);
+    }
     if (result == NULL) {
         forget_child(pid, pidfd);
     }
@@ -109,12 +117,24 @@ static PyObject *read_and_start(Order *order, PyObject *body, PyObject *list, in
         return NULL;
     }
     order->limits[order->limit_count++] = mark;
-    return start(order);
+    int report[2] = {-1, -1};
+    if (spawn_waits(order) && pipe2(report, O_CLOEXEC) < 0) {
+        return step_failed(errno, "report");
+    }
+    order->report = report[1];
+    PyObject *result = start(order, report[0]);
+    if (report[1] >= 0) {
+        close(report[1]);
+    }
+    if (result == NULL && report[0] >= 0) {
+        close(report[0]);
+    }
+    return result;
 }
 
 PyObject *native_spawn(PyObject *module, PyObject *args)
 {
-    Order order = {.cgroup = -1};
+    Order order = {.cgroup = -1, .report = -1};
     PyObject *body, *files, *rulesets;
     int null, layers[MOST_RULESETS];
     Limit mark;

@@ -26,6 +26,7 @@ typedef struct {
     uint64_t keep_caps, own_proc, ignored;
     bool whole_proc;
     int cgroup, umask;
+    int report; /* where a child with memory of its own says what failed; -1 for one that shares it */
     pid_t parent;
     volatile int step, error; /* written by the child, read by its parent afterwards */
 } Order;
@@ -35,6 +36,8 @@ typedef struct {
 const char *order_read(Order *order, PyObject *data, const int *files, Py_ssize_t file_count, int null);
 /* Gives back what reading has taken, also when it has failed. */
 void order_release(Order *order);
+/* Whether the child has to wait for the helper on its way. */
+bool spawn_waits(const Order *order);
 /* The child, from its first instruction to the program; the argument is an Order. Never returns. */
 int spawn_child(void *data);
 /* Whether the last step was come to and did not fail. */

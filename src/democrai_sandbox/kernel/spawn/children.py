@@ -27,7 +27,7 @@ _LARGEST_MARK = (1 << 62) - 1
 class Child:
     """One program that was started, the leader of its session and group."""
 
-    __slots__ = ("deadline", "ended", "let_go", "lifeline", "mark", "pid", "pidfd", "timed_out")
+    __slots__ = ("deadline", "ended", "let_go", "lifeline", "mark", "pid", "pidfd", "report", "timed_out")
 
     def __init__(self, pid: int, pidfd: int, lifeline: int, deadline: float | None, mark: int) -> None:
         """Take over its handle and its lifeline."""
@@ -36,6 +36,8 @@ class Child:
         self.pidfd = pidfd
         self.lifeline = lifeline
         self.deadline = deadline
+        self.report = -1
+        """Where it says that it runs, while it does not."""
         self.ended = False
         self.let_go = False
         """Whether the application has closed the lifeline."""
@@ -65,6 +67,8 @@ class Children:
     def __init__(self, native: Any) -> None:
         """Begin with none."""
         self.known: dict[int, Child] = {}
+        self.standby = 0
+        """A child of the server's that is no program: it stays when orphans are ended."""
         self._timed: dict[int, Child] = {}
         """Those that run and whose time will be up."""
         self._own = OwnChildren(native)
@@ -130,7 +134,7 @@ class Children:
         found = False
         running = None
         for pid in self._own.strangers(self.known):
-            if _has_ended(pid):
+            if pid == self.standby or _has_ended(pid):
                 continue
             if running is None:
                 running = {child.mark for child in self.known.values() if not child.ended}

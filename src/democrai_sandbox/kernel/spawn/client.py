@@ -9,6 +9,7 @@ from __future__ import annotations
 import _socket
 import errno
 import os
+import select
 import socket
 import struct
 import subprocess
@@ -41,6 +42,7 @@ _KEPT = ("LD_LIBRARY_PATH",)
 _PATIENCE = 30.0
 _PAUSE = 0.005
 _RESTART = "restart the application: the server can only be started before the application is confined"
+_AGAIN = "try again soon: the spawn server begins anew by itself; if it does not, restart the application"
 _ROOM = socket.CMSG_SPACE(array("i").itemsize)
 _KIND = (int(socket.AF_UNIX), int(socket.SOCK_SEQPACKET))
 _LEVEL, _RIGHTS, _RECEIVE_WITHIN = int(socket.SOL_SOCKET), int(socket.SCM_RIGHTS), int(socket.SO_RCVTIMEO)
@@ -53,8 +55,8 @@ _GONE = {errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF}
 class SpawnServer:
     """A running server. Threads may share it; a fork of the application may not use it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], link: _socket.socket, patience: float) -> None:
-        """Take over a process that was started with the other end of the link."""
+    def __init__(self, process: subprocess.Popen[bytes], link: _socket.socket, patience: float, bond: int = -1) -> None:
+        """Take over a process that was started with the other end of the link, and of the bond."""
         self._patience = patience
         self._answer_within = _timeval(patience)
         self._process = process
@@ -62,7 +64,11 @@ class SpawnServer:
         self._spare: list[tuple[_socket.socket, _socket.socket]] = []
         self._sparing = allocate_lock()
         self._owner = getpid()
+        self._bond = bond
         self.pid = process.pid
+        """Of the process that served when it was last asked."""
+        self.standby = 0
+        """Of the one that takes over when that is gone."""
 
     @classmethod
     def start(cls, *, interpreter: str | None = None, patience: float = _PATIENCE) -> SpawnServer:
@@ -71,28 +77,32 @@ class SpawnServer:
         The interpreter has to be of this one's version, because both load the same extension.
         """
         ours, far = socketpair(*_KIND)
+        bond, held = os.pipe()
         try:
             with socket.socket(*_KIND, 0, fileno=far.detach()) as theirs:
                 # Before the first packet: the kernel adds the sender's number only to what is sent after this.
                 theirs.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
                 # Its own session: what a terminal sends to the application's group is no order to the server.
                 process = subprocess.Popen(  # noqa: S603 - the interpreter that runs this, and a file of this package
-                    _command(interpreter or sys.executable, theirs.fileno()),
+                    _command(interpreter or sys.executable, theirs.fileno(), held),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    pass_fds=(theirs.fileno(),),
+                    pass_fds=(theirs.fileno(), held),
                     env={name: os.environ[name] for name in _KEPT if name in os.environ},
                     cwd="/",
                     start_new_session=True,
                 )
         except OSError as error:
             ours.close()
+            close(bond)
             raise SpawnFailed(
                 f"the spawn server cannot be started: {error}", fix="name a working interpreter"
             ) from error
+        finally:
+            close(held)
         # Kept by the kernel: a timeout of Python's own would ask it twice for everything.
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(patience))
-        server = cls(process, ours, patience)
+        server = cls(process, ours, patience, bond)
         try:
             server.stats()
         except BaseException:
@@ -102,8 +112,19 @@ class SpawnServer:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs; only the application that started it can tell."""
-        return getpid() == self._owner and self._process.poll() is None
+        """Whether the server or its standby runs; only the application that started it can tell."""
+        if getpid() != self._owner or self._bond < 0:
+            return False
+        self._process.poll()  # one that is gone is not to stay a zombie
+        return not self._are_gone(0)
+
+    def answers(self, within: float) -> bool:
+        """Tell whether it answers within some seconds."""
+        try:
+            self.stats(within)
+        except SpawnFailed:
+            return False
+        return True
 
     def spawn(self, order: SpawnOrder) -> SpawnedChild:
         """Start a program, confined as ordered.
@@ -126,9 +147,10 @@ class SpawnServer:
         """
         return tuple(self._plain_answer({"action": "baseline", "plan": wire.LandlockPlan(*plan)})["missing"])
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self, within: float | None = None) -> dict[str, Any]:
         """Return what the server says about itself: how many children run, are kept, were started and refused."""
-        answer = self._plain_answer({"action": "stats"})
+        answer = self._plain_answer({"action": "stats"}, within)
+        self.pid, self.standby = answer["pid"], answer["standby"]
         return {name: value for name, value in answer.items() if name != "ok"}
 
     def stop(self, patience: float = _PATIENCE) -> None:
@@ -141,25 +163,37 @@ class SpawnServer:
         while self._spare:
             for end in self._spare.pop():
                 end.close()
-        try:
-            self._process.wait(patience)
-        except subprocess.TimeoutExpired:
+        if self._bond < 0:
+            return
+        if not self._are_gone(patience):
             with suppress(OSError):  # a confined application may not be let
                 self._process.kill()
-                self._process.wait(patience)
+                self._are_gone(patience)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(patience)  # its descriptors are closed a moment before it has ended
+        close(self._bond)
+        self._bond = -1
 
-    def _plain_answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        answer = self._ask(wire.packed_request(request), [])
+    def _are_gone(self, patience: float) -> bool:
+        """Tell whether the server and its standby have ended, or end within some seconds."""
+        poll = select.poll()
+        poll.register(self._bond, select.POLLIN)
+        return bool(poll.poll(patience * 1000))
+
+    def _plain_answer(self, request: dict[str, Any], within: float | None = None) -> dict[str, Any]:
+        answer = self._ask(wire.packed_request(request), [], within)
         answer.close()
         if not answer.members.get("ok"):
             raise SpawnFailed(f"the spawn server refused: {answer.members.get('error')}")
         return answer.members
 
-    def _ask(self, body: bytes, descriptors: Sequence[int]) -> _Answer:
+    def _ask(self, body: bytes, descriptors: Sequence[int], within: float | None = None) -> _Answer:
         """Send a request with a lifeline of its own, and return that lifeline with what came back on it."""
         if getpid() != self._owner:
             raise SpawnFailed("the spawn server takes orders from the process that started it, not from a fork of it")
         ours, theirs = self._lifeline()
+        if within is not None:
+            ours.setsockopt(_LEVEL, _RECEIVE_WITHIN, _timeval(within))
         try:
             try:
                 self._send(body, theirs.fileno(), descriptors)
@@ -221,9 +255,11 @@ class SpawnServer:
     def _lost(self, error: OSError) -> SpawnFailed:
         """Return what an error on the link means."""
         if isinstance(error, BlockingIOError):
-            return SpawnFailed("the spawn server does not answer in time", fix=_RESTART)
+            return SpawnFailed("the spawn server does not answer in time", fix=_AGAIN)
         if error.errno not in _GONE:
             return SpawnFailed(f"the spawn server cannot be reached: {error}")
+        if self.alive:
+            return SpawnFailed("the spawn server has ended, and its standby takes over", fix=_AGAIN)
         code = self._process.poll()
         state = "has closed the connection" if code is None else f"has ended (exit status {code})"
         return SpawnFailed(f"the spawn server {state}", fix=_RESTART)
@@ -255,6 +291,6 @@ def _timeval(seconds: float) -> bytes:
     return _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1_000_000))
 
 
-def _command(interpreter: str, link: int) -> list[str]:
+def _command(interpreter: str, link: int, bond: int) -> list[str]:
     """Return the command: isolated, without ``site``, and writing no bytecode."""
-    return [interpreter, "-I", "-S", "-B", str(_SERVER), str(link), str(getpid())]
+    return [interpreter, "-I", "-S", "-B", str(_SERVER), str(link), str(bond), str(getpid())]

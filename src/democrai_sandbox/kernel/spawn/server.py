@@ -1,7 +1,8 @@
-"""The spawn server: ``python -I -S -B server.py <link> <application's pid>``. Standard library only.
+"""The spawn server: ``python -I -S -B server.py <link> <bond> <application's pid> [<ruleset> ...]``.
 
 It is started before the application has secrets, threads or restrictions, and knows nothing of the application but its
-number. Each request has to come from that process, by the kernel's word. The server never waits for a child.
+number. Each request has to come from that process, by the kernel's word. The server never waits for a child. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import os
 import resource
 import select
 import signal
-import socket
 import sys
 import time
 from contextlib import suppress
@@ -36,13 +36,14 @@ def _load(name: str, path: Path) -> Any:
 
 
 if TYPE_CHECKING:
-    from democrai_sandbox.kernel.spawn import children, packets, starts, wire
+    from democrai_sandbox.kernel.spawn import children, packets, standby, starts, wire
 else:
     wire = _load("wire", _HERE / "wire.py")
     packets = _load("packets", _HERE / "packets.py")
     children = _load("children", _HERE / "children.py")
     _load("building", _HERE.parent / "landlock" / "building.py")
     starts = _load("starts", _HERE / "starts.py")
+    standby = _load("standby", _HERE / "standby.py")
 
 _SWEEP_SOON = 0.05
 """After a child has ended that left something which goes on forking."""
@@ -66,22 +67,25 @@ def native_module() -> Any:
 class Server:
     """The loop, and what it knows."""
 
-    def __init__(self, native: Any, link: socket.socket, application: int) -> None:
-        """Watch the link and the application; nothing is started yet."""
+    def __init__(self, native: Any, inheritance: standby.Inheritance, watched: int) -> None:
+        """Watch the link and the application; nothing is started yet but the standby."""
         self._native = native
-        self._link = link.fileno()
-        self._kept = link
-        self._application = application
-        self._watched = os.pidfd_open(application)
+        self._inheritance = inheritance
+        self._link = inheritance.link
+        self._application = inheritance.application
+        self._watched = watched
         self._children = children.Children(native)
         self._by_descriptor: dict[int, children.Child] = {}
-        self._starts = starts.Starts(native)
+        self._awaited: dict[int, tuple[children.Child, bytes]] = {}
+        """Those that wait for the helper on their way to a program, by their report, with what to answer then."""
+        self._starts = starts.Starts(native, list(inheritance.rulesets))
         self._started = self._refused = 0
         self._most = max(1, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_DESCRIPTORS) // _PER_CHILD)
         self._sweep_at: float | None = None
         self._events = select.epoll()
         for descriptor in (self._link, self._watched):
             self._events.register(descriptor, select.EPOLLIN)
+        self._standby = self._new_standby()
 
     def serve(self) -> None:
         """Serve until the application is gone or closes the link; then end everything that was started."""
@@ -89,7 +93,21 @@ class Server:
             while self._turn():
                 pass
         finally:
+            self._standby.end()
             self._children.end_all()
+
+    def _new_standby(self) -> standby.Standby:
+        """Fork a process that takes over when this one is gone, with the baseline of now."""
+        inheritance = self._inheritance._replace(rulesets=tuple(self._starts.baseline))
+        made = standby.Standby(standby.command_of(__file__), inheritance, self._watched)
+        self._children.standby = made.pid
+        self._events.register(made.descriptor, _READABLE)
+        return made
+
+    def _replace_standby(self) -> None:
+        self._events.unregister(self._standby.descriptor)
+        self._standby.end()
+        self._standby = self._new_standby()
 
     def _turn(self) -> bool:
         ready = [number for number, _ in self._events.poll(self._patience())]
@@ -101,6 +119,10 @@ class Server:
                     self._serve_request()
                 except EOFError:
                     return False
+            elif number == self._standby.descriptor:
+                self._replace_standby()
+            elif number in self._awaited:
+                self._serve_report(number)
             elif number in self._by_descriptor:
                 self._serve_child(self._by_descriptor[number], number)
         now = time.monotonic()
@@ -164,10 +186,34 @@ class Server:
                 self._native.tell(lifeline, answer, -1)
             os.close(lifeline)
             return
+        if child.report >= 0:
+            self._awaited[child.report] = (child, answer)
+            return
+        self._tell_start(child, answer)
+
+    def _tell_start(self, child: children.Child, answer: bytes) -> None:
         try:
-            self._native.tell(lifeline, answer, child.pidfd)
+            self._native.tell(child.lifeline, answer, child.pidfd)
         except OSError:
             self._let_go(child)
+
+    def _serve_report(self, report: int) -> None:
+        """Answer for a program that had to wait: it runs, or never will."""
+        child, answer = self._awaited.pop(report)
+        self._events.unregister(report)
+        try:
+            failure = starts.failure_of(os.read(report, 64))
+        finally:
+            os.close(report)
+            child.report = -1
+        if child.lifeline < 0:
+            return  # the application has let go, and it was ended for that
+        if failure is None:
+            self._tell_start(child, answer)
+            return
+        with suppress(OSError):
+            self._native.tell(child.lifeline, self._refusal(step=failure.step, errno=failure.errno), -1)
+        self._let_go(child)
 
     def _refusal(self, **members: Any) -> bytes:
         self._refused += 1
@@ -178,12 +224,15 @@ class Server:
             return {"ok": True, **self._stats()}
         if members["action"] != "baseline":
             raise wire.BadRequestError(f"unknown action {members['action'][:40]!r}")
-        return {"ok": True, "missing": self._starts.give_baseline(wire.plan_of(members.get("plan")))}
+        missing = self._starts.give_baseline(wire.plan_of(members.get("plan")))
+        self._replace_standby()  # before the answer: whoever takes over confines all children as this one would
+        return {"ok": True, "missing": missing}
 
     def _stats(self) -> dict[str, Any]:
         running = self._children.running
         return {
             "pid": os.getpid(),
+            "standby": self._standby.pid,
             "running": running,
             "kept": len(self._children.known) - running,
             "started": self._started,
@@ -199,10 +248,11 @@ class Server:
             raise wire.BadRequestError(f"there are {self._most} children; the limit of open files allows no more")
         wall_seconds, plan = wire.read_front(body)
         mark = self._children.new_mark()
-        pid, pidfd, missing = self._starts.start(body, files, plan, mark)
+        pid, pidfd, report, missing = self._starts.start(body, files, plan, mark)
         self._started += 1
         deadline = None if wall_seconds is None else time.monotonic() + wall_seconds
         child = children.Child(pid, pidfd, lifeline, deadline, mark)
+        child.report = report
         try:
             self._watch(child)
         except BaseException:
@@ -216,6 +266,8 @@ class Server:
         for descriptor in (child.pidfd, child.lifeline):
             self._by_descriptor[descriptor] = child
             self._events.register(descriptor, _READABLE)
+        if child.report >= 0:
+            self._events.register(child.report, _READABLE)
 
     def _abandon(self, child: children.Child) -> None:
         """End a child that cannot be watched; as an orphan it is waited for at the next sweep."""
@@ -226,6 +278,10 @@ class Server:
             with suppress(OSError):
                 self._events.unregister(descriptor)
         os.close(child.pidfd)
+        if child.report >= 0:
+            with suppress(OSError):
+                self._events.unregister(child.report)
+            os.close(child.report)
 
     def _unwatch(self, descriptor: int) -> None:
         if self._by_descriptor.pop(descriptor, None) is not None:
@@ -238,6 +294,13 @@ class Server:
         code = self._native.exit_code(descriptor)
         if code is None:
             return
+        if child.report >= 0:
+            self._serve_report(child.report)  # the answer to the order comes first
+            if child.let_go:
+                self._unwatch(descriptor)
+                self._children.end(child)
+                self._children.forget(child)
+                return
         # Before anybody is told: whoever waits for its end takes it that nothing of it is left.
         left = self._children.end(child)
         with suppress(OSError):
@@ -276,19 +339,31 @@ def _ignore_signals() -> None:
 
 def main() -> None:
     """Begin: take the link, become the one that orphans come to, close this process to others, and serve."""
-    link = socket.socket(fileno=int(sys.argv[1]))
-    link.set_inheritable(False)
-    application = int(sys.argv[2])
+    link, bond, application, *rulesets = map(int, sys.argv[1:])
+    for number in (link, bond, *rulesets):
+        os.set_inheritable(number, False)  # noqa: FBT003 - its only form
     _ignore_signals()
     native = native_module()
     native.set_subreaper()
     native.set_dumpable(False)
     native.drop_capabilities(wire.CHILD_CAPABILITIES)  # once here, and not each time in a child
-    server = Server(native, link, application)
-    if os.getppid() != application:
-        return  # it has ended meanwhile, and its number may be another's by now
+    try:
+        watched = os.pidfd_open(application)
+    except ProcessLookupError:
+        return
+    # Every process that has the other end of the link is the application, or was forked by it. Without one it has ended
+    # meanwhile, and its number may be another's by now.
+    if _is_cut(link):
+        return
+    server = Server(native, standby.Inheritance(link, bond, application, tuple(rulesets)), watched)
     gc.freeze()
     server.serve()
+
+
+def _is_cut(link: int) -> bool:
+    poll = select.poll()
+    poll.register(link, select.POLLIN)
+    return any(events & select.POLLHUP for _, events in poll.poll(0))
 
 
 if __name__ == "__main__":

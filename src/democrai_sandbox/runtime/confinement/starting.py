@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.errors import SpawnFailed
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
     from .interface import Whose
 
 
+_starts = ThreadPoolExecutor(16, "starts")
+"""Threads of their own: a spawn server or helper that does not answer is not to keep others from theirs."""
+
+
 class ConfinedStarter:
     """Starts processes of one subject by the spawn server. Who that is, and what it may, is asked at each start."""
 
@@ -33,13 +39,23 @@ class ConfinedStarter:
     ) -> ConfinedProcess:
         """Start a program in a session of its own; it has these descriptors, and no standard input."""
         prepared = await self._prepared()
-        # Not on a thread: whoever is cancelled closes the descriptors, whose numbers are soon another's.
         what = Program(argv[0], tuple(argv), env, cwd, pass_fds=tuple(pass_fds))
-        return ConfinedProcess(self._confiner, prepared, what)
+        # On a thread, because the spawn server may have to be waited for.
+        loop = asyncio.get_running_loop()
+        work = loop.run_in_executor(_starts, ConfinedProcess, self._confiner, prepared, what)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            # Whoever is cancelled closes the descriptors, whose numbers are soon another's: not before it is over.
+            await _over(work)
+            if not work.cancelled() and work.exception() is None:
+                work.result().kill()
+                work.result().close()
+            raise
 
     async def _prepared(self) -> Prepared:
         """Have it prepared on a thread, because the helper may have to be waited for."""
-        work = asyncio.ensure_future(asyncio.to_thread(self._confiner.prepare, self._whose()))
+        work = asyncio.get_running_loop().run_in_executor(_starts, self._confiner.prepare, self._whose())
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -75,7 +91,8 @@ class ConfinedProcess:
                 await self._ended()
                 self.kill()
                 self._returncode = self._collected()
-                await asyncio.shield(asyncio.to_thread(self._confiner.release, self._prepared))
+                releasing = asyncio.get_running_loop().run_in_executor(_starts, self._confiner.release, self._prepared)
+                await asyncio.shield(releasing)
         return self._returncode
 
     async def _ended(self) -> None:
@@ -102,6 +119,13 @@ class ConfinedProcess:
             if descriptor >= 0:
                 os.close(descriptor)
         self.stdout = self.stderr = -1
+
+
+async def _over(work: asyncio.Future[ConfinedProcess]) -> None:
+    """Wait for the end of something, also when cancelled again; the spawn server has only so much time to answer."""
+    while not work.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([work])
 
 
 def _note(ended: asyncio.Future[None]) -> None:

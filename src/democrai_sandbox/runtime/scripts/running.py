@@ -202,7 +202,9 @@ def _is_over(ended: int, hearing: _Hearing | None, until: float | None) -> bool:
     """Wait until the process has ended, which is True, or its time is over."""
     while True:
         heard: list[Any] = [hearing] if hearing is not None and hearing.is_open else []
-        left = None if until is None else max(0.0, until - monotonic())
+        left = None if until is None else until - monotonic()
+        if left is not None and left <= 0:  # also when there is always something to hear
+            return False
         ready, _, _ = select.select([ended, *heard], [], [], left)
         if not ready:
             return False

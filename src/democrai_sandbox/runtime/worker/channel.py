@@ -7,6 +7,7 @@ import signal
 import socket
 from typing import TYPE_CHECKING, Any
 
+from .budget import Allowance, Budget
 from .codec import encode
 from .errors import WorkerCrashed, WorkerFailed
 from .output import Output
@@ -18,18 +19,23 @@ if TYPE_CHECKING:
 
     from .interface import Host, Process, Starter, WorkerSpec
 
+_MOST_UNSENT = 1024 * 1024
+"""Bytes that may wait for a worker to read them, besides one frame."""
 _LAST_WORDS = 0.2
 """Seconds for a process that closed its sockets to end by itself, so that it can be told how it did."""
 
 
 class Channel:
-    """One process. ``heard`` gets each message; ``over`` why there will be no more, when the process is gone."""
+    """One process. ``heard`` gets each message with its bytes and its number of values.
+
+    ``over`` gets why there will be no more, when the process is gone.
+    """
 
     lane: Wire
     control: Wire
 
     def __init__(
-        self, spec: WorkerSpec, host: Host, heard: Callable[[Any], None], over: Callable[[WorkerFailed], None]
+        self, spec: WorkerSpec, host: Host, heard: Callable[[Any, int, int], None], over: Callable[[WorkerFailed], None]
     ) -> None:
         """Prepare; ``start`` starts it."""
         self._spec = spec
@@ -39,6 +45,7 @@ class Channel:
         self._over = over
         self._why = ""
         self._error: type[WorkerFailed] = WorkerCrashed
+        self.budget = Budget(self._loop.time, Allowance(), spec.largest_frame)
 
     async def start(self, starter: Starter) -> None:
         """Start the process and say whom it is for. What it makes of that is heard later."""
@@ -65,8 +72,8 @@ class Channel:
 
     def _open(self, lane: socket.socket, control: socket.socket) -> None:
         largest = self._spec.largest_frame
-        self.lane = Wire(lane, largest, self._heard, self._lost)
-        self.control = Wire(control, largest, self._heard, self._lost)
+        self.lane = Wire(lane, largest, self.budget, self._heard, self._lost)
+        self.control = Wire(control, largest, self.budget, self._heard, self._lost)
         emit, label = self._host.output, self._spec.label
         self._outputs = (
             Output(self._process.stdout, lambda text: emit(label, "stdout", text)),
@@ -77,10 +84,13 @@ class Channel:
     def tell(self, message: list[Any]) -> None:
         """Send something that must not wait for what runs on the lane."""
         self.control.write(encode(message, largest=self._spec.largest_frame))
+        if self.control.unsent > _MOST_UNSENT + self._spec.largest_frame:
+            self.end("it does not read what it is sent", WorkerFailed)
 
-    def end(self, why: str) -> None:
+    def end(self, why: str, kind: type[WorkerFailed] = WorkerCrashed) -> None:
         """End the process now, for a reason; the first reason counts."""
-        self._why = self._why or why
+        if not self._why:
+            self._why, self._error = why, kind
         self._process.kill()
 
     async def stop(self) -> None:
@@ -108,7 +118,8 @@ class Channel:
     async def _watch(self, process: Process) -> None:
         code = await process.wait()
         for wire in (self.lane, self.control):
-            wire.read_rest()
+            if not self._why:
+                await wire.read_rest()
             wire.close()
         for output in self._outputs:
             output.drain()
@@ -116,11 +127,10 @@ class Channel:
         process.close()
         self._over(self._error(self._spec.label, self._why or _ending(code), output=self.last_words))
 
-    def _lost(self, why: str) -> None:
+    def _lost(self, why: str, kind: type[WorkerFailed]) -> None:
         """End a process that talks nonsense; one that is ending anyway is left to say with which code."""
         if why:
-            self._error = WorkerFailed
-            self.end(why)
+            self.end(why, kind)
         else:
             self._loop.call_later(_LAST_WORDS, self._process.kill)
 

@@ -1,19 +1,20 @@
 """Frames: what host and worker say to each other over a socket.
 
 A frame is a header, a JSON text, and the bytes values that occur in it, raw. Reading one makes plain data and never an
-object of any class: the other side may be in the hands of a subject. The JSON functions are the native ones, called
-directly: guarded code lives in one process with the worker's end, and could put its own into the modules around them.
+object of any class: the other side may be in the hands of a subject. Reading takes linear time and has its limits while
+it reads (``guard/_core/messages.c``). The JSON functions for writing are the native ones, called directly: guarded code
+lives in one process with the worker's end, and could put its own into the modules around them.
 """
 
 from __future__ import annotations
 
-import re
 import struct
-from json import encoder, scanner
+from json import encoder
 from json.encoder import encode_basestring_ascii
-from typing import TYPE_CHECKING, Any, NoReturn
+from os import urandom
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from democrai_sandbox.guard import plain
+from democrai_sandbox.guard import plain, read_frame
 from democrai_sandbox.policy import InvalidInputError
 
 from .errors import FrameError
@@ -25,16 +26,12 @@ LARGEST = 64 * 1024 * 1024
 """Bytes of one frame, unless told."""
 CHUNK = 256 * 1024
 """Bytes to ask a socket for at a time."""
-_DEEPEST = 72
-_MOST_VALUES = 1_100_000
-"""Both a little more than plain data may have: a message wraps its own lists around it."""
+LARGE = 32 * 1024
+"""Bytes of a frame from which on it is not read on an event loop."""
 _HEADER = struct.Struct("!III")  # bytes of the text, bytes of the blobs, number of blobs
 _SIZE = _HEADER.size
 _unpack = _HEADER.unpack_from
 _pack = _HEADER.pack
-_SMALL = 4096
-_TAG = "\0bytes"
-_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 
 
 class _BytesInside(Exception):  # noqa: N818 - a signal, no error
@@ -47,26 +44,8 @@ def _bytes_inside(value: object) -> NoReturn:
     raise FrameError(f"not plain data: {type(value).__name__}")
 
 
-def _refuse_constant(text: str) -> NoReturn:
-    raise FrameError(f"{text} is not a finite number")
-
-
-class _Reading:
-    """How JSON is read, in the words of the native scanner."""
-
-    strict = True
-    object_pairs_hook = None
-    parse_float = float
-    parse_int = int
-    parse_constant = staticmethod(_refuse_constant)
-
-    def __init__(self, hook: Callable[[dict[str, Any]], Any] | None) -> None:
-        self.object_hook = hook
-
-
 # The stubs know the ones in Python only. Kept here, where guarded code cannot exchange them.
 _make_writer: Any = encoder.c_make_encoder  # type: ignore[attr-defined]
-_make_reader: Any = scanner.c_make_scanner  # type: ignore[attr-defined]
 
 
 def _writer(default: Callable[[object], object]) -> Callable[[Any, int], tuple[str, ...]]:
@@ -78,13 +57,7 @@ def _writer(default: Callable[[object], object]) -> Callable[[Any, int], tuple[s
     return made
 
 
-def _reader(hook: Callable[[dict[str, Any]], Any] | None) -> Callable[[str, int], tuple[Any, int]]:
-    made: Callable[[str, int], tuple[Any, int]] = _make_reader(_Reading(hook))
-    return made
-
-
 _write = _writer(_bytes_inside)
-_read = _reader(None)
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------
@@ -112,16 +85,16 @@ def _text_and_blobs(message: Any) -> tuple[str, list[bytes]]:
     """Return the text, in which each bytes value is an object of one key, and the values.
 
     The key is one that nobody used in this message, and the text begins with it: what a subject calls its own keys can
-    never be taken for bytes, nor the other way round.
+    never be taken for bytes, nor the other way round. It is a random one, which nobody can have used on purpose.
     """
-    tag = _TAG
     while True:
+        tag = f"\0{urandom(8).hex()}"
         blobs: list[bytes] = []
         key = encode_basestring_ascii(tag)
         text = "".join(_writer(_collector(blobs, tag))(message, 0))
         if text.count(f"{key}:") == len(blobs):
-            return f"[{key},{[len(blob) for blob in blobs]},{text}]", blobs
-        tag += "_"
+            sizes = ",".join([str(len(blob)) for blob in blobs])
+            return f"[{key},[{sizes}],{text}]", blobs
 
 
 def _collector(blobs: list[bytes], tag: str) -> Callable[[object], object]:
@@ -137,126 +110,126 @@ def _collector(blobs: list[bytes], tag: str) -> Callable[[object], object]:
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
+class Frame(NamedTuple):
+    """A frame that is complete, and not read yet."""
+
+    text: bytes | memoryview
+    raw: bytes | memoryview
+    blobs: int
+    size: int
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it takes too long to be read on an event loop."""
+        return self.size > LARGE
+
+    def kept(self) -> Frame:
+        """Return it with memory of its own."""
+        return self if self.is_large else self._replace(text=bytes(self.text), raw=bytes(self.raw))
+
+
+def decode(frame: Frame) -> tuple[Any, int]:
+    """Return the message in a frame, and how many values it has. What is no message raises ``FrameError``.
+
+    A large one lets other threads run meanwhile.
+    """
+    text, raw, blobs, size = frame
+    try:
+        return read_frame(text, raw, blobs, size > LARGE)
+    except (ValueError, MemoryError) as error:
+        raise FrameError(str(error) or "it takes too much memory") from None
+
+
 class Inbox:
     """Puts frames together from what a socket gives, in whatever pieces."""
 
-    __slots__ = ("_largest", "_pieces", "_room", "room")
+    __slots__ = ("_at", "_end", "_largest", "_pieces", "_room", "room")
 
     def __init__(self, *, largest: int = LARGEST) -> None:
         """Refuse frames that are larger."""
         self._largest = largest
         self._pieces = bytearray()
+        """What came before and is not used up; empty while the room alone has everything."""
         self._room = bytearray(CHUNK)
         self.room = memoryview(self._room)
         """To receive into: made once, because a new one for each message would cost more than all the rest."""
+        self._at = self._end = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that are here and not handed out."""
+        return self._end - self._at
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is here, and nothing has to be kept."""
+        return self._at == self._end and not self._pieces
+
+    def add(self, size: int) -> None:
+        """Take so many bytes that were received, after what was kept."""
+        if self._pieces:
+            self._pieces += self.room[:size]
+            self._at, self._end = 0, len(self._pieces)
+        else:
+            self._at, self._end = 0, size
+
+    def keep(self) -> None:
+        """Keep what is left elsewhere than in the room, so that more can be received."""
+        if self._pieces:
+            del self._pieces[: self._at]
+        else:
+            self._pieces += self.room[self._at : self._end]
+        self._at, self._end = 0, len(self._pieces)
+
+    def next(self) -> Frame | None:
+        """Return the next frame; None until more has come. What is no frame raises ``FrameError``."""
+        start = self._at + _SIZE
+        if start > self._end:
+            self.keep()
+            return None
+        size, rest, blobs = _unpack(self._pieces or self._room, self._at)
+        if size + rest > self._largest or blobs > size:  # each has its size in the text
+            raise FrameError(f"a frame announces {size + rest} bytes, at most {self._largest} are taken")
+        end = start + size + rest
+        if end > self._end:
+            self.keep()
+            return None
+        self._at = end
+        if size + rest > LARGE:
+            return self._large(start, start + size, end, blobs)
+        if not self._pieces:
+            room = self.room
+            return Frame(room[start : start + size], room[start + size : end] if rest else b"", blobs, size + rest)
+        pieces = self._pieces
+        return Frame(bytes(pieces[start : start + size]), bytes(pieces[start + size : end]), blobs, size + rest)
+
+    def count(self, most: int) -> int:
+        """Return how many frames are complete, as far as up to a number of them."""
+        found, at, data = 0, self._at, self._pieces or self._room
+        while found < most and at + _SIZE <= self._end:
+            size, rest, _ = _unpack(data, at)
+            at += _SIZE + size + rest
+            found += at <= self._end
+        return found
 
     def feed(self, size: int) -> list[Any]:
         """Take so many bytes that were received, and return the messages that are complete now.
 
         What is no frame raises ``FrameError``; nothing can be read after it.
         """
-        if not self._pieces and _SIZE <= size <= _SMALL:
-            text_size, rest, blobs = _unpack(self._room)
-            if _SIZE + text_size == size and not rest and not blobs:  # by far the most are one small frame
-                return [_decode(self.room[_SIZE:size], b"", 0)]
-        if self._pieces:
-            self._pieces += self.room[:size]
-            with memoryview(self._pieces) as pieces:
-                messages, done = self._messages(pieces)
-            del self._pieces[:done]
-            return messages
-        messages, done = self._messages(self.room[:size])
-        if done != size:
-            self._pieces += self.room[done:size]
+        self.add(size)
+        messages = []
+        while (frame := self.next()) is not None:
+            messages.append(decode(frame)[0])
         return messages
 
-    def _messages(self, data: memoryview) -> tuple[list[Any], int]:
-        """Return the messages, and how many bytes they took."""
-        messages: list[Any] = []
-        at = 0
-        while len(data) - at >= _SIZE:
-            size, rest, blobs = _unpack(data, at)
-            if size + rest > self._largest or blobs > _MOST_VALUES:
-                raise FrameError(f"a frame announces {size + rest} bytes, at most {self._largest} are taken")
-            start = at + _SIZE
-            end = start + size + rest
-            if len(data) < end:
-                break
-            with data[start : start + size] as text, data[start + size : end] as raw:
-                messages.append(_decode(text, bytes(raw), blobs))
-            at = end
-        return messages, at
-
-
-def _decode(data: memoryview, raw: bytes, blobs: int) -> Any:
-    try:
-        text = str(data, "ascii")
-        if len(text) > _MOST_VALUES:
-            _check_size(text)
-        if blobs:
-            return _decode_blobs(text, raw, blobs)
-        if raw:
-            raise FrameError("bytes without a place")  # noqa: TRY301 - all of it is one refusal
-        return _whole(_read, text)
-    except FrameError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise FrameError(f"no frame of ours: {type(error).__name__}") from None
-
-
-def _whole(read: Callable[[str, int], tuple[Any, int]], text: str) -> Any:
-    try:
-        value, end = read(text, 0)
-    except StopIteration:
-        raise FrameError("a frame without a message") from None
-    if end != len(text):
-        raise FrameError("more than one message in a frame")
-    _check_depth(text, value)
-    return value
-
-
-def _decode_blobs(text: str, raw: bytes, blobs: int) -> Any:
-    """Read the text twice: the first time for the key and the sizes, which stand before the message."""
-    head = _whole(_read, text)
-    if type(head) is not list or len(head) != 3 or type(head[0]) is not str or type(head[1]) is not list:  # noqa: PLR2004
-        raise FrameError("bytes without their sizes")
-    tag, sizes = head[0], head[1]
-    if len(sizes) != blobs or any(type(size) is not int or size < 0 for size in sizes) or sum(sizes) != len(raw):
-        raise FrameError("the sizes of the bytes do not add up")
-    values, at = [], 0
-    for size in sizes:
-        values.append(raw[at : at + size])
-        at += size
-
-    def place(found: dict[str, Any]) -> Any:
-        if len(found) != 1 or tag not in found:
-            return found
-        number = found[tag]
-        if type(number) is not int or not 0 <= number < blobs:
-            raise FrameError("bytes that are not there")
-        return values[number]
-
-    return _whole(_reader(place), text)[2]
-
-
-def _check_size(text: str) -> None:
-    """Refuse a small text that would become very many values in memory, before it does."""
-    if text.count(",") > _MOST_VALUES and _STRING.sub("", text).count(",") > _MOST_VALUES:
-        raise FrameError("too many values in a frame")
-
-
-def _check_depth(text: str, value: Any) -> None:
-    if text.count("[") + text.count("{") <= _DEEPEST:
-        return
-    level = [value]
-    for _ in range(_DEEPEST):
-        level = [child for parent in level for child in _children(parent) if type(child) in (list, dict)]
-        if not level:
-            return
-    raise FrameError("a frame is nested too deep")
-
-
-def _children(parent: Any) -> Any:
-    if type(parent) is dict:
-        return parent.values()
-    return parent if type(parent) is list else ()
+    def _large(self, start: int, middle: int, end: int, blobs: int) -> Frame:
+        """Return a large frame without another copy of it: its memory is given away, and the rest moves."""
+        if not self._pieces:
+            view = memoryview(bytes(self.room[start:end]))
+            return Frame(view[: middle - start], view[middle - start :], blobs, end - start)
+        pieces, rest = self._pieces, self._end - end
+        self._pieces = pieces[end : self._end]
+        self._at, self._end = 0, rest
+        view = memoryview(pieces)
+        return Frame(view[start:middle], view[middle:end], blobs, end - start)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from democrai_sandbox.errors import CallTimeout, SandboxError
 
-__all__ = ["FrameError", "WorkerBroken", "WorkerCrashed", "WorkerFailed", "WorkerTimeout"]
+__all__ = ["FrameError", "WorkerBroken", "WorkerCrashed", "WorkerFailed", "WorkerFlooded", "WorkerTimeout"]
 
 
 class WorkerFailed(SandboxError, RuntimeError):  # noqa: N818 - named after its code
@@ -50,6 +50,12 @@ class WorkerBroken(WorkerFailed):
     """The worker failed to start several times in a row; the text says why, and when it is tried again."""
 
     code = "worker_broken"
+
+
+class WorkerFlooded(WorkerFailed):
+    """The worker kept sending more messages or bytes than it may of its own accord, and was ended."""
+
+    code = "worker_flooded"
 
 
 class FrameError(SandboxError, ValueError):

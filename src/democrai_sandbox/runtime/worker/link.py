@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from math import inf
+from time import thread_time
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import ExtensionUnknown, SandboxDenied
@@ -26,6 +27,13 @@ if TYPE_CHECKING:
     from .interface import Host, Starter, WorkerSpec
     from .views import Standing
 
+_ASKED_FOR = frozenset({"done", "item", "noticed"})
+"""What a worker says because of a call, as often as the host lets it; and what it has to say while it is recorded."""
+_CARRIERS = frozenset({"done", "item", "door"})
+"""What has values of the subject's in it, which may be large."""
+_MOST_BYTES = 4 * 1024 * 1024
+_MOST_VALUES = 100_000
+"""Of everything else."""
 _MOST_DENIALS = 500
 _MOST_SEEN = 5000
 _WINDOW = 10.0
@@ -248,20 +256,27 @@ class Link:
         except SandboxError:
             raise
         except Exception as error:
-            self._channel.end("it sent an answer that is none")
+            self._channel.end("it sent an answer that is none", WorkerFailed)
             raise WorkerFailed(self._spec.label, "it sent an answer that is none") from error
 
     # ---- what the worker says ----------------------------------------------------------------------------------------
 
-    def _heard(self, message: Any) -> None:
+    def _heard(self, message: Any, size: int, values: int) -> None:
         """Do what a message asks for. One that is not of ours ends the worker."""
         try:
             kind, *facts = message
             handle = self._handlers[kind]
-            handle(*facts)
+            if (values > _MOST_VALUES or size > _MOST_BYTES) and not _may_be_large(kind, facts):
+                raise FrameError(f"a message that is too large: {size} bytes, {values} values")  # noqa: TRY301 - as below
+            if kind in _ASKED_FOR:
+                handle(*facts)
+            else:
+                begin = thread_time()
+                handle(*facts)
+                self._channel.budget.charge(size, values, thread_time() - begin)
         except FrameError:
             raise
-        except (TypeError, ValueError, KeyError) as error:
+        except (TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
             raise FrameError(f"a message that is none: {type(error).__name__}") from error
 
     def _done(self, number: int, outcome: Any) -> None:
@@ -282,6 +297,8 @@ class Link:
 
     def _is_ready(self, surfaces: list[Any], waits: bool) -> None:  # noqa: FBT001 - a fact of a message
         infos = [SurfaceInfo(*surface) for surface in surfaces]
+        if not all(tuple(map(type, info)) == (str, str, dict, bool, bool) for info in infos):
+            raise FrameError("a surface that is none")
         self.surfaces = {(info.kind, info.name): info for info in infos}
         self._waits = waits
         if not self._ready.done():
@@ -321,3 +338,8 @@ class Link:
             self._seen, self._look_again = 0, now + _WINDOW
         if self._seen < _MOST_SEEN:
             self._seen += self._clerk.saw(seen)
+
+
+def _may_be_large(kind: str, facts: list[Any]) -> bool:
+    """Tell whether a message carries a value. What else a call can come to is told in few words."""
+    return kind in _CARRIERS and (kind != "done" or facts[1][0] == VALUE)

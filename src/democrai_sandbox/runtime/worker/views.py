@@ -29,6 +29,9 @@ _QUESTION = 12
 _INNER = frozenset({"task", "tool", "agent", "pipeline", "skill"})
 _EXACT = 1
 _NO_ONE = ("", "", "")
+_MOST_LINKS = 256
+_LONGEST_RULES = 256 * 1024
+"""Characters of all rules that come with one request."""
 
 
 class Standing(NamedTuple):
@@ -91,7 +94,7 @@ class Witness:
 
     def _chain(self, chain: Any) -> tuple[str, ...]:
         """Take a chain whose every subject this worker may act as: itself, what called it, and parts of itself."""
-        if type(chain) is not list or not chain or any(type(label) is not str for label in chain):
+        if type(chain) is not list or not 0 < len(chain) <= _MOST_LINKS or any(type(one) is not str for one in chain):
             raise FrameError("a chain that is none")
         label = self._spec.label
         if label not in chain:
@@ -126,12 +129,14 @@ class Witness:
 
     def _narrower(self, inner: Any) -> Iterable[tuple[str, str, str, int]]:
         """Take the declarations of subjects inside the worker's for what they take away, never for more."""
-        if type(inner) is not list:
+        if type(inner) is not list or len(inner) > _MOST_LINKS:
             raise FrameError("links that are none")
         for link in inner:
             if type(link) is not list or [type(part) for part in link] != [str, str, str, int]:
                 raise FrameError("links that are none")
-            kind, name, declared, mode = link
+        if sum(len(link[2]) for link in inner) > _LONGEST_RULES:
+            raise FrameError("links with too many rules")
+        for kind, name, declared, mode in inner:
             if mode == _EXACT:
                 coverage = Coverage(self._rules)
                 kept = tuple(rule for rule in rules_from_json(declared) if coverage.covers(rule))

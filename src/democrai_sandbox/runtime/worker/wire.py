@@ -1,38 +1,64 @@
-"""The host's end of one socket to a worker: never waits, neither to read nor to write."""
+"""The host's end of one socket to a worker: never waits, neither to read nor to write.
+
+What comes is handed on a few messages at a time, so that nobody else on the loop waits for a worker that says much, and
+large frames are read on a thread. While something is left to do nothing more is received: then the worker waits.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from socket import MSG_PEEK
 from typing import TYPE_CHECKING, Any
 
-from .codec import CHUNK, Inbox
-from .errors import FrameError
+from .codec import CHUNK, Frame, Inbox, decode
+from .errors import FrameError, WorkerFailed, WorkerFlooded
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
+
+    from .budget import Budget
+
+_AT_ONCE = 16
+"""Messages that are handed on before others have their turn."""
+_TURN = 0.002
+"""Seconds after which others have their turn in any case."""
+_LEAST_REST, _LONGEST_REST = 0.02, 0.25
+"""Seconds for which a worker that has used its budget up is left alone before it is looked at again."""
+_readers = ThreadPoolExecutor(2, "frames")
+"""Read large frames. Its threads are started when they are needed."""
 
 
 class Wire:
     """Frames out, messages in, on the running loop."""
 
     def __init__(
-        self, end: socket.socket, largest: int, heard: Callable[[Any], None], lost: Callable[[str], None]
+        self,
+        end: socket.socket,
+        largest: int,
+        budget: Budget,
+        heard: Callable[[Any, int, int], None],
+        lost: Callable[[str, type[WorkerFailed]], None],
     ) -> None:
-        """Take a connected socket over. ``lost`` is told once that nothing more will come.
+        """Take a connected socket over. ``heard`` gets each message, its bytes and how many values it has.
 
-        It also gets what was wrong with what came; nothing, when the other end is just gone.
+        ``lost`` is told once that nothing more will come. It also gets what was wrong with what came; nothing, when the
+        other end is just gone.
         """
         self._loop = asyncio.get_running_loop()
         self._socket = end
         self._inbox = Inbox(largest=largest)
+        self._budget = budget
         self._heard = heard
         self._lost = lost
         self._unsent = bytearray()
         self._open = True
+        self._listening = False
+        self._held: Frame | None = None
+        """The next frame, while the budget is used up."""
         end.settimeout(0)
-        self._loop.add_reader(end.fileno(), self.read)
+        self._listen()
 
     @property
     def unsent(self) -> int:
@@ -49,7 +75,7 @@ class Wire:
             except BlockingIOError:
                 sent = 0
             except OSError:
-                self._end("")
+                self._end_unless_more()
                 return
             if sent == len(frame):
                 return
@@ -58,35 +84,10 @@ class Wire:
             return
         self._unsent += frame
 
-    def read(self) -> None:
-        """Take what is there; messages are handed on before this returns."""
-        if not self._open:
-            return
-        try:
-            size = self._socket.recv_into(self._inbox.room)
-        except BlockingIOError:
-            return
-        except OSError:
-            self._end("")
-            return
-        if not size:
-            self._end("")
-            return
-        try:
-            for message in self._inbox.feed(size):
-                self._heard(message)
-        except FrameError as error:
-            self._end(f"it sent what is no frame: {error}")
-
-    def read_rest(self) -> None:
-        """Take everything that is left of a process that has ended."""
-        while self._open:
-            try:
-                if not self._socket.recv(1, MSG_PEEK):
-                    return
-            except OSError:
-                return
-            self.read()
+    async def read_rest(self) -> None:
+        """Wait until everything is handed on that is left of a process that has ended."""
+        while self._open and (not self._listening or self._has_more()):  # noqa: ASYNC110 - a thread may be reading
+            await asyncio.sleep(0 if self._listening else _LEAST_REST / 10)
 
     def close(self) -> None:
         """Let the socket go. May be called twice."""
@@ -95,7 +96,119 @@ class Wire:
             self._loop.remove_reader(self._socket.fileno())
             self._loop.remove_writer(self._socket.fileno())
             self._unsent.clear()
+            self._held = None
             self._socket.close()
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        """Take what is there; one message is handed on before this returns, or a few."""
+        if self._open and self._receive():
+            self._hand_on()
+
+    def _receive(self) -> bool:
+        """Receive once, if there is something."""
+        try:
+            size = self._socket.recv_into(self._inbox.room)
+        except BlockingIOError:
+            return False
+        except OSError:
+            size = 0
+        if not size:
+            self._end("")
+            return False
+        self._inbox.add(size)
+        return True
+
+    def _hand_on(self) -> None:
+        """Hand on what is complete, as far as the budget goes; then go on as it has to."""
+        until = self._loop.time() + _TURN
+        try:
+            for _ in range(_AT_ONCE):
+                frame = self._held or self._inbox.next()
+                if frame is None:
+                    self._listen()
+                    return
+                self._held = frame
+                if (seconds := self._budget.wait()) > 0:
+                    self._rest(min(max(seconds, _LEAST_REST), _LONGEST_REST))
+                    return
+                self._held = None
+                if frame.is_large:
+                    self._read_aside(frame)
+                    return
+                message, values = decode(frame)
+                size = frame.size
+                frame = None  # its memory is the room's
+                self._heard(message, size, values)
+                if not self._open:
+                    return
+                if self._inbox.is_empty:
+                    self._listen()
+                    return
+                if self._loop.time() > until:
+                    break
+        except FrameError as error:
+            self._end(f"it sent what is no frame: {error}")
+            return
+        self._deafen()
+        self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if self._open:
+            self._hand_on()
+
+    def _rest(self, seconds: float) -> None:
+        """Go on after a while. Meanwhile it shows whether the worker waits as well."""
+        self._deafen()
+        allowed = self._budget.allowance
+        if self._inbox.count(allowed.waiting_messages) < allowed.waiting_messages and self._has_more():
+            if self._held is not None:
+                self._held = self._held.kept()
+            self._inbox.keep()
+            self._receive()
+        if not self._open:
+            return
+        if self._budget.is_flooded(self._inbox.count(allowed.waiting_messages), self._inbox.size):
+            most = f"{allowed.messages} messages, {allowed.bytes} bytes or {allowed.seconds:g} s of work for the host"
+            self._end(f"it kept sending more than {most} each second, without being asked", WorkerFlooded)
+            return
+        self._loop.call_later(seconds, self._go_on)
+
+    def _read_aside(self, frame: Frame) -> None:
+        """Read a large frame on a thread; what comes after it waits."""
+        self._deafen()
+        reading = self._loop.run_in_executor(_readers, decode, frame)
+        reading.add_done_callback(lambda done: self._was_read(done, frame.size))
+
+    def _was_read(self, done: asyncio.Future[tuple[Any, int]], size: int) -> None:
+        if not self._open or done.cancelled():
+            return
+        try:
+            message, values = done.result()
+            self._heard(message, size, values)
+        except FrameError as error:
+            self._end(f"it sent what is no frame: {error}")
+            return
+        self._go_on()
+
+    def _listen(self) -> None:
+        if not self._listening and self._open:
+            self._listening = True
+            self._loop.add_reader(self._socket.fileno(), self._read)
+
+    def _deafen(self) -> None:
+        if self._listening and self._open:
+            self._listening = False
+            self._loop.remove_reader(self._socket.fileno())
+
+    def _has_more(self) -> bool:
+        try:
+            return bool(self._socket.recv(1, MSG_PEEK))
+        except OSError:
+            return False
+
+    # ---- the rest ----------------------------------------------------------------------------------------------------
 
     def _writable(self) -> None:
         try:
@@ -103,13 +216,20 @@ class Wire:
         except BlockingIOError:
             return
         except OSError:
-            self._end("")
+            self._unsent.clear()
+            self._loop.remove_writer(self._socket.fileno())
+            self._end_unless_more()
             return
         del self._unsent[:sent]
         if not self._unsent:
             self._loop.remove_writer(self._socket.fileno())
 
-    def _end(self, why: str) -> None:
+    def _end_unless_more(self) -> None:
+        """End a wire that takes nothing any more, unless there is something left to hear before its end."""
+        if self._listening and not self._has_more():
+            self._end("")
+
+    def _end(self, why: str, kind: type[WorkerFailed] = WorkerFailed) -> None:
         if self._open:
             self.close()
-            self._lost(why)
+            self._lost(why, kind)

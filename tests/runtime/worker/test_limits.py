@@ -1,0 +1,309 @@
+"""Limits of what a worker may send: frames at every limit, their cost, and floods, of which nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(__file__))
+from worker_kit import Host, make_spec, make_worker, run, verdict
+
+HEAD = struct.Struct("!III").pack
+VALUES, DEPTH, BITS = 1_100_000, 72, 1024
+
+
+def frame(text, raw=b"", blobs=0):
+    """Return a frame of a text that need be none."""
+    return HEAD(len(text), len(raw), blobs) + text + raw
+
+
+def read_all(data, **more):
+    """Return the messages of some bytes."""
+    from democrai_sandbox.runtime.worker.codec import CHUNK, Inbox
+
+    inbox, found, view = Inbox(**more), [], memoryview(data)
+    for start in range(0, len(data), CHUNK):
+        piece = view[start : start + CHUNK]
+        inbox.room[: len(piece)] = piece
+        found += inbox.feed(len(piece))
+    return found
+
+
+def said(data, **more):
+    """Return how many messages some bytes are, or the name of what was raised."""
+    try:
+        return len(read_all(data, **more))
+    except BaseException as error:
+        return type(error).__name__
+
+
+def nested(depth, opening=b"[", closing=b"]", inside=b""):
+    return opening * depth + inside + closing * depth
+
+
+REFUSED, READ, MORE_TO_COME = "FrameError", 1, 0
+FRAMES = {
+    # size, as announced and as sent
+    "largest - 1": (lambda: frame(b'"' + b"x" * 997 + b'"'), READ),
+    "largest": (lambda: frame(b'"' + b"x" * 998 + b'"'), READ),
+    "largest + 1": (lambda: frame(b'"' + b"x" * 999 + b'"'), REFUSED),
+    "largest with bytes": (lambda: frame(b'["t",[979],{"t":0}]' + b"", b"x" * 979, 1)[: 12 + 19 + 979], READ),
+    "text and bytes above": (lambda: frame(b'["t",[983],{"t":0}]', b"x" * 983, 1), REFUSED),
+    "announced above": (lambda: HEAD(1001, 0, 0), REFUSED),
+    "announced as negative": (lambda: struct.pack("!iii", -1, 0, 0), REFUSED),
+    "announced bytes as negative": (lambda: struct.pack("!iii", 1, -1, 0), REFUSED),
+    "announced number as negative": (lambda: struct.pack("!iii", 1, 1, -1), REFUSED),
+    "sum wraps": (lambda: HEAD(2**31, 2**31, 0), REFUSED),
+    "cut in the header": (lambda: frame(b"1")[:11], MORE_TO_COME),
+    "cut in the text": (lambda: frame(b"[1]")[:-1], MORE_TO_COME),
+    "empty": (lambda: frame(b""), REFUSED),
+    "announced too short": (lambda: HEAD(2, 0, 0) + b"[1]", REFUSED),
+    # texts
+    "text cut": (lambda: frame(b'"abc'), REFUSED),
+    "text cut in an escape": (lambda: frame(b'"abc\\'), REFUSED),
+    "text cut in a number": (lambda: frame(b'"abc\\u00'), REFUSED),
+    "escape of the end": (lambda: frame(b'"abc\\"'), REFUSED),
+    "unknown escape": (lambda: frame(b'"\\x41"'), REFUSED),
+    "escape with a sign": (lambda: frame(b'"\\u+041"'), REFUSED),
+    "half a pair": (lambda: frame(b'"\\ud800"'), REFUSED),
+    "second half first": (lambda: frame(b'"\\udc00\\ud800"'), REFUSED),
+    "half a pair and a letter": (lambda: frame(b'"\\ud800\\u0041"'), REFUSED),
+    "a pair": (lambda: frame(b'"\\ud83d\\ude00"'), READ),
+    "not UTF-8": (lambda: frame(b'"\xff\xfe"'), REFUSED),
+    "UTF-8": (lambda: frame('"é"'.encode()), REFUSED),
+    "control character": (lambda: frame(b'"\n"'), REFUSED),
+    "null byte": (lambda: frame(b'"\0"'), REFUSED),
+    "null bytes": (lambda: frame(b"\0" * 100), REFUSED),
+    # numbers
+    "most bits": (lambda: frame(str(2**BITS - 1).encode()), READ),
+    "most bits below zero": (lambda: frame(str(1 - 2**BITS).encode()), READ),
+    "more bits": (lambda: frame(str(2**BITS).encode()), REFUSED),
+    "320 digits": (lambda: frame(b"9" * 320), REFUSED),
+    "321 digits": (lambda: frame(b"9" * 321), REFUSED),
+    "digits of a fraction": (lambda: frame(b"0." + b"3" * 318), READ),
+    "more digits of a fraction": (lambda: frame(b"0." + b"3" * 319), REFUSED),
+    "nan": (lambda: frame(b"[NaN]"), REFUSED),
+    "infinity": (lambda: frame(b"-Infinity"), REFUSED),
+    "infinite exponent": (lambda: frame(b"1e999"), REFUSED),
+    "largest exponent": (lambda: frame(b"1e308"), READ),
+    "exponent without digits": (lambda: frame(b"1e"), REFUSED),
+    "leading zero": (lambda: frame(b"01"), REFUSED),
+    "sign alone": (lambda: frame(b"-"), REFUSED),
+    "plus": (lambda: frame(b"+1"), REFUSED),
+    "fraction without digits": (lambda: frame(b"1."), REFUSED),
+    "hexadecimal": (lambda: frame(b"0x10"), REFUSED),
+    "underscore": (lambda: frame(b"1_0"), REFUSED),
+    # lists and objects
+    "deepest": (lambda: frame(nested(DEPTH)), READ),
+    "deeper": (lambda: frame(nested(DEPTH + 1)), REFUSED),
+    "deepest objects": (lambda: frame(nested(DEPTH, b'{"a":', b"}", b"1")), READ),
+    "deeper objects": (lambda: frame(nested(DEPTH + 1, b'{"a":', b"}", b"1")), REFUSED),
+    "never closed": (lambda: frame(b"[" * 900), REFUSED),
+    "closed otherwise": (lambda: frame(b"[1}"), REFUSED),
+    "only closed": (lambda: frame(b"]"), REFUSED),
+    "comma at the end": (lambda: frame(b"[1,]"), REFUSED),
+    "comma first": (lambda: frame(b"[,1]"), REFUSED),
+    "key twice": (lambda: frame(b'{"a":1,"a":2}'), REFUSED),
+    "key twice, written otherwise": (lambda: frame(b'{"a":1,"\\u0061":2}'), REFUSED),
+    "key that is a number": (lambda: frame(b"{1:2}"), REFUSED),
+    "key without a value": (lambda: frame(b'{"a"}'), REFUSED),
+    "two messages": (lambda: frame(b"1 2"), REFUSED),
+    "white space": (lambda: frame(b" 1"), REFUSED),
+    "unknown word": (lambda: frame(b"nul"), REFUSED),
+    "longer word": (lambda: frame(b"nulls"), REFUSED),
+    # bytes
+    "bytes without a place": (lambda: frame(b"1", b"x"), REFUSED),
+    "bytes without sizes": (lambda: frame(b"1", b"x", 1), REFUSED),
+    "size below zero": (lambda: frame(b'["t",[-1,2],{"t":0}]', b"x", 2), REFUSED),
+    "size beyond the frame": (lambda: frame(b'["t",[2],{"t":0}]', b"x", 1), REFUSED),
+    "huge size": (lambda: frame(b'["t",[%d],{"t":0}]' % 2**64, b"x", 1), REFUSED),
+    "size that is a text": (lambda: frame(b'["t",["1"],{"t":0}]', b"x", 1), REFUSED),
+    "size that is true": (lambda: frame(b'["t",[true],{"t":0}]', b"x", 1), REFUSED),
+    "bytes left over": (lambda: frame(b'["t",[1],{"t":0}]', b"xy", 1), REFUSED),
+    "fewer sizes": (lambda: frame(b'["t",[1],{"t":0}]', b"x", 2), REFUSED),
+    "number beyond": (lambda: frame(b'["t",[1],{"t":1}]', b"x", 1), REFUSED),
+    "number below zero": (lambda: frame(b'["t",[1],{"t":-1}]', b"x", 1), REFUSED),
+    "huge number": (lambda: frame(b'["t",[1],{"t":%d}]' % 2**64, b"x", 1), REFUSED),
+    "number that is a text": (lambda: frame(b'["t",[1],{"t":"0"}]', b"x", 1), REFUSED),
+    "number that is a list": (lambda: frame(b'["t",[1],{"t":[]}]', b"x", 1), REFUSED),
+    "more after the message": (lambda: frame(b'["t",[1],{"t":0},1]', b"x", 1), REFUSED),
+    "bytes twice": (lambda: frame(b'["t",[1],[{"t":0},{"t":0}]]', b"x", 1), READ),
+}
+MANY = {
+    "most values": (lambda: frame(b"[" + b"0," * (VALUES - 2) + b"0]"), READ),
+    "more values": (lambda: frame(b"[" + b"0," * (VALUES - 1) + b"0]"), REFUSED),
+    "more lists": (lambda: frame(b"[" + b"[]," * (VALUES - 1) + b"[]]"), REFUSED),
+    "very deep": (lambda: frame(nested(1_000_000)), REFUSED),
+    "many blobs": (lambda: frame(b'["t",[' + b"0," * (VALUES + 1) + b"0],0]", b"", VALUES + 2), REFUSED),
+}
+
+
+def limits(world):
+    told = {name: [said(make(), largest=1000), wanted] for name, (make, wanted) in FRAMES.items()}
+    return told | {name: [said(make()), wanted] for name, (make, wanted) in MANY.items()}
+
+
+def test_frames_at_every_limit_are_read_or_refused_as_frames(case):
+    """Below, at and above each limit; cut off, doubled, of other types: one kind of error, and no other end."""
+    told = case.run(limits)
+    assert {name: found for name, (found, wanted) in told.items() if found != wanted} == {}
+
+
+def costs(world):
+    """Return the processor time of reading each frame, the best of three."""
+    size = 1_200_000
+    pattern = lambda text: (text * (size // len(text) + 1))[:size]
+    frames = {
+        "valid: numbers": b"[" + pattern(b"1,2,")[:-1].rstrip(b",") + b"]",
+        "valid: escapes": b'"' + pattern(b"\\n") + b'"',
+        "open text of escapes": b"," * 1_100_001 + b'\\"' * 50_000,
+        "text of escapes": b'"' + pattern(b'\\"'),
+        "quotes": pattern(b'"'),
+        "quotes in a list": b"[" + pattern(b'"",'),
+        "backslashes": pattern(b"\\"),
+        "commas": pattern(b","),
+        "digits": pattern(b"1"),
+        "long numbers": b"[" + pattern(b"1" * 4300 + b","),
+        "numbers at the limit": b"[" + pattern(b"1" * 308 + b",")[:-1].rstrip(b",") + b"]",
+        "fractions": b"[" + pattern(b"." + b"1" * 100 + b","),
+        "brackets": pattern(b"["),
+        "brackets and quotes": pattern(b'["'),
+        "one key": b"{" + pattern(b'"a":1,'),
+        "surrogates": b'"' + pattern(b"\\ud800"),
+    }
+    told = {}
+    for name, text in frames.items():
+        data, times = frame(text), []
+        for _ in range(3):
+            begin = time.process_time()
+            said(data)
+            times.append(time.process_time() - begin)
+            if times[-1] > 2:
+                break
+        told[name] = min(times)
+    return told
+
+
+def test_a_hostile_frame_costs_no_more_than_a_valid_one_of_its_size(case):
+    """Also one on which a search for the end of a text would begin anew at each quote."""
+    told = case.run(costs)
+    valid = max(told.pop("valid: numbers"), told.pop("valid: escapes"))
+    assert {name: cost for name, cost in told.items() if cost > 3 * valid + 0.01} == {}
+
+
+def sharing(world):
+    """Read large frames on a thread; return which part of that time the loop had to wait at most at a stretch."""
+    frames = {
+        "values": frame(b"[" + b"[0]," * 300_000 + b"0]"),
+        "numbers": frame(b"[" + (b"1" * 300 + b",") * 100_000 + b"0]"),
+        "text": frame(b'"' + b"x" * 40_000_000 + b'"'),
+        "escapes": frame(b'"' + b"\\u00e9" * 6_000_000 + b'"'),
+    }
+
+    async def story():
+        told = {}
+        for name, data in frames.items():
+            begin = last = time.perf_counter()
+            reading, longest = asyncio.create_task(asyncio.to_thread(said, data)), 0.0
+            while not reading.done():
+                await asyncio.sleep(0)
+                now = time.perf_counter()
+                longest, last = max(longest, now - last), now
+            told[name] = [await reading, longest / (time.perf_counter() - begin)]
+        return told
+
+    return run(story)
+
+
+def test_reading_a_large_frame_lets_other_threads_run(case):
+    """Ten thousands of values, long numbers and long texts do not keep the interpreter from the event loop."""
+    told = case.run(sharing)
+    assert {name: found for name, (found, _) in told.items() if found != 1} == {}
+    assert {name: part for name, (_, part) in told.items() if part > 0.5} == {}
+
+
+# ---- floods ----------------------------------------------------------------------------------------------------------
+
+FLOOD = """
+import socket, struct, sys, time
+lane, control = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
+def frame(text):
+    text = text.replace(b"engine:%s", b"engine:" + sys.argv[3].encode())
+    return struct.pack("!III", len(text), 0, 0) + text
+flood = {
+    "tiny": lambda: frame(b'["denied",["failed","","",""]]') * 5000,
+    "doors": lambda: frame(b'["door",1,"echo",1,[["engine:%s"],null,null,null,[]],[]]') * 100,
+    "values": lambda: frame(b'["door",1,"echo",1,[["engine:%s"],null,null,null,[]],[' + b"[]," * 1000000 + b"0]]"),
+}[sys.argv[3]]()
+control.sendall(frame(b'["ready",[["method","add",{},false,false]],false]'))
+lane.recv(100000)
+try:
+    while True:
+        lane.sendall(flood)
+except OSError:
+    pass
+time.sleep(60)
+"""
+
+
+class Flooder:
+    """A starter of a process that is no worker of ours, and floods the host once it is called."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    async def start(self, argv, *, env, pass_fds, cwd):
+        from democrai_sandbox.runtime.worker.process import PlainStarter
+
+        command = [sys.executable, "-I", "-S", "-c", FLOOD, *map(str, pass_fds), self.kind]
+        return await PlainStarter().start(command, env={}, pass_fds=pass_fds, cwd="/")
+
+
+async def turns(stop):
+    """Return the most processor time that this thread used between two turns of the loop."""
+    most, last = 0.0, time.thread_time()
+    while not stop.is_set():
+        await asyncio.sleep(0.001)
+        now = time.thread_time()
+        most, last = max(most, now - last), now
+    return most
+
+
+def floods(world):
+    from democrai_sandbox.runtime.worker.pool import Worker
+
+    def flooding(kind):
+        host = Host(echo=lambda *args: len(args))
+        return Worker(make_spec(world, name=kind, call_timeout=45.0), host, starter=Flooder(kind))
+
+    async def story():
+        quiet, _ = make_worker(world, name="quiet")
+        await quiet.start()
+        stop = asyncio.Event()
+        watching = asyncio.create_task(turns(stop))
+        workers = {kind: flooding(kind) for kind in ("tiny", "doors", "values")}
+        ends, served = {}, 0
+        for kind, worker in workers.items():
+            call = asyncio.create_task(verdict(worker.call("method", "add", {"a": 1})))
+            while not call.done():
+                served += await quiet.call("method", "add", {"a": 0}, timeout=40.0)
+            ends[kind] = (await call)[0]
+        stop.set()
+        told = [ends, await watching, served, quiet.starts]
+        for worker in (quiet, *workers.values()):
+            await worker.stop()
+        return told
+
+    return run(story)
+
+
+def test_a_worker_that_floods_is_ended_for_it_and_nobody_else_notices(case):
+    """Its caller gets one error that says so; others are served meanwhile, and the loop never stands still for long."""
+    ends, longest, served, starts = case.run(floods)
+    assert ends == dict.fromkeys(("tiny", "doors", "values"), "WorkerFlooded")
+    assert longest < 0.2  # seconds of the processor; reading one of these frames alone takes as long
+    assert served > 20
+    assert starts == 1
