@@ -117,7 +117,11 @@ static bool is_dot_segment(const char *p, const char *end)
 
 static bool path_is_ambiguous(const char *path, const char *end)
 {
-    if (end - path > 1 && path[1] == '/' && strspn(path, "/") < (size_t)(end - path)) {
+    const char *name = path;
+    while (name < end && *name == '/') {
+        name++;
+    }
+    if (name - path > 1 && name < end) {
         return true; /* some clients take "//v1" for "/v1" */
     }
     for (const char *p = path; p < end; p++) {
