@@ -44,7 +44,8 @@ def run(name: str, program: Path, seconds: int | None, runs: int | None) -> bool
     executions = re.search(r"number_of_executed_units: (\d+)", done.stderr)
     coverage = re.findall(r"cov: (\d+)", done.stderr)
     number = int(executions[1]) if executions else 0
-    print(f"fuzz: {name}: {number:,} executions, {coverage[-1] if coverage else 0} edges, exit status {done.returncode}")
+    edges = coverage[-1] if coverage else 0
+    print(f"fuzz: {name}: {number:,} executions, {edges} edges, exit status {done.returncode}")
     if done.returncode != 0:
         print(done.stderr[-6000:])
     sys.stdout.flush()

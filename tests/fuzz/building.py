@@ -15,7 +15,9 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 CORE = ROOT / "src/democrai_sandbox/guard/_core"
 NATIVE = ROOT / "src/democrai_sandbox/kernel/_native"
-PARSERS = ("frames", "hosts", "hpack", "paths", "pipes", "plain", "policy", "reader", "requests", "targets", "urls", "wire")
+PARSERS = (
+    *("frames", "hosts", "hpack", "paths", "pipes", "plain", "policy", "reader", "requests", "targets", "urls", "wire"),
+)
 NAMES = tuple(sorted(path.stem.removeprefix("fuzz_") for path in HERE.glob("fuzz_*.c")))
 INCLUDES = {"paths": "paths"}
 """Which fuzzer has which of the parsers' files in itself."""
@@ -60,7 +62,8 @@ def build(compiler: str, names: tuple[str, ...] = NAMES) -> dict[str, Path]:
     folder = ROOT / "build" / "fuzz" / compiler
     flags = [*FLAGS, *SANITIZERS, *(["-fsanitize=fuzzer-no-link"] if engine else [])]
     flags += [f"-I{path}" for path in (sysconfig.get_path("include"), CORE, NATIVE, HERE)]
-    sources = {CORE / f"{name}.c" for name in PARSERS} | {NATIVE / "order.c", HERE / "surroundings.c", HERE / "readers.c"}
+    sources = {CORE / f"{name}.c" for name in PARSERS} | {HERE / f"{name}.c" for name in ("readers", "surroundings")}
+    sources.add(NATIVE / "order.c")
     own = {name: HERE / f"fuzz_{name}.c" for name in names}
     if not engine:
         sources.add(HERE / "standalone.c")
