@@ -21,7 +21,10 @@ static size_t children_size = 0;
 /* Notes who has started a process; the result of the call is its number. */
 void child_started(const State *state, PyObject *result)
 {
-    long pid = result && PyLong_Check(result) ? PyLong_AsLong(result) : -1;
+    if (result == NULL) {
+        return; /* refused, or failed: the exception stays */
+    }
+    long pid = PyLong_Check(result) ? PyLong_AsLong(result) : -1;
     PyErr_Clear();
     while (state->mode == MODE_NARROW) {
         state = state->parent;
