@@ -7,11 +7,11 @@ import pytest
 
 def refusals(world):
     """Let the allocations of each refused call fail, one after the other and all from one on; count what came of it."""
+    import _testcapi
     import os
     import socket
     import sqlite3
 
-    import _testcapi
     from democrai_sandbox import process_guard_context
 
     os.symlink(world.secret, world.inside("link"))
