@@ -8,7 +8,7 @@ DEMO := .demo
 RUN := exec scripts/supervise
 
 .DEFAULT_GOAL := help
-.PHONY: help servers runtime setup run tour test check golden fuzz bench lint format docs build lock clean
+.PHONY: help servers runtime setup run tour test check golden fuzz sanitize bench lint format docs build lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/make \1\t\2/' | expand -t 14
@@ -44,9 +44,13 @@ check: servers ## lint, and the tests that the changed files affect (at most 90 
 golden: servers ## write the golden files, error pages and the command reference again
 	@$(RUN) $(VENV)/bin/python -m tests.services.golden
 
-fuzz: servers ## run every property with many new examples, and compare how a million odd URLs are read (minutes)
+fuzz: servers ## run every property with many new examples, compare how a million odd URLs are read, and fuzz each parser in C for a minute
 	@$(RUN) $(VENV)/bin/python -m pytest -q --workers "$$(nproc)" -m hypothesis --hypothesis-profile deep tests
 	@$(RUN) $(VENV)/bin/python -m tests.policy.fuzz
+	@$(RUN) $(VENV)/bin/python -m tests.fuzz --seconds 60
+
+sanitize: servers ## compile the extensions with sanitizers, and run the guard's tests and attacks with them
+	@$(RUN) scripts/sanitize $(TESTS)
 
 bench: servers ## print the table of what the guard costs
 	@$(RUN) $(VENV)/bin/python -m bench $(BENCH)

@@ -11,6 +11,9 @@ _BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _ENCODED_SYNTAX = re.compile(r"%(?:25)*(?:2[eEfF]|5[cC])|%[01][0-9a-fA-F]|%7[fF]")
 # Servers that know path parameters drop ";..." before they look for dots, and some clients decode an escaped ";".
 _DOT_SEGMENT = re.compile(r"(?:^|/)\.\.?(?:(?:;|%(?:25)*3[bB])[^/]*)?(?=/|$)")
+_SYNTAX = re.compile(r"%(?:2[eEfF]|5[cC])")
+# A path in which this many decodings still find something to decode is nobody's.
+_MOST_DECODINGS = 8
 _UNRESERVED = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_~"
 # Reserved characters that may stand in a segment as they are. Clients that rewrite paths send their escapes plain, all
 # but that of "+", which means a space to some.
@@ -30,7 +33,21 @@ def is_ambiguous(path: str) -> bool:
     if path.startswith("//") and path.strip("/"):
         return True
     found = _DOT_SEGMENT.search(path) or _ENCODED_SYNTAX.search(path) or _BROKEN_ESCAPE.search(path)
-    return found is not None
+    return found is not None or ("%25" in path and _hides_syntax(path))
+
+
+def _hides_syntax(path: str) -> bool:
+    """Tell whether decoding the path again and again finds an encoded dot, slash or backslash, or a dot segment.
+
+    Each sign of an escape may be encoded itself: "%25%32%65" is "%2e" to whoever decodes it once.
+    """
+    for _ in range(_MOST_DECODINGS):
+        if _DOT_SEGMENT.search(path) or _SYNTAX.search(path):
+            return True
+        path, number = _ESCAPE.subn(lambda escape: chr(int(escape.group(1), 16)), path)
+        if number == 0:
+            return False
+    return True
 
 
 def normalise_segments(path: str) -> tuple[str, ...]:

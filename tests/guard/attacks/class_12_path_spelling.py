@@ -12,6 +12,7 @@ PATHS = {
     "dots_escaped": "/allowed/%2e%2e/secret",
     "dots_half_escaped": "/allowed/.%2E/secret",
     "dots_escaped_twice": "/allowed/%252e%252e/secret",
+    "dots_escaped_by_digits": "/allowed/%25%32%65%25%32%65/secret",
     "slash_escaped": "/allowed%2f..%2fsecret",
     "slash_escaped_before": "/allowed/..%2fsecret",
     "backslash": "/allowed/..\\secret",

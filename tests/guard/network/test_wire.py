@@ -140,7 +140,56 @@ def own_connection(world):
     return world.under([rule(f"{home}/allowed", "receive")], actions)
 
 
+def times(world):
+    """How long this thread works on one write, of its own choice, to a connection that a ticket opened."""
+    import socket
+    import time
+
+    from democrai_sandbox.guard import _core
+
+    home = world.url("sink")
+    request = f"GET /allowed HTTP/1.1\r\nHost: {world.at('sink')}\r\n\r\n".encode()
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+    def block(header):
+        body = b"\x3f\xe1\xff\x03" + header * 21000  # a table of 64 KiB, then headers of which none is permitted
+        parts = [body[at : at + 16384] for at in range(0, len(body), 16384)]
+        frames = [
+            len(part).to_bytes(3) + bytes([9 if number else 1, 4 if part is parts[-1] else 0, 0, 0, 0, 1]) + part
+            for number, part in enumerate(parts)
+        ]
+        return preface + b"".join(frames)
+
+    def work(data):
+        spent = []
+        for _ in range(3):
+            with _core.request("GET", f"{home}/allowed"), socket.create_connection(world.address("sink"), 5) as made:
+                made.setblocking(False)
+                before = time.thread_time()
+                try:
+                    made.send(data)
+                except ValueError:
+                    pass  # refused, but read to its end
+                spent.append(time.thread_time() - before)
+        return min(spent)
+
+    writes = {
+        "requests": request * 5000,
+        "four times as many": request * 20000,
+        "headers": block(b"\x00\x00\x00"),
+        "headers that the table keeps": block(b"\x40\x00\x00"),
+    }
+    actions = {name: lambda data=data: work(data) for name, data in writes.items()}
+    return world.under([rule(f"{home}/allowed", "receive")], actions)["seen"]
+
+
 class TestOnTheWire:
+    def test_reading_a_write_takes_as_long_as_the_write_is(self, net):
+        """Any number of requests in one write, and headers that fill a table, are read in linear time."""
+        spent = net.run(times)
+        assert spent["four times as many"] < spent["requests"] * 9, spent
+        assert spent["headers that the table keeps"] < spent["headers"] * 6, spent
+
     def test_permitted_requests_pass_however_they_are_cut(self, net):
         """In pieces, one after the other, pipelined, with a body."""
         for name, seen in net.run(wire).items():

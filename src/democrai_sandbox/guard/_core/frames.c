@@ -307,20 +307,22 @@ static int begin_frame(Frames *frames)
 static int strip(Frames *frames, size_t from)
 {
     size_t front = 0, back = 0;
-    const unsigned char *data = (const unsigned char *)frames->block + from;
     size_t length = frames->used - from;
     if (frames->type != HEADERS) {
         return 0;
     }
     if (frames->flags & PADDED) {
-        back = length > 0 ? data[0] : 0;
+        back = length > 0 ? (unsigned char)frames->block[from] : 0;
         front = 1;
     }
     front += frames->flags & WITH_PRIORITY ? 5 : 0;
     if (front + back > length) {
         return malformed_stream("more padding than room");
     }
-    memmove(frames->block + from, data + front, length - front - back);
+    if (front + back == 0) {
+        return 0; /* there may be no block at all */
+    }
+    memmove(frames->block + from, frames->block + from + front, length - front - back);
     frames->used -= front + back;
     return 0;
 }

@@ -14,61 +14,104 @@ static size_t entry_size(const HpackEntry *entry)
     return (size_t)entry->name + entry->value + ENTRY_OVERHEAD;
 }
 
+/* What is evicted stays where it is for a while: moving the rest each time would make a block of small entries cost
+ * thousands of times its length. */
 static void evict(Hpack *table, size_t room)
 {
-    size_t count = 0, bytes = 0;
-    while (count < table->count && table->size + room > table->limit) {
-        table->size -= entry_size(&table->entries[count]);
-        bytes += (size_t)table->entries[count].name + table->entries[count].value;
-        count++;
+    while (table->count > 0 && table->size + room > table->limit) {
+        table->size -= entry_size(&table->entries[table->first++]);
+        table->count--;
     }
-    if (count == 0) {
+}
+
+static size_t evicted_bytes(const Hpack *table)
+{
+    return table->count > 0 ? table->entries[table->first].at : table->used;
+}
+
+/* Moves what is left to the front, when as much has gone. */
+static void compact(Hpack *table)
+{
+    size_t gone = evicted_bytes(table);
+    if (table->first == 0 || (table->first <= table->count && gone <= table->used - gone)) {
         return;
     }
-    memmove(table->entries, table->entries + count, (table->count - count) * sizeof *table->entries);
-    memmove(table->bytes, table->bytes + bytes, table->used - bytes);
-    table->count -= count;
-    table->used -= bytes;
+    for (size_t i = 0; i < table->count; i++) {
+        table->entries[i] = table->entries[table->first + i];
+        table->entries[i].at -= (uint32_t)gone;
+    }
+    if (gone > 0) {
+        memmove(table->bytes, table->bytes + gone, table->used - gone);
+    }
+    table->first = 0;
+    table->used -= gone;
+}
+
+/* Room for one more entry with so many bytes, twice as much as is needed. */
+static int make_room(Hpack *table, size_t length)
+{
+    size_t entries = table->first + table->count + 1, bytes = table->used + length + 1;
+    if (entries > table->room_for_entries) {
+        HpackEntry *grown = PyMem_Realloc(table->entries, entries * 2 * sizeof *grown);
+        if (grown == NULL) {
+            return -1;
+        }
+        table->entries = grown;
+        table->room_for_entries = entries * 2;
+    }
+    if (bytes > table->room_for_bytes) {
+        char *grown = PyMem_Realloc(table->bytes, bytes * 2);
+        if (grown == NULL) {
+            return -1;
+        }
+        table->bytes = grown;
+        table->room_for_bytes = bytes * 2;
+    }
+    return 0;
 }
 
 static int add_entry(Hpack *table, HpackText name, HpackText value)
 {
-    HpackEntry entry = {(uint32_t)name.length, (uint32_t)value.length};
+    HpackEntry entry = {0, (uint32_t)name.length, (uint32_t)value.length};
     size_t size = entry_size(&entry);
     evict(table, size);
+    compact(table);
     if (size > table->limit) {
         return 0; /* larger than the whole table: it is emptied, and this one is not kept */
     }
-    HpackEntry *entries = PyMem_Realloc(table->entries, (table->count + 1) * sizeof *entries);
-    char *bytes = entries ? PyMem_Realloc(table->bytes, table->used + size) : NULL;
-    table->entries = entries ? entries : table->entries;
-    table->bytes = bytes ? bytes : table->bytes;
-    if (bytes == NULL) {
+    if (make_room(table, name.length + value.length) < 0) {
         return -1;
     }
-    memcpy(bytes + table->used, name.text, name.length);
-    memcpy(bytes + table->used + name.length, value.text, value.length);
+    entry.at = (uint32_t)table->used;
+    memcpy(table->bytes + table->used, name.text, name.length);
+    memcpy(table->bytes + table->used + name.length, value.text, value.length);
     table->used += name.length + value.length;
-    table->entries[table->count++] = entry;
+    table->entries[table->first + table->count++] = entry;
     table->size += size;
     return 0;
 }
 
 int hpack_copy(Hpack *to, const Hpack *from)
 {
-    *to = *from;
-    to->entries = NULL;
-    to->bytes = NULL;
-    if (from->count > 0) {
-        to->entries = PyMem_Malloc(from->count * sizeof *to->entries);
-        to->bytes = PyMem_Malloc(from->used + 1);
-        if (to->entries == NULL || to->bytes == NULL) {
-            hpack_clear(to);
-            return -1;
-        }
-        memcpy(to->entries, from->entries, from->count * sizeof *to->entries);
-        memcpy(to->bytes, from->bytes, from->used);
+    *to = (Hpack){.limit = from->limit};
+    if (from->count == 0) {
+        return 0;
     }
+    size_t entries = from->first + from->count;
+    to->entries = PyMem_Malloc(entries * sizeof *to->entries);
+    to->bytes = PyMem_Malloc(from->used + 1);
+    if (to->entries == NULL || to->bytes == NULL) {
+        hpack_clear(to);
+        return -1;
+    }
+    memcpy(to->entries, from->entries, entries * sizeof *to->entries);
+    memcpy(to->bytes, from->bytes, from->used);
+    to->first = from->first;
+    to->count = from->count;
+    to->used = from->used;
+    to->size = from->size;
+    to->room_for_entries = entries;
+    to->room_for_bytes = from->used + 1;
     return 0;
 }
 
@@ -76,9 +119,7 @@ void hpack_clear(Hpack *table)
 {
     PyMem_Free(table->entries);
     PyMem_Free(table->bytes);
-    table->entries = NULL;
-    table->bytes = NULL;
-    table->count = table->used = table->size = 0;
+    *table = (Hpack){.limit = table->limit};
 }
 
 static int find_entry(const Hpack *table, uint64_t index, HpackText *name, HpackText *value)
@@ -91,12 +132,9 @@ static int find_entry(const Hpack *table, uint64_t index, HpackText *name, Hpack
     if (index < 62 || index - 62 >= table->count) {
         return -1;
     }
-    size_t wanted = table->count - 1 - (size_t)(index - 62), at = 0;
-    for (size_t i = 0; i < wanted; i++) {
-        at += (size_t)table->entries[i].name + table->entries[i].value;
-    }
-    *name = (HpackText){table->bytes + at, table->entries[wanted].name};
-    *value = (HpackText){table->bytes + at + table->entries[wanted].name, table->entries[wanted].value};
+    const HpackEntry *entry = &table->entries[table->first + table->count - 1 - (size_t)(index - 62)];
+    *name = (HpackText){table->bytes + entry->at, entry->name};
+    *value = (HpackText){table->bytes + entry->at + entry->name, entry->value};
     return 0;
 }
 
@@ -254,10 +292,9 @@ static int resize(Hpack *table, Cursor *cursor)
 int hpack_decode(Hpack *table, const char *block, size_t length, int (*each)(HpackText, HpackText, void *),
                  void *context)
 {
-    char *room = PyMem_Malloc(MOST_HEADERS);
-    Cursor cursor = {(const unsigned char *)block, (const unsigned char *)block + length, room,
-                     room ? MOST_HEADERS : 0};
-    int result = room ? 0 : -1;
+    static char room[MOST_HEADERS]; /* nobody else comes in: the callback runs no Python */
+    Cursor cursor = {(const unsigned char *)block, (const unsigned char *)block + length, room, MOST_HEADERS};
+    int result = 0;
     while (result == 0 && cursor.at < cursor.end) {
         HpackText name = {"", 0}, value = {"", 0};
         unsigned char first = *cursor.at;
@@ -277,6 +314,5 @@ int hpack_decode(Hpack *table, const char *block, size_t length, int (*each)(Hpa
         }
         result = result < 0 ? -1 : each(name, value, context);
     }
-    PyMem_Free(room);
     return result;
 }

@@ -10,13 +10,14 @@ typedef struct {
 } HpackText;
 
 typedef struct {
-    uint32_t name, value; /* lengths */
+    uint32_t at, name, value; /* where its texts lie, and their lengths */
 } HpackEntry;
 
 typedef struct {
-    HpackEntry *entries;
+    HpackEntry *entries; /* the first of them are gone already */
     char *bytes;
-    size_t count, used, size, limit;
+    size_t first, count, used, size, limit;
+    size_t room_for_entries, room_for_bytes;
 } Hpack;
 
 int hpack_copy(Hpack *to, const Hpack *from);

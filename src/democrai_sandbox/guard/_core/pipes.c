@@ -61,7 +61,7 @@ static void let_loose(Pipe *pipe)
 
 int pipe_add(Pipe *pipe, const char *data, size_t length)
 {
-    if (pipe->loose) {
+    if (pipe->loose || length == 0) {
         return 0;
     }
     if (pipe->wire == NULL && pipe->used + length > UNBOUND_ROOM) {
@@ -127,6 +127,9 @@ void pipe_sent(Pipe *pipe, uint64_t position)
     }
     size_t gone = (size_t)(position - pipe->start);
     gone = gone < pipe->used ? gone : pipe->used;
+    if (gone == 0) {
+        return; /* there may be nothing kept at all */
+    }
     memmove(pipe->data, pipe->data + gone, pipe->used - gone);
     pipe->used -= gone;
     pipe->start += gone;

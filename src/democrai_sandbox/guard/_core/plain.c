@@ -50,6 +50,9 @@ static void *refuse_plain(const Step *step, const char *why, const char *detail)
         PyErr_SetObject((PyObject *)Py_TYPE(error), error);
         Py_DECREF(error);
     }
+    else if (!PyErr_Occurred()) {
+        PyErr_SetString(PyExc_ValueError, text);
+    }
     return NULL;
 }
 

@@ -173,8 +173,9 @@ static void locate(const char *path, bool resolve, char *out)
     }
 }
 
-/* Room for every entry, and for every ancestor of a protected one. */
-static int measure(PyObject *entries, bool resolve, size_t *count, size_t *bytes)
+/* Room for every entry, and for every ancestor of a protected one. Where each really is goes to `places`: it is looked
+ * up once, since a link may lead elsewhere the next time. */
+static int measure(PyObject *entries, bool resolve, PyObject *places, size_t *count, size_t *bytes)
 {
     *count = 0;
     *bytes = 0;
@@ -192,6 +193,12 @@ static int measure(PyObject *entries, bool resolve, size_t *count, size_t *bytes
         }
         char where[PATH_MAX];
         locate(path, resolve, where);
+        PyObject *place = PyBytes_FromString(where);
+        int failed = place ? PyList_Append(places, place) : -1;
+        Py_XDECREF(place);
+        if (failed < 0) {
+            return -1;
+        }
         size_t parts = 1, size = strlen(where);
         for (size_t k = 0; k < size && (mask & FLAG_PROTECTED); k++) {
             parts += where[k] == '/';
@@ -202,10 +209,9 @@ static int measure(PyObject *entries, bool resolve, size_t *count, size_t *bytes
     return 0;
 }
 
-static int fill(Policy *policy, PyObject *entries, bool resolve)
+static int fill(Policy *policy, PyObject *entries, PyObject *places)
 {
     uint32_t used = 0;
-    char where[PATH_MAX];
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(entries); i++) {
         const char *path;
         Py_ssize_t length;
@@ -213,7 +219,7 @@ static int fill(Policy *policy, PyObject *entries, bool resolve)
         if (!PyArg_ParseTuple(PyTuple_GET_ITEM(entries, i), "y#i", &path, &length, &mask)) {
             return -1;
         }
-        locate(path, resolve, where);
+        const char *where = PyBytes_AS_STRING(PyList_GET_ITEM(places, i));
         Entry *entry = insert(policy, where, strlen(where), &used);
         unsigned bits = (unsigned)mask & (OP_ALL | FLAG_CODE | FLAG_IMPORT | FLAG_IMPORTABLE | FLAG_STREAM);
         if (strcmp(where, path) != 0 && !(mask & FLAG_PROTECTED)) {
@@ -237,21 +243,21 @@ static int fill(Policy *policy, PyObject *entries, bool resolve)
 static int build(Policy *policy, PyObject *entries, bool resolve)
 {
     size_t count, bytes;
-    if (measure(entries, resolve, &count, &bytes) < 0) {
-        return -1;
+    PyObject *places = PyList_New(0);
+    if (places != NULL) {
+        PyObject_GC_UnTrack(places); /* not to be found through gc */
     }
-    if (count == 0) {
-        return 0;
+    if (places == NULL || measure(entries, resolve, places, &count, &bytes) < 0 || count == 0) {
+        Py_XDECREF(places);
+        return PyErr_Occurred() ? -1 : 0;
     }
     for (policy->slots = 8; policy->slots < count * 2; policy->slots *= 2) {
     }
     policy->table = PyMem_Calloc(policy->slots, sizeof(Entry));
     policy->arena = PyMem_Malloc(bytes);
-    if (policy->table == NULL || policy->arena == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    return fill(policy, entries, resolve);
+    int result = policy->table && policy->arena ? fill(policy, entries, places) : (PyErr_NoMemory(), -1);
+    Py_DECREF(places);
+    return result;
 }
 
 PyObject *policy_new(PyObject *module, PyObject *args, PyObject *kwargs)

@@ -11,21 +11,24 @@ enum { LONGEST_HEAD = 256 * 1024 };
 
 int reader_copy(Reader *to, const Reader *from)
 {
+    char *head = from->used > 0 ? PyMem_Malloc(from->used) : NULL;
+    Frames *frames = from->frames ? frames_copy(from->frames) : NULL;
+    if ((from->used > 0 && head == NULL) || (from->frames != NULL && frames == NULL)) {
+        PyMem_Free(head);
+        frames_drop(frames);
+        PyErr_NoMemory();
+        return -1; /* nothing is shared: what is cleared later is as it was */
+    }
     *to = *from;
-    to->head = NULL;
-    if (from->used > 0) {
-        to->head = PyMem_Malloc(from->used);
-        if (to->head == NULL) {
-            PyErr_NoMemory();
-            return -1;
-        }
-        memcpy(to->head, from->head, from->used);
+    to->head = head;
+    to->frames = frames;
+    if (head != NULL) {
+        memcpy(head, from->head, from->used);
     }
     to->room = from->used;
     Py_XINCREF(to->socket_url);
     pipe_share(to->pipe);
-    to->frames = from->frames ? frames_copy(from->frames) : NULL;
-    return from->frames != NULL && to->frames == NULL ? -1 : 0;
+    return 0;
 }
 
 void reader_clear(Reader *reader)
@@ -107,29 +110,43 @@ static void after_head(Reader *reader, const WireRequest *request)
     }
 }
 
+/* How much of the data belongs to this head: up to its empty line, which may have begun before, or all of it. What
+ * follows is not copied: in one write there may be any number of requests. */
+static size_t rest_of_head(const Reader *reader, const char *data, size_t length)
+{
+    char edge[6];
+    size_t before = reader->used < 3 ? reader->used : 3, after = length < 3 ? length : 3;
+    if (before > 0) {
+        memcpy(edge, reader->head + reader->used - before, before);
+    }
+    memcpy(edge + before, data, after);
+    const char *end = memmem(edge, before + after, "\r\n\r\n", 4);
+    if (end != NULL) {
+        return (size_t)(end - edge) + 4 - before;
+    }
+    end = memmem(data, length, "\r\n\r\n", 4);
+    return end ? (size_t)(end - data) + 4 : length;
+}
+
+static bool is_complete(const Reader *reader)
+{
+    return reader->used >= 4 && memcmp(reader->head + reader->used - 4, "\r\n\r\n", 4) == 0;
+}
+
 static Py_ssize_t read_head(Reader *reader, State *state, const char *data, size_t length)
 {
-    size_t before = reader->used;
-    if (keep(reader, data, length) < 0) {
+    size_t before = reader->used, more = rest_of_head(reader, data, length);
+    if (more > LONGEST_HEAD - before) {
+        return malformed("a header of more than 256 KiB was written to it");
+    }
+    if (keep(reader, data, more) < 0 || check_lines(reader, before > 3 ? before - 3 : 0) < 0) {
         return -1;
     }
-    size_t from = before > 3 ? before - 3 : 0;
-    char *end = memmem(reader->head + from, reader->used - from, "\r\n\r\n", 4);
-    if (end != NULL) {
-        reader->used = (size_t)(end - reader->head) + 4;
+    Py_ssize_t taken = (Py_ssize_t)more;
+    if (!is_complete(reader)) {
+        bool checks = state != NULL && memchr(reader->head, '\n', reader->used) != NULL;
+        return checks && line_check(state, &reader->origin, reader->head, reader->used) < 0 ? -1 : taken;
     }
-    if (check_lines(reader, from) < 0) {
-        return -1;
-    }
-    if (end == NULL && memchr(reader->head, '\n', reader->used) != NULL && state != NULL &&
-        line_check(state, &reader->origin, reader->head, reader->used) < 0) {
-        return -1;
-    }
-    if (end == NULL) {
-        return reader->used > LONGEST_HEAD ? malformed("a header of more than 256 KiB was written to it")
-                                           : (Py_ssize_t)length;
-    }
-    Py_ssize_t taken = (Py_ssize_t)(reader->used - before);
     static const char preface[] = "PRI * HTTP/2.0\r\n\r\n";
     bool first = !reader->began;
     reader->began = true;

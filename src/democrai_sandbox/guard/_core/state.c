@@ -138,7 +138,55 @@ static bool is_open(const State *state)
     return state == NULL || state->mode == MODE_BYPASS || state_guards_network_only(state);
 }
 
-static FAST_THREAD_LOCAL State *guest_state = NULL; /* the latest of those below; kept for the next question */
+/* Those of the function below, kept for the next question. Whoever asked still holds what it got, without a reference,
+ * while it runs code of others: a guest goes when the state around it is nobody else's any more, and so in force
+ * nowhere. */
+typedef struct Guest {
+    State *state;
+    struct Guest *next;
+} Guest;
+static Guest *guests = NULL;
+
+static State *find_guest(const State *around, const Policy *policy)
+{
+    for (const Guest *guest = guests; guest != NULL; guest = guest->next) {
+        if (guest->state->parent == around && guest->state->policy == policy) {
+            return guest->state;
+        }
+    }
+    return NULL;
+}
+
+static void drop_guests(void)
+{
+    for (Guest **at = &guests; *at != NULL;) {
+        Guest *guest = *at;
+        if (Py_REFCNT(guest->state) > 1 || Py_REFCNT(guest->state->parent) > 1) {
+            at = &guest->next;
+            continue;
+        }
+        *at = guest->next;
+        Py_DECREF(guest->state);
+        PyMem_Free(guest);
+        at = &guests; /* letting go may have run code that made others */
+    }
+}
+
+/* Borrowed; NULL without an exception when there is no memory. */
+static State *new_guest(State *around, Policy *policy)
+{
+    drop_guests();
+    Guest *guest = PyMem_Malloc(sizeof *guest);
+    State *state = guest ? state_new(around, policy, MODE_NARROW, false, NULL) : NULL;
+    if (state == NULL) {
+        PyErr_Clear();
+        PyMem_Free(guest);
+        return NULL;
+    }
+    *guest = (Guest){state, guests};
+    guests = guest;
+    return state;
+}
 
 /* Code of one subject that runs under the guard of another, which has never called it: it was put there, into a module
  * or an object of the other's. It may do what both may. */
@@ -148,15 +196,9 @@ static State *among_others(State *state)
     if (LIKELY(found == NULL) || state_has_subject(state, found->policy) || state_has_guest(state, found->policy)) {
         return state;
     }
-    if (guest_state == NULL || guest_state->parent != state || guest_state->policy != found->policy) {
-        State *made = state_new(state, found->policy, MODE_NARROW, false, NULL);
-        if (made == NULL) {
-            PyErr_Clear();
-            return found; /* its own rights alone, then */
-        }
-        Py_XSETREF(guest_state, made);
-    }
-    return guest_state;
+    State *guest = find_guest(state, found->policy);
+    guest = guest ? guest : new_guest(state, found->policy);
+    return guest ? guest : found; /* its own rights alone, then */
 }
 
 State *state_current(void)

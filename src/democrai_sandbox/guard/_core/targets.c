@@ -55,7 +55,7 @@ static void note_key(NetIndex *index, const char *key, size_t length)
         break;
     }
     case 'N':
-        if (sscanf(key, "N%d|%d|", &version, &bits) == 2 && bits >= 0 && bits <= 128) {
+        if (sscanf(key, "N%d|%d|", &version, &bits) == 2 && bits >= 0 && bits <= (version == 4 ? 32 : 128)) {
             (version == 4 ? index->lengths4 : index->lengths6)[bits] = true;
             *(version == 4 ? &index->has4 : &index->has6) = true;
         }

@@ -115,9 +115,63 @@ static bool is_dot_segment(const char *p, const char *end)
     return (dots == 1 || dots == 2) && (p + dots == end || p[dots] == '/' || is_semicolon(p + dots, end));
 }
 
+static bool has_dot_segment(const char *path, const char *end)
+{
+    for (const char *p = path; p < end; p++) {
+        if (*p == '/' && is_dot_segment(p + 1, end)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Decodes the escapes of a text where it lies. Their number, or -1 when a dot, slash or backslash was encoded. */
+static int decode_once(char *text, size_t *length)
+{
+    int number = 0;
+    char *out = text;
+    for (const char *p = text, *end = text + *length; p < end; p++) {
+        bool escape = *p == '%' && end - p >= 3 && hex(p[1]) >= 0 && hex(p[2]) >= 0;
+        int byte = escape ? hex(p[1]) * 16 + hex(p[2]) : (unsigned char)*p;
+        if (escape && (byte == '.' || byte == '/' || byte == '\\')) {
+            return -1;
+        }
+        number += escape;
+        p += escape ? 2 : 0;
+        *out++ = (char)byte;
+    }
+    *length = (size_t)(out - text);
+    return number;
+}
+
+/* Each sign of an escape may be encoded itself: "%25%32%65" is "%2e" to whoever decodes it once. */
+static bool hides_syntax(const char *path, const char *end)
+{
+    enum { MOST_DECODINGS = 8 };
+    size_t length = (size_t)(end - path);
+    if (memmem(path, length, "%25", 3) == NULL) {
+        return false;
+    }
+    char *text = PyMem_Malloc(length);
+    if (text == NULL) {
+        return true;
+    }
+    memcpy(text, path, length);
+    int number = 1;
+    for (int i = 0; i < MOST_DECODINGS && number > 0; i++) {
+        number = has_dot_segment(text, text + length) ? -1 : decode_once(text, &length);
+    }
+    PyMem_Free(text);
+    return number != 0;
+}
+
 static bool path_is_ambiguous(const char *path, const char *end)
 {
-    if (end - path > 1 && path[1] == '/' && strspn(path, "/") < (size_t)(end - path)) {
+    const char *name = path;
+    while (name < end && *name == '/') {
+        name++;
+    }
+    if (name - path > 1 && name < end) {
         return true; /* some clients take "//v1" for "/v1" */
     }
     for (const char *p = path; p < end; p++) {
@@ -125,7 +179,7 @@ static bool path_is_ambiguous(const char *path, const char *end)
             return true;
         }
     }
-    return false;
+    return hides_syntax(path, end);
 }
 
 static bool stays(char c)

@@ -1,0 +1,31 @@
+/* An interpreter for `make sanitize`: the runtimes of the sanitizers come first in it, so children that tests start with
+ * sys.executable have them too, whatever environment they get. */
+#include <Python.h>
+
+const char *__asan_default_options(void);
+const char *__ubsan_default_options(void);
+
+const char *__asan_default_options(void)
+{
+    /* Leaks: what CPython keeps until its end is never given back. Signals: faulthandler and its tests have handlers of
+     * their own. */
+    return "detect_leaks=0:handle_segv=0:handle_sigbus=0:handle_sigfpe=0:allocator_may_return_null=1:"
+           "detect_stack_use_after_return=0:abort_on_error=1:log_path=" REPORTS "/asan";
+}
+
+const char *__ubsan_default_options(void)
+{
+    return "print_stacktrace=1:abort_on_error=1:log_path=" REPORTS "/ubsan";
+}
+
+int main(int argc, char **argv)
+{
+    PyPreConfig before;
+    PyPreConfig_InitPythonConfig(&before);
+    before.allocator = PYMEM_ALLOCATOR_MALLOC; /* so that the sanitizer sees every object */
+    PyStatus status = Py_PreInitializeFromBytesArgs(&before, argc, argv);
+    if (PyStatus_Exception(status)) {
+        Py_ExitStatusException(status);
+    }
+    return Py_BytesMain(argc, argv);
+}

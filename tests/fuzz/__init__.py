@@ -1,0 +1,1 @@
+"""Fuzzers of the parsers in C: one for each, with the inputs that are worth keeping."""

@@ -1,0 +1,60 @@
+"""Memory that runs out in the middle of a check: the check refuses, and the process lives."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def refusals(world):
+    """Let the allocations of each refused call fail, one after the other and all from one on; count what came of it."""
+    import _testcapi
+    import os
+    import socket
+    import sqlite3
+
+    from democrai_sandbox import process_guard_context
+
+    os.symlink(world.secret, world.inside("link"))
+    number = os.open(world.secret, os.O_RDONLY)
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as made:
+        calls = {
+            "open": lambda: open(world.secret),
+            "a link": lambda: open(world.inside("link")),
+            "os.open": lambda: os.open(world.inside("..", "outside", "secret.txt"), os.O_RDONLY),
+            "stat": lambda: os.stat(world.secret),
+            "listdir": lambda: os.listdir(world.outside),
+            "mkdir": lambda: os.mkdir(world.out("new")),
+            "rename": lambda: os.rename(world.inside("link"), world.out("link")),
+            "a foreign descriptor": lambda: os.read(number, 1),
+            "connect": lambda: made.connect(server.getsockname()),
+            "lookup": lambda: socket.getaddrinfo("host.invalid", 80),
+            "sqlite3": lambda: sqlite3.connect(world.secret),
+            "posix_spawn": lambda: os.posix_spawn("/bin/true", ["true"], {}),
+            "putenv": lambda: os.putenv("DEMOCRAI_SANDBOX_X", "1"),
+            "ctypes": lambda: __import__("_ctypes"),
+        }
+        guard = process_guard_context(subject="demo", allowed_paths=[world.root])
+        return guard.run(lambda: {name: exhausted(call, _testcapi) for name, call in calls.items()})
+
+
+def exhausted(call, failing):
+    """How many of the calls passed, and whether the first without any failing allocation was refused."""
+    passed = 0
+    for first in range(60):
+        for last in (0, first + 1, first + 3):  # 0: all from there on
+            try:
+                failing.set_nomemory(first, last)
+                call()
+            except Exception:
+                failing.remove_mem_hooks()
+            else:
+                failing.remove_mem_hooks()
+                passed += 1
+    return passed
+
+
+def test_no_check_lets_pass_what_it_had_no_memory_to_refuse(case):
+    """Whichever allocation fails, a call that is refused otherwise does not pass, and nothing crashes."""
+    pytest.importorskip("_testcapi")
+    passed = case.run(refusals)
+    assert {name: number for name, number in passed.items() if number} == {}
