@@ -52,7 +52,7 @@
     X(semget, process, "v0") X(msgget, process, "v0") X(prctl, process, "v0v1") X(personality, process, "v0") \
     X(reboot, process, "") X(kexec_load, process, "") X(init_module, process, "") X(finit_module, process, "f0") \
     X(delete_module, process, "t0") X(syslog, process, "v0") X(io_uring_setup, process, "v0") \
-    X(userfaultfd, process, "v0") X(memfd_create, process, "t0") X(exit_group, process, "v0")
+    X(userfaultfd, process, "v0") X(memfd_create, process, "t0") X(rt_sigtimedwait, process, "") X(exit_group, process, "v0")
 #ifdef SYS_open
 #define OLD_CALLS(X) \
     X(creat, open, "p0") X(stat, stat, "p0") X(lstat, stat, "l0") X(access, stat, "p0") X(readlink, stat, "l0") \

@@ -7,6 +7,7 @@ to. A name has its module, its type if it has one, and its own name: ``posix.ope
 from __future__ import annotations
 
 import importlib
+import sys
 import types
 
 DESCRIPTORS = (
@@ -50,6 +51,9 @@ def is_native(kind):
     """Return whether a type is written in C: it has entries that only C makes, and none that Python makes."""
     entries = vars(kind)
     if any(isinstance(value, (types.FunctionType, property)) for value in entries.values()):
+        return False
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+    if file.endswith(".py") and ("__weakref__" in entries or "__slots__" in entries):
         return False
     return any(isinstance(value, DESCRIPTORS) for name, value in entries.items() if name not in EVERYWHERE)
 
