@@ -8,7 +8,7 @@ DEMO := .demo
 RUN := exec scripts/supervise
 
 .DEFAULT_GOAL := help
-.PHONY: help servers runtime setup run tour test check golden fuzz bench lint format docs build lock clean
+.PHONY: help servers runtime setup run tour test check golden fuzz oracle bench lint format docs build lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/make \1\t\2/' | expand -t 14
@@ -47,6 +47,9 @@ golden: servers ## write the golden files, error pages and the command reference
 fuzz: servers ## run every property with many new examples, and compare how a million odd URLs are read (minutes)
 	@$(RUN) $(VENV)/bin/python -m pytest -q --workers "$$(nproc)" -m hypothesis --hypothesis-profile deep tests
 	@$(RUN) $(VENV)/bin/python -m tests.policy.fuzz
+
+oracle: setup ## compare what guarded code does, as the kernel sees it, with the policy, on every interpreter (tens of minutes)
+	@$(RUN) scripts/oracle $(ORACLE)
 
 bench: servers ## print the table of what the guard costs
 	@$(RUN) $(VENV)/bin/python -m bench $(BENCH)

@@ -1,6 +1,6 @@
 """The oracle: what guarded code did, as the kernel saw it, compared with the policy.
 
-usage: python -m tests.oracle [--only callables|tests] [--minor 3.12 ...] [--classify] [--report FOLDER]
+usage: python -m tests.oracle [--only callables|tests] [--minor 3.12 ...] [--python PATH ...] [--classify] [--report FOLDER]
 
 Exit status 1 if there is a hole or a bug that tests/oracle/accepted.toml does not list, or an entry there is unused.
 """
@@ -21,17 +21,14 @@ from tests.oracle import audit, callables, classification, regression
 from tests.oracle.accepted import Accepted
 from tests.oracle.tracing import BUILD, NoContainment, tracer
 
-ROOT = Path(__file__).parents[2]
 
-
-def interpreters():
-    """Return the interpreter of each minor version whose environment exists here."""
-    default = os.path.abspath(sys.executable)
-    found = {classification.this_minor(): default}
-    for minor in ("3.11", "3.12", "3.13"):
-        candidate = ROOT / ".venvs" / minor / "bin" / "python"
-        if minor not in found and candidate.exists():
-            found[minor] = str(candidate)
+def interpreters(further):
+    """Return this interpreter and further ones, by minor version."""
+    found = {classification.this_minor(): os.path.abspath(sys.executable)}
+    for python in further:
+        code = "import sys; print('{}.{}'.format(*sys.version_info))"
+        minor = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+        found.setdefault(minor, os.path.abspath(python))
     return dict(sorted(found.items()))
 
 
@@ -124,12 +121,13 @@ def main():
     parser = argparse.ArgumentParser(prog="python -m tests.oracle")
     parser.add_argument("--only", choices=("callables", "tests"))
     parser.add_argument("--minor", action="append")
+    parser.add_argument("--python", action="append", default=[], help="a further interpreter")
     parser.add_argument("--classify", action="store_true", help="write the class of each callable again")
     parser.add_argument("--report", default=str(BUILD / "report"))
     given = parser.parse_args()
     shutil.rmtree(given.report, ignore_errors=True)
     os.makedirs(given.report)
-    chosen = {minor: python for minor, python in interpreters().items() if not given.minor or minor in given.minor}
+    chosen = {minor: python for minor, python in interpreters(given.python).items() if not given.minor or minor in given.minor}
     tracer()
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as work:

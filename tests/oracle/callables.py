@@ -87,7 +87,8 @@ class Run:
 
     def _other_findings(self):
         for window, (code, operation, target) in self.denials.items():
-            if judge_refusal(self.policy, code, operation, target):
+            leads_out = target == self.places["LINK"]
+            if not leads_out and judge_refusal(self.policy, code, operation, target):
                 yield Finding("bug", window, code, f"{operation} {target}")
         for window, status in self.lost:
             kind = status if isinstance(status, str) else "ends" if status >= 0 else "crashes"

@@ -39,8 +39,8 @@ from democrai_sandbox.guard.runtime_paths import runtime_entries
 SPAN = 256
 """The most calls of one target: the number of a window is the target's place times this, plus the call's."""
 TARGETS_PER_FORK = 60
-PATIENCE = 5.0
-MEMORY = 1 << 30
+PATIENCE = 4.0
+MEMORY = 640 << 20
 WRONG_COUNT = re.compile(r"(takes|takes|expected|requires|needs|missing|at least|at most|exactly) .*(argument|item)|unexpected keyword|no arguments|keyword argument")
 
 
@@ -114,6 +114,7 @@ class Caller:
         """Make the calls from a place on; in the fork."""
         devour_output()
         limit()
+        world.mark(0, world.END)  # what is open now belongs to the host
         world.Pulse(self.shared)
         for place in range(first_target, min(len(chosen), first_target + self.targets_per_fork)):
             index = chosen[place]
@@ -228,7 +229,7 @@ class Caller:
             index = window // SPAN
             stuck[index] = stuck.get(index, 0) + 1
             place, call = chosen.index(index), window % SPAN + 1
-            if stuck[index] > 2:
+            if stuck[index] > 1:
                 place, call = place + 1, 0
         os.kill(self.names["VICTIM"], signal.SIGKILL)
         self.write("end")

@@ -10,7 +10,7 @@
  *   kept    window  process  object                             an O_PATH handle that outlives its window
  *   ended   window  process  exit status, or minus the signal   a process that ended inside a window
  *
- * Objects: P path; D number, "host" if it was open before the first window, otherwise "own", and its target; A socket
+ * Objects: P path; D number, "host" if it was open before the first mark, otherwise "own", and its target; A socket
  * address; I process; V number; T text. */
 #define _GNU_SOURCE
 #include "tracer.h"
@@ -449,10 +449,11 @@ static bool mark(Thread *thread, uint64_t argument)
 {
     Process *process = thread->process;
     uint32_t number = (uint32_t)argument;
+    bool ours = number >= BEGIN && number < END + MARKS;
+    if (ours && !process->counted) {
+        count_open(process);
+    }
     if (number >= BEGIN && number < BEGIN + MARKS) {
-        if (!process->counted) {
-            count_open(process);
-        }
         process->window = (long)(number - BEGIN);
         process->handles_used = 0;
         return true;
