@@ -70,7 +70,9 @@ def test_tracer_reports_a_call_without_a_guard(tmp_path):
     names = ["posix.stat", "posix.read", "_socket.socket.connect", "posix.setpriority", "posix.unlink"]
     found = holes(traced(tmp_path, only=names, unguarded=True, calls=10))
     assert names and {name for name, _, _ in found} == set(names)
-    assert any(call == "newfstatat" or call == "stat" for _, call, text in found if text.endswith("/outside/secret.txt"))
+    assert any(
+        call == "newfstatat" or call == "stat" for _, call, text in found if text.endswith("/outside/secret.txt")
+    )
 
 
 def test_guard_with_a_wider_policy_is_noticed(tmp_path):

@@ -1,6 +1,6 @@
 """The oracle: what guarded code did, as the kernel saw it, compared with the policy.
 
-usage: python -m tests.oracle [--only callables|tests] [--minor 3.12 ...] [--python PATH ...] [--classify] [--report FOLDER]
+usage: python -m tests.oracle [--only callables|tests] [--minor 3.12 ...] [--python PATH ...] [--classify]
 
 Exit status 1 if there is a hole or a bug that tests/oracle/accepted.toml does not list, or an entry there is unused.
 """
@@ -62,7 +62,9 @@ class Oracle:
         if self.accepted.reason(minor, kind=kind, callable=name, call=call, object=text) is not None:
             return "accepted"
         number = len(self.open) + 1
-        self.open.append(f"{minor} {kind}: {name}: {call} {text} ({times} calls, {'alone too' if again else 'not alone'})")
+        self.open.append(
+            f"{minor} {kind}: {name}: {call} {text} ({times} calls, {'alone too' if again else 'not alone'})"
+        )
         source = sources.get(finding.window)
         if source is not None:
             path = self.report / f"{minor}-{number:03}-{kind}-{name}.py"
@@ -98,7 +100,10 @@ class Oracle:
         """Print the totals and what is open; return the exit status."""
         unused = self.accepted.unused(minors) if complete else []
         for (minor, driver), counts in sorted(self.totals.items()):
-            print(f"oracle: CPython {minor}, {driver}: " + ", ".join(f"{number} {what}" for what, number in counts.items()))
+            print(
+                f"oracle: CPython {minor}, {driver}: "
+                + ", ".join(f"{number} {what}" for what, number in counts.items())
+            )
         for line in self.open:
             print(f"oracle: open: {line}")
         for entry in unused:
@@ -112,7 +117,8 @@ def available(python, modules):
     """Return those of the test modules that an interpreter has."""
     code = (
         "import importlib.util, sys; "
-        "print(*[name for name in sys.argv[1:] if importlib.util.find_spec('test') and importlib.util.find_spec('test.' + name)])"
+        "found = importlib.util.find_spec; "
+        "print(*[name for name in sys.argv[1:] if found('test') and found('test.' + name)])"
     )
     return subprocess.run([python, "-c", code, *modules], capture_output=True, text=True, check=True).stdout.split()
 
@@ -127,7 +133,9 @@ def main():
     given = parser.parse_args()
     shutil.rmtree(given.report, ignore_errors=True)
     os.makedirs(given.report)
-    chosen = {minor: python for minor, python in interpreters(given.python).items() if not given.minor or minor in given.minor}
+    chosen = {
+        minor: python for minor, python in interpreters(given.python).items() if not given.minor or minor in given.minor
+    }
     tracer()
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as work:

@@ -1,4 +1,4 @@
-"""The reviewed list of accepted findings, `accepted.toml`: each entry has a reason, and one that matches nothing is an error."""
+"""The reviewed list of accepted findings, `accepted.toml`: each has a reason; one that matches nothing is an error."""
 
 from __future__ import annotations
 

@@ -83,7 +83,11 @@ def cross_check(python, work):
             seen.update(part[1:] for part in line.rstrip("\n").split("\t")[4:] if part[0] == "P")
     base = run.places["BASE"]
     ours = {path for path in records.paths if path.startswith(base) or path.startswith("/dev/shm")}
-    missed = {path for path in ours if not any(name == path or name.startswith(path.rstrip("/") + "/") for name in seen)}
+    missed = {
+        path for path in ours if not any(name == path or name.startswith(path.rstrip("/") + "/") for name in seen)
+    }
     if missed:
         raise RuntimeError(f"Landlock refused what the tracer did not see: {sorted(missed)}")
-    return f"{records.count} Landlock audit records in {run.calls} calls, about {len(ours)} places of the oracle, all of which the tracer saw"
+    return (
+        f"{records.count} Landlock audit records in {run.calls} calls, {len(ours)} places, all seen by the tracer too"
+    )

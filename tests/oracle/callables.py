@@ -30,7 +30,12 @@ class Run:
             spec = {"base": base, "record": record, "calls": CALLS, **spec}
             command = [python, "-P", FOLDER / "calling.py", json.dumps(spec)]
             self.status = run_traced(
-                command, base, self.report_path, environment=environment_for(base, PACKAGE), pass_fds=(record,), log=f"{base}.log"
+                command,
+                base,
+                self.report_path,
+                environment=environment_for(base, PACKAGE),
+                pass_fds=(record,),
+                log=f"{base}.log",
             )
         finally:
             os.close(record)
@@ -104,7 +109,7 @@ class Run:
 
 
 def unique(run):
-    """Return one finding of each kind per callable, the first, and how often it came up: {(callable, key): (finding, n)}."""
+    """Return the first finding of each kind per callable, and how often it came up."""
     found, base = {}, run.places["BASE"]
     for finding in run.findings():
         key = (run.name_of(finding.window), finding.kind, finding.call, finding.object.replace(base, "BASE"))

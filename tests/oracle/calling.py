@@ -2,7 +2,7 @@
 
 usage: calling.py SPEC   (JSON: base, record, calls, only, skip, part, parts, wide)
 
-The process prepares everything as the host would, then forks; each fork makes the calls of some targets, and a fork that
+The process prepares everything as the host would, then forks; each fork makes the calls of some targets, and one that
 crashes or freezes is replaced by one that goes on after that call. What happened is written to the descriptor `record`,
 one JSON list per line.
 """
@@ -41,7 +41,10 @@ SPAN = 256
 TARGETS_PER_FORK = 60
 PATIENCE = 4.0
 MEMORY = 640 << 20
-WRONG_COUNT = re.compile(r"(takes|takes|expected|requires|needs|missing|at least|at most|exactly) .*(argument|item)|unexpected keyword|no arguments|keyword argument")
+WRONG_COUNT = re.compile(
+    r"(takes|expected|requires|needs|missing|at least|at most|exactly) .*(argument|item)|unexpected keyword"
+    r"|no arguments|keyword argument"
+)
 
 
 class Caller:
@@ -65,7 +68,12 @@ class Caller:
             self.maker(kind)
         self.kinds = {target.value: target.name for target in self.targets if isinstance(target.value, type)}
         self.names["KIND"] = {name: kind for kind, name in self.kinds.items()}.__getitem__
-        self.write("start", sorted(absent.items()), self.policy(), {name: value for name, value in self.names.items() if type(value) in (str, int)})
+        self.write(
+            "start",
+            sorted(absent.items()),
+            self.policy(),
+            {name: value for name, value in self.names.items() if type(value) in (str, int)},
+        )
 
     def policy(self):
         """Return what the guard grants, as the judge needs it."""
@@ -125,7 +133,9 @@ class Caller:
             world.refresh(self.places)
             damage = {name: (value, now) for name, value, now in differences(before, host_state(self.names))}
             if damage:
-                self.write("damage", index * SPAN, {name: [repr(part)[:120] for part in pair] for name, pair in damage.items()})
+                self.write(
+                    "damage", index * SPAN, {name: [repr(part)[:120] for part in pair] for name, pair in damage.items()}
+                )
                 self.leave(place + 1)
         self.leave(min(len(chosen), first_target + self.targets_per_fork))
 
@@ -319,12 +329,18 @@ def host_state(names):
         "digits limit": sys.get_int_max_str_digits(),
         "priority": os.getpriority(os.PRIO_PROCESS, 0),
         "affinity": sorted(os.sched_getaffinity(0)),
-        "limits": [resource.getrlimit(number) for number in range(resource.RLIM_NLIMITS if hasattr(resource, "RLIM_NLIMITS") else 16)],
+        "limits": [
+            resource.getrlimit(number)
+            for number in range(resource.RLIM_NLIMITS if hasattr(resource, "RLIM_NLIMITS") else 16)
+        ],
         "collector": (gc.isenabled(), gc.get_threshold(), gc.get_debug()),
         "crash handler": faulthandler.is_enabled(),
         "tracing": (sys.gettrace(), sys.getprofile()),
         "locale": locale.setlocale(locale.LC_ALL),
-        "timers": [signal.getitimer(number)[0] > 0 for number in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)],
+        "timers": [
+            signal.getitimer(number)[0] > 0
+            for number in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+        ],
         "process group": os.getpgrp(),
         "users": (os.getresuid(), os.getresgid()),
     }

@@ -44,7 +44,7 @@ def classes(run):
 def write(minor, known):
     """Write the file of a minor version, together with what it had of other builds of the same version."""
     lines = [
-        "# The class of each callable of the native modules that guarded code loads; see tests/oracle/classification.py.",
+        "# The class of each callable of the native modules that guarded code loads; see classification.py.",
         "# Written by `python -m tests.oracle --classify`; review the diff.",
     ]
     by_group = {}

@@ -16,8 +16,8 @@ KINDS = {
         "b'' '' 'relative' PLANTED FIFO"
     ).split(),
     "number": (
-        "HOST_FILE HOST_FOLDER HOST_SOCKET HOST_PIPE 2**32+HOST_FILE -2**32+HOST_FILE 2**32+HOST_PIPE 2**31 2**63 2**64 "
-        "-1 0 1 3 own_file() Index(HOST_FILE) IndexTurning(own_file(),HOST_FILE) True -2**31 1.5"
+        "HOST_FILE HOST_FOLDER HOST_SOCKET HOST_PIPE 2**32+HOST_FILE -2**32+HOST_FILE 2**32+HOST_PIPE 2**31 2**63 "
+        "2**64 -1 0 1 3 own_file() Index(HOST_FILE) IndexTurning(own_file(),HOST_FILE) True -2**31 1.5"
     ).split(),
     "process": "VICTIM -VICTIM 2**32+VICTIM Index(VICTIM) PARENT".split(),
     "signal": "9 15 10 0".split(),
@@ -33,7 +33,7 @@ KINDS = {
     ).split(),
 }
 NAMES = {  # parts of parameter names, and the kind of value that fits
-    "path": "path src dst file name dir database filename target module tree prefix root cwd exec program stream origin spec",
+    "path": "path src dst file name dir database filename target module tree prefix root cwd program origin spec",
     "number": "fd fileno fildes descriptor length size offset count flags how n index mode request op timeout whence",
     "process": "pid pgid gid uid id who",
     "signal": "sig signal signum signalnum",
@@ -54,7 +54,7 @@ def kind_of(parameter):
 
 
 def parameters(value):
-    """Return the positional and the keyword parameters that a text signature names, or None for each if there is none."""
+    """Return the positional parameters that a text signature names, None without one, and the keywords."""
     text = getattr(value, "__text_signature__", None)
     if not text:
         return None, []
@@ -83,7 +83,11 @@ def lists(target, calls):
         yield (name,), {}
     kinds = [kind_of(name) for name in known or ()]
     for _ in range(calls):
-        count = chance.choice((2, 2, 3, 3, 4, 5, 6)) if known is None else min(6, max(1, len(known) - chance.choice((0, 0, 1))))
+        count = (
+            chance.choice((2, 2, 3, 3, 4, 5, 6))
+            if known is None
+            else min(6, max(1, len(known) - chance.choice((0, 0, 1))))
+        )
         yield tuple(_pick(chance, kinds[i] if i < len(kinds) else None) for i in range(count)), {}
     for _ in range(calls // 3 if keywords else 0):
         named = chance.sample(keywords, chance.randint(1, min(4, len(keywords))))

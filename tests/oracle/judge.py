@@ -1,7 +1,7 @@
 """Comparison of what the tracer saw with what the policy grants.
 
 A system call that reached, or tried to reach, something outside the policy is a hole: the guard let it pass. A refusal
-by the guard of something inside the policy is a bug. What the guard does for its own decision is told apart by its form:
+by the guard of something inside the policy is a bug. The guard's own questions are told apart by their form:
 
 - an ``O_PATH`` handle gives neither content nor metadata; one that outlives its call was handed out, and counts;
 - ``readlinkat`` of an entry of ``/proc/self/fd`` is how the guard asks where a handle leads;
@@ -20,13 +20,13 @@ LATE = 0x800000
 # The kernel refused the arguments before it looked at an object.
 BAD_ARGUMENTS = {-14, -9, -22, -36, -38, -88, -97}
 PATH_ARGUMENTS = {-14, -22, -36, -38, -9}
-FCNTL = {0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030, 1032, 1033, 1034, 1036, 1037}
+FCNTL = {0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030, 1031, 1032, 1033, 1034, 1036, 1037}
 FCNTL_ON_HOST = {1, 3}
-IOCTL = {0x5401, 0x5421, 0x5451, 0x5450, 0x541B, 0x5413, 0x80045430, 0x40045431}
+IOCTL = {0x5441, 0x5401, 0x5421, 0x5451, 0x5450, 0x541B, 0x5413, 0x80045430, 0x40045431}
 IOCTL_ON_HOST = {0x5401, 0x5413}
 FAMILIES = {1, 2, 10}
 TYPES = {1, 2, 5}
-PRCTL = {0x53564D41, 15, 16, 3, 21, 27, 39}  # names of memory and threads, and questions
+PRCTL = {0x53564D41, 15, 16, 3, 21, 23, 27, 39}  # names of memory and threads, and questions
 PULSE = 10  # the signal by which the driver's own thread interrupts a call that waits
 SEMAPHORE = re.compile(r"/dev/shm/sem\.\w+")
 O_ACCMODE, O_CREAT, O_PATH, O_TRUNC, O_ASYNC = 3, 0o100, 0o10000000, 0o1000, 0o20000
@@ -70,7 +70,9 @@ class Policy:
         """Return whether a path may be used so."""
         mask = self.mask(path)
         if need == "stat":
-            return bool(mask & READ) or any(root == path or root.startswith(path.rstrip("/") + "/") for root in self.roots)
+            return bool(mask & READ) or any(
+                root == path or root.startswith(path.rstrip("/") + "/") for root in self.roots
+            )
         if need == "read":
             return bool(mask & READ)
         return bool(mask & WRITE) or (need == "write" and bool(mask & STREAM))
@@ -256,7 +258,9 @@ class Judge:
             return "waits for processes of the host"
         if result in (-14, -38):
             return None
-        return f"changes the process: {name}" + (f" {numbers[0]:#x}" if name in ("prctl", "setitimer") and numbers else "")
+        return f"changes the process: {name}" + (
+            f" {numbers[0]:#x}" if name in ("prctl", "setitimer") and numbers else ""
+        )
 
 
 def judge_refusal(policy, code, operation, target):

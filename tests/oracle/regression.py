@@ -1,4 +1,4 @@
-"""Driver (b): CPython's own regression tests under a guard that grants their folder, compared with a run without one."""
+"""Driver (b): CPython's own regression tests under a guard that grants their folder, compared with a run without it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ test_inspect test_symtable test_traceback test_logging test_json test_csv test_s
 test_gettext test_codecs test_hashlib test_random test_uuid test_pwd test_grp test_resource test_fcntl test_ioctl
 test_tty test_pty test_atexit test_syslog test_configparser test_mimetypes test_netrc test_stat test_filecmp
 test_linecache test_zipimport test_mailbox test_platform test_getpass test_functools test_itertools test_enum
-test_xml_etree test_pyexpat test_plistlib test_ssl test_concurrent_futures test_asyncio test_multiprocessing_main_handling
-test_curses test_readline test_termios test_posix_shmem test_tokenize test_ast test_copy test_pickle test_dataclasses
+test_xml_etree test_pyexpat test_plistlib test_ssl test_concurrent_futures test_asyncio
+test_curses test_readline test_termios test_tokenize test_ast test_copy test_pickle test_dataclasses
 """.split()
 
 
@@ -78,7 +78,9 @@ class Run:
     def explanation(self, test):
         """Return the refusal of something outside the policy during a test, or None."""
         own = self.denials.get(test, [])
-        about_class = [one for name, ones in self.denials.items() if name and test.startswith(name + ".") for one in ones]
+        about_class = [
+            one for name, ones in self.denials.items() if name and test.startswith(name + ".") for one in ones
+        ]
         for code, operation, target in own + about_class:
             if not judge_refusal(self.policy, code, operation, target):
                 return f"{code}:{target}"
@@ -86,7 +88,7 @@ class Run:
 
 
 def findings(guarded, bare):
-    """Yield the findings of a guarded run: holes the tracer saw, tests that fail only there without a refusal, wrong refusals."""
+    """Yield the findings of a guarded run: holes, wrong refusals, and tests that fail only there without a refusal."""
     judge = Judge(guarded.policy, secrets=("/nothing",))
     with open(guarded.report_path) as report:
         for line in report:
