@@ -88,6 +88,4 @@ def cross_check(python, work):
     }
     if missed:
         raise RuntimeError(f"Landlock refused what the tracer did not see: {sorted(missed)}")
-    return (
-        f"{records.count} Landlock audit records in {run.calls} calls, {len(ours)} places, all seen by the tracer too"
-    )
+    return f"{records.count} Landlock audit records in {run.calls} calls, {len(ours)} places, all seen by the tracer"

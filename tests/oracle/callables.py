@@ -62,8 +62,7 @@ class Run:
         self.broken = of("broken")
         self.sources = {window: fields for window, *fields in of("source")}
         self.chosen, self.total, self.without_instance = of("targets")[0]
-        for window, _ in self.lost:
-            self.names.setdefault(window // SPAN, f"target {window // SPAN}")
+        self.all_names = of("names")[0][0]
 
     @property
     def calls(self):
@@ -105,7 +104,7 @@ class Run:
             yield Finding("broken", window, "", text.strip().splitlines()[-1])
 
     def name_of(self, window):
-        return self.names.get(window // SPAN, f"target {window // SPAN}")
+        return self.all_names[window // SPAN]
 
 
 def unique(run):

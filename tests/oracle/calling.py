@@ -215,6 +215,7 @@ class Caller:
             and (modules is None or target.module in modules)
         ]
         chosen = chosen[part * len(chosen) // parts : (part + 1) * len(chosen) // parts]
+        self.write("names", [target.name for target in self.targets])
         self.write("targets", len(chosen), len(self.targets), sorted(set(self.kinds.values()) - set(self.instances)))
         place, call, stuck = 0, 0, {}
         gc.freeze()

@@ -41,6 +41,10 @@ NAMES = {  # parts of parameter names, and the kind of value that fits
     "buffer": "buf buffer data bytes string s text sql",
     "callable": "func function callback handler hook key callable default factory",
 }
+# The interpreter calls these with at most one argument.
+OPERATORS = {
+    f"__{name}__" for name in "repr str hash len iter next eq ne lt le gt ge bool int float index neg pos".split()
+}
 ALL = [name for names in KINDS.values() for name in names]
 
 
@@ -82,6 +86,8 @@ def lists(target, calls):
     for name in ALL:
         yield (name,), {}
     kinds = [kind_of(name) for name in known or ()]
+    if target.name.rpartition(".")[2] in OPERATORS:
+        return
     for _ in range(calls):
         count = (
             chance.choice((2, 2, 3, 3, 4, 5, 6))

@@ -27,10 +27,10 @@ __import__('_sqlite3').connect(':memory:').cursor()
 __import__('_sqlite3').Row(__import__('_sqlite3').connect(':memory:').execute('select 1'), (1,))
 own_database().execute('create table t(b)').connection.execute("insert into t values (x'00')").connection.blobopen('t', 'b', 1)
 __import__('_ssl')._SSLContext(2)
-__import__('ssl').create_default_context()
-__import__('ssl').create_default_context().wrap_bio(__import__('ssl').MemoryBIO(), __import__('ssl').MemoryBIO())._sslobj
+__import__('ssl').SSLContext(16)
+__import__('ssl').SSLContext(16).wrap_bio(__import__('ssl').MemoryBIO(), __import__('ssl').MemoryBIO())._sslobj
 __import__('_ssl').MemoryBIO()
-__import__('ssl').create_default_context().wrap_socket(own_socket(), server_hostname='x', do_handshake_on_connect=False)._sslobj
+__import__('ssl').SSLContext(16).wrap_socket(own_socket(), server_hostname='x', do_handshake_on_connect=False)._sslobj
 __import__('select').epoll()
 __import__('select').poll()
 __import__('mmap').mmap(-1, 4096)

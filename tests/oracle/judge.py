@@ -229,7 +229,13 @@ class Judge:
             return wrong or (None if self.policy.allows(path, "change") else address)
         return wrong or address.rpartition(":")[0]
 
-    _connect = _bind = _send = _address
+    _connect = _send = _address
+
+    def _bind(self, name, result, objects, window, process):
+        address = next((text[1:] for text in objects if text[0] == "A"), "")
+        if address.startswith(("inet:127.", "inet6:[::1]")) or address.endswith(":0"):  # needs no rule
+            return None
+        return self._address(name, result, objects, window, process)
 
     def _signal(self, name, result, objects, window, process):
         numbers = [int(text[1:], 16) for text in objects if text[0] == "V"]
