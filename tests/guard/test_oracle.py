@@ -12,9 +12,9 @@ from tests.oracle.tracing import NoContainment
 
 # A few of each door: paths, descriptors, processes, addresses, and what C libraries open by themselves.
 SAMPLE = (
-    "posix.open posix.stat posix.kill posix.rename posix.read posix.dup2 posix.waitpid _io.open _io.FileIO.__init__ "
-    "_socket.socket.connect _socket.socket.sendto _socket.dup _sqlite3.connect fcntl.fcntl _posixsubprocess.fork_exec "
-    "mmap.mmap select.epoll.fromfd _signal.pthread_kill marshal.loads zlib.compress"
+    "posix.open posix.stat posix.kill posix.rename posix.read posix.pread posix.waitpid _io.open_code _sqlite3.connect "
+    "_socket.socket.connect _socket.socket.sendto fcntl.fcntl _posixsubprocess.fork_exec mmap.mmap "
+    "_signal.pthread_kill marshal.loads zlib.compress"
 ).split()
 
 

@@ -43,7 +43,9 @@ NAMES = {  # parts of parameter names, and the kind of value that fits
 }
 # The interpreter calls these with at most one argument.
 OPERATORS = {
-    f"__{name}__" for name in "repr str hash len iter next eq ne lt le gt ge bool int float index neg pos".split()
+    f"__{name}__"
+    for name in ("repr", "str", "hash", "len", "iter", "next", "eq", "ne", "lt", "le", "gt", "ge", "bool", "int")
+    + ("float", "index", "neg", "pos")
 }
 ALL = [name for names in KINDS.values() for name in names]
 
