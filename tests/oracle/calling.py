@@ -321,7 +321,7 @@ def host_state(names):
     mask = os.umask(0o22)
     os.umask(mask)
     state = {
-        "working folder": os.getcwd(),
+        "working folder": os.readlink("/proc/self/cwd"),
         "umask": mask,
         "signal mask": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
         "signal handlers": [signal.getsignal(number) for number in range(1, 32)],

@@ -28,7 +28,8 @@ FAMILIES = {1, 2, 10}
 TYPES = {1, 2, 5}
 PRCTL = {0x53564D41, 15, 16, 3, 21, 23, 27, 39}  # names of memory and threads, and questions
 PULSE = 10  # the signal by which the driver's own thread interrupts a call that waits
-SEMAPHORE = re.compile(r"/dev/shm/sem\.\w+")
+# Names that libraries make up, or take from an argument.
+MADE_UP = re.compile(r"(?<=/dev/shm/sem\.)\w+|(?<=/userdb/).+")
 O_ACCMODE, O_CREAT, O_PATH, O_TRUNC, O_ASYNC = 3, 0o100, 0o10000000, 0o1000, 0o20000
 
 
@@ -133,7 +134,7 @@ class Judge:
         path = text[1:]
         if text[0] != "P" or not path or result in PATH_ARGUMENTS or not path.startswith("/"):
             return None
-        return None if self.policy.allows(path, need) else SEMAPHORE.sub("/dev/shm/sem.*", path)
+        return None if self.policy.allows(path, need) else MADE_UP.sub("*", path)
 
     def _descriptor(self, text, need, window):
         number, owner, target = text[1:].split(",", 2)
@@ -142,7 +143,7 @@ class Judge:
         if target.startswith("/") and not target.startswith(("/memfd:", "/dev/pts", "/dev/ptmx", "/dev/zero")):
             if target.startswith("/SYSV") or self.policy.allows(target, need):
                 return None
-            return f"descriptor {owner}: {SEMAPHORE.sub('/dev/shm/sem.*', target)}"
+            return f"descriptor {owner}: {MADE_UP.sub('*', target)}"
         if owner == "host":
             return f"descriptor host: {target.partition(':')[0]}"
         return None
