@@ -76,8 +76,9 @@ class Oracle:
     def run_tests(self, minor, python):
         """Run CPython's tests with and without a guard, judge and report."""
         modules = available(python, regression.MODULES)
-        guarded = regression.Run(python, self.work, modules, guarded=True)
-        bare = regression.Run(python, self.work, modules, guarded=False)
+        with ThreadPoolExecutor(2) as pool:
+            runs = [pool.submit(regression.Run, python, self.work, modules, guarded=on) for on in (True, False)]
+            guarded, bare = (run.result() for run in runs)
         counts = {"modules": len(modules), "tests": len(guarded.outcomes), "accepted": 0, "holes": 0, "bugs": 0}
         seen = set()
         for test, finding in regression.findings(guarded, bare):

@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections import Counter
 from pathlib import Path
+from string import Template
 
 from tests.oracle.judge import LATE, Finding, Judge, Policy, judge_refusal
 from tests.oracle.tracing import environment_for, run_traced
@@ -131,47 +132,67 @@ def reproduction(source, finding):
     target, positional, keywords, owner, instance = source
     args = ", ".join([*positional, *(f"{name}={value}" for name, value in keywords.items())])
     module, _, rest = target.partition(".")
-    if owner is None:
-        call = f"import_module({module!r}).{rest}({args})"
-    else:
-        call = f"vars(KIND({owner!r}))[{target.rpartition('.')[2]!r}].__get__({instance}, KIND({owner!r}))({args})"
-    world = (FOLDER / "world.py").read_text()
-    world = world.replace("from __future__ import annotations\n", "")
-    return f'''# {finding.kind}: {target}: {finding.call} {finding.object} {finding.result}
-# Run it under tests/oracle/tracer.c, inside a container.
-{world}
+    call = f"import_module({module!r}).{rest}({args})"
+    if owner is not None:
+        entry = f"vars(KIND({owner!r}))[{rest.rpartition('.')[2]!r}]"
+        call = f"{entry}.__get__({instance}, KIND({owner!r}))({args})"
+    parts = {
+        "kind": finding.kind,
+        "summary": f"{target}: {finding.call} {finding.object} {finding.result}",
+        "world": (FOLDER / "world.py").read_text(),
+        "subject": (FOLDER / "subject.py").read_text(),
+        "call": call,
+    }
+    return Template(REPRODUCTION).substitute(parts)
+
+
+REPRODUCTION = """$world
+
+# $kind: $summary
+# Run it in a container: it makes a call that the guard must refuse.
 import tempfile
-from importlib import import_module
 
 from democrai_sandbox import process_guard_context
+
+SUBJECT = r'''
+$subject
+
+def KIND(name):
+    waiting = [object]
+    while waiting:
+        for kind in type.__subclasses__(waiting.pop()):
+            waiting.append(kind)
+            if f"{kind.__module__}.{kind.__qualname__}" == name:
+                return kind
+    module, _, rest = name.partition(".")
+    return getattr(import_module(module), rest)
+
+
+def call():
+    from importlib import import_module
+
+    globals()["import_module"] = import_module
+    mark(1)
+    return $call
+'''
 
 base = tempfile.mkdtemp()
 os.makedirs(base + "/tmp")
 tempfile.tempdir = base + "/tmp"
 places = lay_out(base)
 held, objects = host_objects(places)
-globals().update(places, **objects, PARENT=os.getpid())
-NAMESPACE.update(globals())
+names = {**places, **objects, "PARENT": os.getpid(), "__name__": "subject", "mark": mark}
 
 
-def KIND(name):
-    """Find a type by the name that it gives itself."""
-    for kind in object.__subclasses__():
-        if f"{{kind.__module__}}.{{kind.__qualname__}}" == name:
-            return kind
-    module, _, rest = name.partition(".")
-    return getattr(import_module(module), rest)
+def run():
+    exec(compile(SUBJECT, "subject", "exec"), names)
+    return names["call"]()
 
 
-def call():
-    return {call}
-
-
-os.chdir(ROOT)
-mark(1)
+os.chdir(places["ROOT"])
 try:
-    print(repr(process_guard_context(subject="oracle", allowed_paths=[ROOT]).run(call)))
+    print(repr(process_guard_context(subject="oracle", allowed_paths=[places["ROOT"]]).run(run)))
 finally:
-    mark(1, END)
-    os.kill(VICTIM, 9)
-'''
+    mark(0, END)
+    os.kill(objects["VICTIM"], 9)
+"""
