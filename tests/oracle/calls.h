@@ -2,6 +2,7 @@
  *
  * A row is X(name, class, arguments). The arguments are a sequence of letters, each followed by argument numbers:
  *   o012  path: folder descriptor, text, open flags       a012  path: folder descriptor, text, AT_ flags
+ *   h012  the same, with a last link followed only if the flags say so
  *   p0    path, links followed                            l0    path, a last link not followed
  *   n01   path below a folder descriptor, last link not followed (d01: followed)
  *   f0    descriptor        s01  socket address and its length        m0  message header with an address
@@ -11,10 +12,10 @@
     X(openat, open, "o012v2") X(newfstatat, stat, "a013") X(statx, stat, "a012") X(faccessat, stat, "d01") \
     X(readlinkat, stat, "n01") X(statfs, stat, "p0") X(fstatfs, stat, "f0") X(fstat, stat, "f0") \
     X(getxattr, stat, "p0") X(lgetxattr, stat, "l0") X(fgetxattr, stat, "f0") X(listxattr, stat, "p0") \
-    X(llistxattr, stat, "l0") X(flistxattr, stat, "f0") X(name_to_handle_at, stat, "a014") \
+    X(llistxattr, stat, "l0") X(flistxattr, stat, "f0") X(name_to_handle_at, stat, "h014") \
     X(open_by_handle_at, open, "f0v2") X(inotify_add_watch, stat, "f0p1") X(chdir, stat, "p0") X(fchdir, stat, "f0") \
     X(mkdirat, change, "n01") X(mknodat, change, "n01") X(unlinkat, change, "n01") X(symlinkat, change, "n12") \
-    X(linkat, change, "a014n23") X(renameat2, change, "n01n23") X(truncate, change, "p0") X(ftruncate, change, "f0") \
+    X(linkat, change, "h014n23") X(renameat2, change, "n01n23") X(truncate, change, "p0") X(ftruncate, change, "f0") \
     X(fallocate, change, "f0") X(fchmodat, change, "d01") X(fchmod, change, "f0") X(fchownat, change, "a014") \
     X(fchown, change, "f0") X(utimensat, change, "a013") X(setxattr, change, "p0") X(lsetxattr, change, "l0") \
     X(fsetxattr, change, "f0") X(removexattr, change, "p0") X(lremovexattr, change, "l0") \

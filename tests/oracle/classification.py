@@ -42,7 +42,10 @@ def classes(run):
 
 
 def write(minor, known):
-    """Write the file of a minor version, together with what it had of other builds of the same version."""
+    """Write the file of a minor version; modules that this build does not have keep their lines."""
+    if path_of(minor).exists():
+        here = {name.partition(".")[0] for name in known}
+        known = {name: kind for name, kind in read(minor).items() if name.partition(".")[0] not in here} | known
     lines = [
         "# The class of each callable of the native modules that guarded code loads; see classification.py.",
         "# Written by `python -m tests.oracle --classify`; review the diff.",

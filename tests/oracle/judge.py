@@ -5,7 +5,7 @@ by the guard of something inside the policy is a bug. The guard's own questions 
 
 - an ``O_PATH`` handle gives neither content nor metadata; one that outlives its call was handed out, and counts;
 - ``readlinkat`` of an entry of ``/proc/self/fd`` is how the guard asks where a handle leads;
-- questions about descriptors, in calls that the guard then refused.
+- questions about links and descriptors, in calls that the guard then refused.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Judge:
         return self._each(objects, "write" if writes else "read", result, window)
 
     def _stat(self, name, result, objects, window, process):
-        if name in ("readlinkat", "readlink") and objects[0].startswith("P/proc/self/fd/"):
+        if name in ("readlinkat", "readlink") and (window in self.denied or objects[0].startswith("P/proc/self/fd/")):
             return None
         return self._each(objects, "stat", result, window)
 

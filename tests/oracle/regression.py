@@ -16,7 +16,7 @@ SPAN = 4096
 PATIENCE = 90
 MODULES = """
 test_os test_posix test_posixpath test_genericpath test_shutil test_tempfile test_pathlib test_glob test_io test_fileio
-test_bufio test_memoryio test_file test_fileinput test_zipfile test_tarfile test_gzip test_bz2 test_lzma test_zlib
+test_bufio test_memoryio test_file test_fileinput test_tarfile test_gzip test_bz2 test_lzma test_zlib
 test_sqlite3 test_dbm_dumb test_shelve test_marshal test_mmap test_select test_selectors test_epoll test_poll
 test_socket test_socketserver test_httplib test_urllib test_subprocess test_signal test_threading test_thread test_queue
 test_contextlib test_context test_gc test_weakref test_sys test_builtin test_pkgutil test_runpy test_compile test_code

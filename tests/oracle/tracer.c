@@ -386,6 +386,7 @@ static bool add_objects(Thread *thread, const uint64_t *arguments)
         case 'w': add_opened(thread, AT_FDCWD, given[0], given[1]); break;
         case 'q': add_opened2(thread, arguments); break;
         case 'a': add_path(thread, (int)given[0], given[1], follows(given[2]), true); break;
+        case 'h': add_path(thread, (int)given[0], given[1], (given[2] & AT_SYMLINK_FOLLOW) != 0, true); break;
         case 'd': add_path(thread, (int)given[0], given[1], true, true); break;
         case 'n': add_path(thread, (int)given[0], given[1], false, true); break;
         case 'p': add_path(thread, AT_FDCWD, given[0], true, false); break;
