@@ -130,7 +130,7 @@ class Caller:
             self.call_target(index, first_call if place == first_target else 0)
             gc.collect()
             world.mark(0, world.END)
-            world.refresh(self.places)
+            world.refresh(self.places, outside=not self.spec.get("landlock"))
             damage = {name: (value, now) for name, value, now in differences(before, host_state(self.names))}
             if damage:
                 self.write(

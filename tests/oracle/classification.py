@@ -1,7 +1,8 @@
 """The checked-in class of each native callable, one file per minor version: `callables-3.11.txt` and so on.
 
-`pure`: it made no system call that the tracer reports. `guarded`: it made some, all inside the policy or accepted.
-`refused`: the guard refused every call. A line has a class, a module and the names in that module.
+`pure`: it made no system call that the tracer reports. `guarded`: it made some, which the oracle compares with the
+policy. `refused`: the guard refused every call. `breaks`: a call crashed, froze or ended the process. A line has a class,
+a module and the names in that module; a space in a name is written %20.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 WIDTH = 118
+SPAN = 256
 
 
 def path_of(minor):
@@ -24,17 +26,20 @@ def read(minor):
     for line in path_of(minor).read_text().splitlines():
         if line and not line.startswith("#"):
             kind, module, *names = line.split()
-            known.update((f"{module}.{name}", kind) for name in names)
+            known.update((f"{module}.{name}".replace("%20", " "), kind) for name in names)
     return known
 
 
 def classes(run):
     """Return the class of each callable as a traced run shows it."""
     result = {}
-    for index, name in run.names.items():
+    lost = {window // SPAN for window, _ in run.lost}
+    for index, name in enumerate(run.all_names):
         outcomes = run.outcomes.get(name, {})
         reached = set(outcomes) - {"TypeError", "OverflowError", "ValueError"}
-        if reached == {"denied"}:
+        if index in lost:
+            result[name] = "breaks"
+        elif reached == {"denied"}:
             result[name] = "refused"
         else:
             result[name] = "guarded" if index in run.touched or "denied" in reached else "pure"
@@ -56,7 +61,7 @@ def write(minor, known):
         by_group.setdefault((module, kind), []).append(rest)
     for (module, kind), names in sorted(by_group.items()):
         line = f"{kind} {module}"
-        for name in names:
+        for name in (name.replace(" ", "%20") for name in names):
             if len(line) + 1 + len(name) > WIDTH:
                 lines.append(line)
                 line = f"{kind} {module}"

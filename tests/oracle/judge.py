@@ -20,8 +20,8 @@ LATE = 0x800000
 # The kernel refused the arguments before it looked at an object.
 BAD_ARGUMENTS = {-14, -9, -22, -36, -38, -88, -97}
 PATH_ARGUMENTS = {-14, -22, -36, -38, -9}
-FCNTL = {0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030, 1031, 1032, 1033, 1034, 1036, 1037}
-FCNTL_ON_HOST = {1, 3}
+FCNTL_ON_HOST = {1, 3, 5, 9, 11, 16, 36, 1025, 1032, 1034}  # they only ask
+FCNTL = FCNTL_ON_HOST | {0, 2, 4, 6, 7, 37, 38, 1030, 1031, 1033, 1036, 1037}
 IOCTL = {0x5441, 0x5401, 0x5421, 0x5451, 0x5450, 0x541B, 0x5413, 0x80045430, 0x40045431}
 IOCTL_ON_HOST = {0x5401, 0x5413}
 FAMILIES = {1, 2, 10}

@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 
+PORT = 24242
 BEGIN, END, LATE = 0x51000000, 0x52000000, 0x800000
 
 
@@ -43,9 +44,9 @@ def lay_out(base):
     return places
 
 
-def refresh(places):
+def refresh(places, *, outside=True):
     """Make again what a call may have changed in the folder that is granted, or outside."""
-    for name in ("ROOT", "OUTSIDE"):
+    for name in ("ROOT", "OUTSIDE") if outside else ("ROOT",):
         os.chmod(places[name], 0o755)
     for name in os.listdir(places["ROOT"]):
         path = os.path.join(places["ROOT"], name)
@@ -57,7 +58,7 @@ def refresh(places):
     os.makedirs(places["INSIDE_FOLDER"], exist_ok=True)
     os.symlink(places["SECRET"], places["LINK"])
     os.mkfifo(places["FIFO"])
-    for name in ("INSIDE", "SECRET"):
+    for name in ("INSIDE", "SECRET") if outside else ("INSIDE",):
         with open(places[name], "w") as file:
             file.write("CONTENT of " + name)
 
@@ -65,7 +66,10 @@ def refresh(places):
 def host_objects(places):
     """Open what belongs to the host: descriptors, servers on the loopback, a process; return their names."""
     listening = [socket.socket(socket.AF_INET), socket.socket(socket.AF_INET6), socket.socket(socket.AF_UNIX)]
-    listening[0].bind(("127.0.0.1", 0))
+    try:
+        listening[0].bind(("127.0.0.1", PORT))  # always the same one, so that calls are the same in every run
+    except OSError:
+        listening[0].bind(("127.0.0.1", 0))
     port = listening[0].getsockname()[1]
     listening[1].bind(("::1", port))
     listening[2].bind(places["UNIX_OUTSIDE"])
