@@ -204,6 +204,7 @@ class Caller:
         only, part, parts = self.spec.get("only"), self.spec.get("part", 0), self.spec.get("parts", 1)
         if self.spec.get("landlock"):
             restrict(self.policy())
+            self.control()
         modules = self.spec.get("only_modules")
         windows = self.spec.get("windows")
         places = None if windows is None else {window // SPAN for window in windows}
@@ -244,6 +245,16 @@ class Caller:
                 place, call = place + 1, 0
         os.kill(self.names["VICTIM"], signal.SIGKILL)
         self.write("end")
+
+    def control(self):
+        """Try the secret without a guard: both the tracer and Landlock must report it."""
+        world.mark(0)
+        try:
+            os.close(os.open(self.places["SECRET"], os.O_RDONLY))
+        except OSError:
+            pass
+        finally:
+            world.mark(0, world.END)
 
     def attend(self, pid):
         """Wait for a fork; return its exit status, or a word for the way in which it did not go on."""
@@ -300,6 +311,7 @@ def restrict(policy):
     ruleset = _native.landlock_create(everything, 3, 0)
     for path, mask in policy:
         rights = (everything if mask & 14 else reading) if mask & 1 else 0
+        rights |= 0b10 if mask & 2048 else 0  # write, to /dev/null
         try:
             fd = os.open(path, os.O_PATH)
         except OSError:

@@ -1,8 +1,8 @@
 """The checked-in class of each native callable, one file per minor version: `callables-3.11.txt` and so on.
 
 `pure`: it made no system call that the tracer reports. `guarded`: it made some, which the oracle compares with the
-policy. `refused`: the guard refused every call. `breaks`: a call crashed, froze or ended the process. A line has a class,
-a module and the names in that module; a space in a name is written %20.
+policy. `refused`: the guard refused every call. `breaks`: a call crashed, froze or ended the process. A line has a
+class, a module and the names in that module; a space in a name is written %20.
 """
 
 from __future__ import annotations
