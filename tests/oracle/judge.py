@@ -23,6 +23,7 @@ PATH_ARGUMENTS = {-14, -22, -36, -38, -9}
 FCNTL_ON_HOST = {1, 3, 5, 9, 11, 16, 36, 1025, 1032, 1034}  # they only ask
 FCNTL = FCNTL_ON_HOST | {0, 2, 4, 6, 7, 37, 38, 1030, 1031, 1033, 1036, 1037}
 IOCTL = {0x5441, 0x5401, 0x5421, 0x5451, 0x5450, 0x541B, 0x5413, 0x80045430, 0x40045431}
+TERMINAL = {0x5402, 0x5403, 0x5404, 0x5409, 0x540A, 0x540B, 0x540F, 0x5410, 0x5414, 0x5425}  # on a terminal of its own
 IOCTL_ON_HOST = {0x5401, 0x5413}
 FAMILIES = {1, 2, 10}
 TYPES = {1, 2, 5}
@@ -207,7 +208,7 @@ class Judge:
             argument = int(objects[2][1:], 16)
             good = number in (FCNTL_ON_HOST if host else FCNTL) and not (number == 4 and argument & O_ASYNC)
         elif name == "ioctl":
-            good = number in (IOCTL_ON_HOST if host else IOCTL)
+            good = number in (IOCTL_ON_HOST if host else IOCTL | TERMINAL)
         else:
             good = not host
         if good or (window in self.denied and number in FCNTL_ON_HOST):

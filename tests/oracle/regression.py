@@ -107,7 +107,8 @@ def findings(guarded, bare):
         if status != 0 and bare.modules.get(name, [1])[0] == 0:
             last = [window for window, test in guarded.windows.items() if test.startswith(f"test.{name}.")]
             test = guarded.windows[max(last)] if last else f"test.{name}"
-            yield test, Finding("hangs" if status == "late" else "crashes", 0, "", f"status {status}")
+            if guarded.explanation(test) is None:
+                yield test, Finding("hangs" if status == "late" else "crashes", 0, "", f"status {status}")
 
 
 def explained(guarded, bare):
