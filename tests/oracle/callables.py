@@ -16,8 +16,6 @@ FOLDER = Path(__file__).parent
 PACKAGE = FOLDER.parents[1] / "src"
 SPAN = 256
 CALLS = 30
-# Values that lead to something inside the policy, or to nothing.
-HARMLESS = {"INSIDE", "INSIDE_FOLDER", "own_file()", "own_socket()", "own_database()", "None", "'rb'", "'r'", "b'data'"}
 
 
 class Run:
