@@ -8,7 +8,7 @@ DEMO := .demo
 RUN := exec scripts/supervise
 
 .DEFAULT_GOAL := help
-.PHONY: help servers runtime setup run tour test check golden fuzz sanitize bench lint format docs build lock clean
+.PHONY: help servers runtime setup run tour test check golden fuzz sanitize oracle bench lint format docs build lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/make \1\t\2/' | expand -t 14
@@ -51,6 +51,9 @@ fuzz: servers ## run every property with many new examples, compare how a millio
 
 sanitize: servers ## compile the extensions with sanitizers, and run the guard's tests and attacks with them
 	@$(RUN) scripts/sanitize $(TESTS)
+
+oracle: setup ## compare what guarded code does, as the kernel sees it, with the policy, on every interpreter (tens of minutes)
+	@$(RUN) scripts/oracle $(ORACLE)
 
 bench: servers ## print the table of what the guard costs
 	@$(RUN) $(VENV)/bin/python -m bench $(BENCH)
