@@ -21,8 +21,8 @@ from . import _core
 from .clients import ADAPTERS, DIVERTED
 from .denials import make_denial
 from .handles import handle_code
-from .native_modules import allowed_modules, native_folder, native_names
 from .interface import CandidateWatcher, Decider, DenialRecorder, EndpointObserver
+from .native_modules import allowed_modules, native_folder, native_names
 from .runtime_paths import Entry, code_entries, data_entries, library_entries, protected_entries
 
 if TYPE_CHECKING:

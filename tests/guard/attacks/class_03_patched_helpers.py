@@ -33,7 +33,8 @@ def os_functions(ground: Ground) -> object:
     try:
         return read(ground)
     finally:
-        vars(os).update(kept)
+        for name in ("readlink", "getcwd", "lstat", "stat"):
+            setattr(os, name, kept[name])
 
 
 @attack("the builtins that checks are written with always say yes", expect=SANDBOX)

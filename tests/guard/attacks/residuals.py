@@ -396,17 +396,3 @@ def recycled_second_object(ground: Ground) -> object:
     if ground.held.reopen(number) != number:
         raise RuntimeError("the host got another number")
     return second.read(99)
-
-
-@attack(
-    "readline reads a start file that the environment names",
-    expect=SHARED,
-    needs=("readline", "access times"),
-    prepare=lambda ground: ground.plant("inputrc", "# nothing"),
-    after=lambda ground: ground.was_read("inputrc"),
-)
-def readline_start_file(ground: Ground) -> None:
-    os.environ["INPUTRC"] = f"{ground.base}/elsewhere/inputrc"
-    import readline
-
-    readline.parse_and_bind("")

@@ -131,6 +131,14 @@ PyObject *on_screen(State *state, Call *call)
     return streams_owned ? on_named_by_environment(state, call) : deny_text(state, DENY_TAMPER, "curses.initscr");
 }
 
+/* The C library takes the number of a thread for an address. */
+PyObject *on_own_thread(State *state, Call *call)
+{
+    bool own = call->nargs == 1 && PyLong_CheckExact(call->args[0]) &&
+               PyLong_AsUnsignedLong(call->args[0]) == PyThread_get_thread_ident();
+    return PyErr_Occurred() ? NULL : own ? call_original(call) : deny_text(state, DENY_TAMPER, call->row->argument);
+}
+
 /* Methods that the interpreter calls by itself, and that read arguments without counting them. */
 PyObject *on_enough_arguments(State *state, Call *call)
 {

@@ -154,8 +154,61 @@ static PyObject *bound_get(PyObject *self, PyObject *instance, PyObject *type)
 }
 
 /* atexit.unregister(function) must still find what was registered. */
+/* Equal to what one subject has handed over, and to nothing of others. */
+typedef struct {
+    PyObject_HEAD PyObject *function;
+    State *state;
+} HandedOver;
+
+static PyObject *handed_over_compare(PyObject *self, PyObject *other, int op)
+{
+    const HandedOver *wanted = (HandedOver *)self;
+    const Bound *bound = Py_IS_TYPE(other, &Bound_Type) ? (Bound *)other : NULL;
+    if (op != Py_EQ || bound == NULL || bound->state == NULL || bound->state->policy == NULL ||
+        !state_has_policy(wanted->state, bound->state->policy->id)) {
+        return PyBool_FromLong(op == Py_NE);
+    }
+    return PyObject_RichCompare(bound->function, wanted->function, op);
+}
+
+static void handed_over_dealloc(PyObject *self)
+{
+    Py_DECREF(((HandedOver *)self)->function);
+    Py_DECREF(((HandedOver *)self)->state);
+    PyObject_Free(self);
+}
+
+static PyTypeObject HandedOver_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "democrai_sandbox.guard._core.HandedOver",
+    .tp_basicsize = sizeof(HandedOver),
+    .tp_dealloc = handed_over_dealloc,
+    .tp_richcompare = handed_over_compare,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+};
+
+/* atexit.unregister(function): removes what is equal to it, so an object that is equal to everything removes all. */
+PyObject *on_unregister(State *state, Call *call)
+{
+    if (call->nargs != 1 || call->kwnames != NULL) {
+        return call_original(call); /* which refuses it */
+    }
+    HandedOver *wanted = PyType_Ready(&HandedOver_Type) == 0 ? PyObject_New(HandedOver, &HandedOver_Type) : NULL;
+    if (wanted == NULL) {
+        return NULL;
+    }
+    PyObject *function = call->args[0];
+    wanted->function = Py_NewRef(Py_IS_TYPE(function, &Bound_Type) ? ((Bound *)function)->function : function);
+    wanted->state = (State *)Py_NewRef(state);
+    PyObject *result = call_with(call, 0, (PyObject *)wanted);
+    Py_DECREF(wanted);
+    return result;
+}
+
 static PyObject *bound_compare(PyObject *self, PyObject *other, int op)
 {
+    if (Py_IS_TYPE(other, &HandedOver_Type)) {
+        Py_RETURN_NOTIMPLEMENTED; /* it compares */
+    }
     PyObject *left = ((Bound *)self)->function;
     PyObject *right = Py_IS_TYPE(other, &Bound_Type) ? ((Bound *)other)->function : other;
     if ((op != Py_EQ && op != Py_NE) || left == NULL || right == NULL) {

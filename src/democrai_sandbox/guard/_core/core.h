@@ -436,6 +436,8 @@ PyObject *on_wait(State *state, Call *call);
 PyObject *on_host_setting(State *state, Call *call);
 PyObject *on_nice(State *state, Call *call);
 PyObject *on_screen(State *state, Call *call);
+PyObject *on_own_thread(State *state, Call *call);
+PyObject *on_unregister(State *state, Call *call);
 PyObject *on_enough_arguments(State *state, Call *call);
 PyObject *on_signal_mask(State *state, Call *call);
 void child_started(const State *state, PyObject *result);
@@ -471,6 +473,7 @@ bool is_environment(PyObject *object);
 bool is_environment_type(PyObject *type);
 bool is_environment_name(PyObject *module, PyObject *name);
 bool is_environment_globals(PyObject *dict);
+bool is_environment_system(PyObject *module);
 
 /* ---- opens.c, databases.c, imports.c, handover.c, contexts.c, processes.c -------------------- */
 int opens_ready(void);

@@ -421,8 +421,8 @@ PyObject *on_wakeup_number(State *state, Call *call)
         return PyErr_Occurred() ? NULL : call_original(call);
     }
     if (exact_number(number, &fd) == 0 &&
-        (fd < 0 || descriptor_check(state, number, WANT_MANAGE) == 0) &&
-        (fd < 0 || is_unnamed_pair(fd) || refuse_internet_socket(state, number) == 0)) {
+        (fd < 0 || (is_unnamed_pair(fd) && caller_is_library()) || /* asyncio's, to wake its loop */
+         (descriptor_check(state, number, WANT_MANAGE) == 0 && refuse_internet_socket(state, number) == 0))) {
         result = call_with(call, 0, number);
     }
     Py_DECREF(number);

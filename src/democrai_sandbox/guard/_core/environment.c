@@ -33,6 +33,11 @@ bool is_environment_name(PyObject *module, PyObject *name)
            (module == sys_module && PyUnicode_CompareWithASCIIString(name, "pycache_prefix") == 0);
 }
 
+bool is_environment_system(PyObject *module)
+{
+    return module == sys_module;
+}
+
 bool is_environment_globals(PyObject *dict)
 {
     return os_module != NULL && dict == PyModule_GetDict(os_module);

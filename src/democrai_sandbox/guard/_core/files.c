@@ -447,7 +447,8 @@ PyObject *on_symlink(State *state, Call *call)
 static int replace_path(State *state, PyObject **slot, unsigned wanted)
 {
     PathText text;
-    Resolved where;
+    char location[PATH_MAX];
+    struct stat info;
     if (*slot == Py_None) {
         Py_INCREF(*slot);
         return 0;
@@ -455,14 +456,15 @@ static int replace_path(State *state, PyObject **slot, unsigned wanted)
     if (path_text(*slot, &text) < 0) {
         return -1;
     }
-    int failed = resolve(state, &text, wanted, wanted & OP_CREATE ? FOLLOW | PARENT : FOLLOW, &where);
-    if (failed == 0) {
-        close(where.fd);
-        *slot = path_object(where.path, text.object);
-        failed = *slot == NULL ? -1 : 0;
+    int result = location_of(&text, FOLLOW, location) == 0 && require(state, location, wanted) == 0 ? 0 : -1;
+    if (result == 0 && stat(location, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) {
+        errno = EINVAL; /* a library that waits for the other end of a pipe does not let others run meanwhile */
+        errno_error(text.object);
+        result = -1;
     }
+    *slot = result == 0 ? path_object(location, text.object) : NULL;
     Py_DECREF(text.object);
-    return failed;
+    return *slot ? 0 : -1;
 }
 
 PyObject *on_certificates(State *state, Call *call)
@@ -482,10 +484,11 @@ PyObject *on_certificates(State *state, Call *call)
         if (at < 0) {
             continue;
         }
-        if (replace_path(state, &argv[at], OP_READ) < 0) {
+        int failed = replace_path(state, &argv[at], OP_READ);
+        held[i] = argv[at];
+        if (failed < 0) {
             goto done;
         }
-        held[i] = argv[at];
     }
     result = call_original(&copy);
 done:
@@ -494,9 +497,15 @@ done:
     return result;
 }
 
+/* A file that is the argument at `index`; for append_history_file behind a number of lines. */
 PyObject *on_history(State *state, Call *call)
 {
     Py_ssize_t at = call_find(call, call->row->index, "");
+    if (call->row->index == 1 && call->nargs > 0 &&
+        (!PyLong_CheckExact(call->args[0]) || PyLong_AsLong(call->args[0]) < 0)) {
+        PyErr_SetString(PyExc_ValueError, "the number of lines must be an int from 0 on");
+        return NULL;
+    }
     if (at < 0 || call->args[at] == Py_None) {
         return deny_text(state, DENY_FILESYSTEM, "~/.history"); /* the default lies in the user's home */
     }

@@ -323,6 +323,24 @@ static int task_init(PyObject *self, PyObject *args, PyObject *kwargs)
     return result;
 }
 
+/* An instance that was made without its task crashes when it is called. The interpreter makes them by itself. */
+static int shut_step_wrapper(void)
+{
+    PyObject *types = PyObject_CallMethod((PyObject *)&PyType_Type, "__subclasses__", "O", &PyBaseObject_Type);
+    for (Py_ssize_t i = 0; types != NULL && i < PyList_GET_SIZE(types); i++) {
+        PyTypeObject *type = (PyTypeObject *)PyList_GET_ITEM(types, i);
+        const char *dot = strrchr(type->tp_name, '.');
+        if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE && PyType_GetModule(type) == NULL) &&
+            strcmp(dot ? dot + 1 : type->tp_name, "TaskStepMethWrapper") == 0) {
+            type->tp_new = NULL;
+            type->tp_flags |= Py_TPFLAGS_DISALLOW_INSTANTIATION;
+        }
+        PyErr_Clear();
+    }
+    Py_XDECREF(types);
+    return types ? 0 : -1;
+}
+
 int task_patch(PyObject *module)
 {
     PyTypeObject *type = (PyTypeObject *)PyObject_GetAttrString(module, "Task");
@@ -335,7 +353,7 @@ int task_patch(PyObject *module)
     }
     int result = patch_slot(type, "__init__", (void **)&type->tp_init, (void *)task_init) < 0 ? -1 : 1;
     Py_DECREF(type);
-    return result;
+    return shut_step_wrapper() < 0 ? -1 : result;
 }
 
 int keepers_ready(void)

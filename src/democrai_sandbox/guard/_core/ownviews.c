@@ -18,8 +18,13 @@ static bool is_our_name(PyObject *name)
     const char *text = name && PyUnicode_CheckExact(name) ? PyUnicode_AsUTF8(name) : NULL;
     PyErr_Clear();
     bool ours = text != NULL && strncmp(text, prefix, sizeof prefix - 1) == 0 && strchr(".", text[sizeof prefix - 1]);
-    /* everybody's functions look names up there, and the environment; "sys" says where bytecode goes */
-    return ours || (text != NULL && (strcmp(text, "builtins") == 0 || strcmp(text, "os") == 0 || strcmp(text, "sys") == 0));
+    return ours || (text != NULL && strcmp(text, "builtins") == 0); /* everybody's functions look names up there */
+}
+
+/* "os" has the environment, and "sys" says where bytecode goes. */
+static bool is_shared(PyObject *module)
+{
+    return is_environment_globals(PyModule_GetDict(module)) || is_environment_system(module);
 }
 
 /* Called before a guard is entered, by the host. A module that guarded code is the first to import comes later, and
@@ -67,8 +72,9 @@ static PyObject *module_dict(PyObject *module, void *unused)
     if (dict == NULL) {
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     }
-    bool hidden = state_guarding() != NULL && is_our_name(PyDict_GetItemString(dict, "__name__")) &&
-                  (is_complete(module) || !frame_is_import_machinery());
+    bool hidden = state_guarding() != NULL &&
+                  (is_shared(module) || (is_our_name(PyDict_GetItemString(dict, "__name__")) &&
+                                         (is_complete(module) || !frame_is_import_machinery())));
     return hidden ? PyDict_Copy(dict) : Py_NewRef(dict);
 }
 

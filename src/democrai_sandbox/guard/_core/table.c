@@ -231,8 +231,8 @@
     X(_ssl, _SSLContext, load_cert_chain, on_certificates, OP_READ, 0, NULL, 0, 1, 0)                                  \
     X(_ssl, _SSLContext, load_verify_locations, on_certificates, OP_READ, 0, NULL, 0, 1, 0)                            \
     X(_ssl, _SSLContext, set_default_verify_paths, on_named_by_environment, 0, 0, "SSL_CERT_FILE SSL_CERT_DIR", 0, 1, 0)\
-    X(_ssl, _SSLContext, load_dh_params, on_path, OP_READ, FOLLOW, "path", 0, 1, 0)                                     \
-    X(_ssl, _, _test_decode_cert, on_path, OP_READ, FOLLOW, "path", 0, 1, 0)                                           \
+    X(_ssl, _SSLContext, load_dh_params, on_history, OP_READ, 0, NULL, 0, 1, 0)                                         \
+    X(_ssl, _, _test_decode_cert, on_history, OP_READ, 0, NULL, 0, 1, 0)                                               \
     X(_locale, _, bindtextdomain, on_host_setting, 0, 0, "locale.bindtextdomain", 0, 1, 0)                             \
     X(_locale, _, textdomain, on_catalogue, 0, 0, "locale.textdomain", 0, 1, 0)                                        \
     X(_locale, _, gettext, on_catalogue, 0, 0, "locale.gettext", -1, 1, 0)                                             \
@@ -253,6 +253,10 @@
     X(_signal, _, sigwait, on_tamper, 0, 0, "signal", 0, 1, 0)                                                         \
     X(_signal, _, sigwaitinfo, on_tamper, 0, 0, "signal", 0, 1, 0)                                                     \
     X(_signal, _, sigtimedwait, on_tamper, 0, 0, "signal", 0, 1, 0)                                                    \
+    X(time, _, pthread_getcpuclockid, on_own_thread, 0, 0, "time.pthread_getcpuclockid", 0, 1, 0)                      \
+    X(sys, _, setswitchinterval, on_host_setting, 0, 0, "sys.setswitchinterval", 0, 1, 0)                              \
+    X(sys, _, set_int_max_str_digits, on_host_setting, 0, 0, "sys.set_int_max_str_digits", 0, 1, 0)                    \
+    X(atexit, _, unregister, on_unregister, 0, 0, "atexit.unregister", 0, 0, 0)                                        \
     X(_lsprof, Profiler, _ccall_callback, on_enough_arguments, 0, 0, NULL, 4, 1, 0)                                    \
     X(_lsprof, Profiler, _creturn_callback, on_enough_arguments, 0, 0, NULL, 4, 1, 0)                                  \
     X(_lsprof, Profiler, _pystart_callback, on_enough_arguments, 0, 0, NULL, 2, 1, 0)                                  \
