@@ -24,7 +24,7 @@ CODE = 32
 IMPORT_ONLY = 64
 """A folder on sys.path that only the import machinery may look into."""
 IMPORTABLE = 8192
-"""A folder of the application's on sys.path: what the import system loads is readable, hidden files and others are not."""
+"""A folder of the application's on sys.path: what the import system loads is readable, and nothing else."""
 OWNED = 128
 """Counts below a protected path too: the runtime gave it to this subject."""
 PROTECTED = 256

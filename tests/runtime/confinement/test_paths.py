@@ -101,3 +101,22 @@ def host_of_protected(world):
 def test_the_paths_of_the_system_are_those_of_the_guard(case):
     """Never the whole of /etc or /proc, and the folder for temporary files is not merely read."""
     assert case.run(host_of_protected) == [True, False, False, True, False]
+
+
+def test_of_a_folder_on_the_path_only_modules_and_packages_are_opened(tmp_path):
+    from democrai_sandbox.runtime.confinement.paths import importable_places
+
+    for name in (".env", "settings.toml", "single.py", "shop/__init__.py", "shop/data.json", "space/part/__init__.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / ".git").mkdir()
+    places = [os.path.relpath(place, tmp_path) for place in importable_places(str(tmp_path))]
+    assert places == ["shop", "single.py", "space/part"]
+
+
+def test_names_in_a_folder_are_listed_without_its_files_being_read():
+    from democrai_sandbox.kernel.landlock.rights import FsRight
+    from democrai_sandbox.kernel.spawn.confinement import ChildConfinement, plan
+
+    ruleset = plan(ChildConfinement(paths_listed=("/srv",), bind_ports=()), 7)
+    assert dict(ruleset.paths) == {"/srv": int(FsRight.READ_DIR)}

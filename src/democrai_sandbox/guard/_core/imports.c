@@ -102,6 +102,10 @@ int import_check(State *state, PyObject *name, bool ask_frame)
     int result = 0;
     if (UNLIKELY(native_is_refused(root))) {
         result = refuse(state, root);
+        if (ask_frame && asker_is_library()) {
+            PyErr_Clear(); /* a library that can do without it asks for an ImportError */
+            PyErr_Format(PyExc_ModuleNotFoundError, "No module named %R", root);
+        }
         Py_DECREF(root);
         return result;
     }

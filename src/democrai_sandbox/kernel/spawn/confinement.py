@@ -44,6 +44,7 @@ _MULTICAST = range(224, 240)
 """The first numbers of IPv4 addresses of groups."""
 _WRITING = (Operation.CREATE, Operation.MODIFY, Operation.DELETE)
 _READ_RIGHTS, _EXECUTE_RIGHTS, _WRITE_RIGHTS = int(rights.READ), int(rights.EXECUTE), int(rights.WRITE)
+_LIST_RIGHTS = int(rights.FsRight.READ_DIR)
 _CONNECT, _BIND = int(rights.NetRight.CONNECT_TCP), int(rights.NetRight.BIND_TCP)
 _KNOWN = tuple(
     (int(known.fs), int(known.net), int(known.scoped)) for known in map(rights.supported, range(rights.HIGHEST_ABI + 1))
@@ -56,6 +57,8 @@ class ChildConfinement:
     """What one child may do. A path is open with all that lies beneath it."""
 
     paths_read: tuple[str, ...] = ()
+    paths_listed: tuple[str, ...] = ()
+    """Folders whose names may be listed, and those of folders beneath; no file is read by that."""
     paths_execute: tuple[str, ...] = ()
     """Read, too."""
     paths_write: tuple[str, ...] = ()
@@ -94,6 +97,7 @@ def confinement_of(
     rules: Iterable[AccessRule],
     *,
     runtime_read: Iterable[str] = (),
+    runtime_listed: Iterable[str] = (),
     runtime_execute: Iterable[str] = (),
     own_read: Iterable[str] = (),
     own_write: Iterable[str] = (),
@@ -108,6 +112,7 @@ def confinement_of(
     any_port = any(target.port is None for target in hosts)
     return ChildConfinement(
         paths_read=_unique(runtime_read, own_read, _paths(files, (Operation.READ,))),
+        paths_listed=_unique(runtime_listed),
         paths_execute=_unique(runtime_execute, _paths(files, (Operation.EXECUTE,)), _programs(rules)),
         paths_write=_unique(_WRITTEN_DEVICES, own_write, () if temp is None else (temp,), _paths(files, _WRITING)),
         connect_ports=None if any_port else _unique(ports, (_DNS,) if hosts else ()),
@@ -245,6 +250,7 @@ def _path_rules(confinement: ChildConfinement) -> Iterator[tuple[str, int]]:
     writable = frozenset(map(normalise_path, confinement.paths_write))
     for paths, right in (
         (confinement.paths_read, _READ_RIGHTS),
+        (confinement.paths_listed, _LIST_RIGHTS),
         (confinement.paths_execute, _EXECUTE_RIGHTS),
         (confinement.paths_write, _WRITE_RIGHTS),
     ):

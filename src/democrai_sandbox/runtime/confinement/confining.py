@@ -147,6 +147,7 @@ class Confiner:
         confinement = confinement_of(
             shut.rules(whose.rules),
             runtime_read=shut.paths((*self._runtime.read, *whose.readable)),
+            runtime_listed=shut.paths(self._runtime.listed),
             runtime_execute=(*shut.paths(self._runtime.execute), *_ways(whose.execute, written)),
             # What lies in a folder of its own is covered by that folder; a link there may be of its installation.
             own_read=_ways(whose.read, frozenset(whose.read)),
@@ -163,7 +164,7 @@ class Confiner:
 
     def _ways(self) -> Mapping[str, str]:
         self._known_at = monotonic()
-        fixed = (*self._runtime.read, *self._runtime.execute, self._runtime.temp)
+        fixed = (*self._runtime.read, *self._runtime.listed, *self._runtime.execute, self._runtime.temp)
         return {path: followed(path) or "" for path in fixed}
 
     def _note(self, label: str, unenforced: tuple[str, ...]) -> None:

@@ -11,10 +11,10 @@ import sys
 import tempfile
 from itertools import islice
 from os import getpid, readlink, scandir
-from os.path import realpath
+from os.path import isfile, realpath
 from typing import TYPE_CHECKING, NamedTuple
 
-from democrai_sandbox.guard.runtime_paths import IMPORT_ONLY, runtime_entries
+from democrai_sandbox.guard.runtime_paths import IMPORT_ONLY, IMPORTABLE, runtime_entries
 from democrai_sandbox.policy import AccessRule, FileAccess, Operation, ResourceType
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _WRITING = (Operation.CREATE, Operation.MODIFY, Operation.DELETE)
 _OWN_PROC = ("/proc/self/", "/proc/thread-self/", "/proc/net/")
 _MOST_ENTRIES = 4096
+_MOST_PLACES = 500
+_MODULES = (".py", ".pyc", ".pyi", ".so")
 _MOST_LINKS = 40
 """As many as the kernel follows."""
 _ENCODING = sys.getfilesystemencoding()
@@ -33,6 +35,8 @@ class RuntimePaths(NamedTuple):
     """What every process has: what the guard gives every subject, and the programs of the system."""
 
     read: tuple[str, ...]
+    listed: tuple[str, ...]
+    """Folders of the application on ``sys.path``: importing looks for names there."""
     execute: tuple[str, ...]
     temp: str
 
@@ -41,10 +45,34 @@ def runtime_paths() -> RuntimePaths:
     """Find them out, in the host's own code and before any guard."""
     entries = [(decoded(path), mask) for path, mask in runtime_entries()]
     plain = int(FileAccess.READ)
-    read = (path for path, mask in entries if mask & plain and not mask & (IMPORT_ONLY | int(FileAccess.CREATE)))
+    left_out = IMPORT_ONLY | IMPORTABLE | int(FileAccess.CREATE)
+    listed = [path for path, mask in entries if mask & IMPORTABLE]
+    read = [path for path, mask in entries if mask & plain and not mask & left_out]
+    read += [place for folder in listed if folder not in read for place in importable_places(folder)]
     interpreter = realpath(getattr(sys, "_base_executable", sys.executable))
     execute = (*_SYSTEM, f"{sys.prefix}/bin", f"{sys.base_prefix}/bin", interpreter)
-    return RuntimePaths(tuple(dict.fromkeys(read)), tuple(dict.fromkeys(execute)), tempfile.gettempdir())
+    return RuntimePaths(_unique(read), _unique(listed), _unique(execute), tempfile.gettempdir())
+
+
+def _unique(paths: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(paths))
+
+
+def importable_places(folder: str, depth: int = 3) -> Iterator[str]:
+    """Yield the modules and packages in a folder on ``sys.path``. A rule for the folder would open all the rest."""
+    try:
+        with scandir(folder) as found:
+            entries = sorted((entry for entry in found if not entry.name.startswith(".")), key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in entries[:_MOST_PLACES]:
+        if not entry.is_dir():
+            if entry.name.endswith(_MODULES):
+                yield entry.path
+        elif entry.name == "__pycache__" or isfile(f"{entry.path}/__init__.py"):  # noqa: PTH113 - a text
+            yield entry.path
+        elif depth > 1:  # a package without a file of its own
+            yield from importable_places(entry.path, depth - 1)
 
 
 def decoded(path: bytes) -> str:
