@@ -15,6 +15,9 @@ from tests.guard.attacks.network import (
     peers,
 )
 
+SWITCH_INTERVAL = 1e-6
+"""Threads take turns as often as they can; the host sets it, see runner.py."""
+
 
 def spelled(spelling):
     """The socket outside, in another spelling of its path."""
@@ -85,7 +88,6 @@ def rounds(ground: Ground, is_over=lambda: False):
     import sys
     import time
 
-    sys.setswitchinterval(1e-6)
     end = time.monotonic() + (LIMIT if is_free(ground) else 0.4)
     while time.monotonic() < end and not (is_free(ground) and is_over()):
         yield

@@ -22,6 +22,9 @@ from tests.guard.attacks.network import (
     web,
 )
 
+SWITCH_INTERVAL = 5
+"""A thread runs until it calls the kernel; the host sets it, see runner.py."""
+
 
 def before_connecting(prepare):
     """Something is made of the number before the socket is connected under a permitted request."""
@@ -291,7 +294,6 @@ def while_a_thread_sends(send):
     """A thread waits for the interpreter in the middle of sending on a socket without a peer; meanwhile it gets one."""
 
     def act(ground: Ground) -> None:
-        sys.setswitchinterval(5)  # whoever runs goes on until it calls the kernel
         for _ in range(40):
             sock = ground.held.kept = socket.socket()
             sock.settimeout(1 if guarded(ground) else LIMIT)

@@ -17,6 +17,9 @@ from tests.guard.attacks.network import (
     web,
 )
 
+SWITCH_INTERVAL = 1e-6
+"""Threads take turns as often as they can; the host sets it, see runner.py."""
+
 
 def two_writers(ground: Ground) -> None:
     """One thread sends a head, the other its body; on the wire they may come the other way round."""

@@ -22,6 +22,9 @@ from tests.guard.attacks.network import (
 )
 from tests.guard.attacks.peer_http import Reading
 
+SWITCH_INTERVAL = 1e-6
+"""Threads take turns as often as they can; the host sets it, see runner.py."""
+
 STOPPED = REFUSED | FD
 SENDS = Reading(sends=True)
 
@@ -37,7 +40,6 @@ def hidden(ground: Ground) -> bytes:
 
 def rounds(seconds: float = 0.3):
     """Try for a while, with threads that take turns as often as they can."""
-    sys.setswitchinterval(1e-6)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         yield

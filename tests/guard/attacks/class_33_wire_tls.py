@@ -21,6 +21,9 @@ from tests.guard.attacks.network import (
 )
 from tests.guard.attacks.peer_http import Reading
 
+SWITCH_INTERVAL = 5
+"""A thread runs until it calls the kernel; the host sets it, see runner.py."""
+
 STOPPED = REFUSED | FD
 OPTIONS = {"rules": one_path_secure, "servers": ("tls",), "expect": STOPPED}
 
@@ -299,7 +302,6 @@ def written_by_thread(ground: Ground) -> None:
     import sys
     import threading
 
-    sys.setswitchinterval(5)  # whoever runs goes on until it calls the kernel
     for _ in range(40):
         sock = ground.held.sock = socket.socket()
         sock.settimeout(1 if guarded(ground) else LIMIT)

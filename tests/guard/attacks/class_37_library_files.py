@@ -208,3 +208,49 @@ attacks_of(
     group="bytecode_",
     after=bytecode_elsewhere,
 )
+
+
+# ---- modules ----------------------------------------------------------------------------------------
+
+
+def keep_guard(ground: Ground) -> None:
+    """A guard stays alive, as in a host that runs extensions."""
+    import atexit
+
+    atexit.register(len, "")
+
+
+def imported_by_host(ground: Ground) -> bool:
+    import colorsys
+
+    colorsys.steal(ground)
+    return False
+
+
+def plant_source(ground: Ground) -> None:
+    import sys
+
+    keep_guard(ground)
+    with open(f"{ground.inside}/colorsys.py", "w") as file:
+        file.write("def steal(ground):\n    ground.steal()\n")
+    sys.path.insert(0, ground.inside)
+
+
+def plant_bytecode(ground: Ground) -> None:
+    import py_compile
+    import sys
+
+    keep_guard(ground)
+    with open(f"{ground.inside}/x.py", "w") as file:
+        file.write("def steal(ground):\n    ground.steal()\n")
+    py_compile.compile(f"{ground.inside}/x.py", f"{ground.inside}/colorsys.pyc", f"{ground.inside}/colorsys.py")
+    sys.path.insert(0, ground.inside)
+
+
+attacks_of(
+    {"source": plant_source, "bytecode": plant_bytecode},
+    "the host imports a module that the subject has put before its own: {}",
+    expect=Denied(("sandbox_",), or_errors=("ImportError",)),
+    group="planted_",
+    after=imported_by_host,
+)

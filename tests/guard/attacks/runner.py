@@ -173,6 +173,7 @@ def run(file: str, name: str, *, guarded: str, base: str) -> None:
     """Play one attack; ends the process unless the attack is about its end."""
     kit, attack = load(file, name)
     out = os.dup(1)
+    sys.setswitchinterval(getattr(sys.modules[f"{PACKAGE}.{file}"], "SWITCH_INTERVAL", 0.005))
     ground = kit.Ground(base)
     ground.build()
     os.chdir(ground.neutral)

@@ -282,8 +282,15 @@ static int foreign_exec(PyObject *code)
         return -1;
     }
     path_key(&key, path);
-    if (!(policy_mask(runtime_policy, &key) & (FLAG_PROTECTED | OP_CREATE | OP_MODIFY))) {
-        return 0;
+    bool refused = residents > 0 && policy_mask(runtime_policy, &key) & (FLAG_PROTECTED | OP_CREATE | OP_MODIFY);
+    if (!refused) {
+        char cache[PATH_MAX];
+        bool library = code_policy != NULL && policy_mask(code_policy, &key) & FLAG_CODE; /* read-only for subjects */
+        int changed = library ? 0 : file_may_be_subjects(path);
+        changed = changed == 0 && !library && cache_path(path, cache) ? file_may_be_subjects(cache) : changed;
+        if (changed <= 0) {
+            return changed;
+        }
     }
     PyErr_Format(PyExc_ImportError, "%s lies where extensions can write: it is not run by the host", file);
     return -1;
@@ -303,7 +310,7 @@ static int hook(const char *event, PyObject *args, void *unused)
     }
     State *state = state_guarding();
     if (state == NULL) {
-        return residents > 0 && is(event, "exec") ? foreign_exec(item(args, 0)) : 0;
+        return is(event, "exec") ? foreign_exec(item(args, 0)) : 0;
     }
     finders_suspect = finders_suspect || event[0] == 'i';
     Py_INCREF(state);

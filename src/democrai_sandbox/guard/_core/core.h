@@ -126,6 +126,7 @@ extern PyTypeObject Policy_Type;
 PyObject *policy_new(PyObject *module, PyObject *args, PyObject *kwargs);
 void path_key(PathKey *key, const char *path);
 unsigned policy_mask(const Policy *policy, const PathKey *key);
+int file_may_be_subjects(const char *path);
 PyObject *core_is_importable(PyObject *module, PyObject *args);
 
 /* ---- state.c ------------------------------------------------------------------------------- */
@@ -550,6 +551,7 @@ int contexts_ready(void);
 bool is_runtime_code(PyObject *code);
 bool called_by_library_import(void);
 bool is_library_code(PyObject *code);
+bool cache_path(const char *source, char *out);
 int register_runtime_code(PyObject *codes);
 PyObject *guard_new(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *bypass_new(PyObject *module, PyObject *unused);

@@ -54,7 +54,7 @@ static PyObject *read_file(const char *path)
 }
 
 /* "/lib/x/name.py" -> "/lib/x/__pycache__/name.cpython-311.pyc" */
-static bool cache_path(const char *source, char *out)
+bool cache_path(const char *source, char *out)
 {
     const char *name = strrchr(source, '/') + 1, *dot = strrchr(name, '.');
     if (dot == NULL || strcmp(dot, ".py") != 0) {

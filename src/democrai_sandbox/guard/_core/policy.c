@@ -5,8 +5,10 @@
 #include "core.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 static uint64_t next_policy_id = 1;
@@ -209,6 +211,63 @@ static int measure(PyObject *entries, bool resolve, PyObject *places, size_t *co
     return 0;
 }
 
+/* ---- where subjects write -------------------------------------------------------------------- */
+
+static PyObject *written = NULL; /* path -> when a subject could write there first, in nanoseconds */
+
+static long long nanoseconds(const struct timespec *time)
+{
+    return time->tv_sec * 1000000000LL + time->tv_nsec;
+}
+
+static int note_written(const char *path)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME_COARSE, &now); /* by which files are dated */
+    written = written ? written : PyDict_New();
+    PyObject *key = written ? PyBytes_FromString(path) : NULL;
+    PyObject *time = key ? PyLong_FromLongLong(nanoseconds(&now)) : NULL;
+    int result = time && PyDict_SetDefault(written, key, time) ? 0 : -1;
+    Py_XDECREF(key);
+    Py_XDECREF(time);
+    return result;
+}
+
+/* Since when subjects could have written this file; LLONG_MAX when they never could, -1 with an exception. */
+static long long written_since(const char *path)
+{
+    char prefix[PATH_MAX];
+    long long since = LLONG_MAX;
+    for (size_t length = strlen(path); written != NULL && length > 0; length--) {
+        if (path[length] != '/' && path[length] != '\0') {
+            continue;
+        }
+        memcpy(prefix, path, length);
+        prefix[length] = '\0';
+        PyObject *key = PyBytes_FromString(prefix);
+        PyObject *time = key ? PyDict_GetItemWithError(written, key) : NULL;
+        Py_XDECREF(key);
+        if (PyErr_Occurred()) {
+            return -1;
+        }
+        long long first = time ? PyLong_AsLongLong(time) : LLONG_MAX;
+        since = first < since ? first : since;
+    }
+    return since;
+}
+
+/* 1 for a file that was made or changed where and since subjects could write; -1 with an exception. No program sets the
+ * time that is looked at. */
+int file_may_be_subjects(const char *path)
+{
+    struct stat info;
+    long long since = written_since(path);
+    if (since < 0 || since == LLONG_MAX) {
+        return since < 0 ? -1 : 0;
+    }
+    return stat(path, &info) == 0 && nanoseconds(&info.st_ctim) >= since;
+}
+
 static int fill(Policy *policy, PyObject *entries, PyObject *places)
 {
     uint32_t used = 0;
@@ -222,6 +281,9 @@ static int fill(Policy *policy, PyObject *entries, PyObject *places)
         const char *where = PyBytes_AS_STRING(PyList_GET_ITEM(places, i));
         Entry *entry = insert(policy, where, strlen(where), &used);
         unsigned bits = (unsigned)mask & (OP_ALL | FLAG_CODE | FLAG_IMPORT | FLAG_IMPORTABLE | FLAG_STREAM);
+        if (bits & (OP_CREATE | OP_MODIFY) && note_written(where) < 0) {
+            return -1;
+        }
         if (strcmp(where, path) != 0 && !(mask & FLAG_PROTECTED)) {
             /* the link itself, so that it can be looked at and read */
             insert(policy, path, (size_t)length, &used)->declared |= (uint16_t)(bits & OP_READ);
