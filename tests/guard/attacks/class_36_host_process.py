@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-from tests.guard.attacks.kit import SANDBOX, Ground, Works, attack, attacks_of
+from tests.guard.attacks.kit import SANDBOX, Denied, Ground, Works, attack, attacks_of
 
 STATUS = 7
 
@@ -58,7 +58,8 @@ def hold_exit_function(ground: Ground) -> None:
     import atexit
 
     ground.held.ran = []
-    atexit.register(ground.held.ran.append, True)
+    ground.held.function = ground.held.ran.append
+    atexit.register(ground.held.function, True)
     ground.held.before = atexit._ncallbacks()
 
 
@@ -66,6 +67,15 @@ def exit_functions_changed(ground: Ground) -> bool:
     import atexit
 
     return bool(ground.held.ran) or atexit._ncallbacks() < ground.held.before
+
+
+class Everything:
+    """Equal to whatever it is compared with."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 attacks_of(
@@ -81,6 +91,26 @@ attacks_of(
 )
 
 
+def exit_function_lost(ground: Ground) -> bool:
+    import atexit
+
+    atexit._run_exitfuncs()
+    return not ground.held.ran
+
+
+attacks_of(
+    {
+        "one": lambda ground: __import__("atexit").unregister(ground.held.function),
+        "all": lambda ground: __import__("atexit").unregister(Everything()),
+    },
+    "an exit function of the host is removed: {}",
+    expect=SANDBOX.quietly,
+    group="unregistered_",
+    prepare=hold_exit_function,
+    after=exit_function_lost,
+)
+
+
 def settings() -> dict[str, object]:
     """What the host finds of its process."""
     import faulthandler
@@ -92,6 +122,11 @@ def settings() -> dict[str, object]:
         "blocked": signal.pthread_sigmask(signal.SIG_BLOCK, []),
         "recursion": sys.getrecursionlimit(),
         "crashes": faulthandler.is_enabled(),
+        "turns": sys.getswitchinterval(),
+        "digits": sys.get_int_max_str_digits(),
+        "streams": [
+            os.path.exists(f"/proc/self/fd/{number}") and os.readlink(f"/proc/self/fd/{number}") for number in (0, 1, 2)
+        ],
     }
 
 
@@ -111,6 +146,13 @@ attacks_of(
         "blocked": lambda ground: __import__("_signal").pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]) and None,
         "recursion": lambda ground: sys.setrecursionlimit(sys.getrecursionlimit() + 100_000),
         "crashes": lambda ground: __import__("faulthandler").disable() and None,
+        "turns": lambda ground: sys.setswitchinterval(5),
+        "digits": lambda ground: sys.set_int_max_str_digits(0),
+        "stream_closed": lambda ground: os.close(0),
+        "stream_closed_as_file": lambda ground: open(0).close(),
+        "stream_closed_as_object": lambda ground: __import__("_io").FileIO(0).close(),
+        "stream_closed_as_socket": lambda ground: __import__("_socket").close(0),
+        "stream_replaced": lambda ground: os.dup2(os.open(f"{ground.inside}/own.txt", os.O_RDONLY), 0) and None,
     },
     "a setting of the host's process is changed: {}",
     expect=SANDBOX,
@@ -210,3 +252,39 @@ def asked_settings(ground: Ground) -> bool:
     return os.nice(0) == os.getpriority(os.PRIO_PROCESS, 0) and isinstance(
         signal.pthread_sigmask(signal.SIG_BLOCK, []), set
     )
+
+
+attacks_of(
+    {
+        "clock": lambda ground: __import__("time").clock_settime(0, 0),
+        "clock_in_nanoseconds": lambda ground: __import__("time").clock_settime_ns(0, 0),
+        "signals_taken": lambda ground: __import__("_signal").sigwaitinfo([signal.SIGUSR1]) and None,
+        "signals_awaited": lambda ground: __import__("_signal").sigwait([signal.SIGUSR1]) and None,
+        "screen": lambda ground: __import__("_curses").initscr() and None,
+        "thread_clock": lambda ground: __import__("time").pthread_getcpuclockid(12345) and None,
+    },
+    "the machine's clock, the host's signals or its screen are taken, or it crashes: {}",
+    expect=SANDBOX,
+    group="taken_",
+    unguarded="it changes the machine, waits for ever, or ends the process",
+)
+
+
+def make_pipe(ground: Ground) -> str:
+    os.mkfifo(f"{ground.inside}/pipe")
+    return f"{ground.inside}/pipe"
+
+
+attacks_of(
+    {
+        "certificate": lambda ground: __import__("_ssl")._test_decode_cert(make_pipe(ground)) and None,
+        "history": lambda ground: __import__("readline").read_history_file(make_pipe(ground)),
+        "history_written": lambda ground: __import__("readline").write_history_file(make_pipe(ground)),
+        "start_file": lambda ground: __import__("readline").read_init_file(make_pipe(ground)),
+    },
+    "a library waits at a pipe and lets no other thread run: {}",
+    expect=Denied(("sandbox_",), or_errors=("OSError",)),
+    group="freeze_",
+    needs=("readline",),
+    unguarded="it waits for ever",
+)
