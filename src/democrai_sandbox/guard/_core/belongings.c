@@ -115,7 +115,7 @@ PyObject *on_nice(State *state, Call *call)
 {
     PyObject *nothing = PyLong_FromLong(0);
     PyObject *result = NULL;
-    if (call->nargs == 1 && (caller_is_library() || (PyLong_CheckExact(call->args[0]) && Py_SIZE(call->args[0]) == 0))) {
+    if (call->nargs == 1 && (caller_is_library() || (PyLong_CheckExact(call->args[0]) && PyObject_IsTrue(call->args[0]) == 0))) {
         result = nothing ? call_with(call, 0, nothing) : NULL;
     }
     else {
