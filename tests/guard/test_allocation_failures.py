@@ -65,11 +65,12 @@ def leavings(world):
     sys.unraisablehook = lambda _: None
     name = world.inside("x.db")
     calls = {
-        "a database": lambda: sqlite3.connect(name).close(),
         "a denial": lambda: os.stat(world.secret),
         "a guard inside": lambda: process_guard_context(subject="other", allowed_paths=[world.outside]).run(int),
     }
     sqlite3.connect(name).close()
+    if sys.version_info < (3, 12):  # later ones crash here by themselves, without any guard
+        calls["a database"] = lambda: sqlite3.connect(name).close()
 
     def passes():
         try:

@@ -176,6 +176,7 @@ def times(world):
         "headers": block(b"\x00\x00\x00"),
         "headers that the table keeps": block(b"\x40\x00\x00"),
     }
+
     def least():
         """Take turns, so that a busy moment of the machine does not hit all runs of one write alone."""
         runs = [{name: work(data) for name, data in writes.items()} for _ in range(5)]
