@@ -47,7 +47,7 @@ void *deny_text(State *state, DenialKind kind, const char *text)
 {
     abort();
 }
-int find_location(const PathText *text, int follow, char *path)
+int location_of(const PathText *text, int follow, char *path)
 {
     abort();
 }

@@ -53,6 +53,57 @@ def exhausted(call, failing):
     return passed
 
 
+def leavings(world):
+    """Let single allocations fail inside calls that step out of the guard; count reads of a secret after each."""
+    import _testcapi
+    import os
+    import sqlite3
+    import sys
+
+    from democrai_sandbox import process_guard_context
+
+    sys.unraisablehook = lambda _: None
+    name = world.inside("x.db")
+    calls = {
+        "a denial": lambda: os.stat(world.secret),
+        "a guard inside": lambda: process_guard_context(subject="other", allowed_paths=[world.outside]).run(int),
+    }
+    sqlite3.connect(name).close()
+    if sys.version_info < (3, 12):  # later ones crash here by themselves, without any guard
+        calls["a database"] = lambda: sqlite3.connect(name).close()
+
+    def passes():
+        try:
+            open(world.secret).close()
+        except PermissionError:
+            return 0
+        return 1
+
+    def after(call):
+        number = 0
+        for first in range(120):
+            for last in (first + 1, first + 4):
+                try:
+                    _testcapi.set_nomemory(first, last)
+                    call()
+                except Exception:
+                    _testcapi.remove_mem_hooks()
+                else:
+                    _testcapi.remove_mem_hooks()
+                number += passes()
+        return number
+
+    guard = process_guard_context(subject="demo", allowed_paths=[world.root])
+    return guard.run(lambda: {name: after(call) for name, call in calls.items()})
+
+
+def test_no_guard_is_lost_where_memory_runs_out_while_it_is_left_for_a_moment(case):
+    """Whichever allocation fails while the guard steps out, a secret is still refused afterwards."""
+    pytest.importorskip("_testcapi")
+    passed = case.run(leavings)
+    assert {name: number for name, number in passed.items() if number} == {}
+
+
 def test_no_check_lets_pass_what_it_had_no_memory_to_refuse(case):
     """Whichever allocation fails, a call that is refused otherwise does not pass, and nothing crashes."""
     pytest.importorskip("_testcapi")

@@ -161,17 +161,14 @@ def times(world):
         return preface + b"".join(frames)
 
     def work(data):
-        spent = []
-        for _ in range(3):
-            with _core.request("GET", f"{home}/allowed"), socket.create_connection(world.address("sink"), 5) as made:
-                made.setblocking(False)
-                before = time.thread_time()
-                try:
-                    made.send(data)
-                except ValueError:
-                    pass  # refused, but read to its end
-                spent.append(time.thread_time() - before)
-        return min(spent)
+        with _core.request("GET", f"{home}/allowed"), socket.create_connection(world.address("sink"), 5) as made:
+            made.setblocking(False)
+            before = time.thread_time()
+            try:
+                made.send(data)
+            except ValueError:
+                pass  # refused, but read to its end
+            return time.thread_time() - before
 
     writes = {
         "requests": request * 5000,
@@ -179,8 +176,13 @@ def times(world):
         "headers": block(b"\x00\x00\x00"),
         "headers that the table keeps": block(b"\x40\x00\x00"),
     }
-    actions = {name: lambda data=data: work(data) for name, data in writes.items()}
-    return world.under([rule(f"{home}/allowed", "receive")], actions)["seen"]
+
+    def least():
+        """Take turns, so that a busy moment of the machine does not hit all runs of one write alone."""
+        runs = [{name: work(data) for name, data in writes.items()} for _ in range(5)]
+        return {name: min(run[name] for run in runs) for name in writes}
+
+    return world.under([rule(f"{home}/allowed", "receive")], {"least": least})["seen"]["least"]
 
 
 class TestOnTheWire:

@@ -100,10 +100,62 @@ int collection_ready(void)
 
 #endif
 
+/* The fields of a token of a variable, as contextvars keeps them. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *context, *variable, *value; /* what the variable had before */
+    int used;
+} Token;
+
 PyObject *variable_set(PyObject *variable, PyObject *value)
 {
     int paused = collection_pause();
     PyObject *token = paused < 0 ? NULL : PyContextVar_Set(variable, value);
     collection_resume(paused);
     return token;
+}
+
+/* The current context, which is made for the thread if there is none. Borrowed. */
+static PyObject *current_context(void)
+{
+    PyThreadState *thread = PyThreadState_Get();
+    if (UNLIKELY(thread->context == NULL)) {
+        Py_XDECREF(PyContext_CopyCurrent());
+    }
+    return thread->context;
+}
+
+/* Sets a variable and makes no token. Without memory, PyContextVar_Set() sets the variable and reports a failure, or
+ * ends the process; going back to what a token has either does it or changes nothing. */
+int variable_put(PyObject *variable, PyObject *value)
+{
+    int paused = collection_pause(), result = -1;
+    PyObject *context = paused < 0 ? NULL : current_context();
+    if (context != NULL) {
+        Token token = {.context = context, .variable = variable, .value = value};
+        PyObject_Init((PyObject *)&token, &PyContextToken_Type);
+        result = PyContextVar_Reset(variable, (PyObject *)&token);
+    }
+    collection_resume(paused);
+    return result;
+}
+
+/* Check that tokens lie in memory as this was compiled for. */
+int variables_ready(void)
+{
+    PyObject *variable = PyContextVar_New("democrai_sandbox_check", NULL);
+    Token *first = variable ? (Token *)PyContextVar_Set(variable, Py_True) : NULL;
+    Token *second = first ? (Token *)PyContextVar_Set(variable, Py_False) : NULL;
+    bool fits = second != NULL && PyContextToken_Type.tp_basicsize == sizeof(Token) && first->value == NULL &&
+                second->context == PyThreadState_Get()->context && second->variable == variable &&
+                second->value == Py_True && !second->used &&
+                PyContextVar_Reset(variable, (PyObject *)second) == 0 && second->used == 1 &&
+                PyContextVar_Reset(variable, (PyObject *)first) == 0;
+    if (!fits && !PyErr_Occurred()) {
+        PyErr_SetString(PyExc_ImportError, "variables cannot be set: the guard does not fit this interpreter");
+    }
+    Py_XDECREF(first);
+    Py_XDECREF(second);
+    Py_XDECREF(variable);
+    return fits ? 0 : -1;
 }

@@ -169,6 +169,8 @@ int state_ready(void);
 State *state_new(State *parent, Policy *policy, Mode mode, bool allow_subprocess, PyObject *identity);
 State *state_current(void);  /* borrowed; bypass states included; NULL when there is none */
 PyObject *variable_set(PyObject *variable, PyObject *value);
+int variable_put(PyObject *variable, PyObject *value); /* without a token; does it or changes nothing */
+int variables_ready(void);
 int collection_pause(void);
 void collection_resume(int paused);
 void collection_release(void);

@@ -151,9 +151,12 @@ static PyObject *checked_database(State *state, PyObject *database, bool uri)
 
 static int connect_checked(PyObject *self, PyObject *args, PyObject *kwargs, PyObject *database)
 {
-    PyObject *changed = PySequence_List(args), *keywords = kwargs ? PyDict_Copy(kwargs) : NULL;
+    PyObject *changed = PySequence_List(args), *keywords = changed && kwargs ? PyDict_Copy(kwargs) : NULL;
     PyObject *tuple = NULL;
     int result = -1;
+    if (kwargs != NULL && keywords == NULL) {
+        Py_CLEAR(changed); /* without the keywords it would mean something else */
+    }
     if (changed != NULL && PyList_GET_SIZE(changed) > 0) {
         result = PyList_SetItem(changed, 0, Py_NewRef(database));
     }
@@ -191,10 +194,10 @@ static int authorise_connection(State *state, PyObject *connection)
         PyErr_SetString(PyExc_TypeError, "not a connection");
         return -1;
     }
-    State *outside = state_new(state, NULL, MODE_BYPASS, true, NULL);
     PyObject *set = PyObject_GetAttrString((PyObject *)type, "set_authorizer"), *done = NULL;
+    State *outside = set ? state_new(state, NULL, MODE_BYPASS, true, NULL) : NULL;
     Entered entered;
-    if (set != NULL && outside != NULL && state_enter(outside, &entered) == 0) {
+    if (outside != NULL && state_enter(outside, &entered) == 0) {
         done = PyObject_CallFunctionObjArgs(set, connection, authoriser, NULL);
         state_leave(&entered);
     }

@@ -165,9 +165,8 @@ static PyObject *context_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         Py_DECREF(context);
         return NULL;
     }
-    PyObject *token = variable_set(state_variable, (PyObject *)state);
-    Py_XDECREF(token);
-    if (PyContext_Exit(context) < 0 || token == NULL) {
+    int failed = variable_put(state_variable, (PyObject *)state);
+    if (PyContext_Exit(context) < 0 || failed < 0) {
         Py_CLEAR(context);
     }
     return context;

@@ -289,7 +289,7 @@ static int init_opened(PyObject *self, int fd, PyObject *name, const char *mode)
     if (name_attribute == NULL) {
         name_attribute = PyUnicode_InternFromString("name");
     }
-    return PyObject_SetAttr(self, name_attribute, name);
+    return name_attribute ? PyObject_SetAttr(self, name_attribute, name) : -1;
 }
 
 /* A caller's opener may return any number it likes: it is looked at before FileIO may have it. */

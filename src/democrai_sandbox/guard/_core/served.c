@@ -30,8 +30,7 @@ void served_restore(PyObject *saved)
     }
     PyErr_Fetch(&type, &value, &trace);
     if (PyContextVar_Get(served, Py_None, &present) < 0 || present != saved) {
-        PyObject *token = variable_set(served, saved);
-        Py_XDECREF(token);
+        variable_put(served, saved);
     }
     Py_XDECREF(present);
     Py_DECREF(saved);

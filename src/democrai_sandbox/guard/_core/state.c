@@ -266,9 +266,7 @@ static int carry(PyObject *value)
     states_carried += value != Py_None;
     PyObject *type, *error, *trace;
     PyErr_Fetch(&type, &error, &trace);
-    PyObject *token = variable_set(state_variable, value);
-    Py_XDECREF(token); /* a token left behind could reset the variable */
-    if (token == NULL) {
+    if (variable_put(state_variable, value) < 0) { /* a token left behind could reset the variable */
         Py_XDECREF(type);
         Py_XDECREF(error);
         Py_XDECREF(trace);
@@ -297,14 +295,35 @@ int state_enter(State *state, Entered *entered)
     return 0;
 }
 
+/* Nobody takes back what a context carries, for want of memory: it gives no more than what was around it. */
+static void narrow(State *state)
+{
+    State *around = state ? state->parent : NULL;
+    if (around == NULL || around->mode == MODE_BYPASS) {
+        return; /* nothing restricted the caller */
+    }
+    if (state->mode == MODE_BYPASS) {
+        Py_XSETREF(state->policy, (Policy *)Py_NewRef(around->policy));
+    }
+    state->mode = MODE_NARROW;
+    state->allow_subprocess = state->allow_subprocess && around->allow_subprocess;
+    PyDict_Clear(state->decisions);
+    Py_CLEAR(state->dialled);
+    Py_CLEAR(state->view);
+}
+
 void state_leave(Entered *entered)
 {
     State *left = thread_floor;
+    PyObject *type, *error, *trace;
     thread_floor = entered->floor;
     thread_boundary = entered->boundary;
+    PyErr_Fetch(&type, &error, &trace);
     if (carry(entered->previous) < 0) {
-        PyErr_WriteUnraisable(NULL); /* out of memory: the variable keeps the narrower state */
+        narrow(left);
+        PyErr_WriteUnraisable(NULL);
     }
+    PyErr_Restore(type, error, trace);
     Py_CLEAR(entered->previous);
     Py_XDECREF(left);
 }

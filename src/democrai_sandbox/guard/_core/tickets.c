@@ -35,9 +35,7 @@ PyObject *ticket_carry(PyObject *ticket)
     if (PyContextVar_Get(ticket_variable, Py_None, &previous) < 0) {
         return NULL;
     }
-    PyObject *token = variable_set(ticket_variable, ticket);
-    Py_XDECREF(token);
-    if (token == NULL) {
+    if (variable_put(ticket_variable, ticket) < 0) {
         Py_CLEAR(previous);
     }
     return previous;
