@@ -1,6 +1,7 @@
 """The oracle: what guarded code did, as the kernel saw it, compared with the policy.
 
-usage: python -m tests.oracle [--only callables|tests] [--minor 3.12 ...] [--python PATH ...] [--classify]
+usage: python -m tests.oracle [--only callables|tests] [--module NAME ...] [--minor 3.12 ...] [--python PATH ...]
+                              [--classify]
 
 Exit status 1 if there is a hole or a bug that tests/oracle/accepted.toml does not list, or an entry there is unused.
 """
@@ -44,9 +45,9 @@ class Oracle:
 
     # ---- driver (a) ------------------------------------------------------------------------------------------------
 
-    def run_callables(self, minor, python, *, classify):
-        """Call everything, judge, confirm and report."""
-        run = callables.Run(python, self.work)
+    def run_callables(self, minor, python, *, classify, modules=None):
+        """Call everything, or all of some modules; judge, confirm and report."""
+        run = callables.Run(python, self.work, only_modules=modules)
         found = callables.unique(run)
         confirmed, sources = callables.confirm(run, python, self.work, found)
         counts = {"callables": run.chosen, "calls": run.calls, "accepted": 0, "holes": 0, "bugs": 0, "other": 0}
@@ -73,9 +74,9 @@ class Oracle:
 
     # ---- driver (b) ------------------------------------------------------------------------------------------------
 
-    def run_tests(self, minor, python):
+    def run_tests(self, minor, python, *, modules=None):
         """Run CPython's tests with and without a guard, judge and report."""
-        modules = available(python, regression.MODULES)
+        modules = available(python, modules or regression.MODULES)
         with ThreadPoolExecutor(2) as pool:
             runs = [pool.submit(regression.Run, python, self.work, modules, guarded=on) for on in (True, False)]
             guarded, bare = (run.result() for run in runs)
@@ -127,6 +128,7 @@ def available(python, modules):
 def main():
     parser = argparse.ArgumentParser(prog="python -m tests.oracle")
     parser.add_argument("--only", choices=("callables", "tests"))
+    parser.add_argument("--module", action="append", help="a native module, or a test module; all without one")
     parser.add_argument("--minor", action="append")
     parser.add_argument("--python", action="append", default=[], help="a further interpreter")
     parser.add_argument("--classify", action="store_true", help="write the class of each callable again")
@@ -141,22 +143,22 @@ def main():
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as work:
         oracle = Oracle(given.report, work)
-        steps = []
+        steps, options = [], {"classify": given.classify, "modules": given.module}
         for minor, python in chosen.items():
             if given.only != "tests":
-                steps.append(lambda m=minor, p=python: oracle.run_callables(m, p, classify=given.classify))
+                steps.append(lambda m=minor, p=python: oracle.run_callables(m, p, **options))
             if given.only != "callables":
-                steps.append(lambda m=minor, p=python: oracle.run_tests(m, p))
+                steps.append(lambda m=minor, p=python: oracle.run_tests(m, p, modules=given.module))
         try:
             with ThreadPoolExecutor(os.cpu_count()) as pool:
                 for done in [pool.submit(step) for step in steps]:
                     done.result()
-            if given.only != "tests":
+            if given.only != "tests" and not given.module:
                 print("oracle: " + audit.cross_check(next(iter(chosen.values())), work))
         except NoContainment as error:
             print(f"oracle: nothing was called: {error}", file=sys.stderr)
             return 2
-        status = oracle.finish(list(chosen), complete=not given.only and not given.minor)
+        status = oracle.finish(list(chosen), complete=not (given.only or given.minor or given.module))
     print(f"oracle: {time.monotonic() - started:.0f} s")
     return status
 
