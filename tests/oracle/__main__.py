@@ -42,6 +42,13 @@ class Oracle:
         self.accepted = Accepted()
         self.totals = {}
         self.open = []
+        self.settled = []
+
+    def _is_accepted(self, minor, **found):
+        reason = self.accepted.reason(minor, **found)
+        if reason is not None:
+            self.settled.append(f"{minor} {' '.join(found.values())}: {reason}")
+        return reason is not None
 
     # ---- driver (a) ------------------------------------------------------------------------------------------------
 
@@ -60,7 +67,7 @@ class Oracle:
             classification.write(minor, classification.classes(run))
 
     def _settle(self, minor, kind, name, call, text, finding, times, again, sources):
-        if self.accepted.reason(minor, kind=kind, callable=name, call=call, object=text) is not None:
+        if self._is_accepted(minor, kind=kind, callable=name, call=call, object=text):
             return "accepted"
         number = len(self.open) + 1
         self.open.append(
@@ -88,7 +95,7 @@ class Oracle:
             if key in seen:
                 continue
             seen.add(key)
-            if self.accepted.reason(minor, kind=finding.kind, test=test, call=finding.call, object=text) is not None:
+            if self._is_accepted(minor, kind=finding.kind, test=test, call=finding.call, object=text):
                 counts["accepted"] += 1
                 continue
             counts["holes" if finding.kind == "hole" else "bugs"] += 1
@@ -110,7 +117,8 @@ class Oracle:
             print(f"oracle: open: {line}")
         for entry in unused:
             print(f"oracle: unused entry in accepted.toml: {entry}")
-        (self.report / "open.txt").write_text("".join(line + "\n" for line in self.open))
+        for name, lines in (("open.txt", self.open), ("accepted.txt", self.settled)):
+            (self.report / name).write_text("".join(line + "\n" for line in lines))
         print(f"oracle: {len(self.open)} open, {len(unused)} unused entries; reproductions in {self.report}")
         return 1 if self.open or unused else 0
 

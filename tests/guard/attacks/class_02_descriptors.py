@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from tests.guard.attacks.kit import FD, FILES_OR_FD, SANDBOX, Ground, attack, attacks_of
+from tests.guard.attacks.kit import FD, FILES_OR_FD, SANDBOX, Ground, Works, attack, attacks_of
 
 
 def hold(ground: Ground) -> None:
@@ -306,6 +306,9 @@ attacks_of(
         "posix_fallocate": lambda ground: os.posix_fallocate(1, 0, 4096),
         "pwrite": lambda ground: os.pwrite(1, b"changed", 0),
         "pwritev": lambda ground: os.pwritev(1, [b"changed"], 0),
+        "copy_file_range": lambda ground: os.copy_file_range(os.open(f"{ground.inside}/own.txt", 0), 1, 3, None, 0),
+        "copy_of_it": lambda ground: os.copy_file_range(1, own(ground), 99, 0) and content(ground),
+        "sendfile": lambda ground: os.sendfile(own(ground), 1, 0, 99) and content(ground),
         "lseek": lambda ground: os.lseek(1, 0, os.SEEK_END) > 0,
         "pread": lambda ground: os.pread(1, 99, 0),
         "mmap": map_log,
@@ -320,3 +323,12 @@ attacks_of(
     group="stream_",
     prepare=log_into_a_file,
 )
+
+
+@attack("what is printed goes into the file into which the host logs", expect=Works(), prepare=log_into_a_file)
+def printed(ground: Ground) -> bool:
+    sys.stdout.flush()
+    with open(1, "a", closefd=False) as log:
+        print("one line", file=log)
+    os.sendfile(1, os.open(f"{ground.inside}/own.txt", 0), 0, 3)
+    return os.write(1, b"another") == len("another")

@@ -272,8 +272,8 @@ PyObject *on_descriptor_pair(State *state, Call *call)
     }
     PyObject *source = number_of(argv[from]), *target = source ? number_of(argv[to]) : NULL;
     PyObject *result = NULL;
-    if (target != NULL && descriptor_check(state, source, OP_READ) == 0 &&
-        descriptor_check(state, target, OP_MODIFY) == 0) {
+    if (target != NULL && descriptor_check(state, source, OP_READ | WANT_PLACE) == 0 &&
+        descriptor_check(state, target, OP_MODIFY | (sendfile ? 0 : WANT_PLACE)) == 0) {
         argv[from] = source;
         argv[to] = target;
         result = call_original(&copy);
