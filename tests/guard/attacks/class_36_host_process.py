@@ -248,6 +248,34 @@ attacks_of(
 )
 
 
+def internal_type(name: str):
+    """Whether a type that only the interpreter makes instances of refuses to make one."""
+
+    def act(ground: Ground) -> bool:
+        import asyncio  # noqa: F401  the owner of one of them
+
+        kind = next(kind for kind in type.__subclasses__(object) if kind.__name__ == name)
+        for make in (kind, lambda: kind.__new__(kind), lambda: object.__new__(kind)):
+            try:
+                make()
+            except TypeError:
+                continue
+            return False
+        return True
+
+    return act
+
+
+for name, since in (("TaskStepMethWrapper", (3, 11)), ("InstructionSequence", (3, 13))):
+    attack(
+        f"an instance of a type of the interpreter's own crashes when it is used: {name}",
+        expect=Works(),
+        name=f"internal_{name}",
+        since=since,
+        unguarded="instances can be made",
+    )(internal_type(name))
+
+
 @attack("certificates that are no paths are refused, and nothing is released twice", expect=Works())
 def certificate_numbers(ground: Ground) -> bool:
     import ssl
