@@ -14,7 +14,8 @@ from tests.oracle.tracing import NoContainment
 SAMPLE = (
     "posix.open posix.stat posix.kill posix.rename posix.read posix.pread posix.waitpid _io.open_code _sqlite3.connect "
     "_socket.socket.connect _socket.socket.sendto fcntl.fcntl _posixsubprocess.fork_exec mmap.mmap "
-    "_signal.pthread_kill marshal.loads zlib.compress"
+    "_signal.pthread_kill marshal.loads zlib.compress _io.open _io.FileIO.__init__ posix.dup2 posix.ftruncate "
+    "_socket.dup select.epoll.fromfd _ssl._SSLContext.load_cert_chain _thread._local.__delattr__"
 ).split()
 
 

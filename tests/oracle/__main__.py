@@ -1,6 +1,7 @@
 """The oracle: what guarded code did, as the kernel saw it, compared with the policy.
 
-usage: python -m tests.oracle [--only callables|tests] [--minor 3.12 ...] [--python PATH ...] [--classify]
+usage: python -m tests.oracle [--only callables|tests] [--module NAME ...] [--minor 3.12 ...] [--python PATH ...]
+                              [--classify]
 
 Exit status 1 if there is a hole or a bug that tests/oracle/accepted.toml does not list, or an entry there is unused.
 """
@@ -41,12 +42,19 @@ class Oracle:
         self.accepted = Accepted()
         self.totals = {}
         self.open = []
+        self.settled = []
+
+    def _is_accepted(self, minor, **found):
+        reason = self.accepted.reason(minor, **found)
+        if reason is not None:
+            self.settled.append(f"{minor} {' '.join(found.values())}: {reason}")
+        return reason is not None
 
     # ---- driver (a) ------------------------------------------------------------------------------------------------
 
-    def run_callables(self, minor, python, *, classify):
-        """Call everything, judge, confirm and report."""
-        run = callables.Run(python, self.work)
+    def run_callables(self, minor, python, *, classify, modules=None):
+        """Call everything, or all of some modules; judge, confirm and report."""
+        run = callables.Run(python, self.work, only_modules=modules)
         found = callables.unique(run)
         confirmed, sources = callables.confirm(run, python, self.work, found)
         counts = {"callables": run.chosen, "calls": run.calls, "accepted": 0, "holes": 0, "bugs": 0, "other": 0}
@@ -59,7 +67,7 @@ class Oracle:
             classification.write(minor, classification.classes(run))
 
     def _settle(self, minor, kind, name, call, text, finding, times, again, sources):
-        if self.accepted.reason(minor, kind=kind, callable=name, call=call, object=text) is not None:
+        if self._is_accepted(minor, kind=kind, callable=name, call=call, object=text):
             return "accepted"
         number = len(self.open) + 1
         self.open.append(
@@ -73,9 +81,9 @@ class Oracle:
 
     # ---- driver (b) ------------------------------------------------------------------------------------------------
 
-    def run_tests(self, minor, python):
+    def run_tests(self, minor, python, *, modules=None):
         """Run CPython's tests with and without a guard, judge and report."""
-        modules = available(python, regression.MODULES)
+        modules = available(python, modules or regression.MODULES)
         with ThreadPoolExecutor(2) as pool:
             runs = [pool.submit(regression.Run, python, self.work, modules, guarded=on) for on in (True, False)]
             guarded, bare = (run.result() for run in runs)
@@ -87,7 +95,7 @@ class Oracle:
             if key in seen:
                 continue
             seen.add(key)
-            if self.accepted.reason(minor, kind=finding.kind, test=test, call=finding.call, object=text) is not None:
+            if self._is_accepted(minor, kind=finding.kind, test=test, call=finding.call, object=text):
                 counts["accepted"] += 1
                 continue
             counts["holes" if finding.kind == "hole" else "bugs"] += 1
@@ -109,7 +117,8 @@ class Oracle:
             print(f"oracle: open: {line}")
         for entry in unused:
             print(f"oracle: unused entry in accepted.toml: {entry}")
-        (self.report / "open.txt").write_text("".join(line + "\n" for line in self.open))
+        for name, lines in (("open.txt", self.open), ("accepted.txt", self.settled)):
+            (self.report / name).write_text("".join(line + "\n" for line in lines))
         print(f"oracle: {len(self.open)} open, {len(unused)} unused entries; reproductions in {self.report}")
         return 1 if self.open or unused else 0
 
@@ -127,6 +136,7 @@ def available(python, modules):
 def main():
     parser = argparse.ArgumentParser(prog="python -m tests.oracle")
     parser.add_argument("--only", choices=("callables", "tests"))
+    parser.add_argument("--module", action="append", help="a native module, or a test module; all without one")
     parser.add_argument("--minor", action="append")
     parser.add_argument("--python", action="append", default=[], help="a further interpreter")
     parser.add_argument("--classify", action="store_true", help="write the class of each callable again")
@@ -141,22 +151,22 @@ def main():
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as work:
         oracle = Oracle(given.report, work)
-        steps = []
+        steps, options = [], {"classify": given.classify, "modules": given.module}
         for minor, python in chosen.items():
             if given.only != "tests":
-                steps.append(lambda m=minor, p=python: oracle.run_callables(m, p, classify=given.classify))
+                steps.append(lambda m=minor, p=python: oracle.run_callables(m, p, **options))
             if given.only != "callables":
-                steps.append(lambda m=minor, p=python: oracle.run_tests(m, p))
+                steps.append(lambda m=minor, p=python: oracle.run_tests(m, p, modules=given.module))
         try:
             with ThreadPoolExecutor(os.cpu_count()) as pool:
                 for done in [pool.submit(step) for step in steps]:
                     done.result()
-            if given.only != "tests":
+            if given.only != "tests" and not given.module:
                 print("oracle: " + audit.cross_check(next(iter(chosen.values())), work))
         except NoContainment as error:
             print(f"oracle: nothing was called: {error}", file=sys.stderr)
             return 2
-        status = oracle.finish(list(chosen), complete=not given.only and not given.minor)
+        status = oracle.finish(list(chosen), complete=not (given.only or given.minor or given.module))
     print(f"oracle: {time.monotonic() - started:.0f} s")
     return status
 

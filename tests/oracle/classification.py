@@ -35,6 +35,8 @@ def classes(run):
     result = {}
     lost = {window // SPAN for window, _ in run.lost}
     for index, name in enumerate(run.all_names):
+        if name not in run.outcomes and index not in lost:
+            continue  # not chosen for this run
         outcomes = run.outcomes.get(name, {})
         reached = set(outcomes) - {"TypeError", "OverflowError", "ValueError"}
         if index in lost:

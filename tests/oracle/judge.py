@@ -21,10 +21,11 @@ LATE = 0x800000
 BAD_ARGUMENTS = {-14, -9, -22, -36, -38, -88, -97}
 PATH_ARGUMENTS = {-14, -22, -36, -38, -9}
 FCNTL_ON_HOST = {1, 3, 5, 9, 11, 16, 36, 1025, 1032, 1034}  # they only ask
+FCNTL_COPIES = {0, 1030}  # judged by the file that is copied
 FCNTL = FCNTL_ON_HOST | {0, 2, 4, 6, 7, 37, 38, 1030, 1031, 1033, 1036, 1037}
 IOCTL = {0x5441, 0x5401, 0x5421, 0x5451, 0x5450, 0x541B, 0x5413, 0x80045430, 0x40045431}
 TERMINAL = {0x5402, 0x5403, 0x5404, 0x5409, 0x540A, 0x540B, 0x540F, 0x5410, 0x5414, 0x5425}  # on a terminal of its own
-IOCTL_ON_HOST = {0x5401, 0x5413}
+IOCTL_ON_HOST = {0x5401, 0x5413, 0x540F}  # they only ask
 FAMILIES = {1, 2, 10}
 TYPES = {1, 2, 5}
 PRCTL = {0x53564D41, 15, 16, 3, 21, 23, 27, 39}  # names of memory and threads, and questions
@@ -206,6 +207,8 @@ class Judge:
             return None
         if name == "fcntl":
             argument = int(objects[2][1:], 16)
+            if host and number in FCNTL_COPIES:
+                return self._dup(name, result, objects[:1], window, process)
             good = number in (FCNTL_ON_HOST if host else FCNTL) and not (number == 4 and argument & O_ASYNC)
         elif name == "ioctl":
             good = number in (IOCTL_ON_HOST if host else IOCTL | TERMINAL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from tests.guard.attacks.kit import FD, FILES_OR_FD, SANDBOX, Ground, attack, attacks_of
+from tests.guard.attacks.kit import FD, FILES_OR_FD, SANDBOX, Ground, Works, attack, attacks_of
 
 
 def hold(ground: Ground) -> None:
@@ -270,3 +270,65 @@ def status_flags(ground: Ground) -> bool:
     os.set_blocking(ground.held.fd, False)
     os.set_inheritable(ground.held.fd, True)
     return sys.platform != ""
+
+
+def log_into_a_file(ground: Ground) -> None:
+    """The host's standard output is a file, as a service's log is."""
+    os.dup2(os.open(ground.outside, os.O_RDWR), 1)
+    sys.stdout = open(1, "w", closefd=False)
+
+
+def map_log(ground: Ground) -> object:
+    import mmap
+
+    return mmap.mmap(1, 0, access=mmap.ACCESS_READ).read()
+
+
+def truncate_as_other(ground: Ground) -> None:
+    from io import FileIO
+
+    class Other(FileIO):
+        """A file that gives another number than it uses."""
+
+        def fileno(self) -> int:
+            return 0
+
+    Other(1, "r+", closefd=False).truncate(0)
+
+
+attacks_of(
+    {
+        "ftruncate": lambda ground: os.ftruncate(1, 0),
+        "truncate": lambda ground: os.truncate(1, 0),
+        "fchmod": lambda ground: os.fchmod(1, 0o777),
+        "chmod": lambda ground: os.chmod(1, 0o777),
+        "utime": lambda ground: os.utime(1, (1, 1)),
+        "posix_fallocate": lambda ground: os.posix_fallocate(1, 0, 4096),
+        "pwrite": lambda ground: os.pwrite(1, b"changed", 0),
+        "pwritev": lambda ground: os.pwritev(1, [b"changed"], 0),
+        "copy_file_range": lambda ground: os.copy_file_range(os.open(f"{ground.inside}/own.txt", 0), 1, 3, None, 0),
+        "copy_of_it": lambda ground: os.copy_file_range(1, own(ground), 99, 0) and content(ground),
+        "sendfile": lambda ground: os.sendfile(own(ground), 1, 0, 99) and content(ground),
+        "lseek": lambda ground: os.lseek(1, 0, os.SEEK_END) > 0,
+        "pread": lambda ground: os.pread(1, 99, 0),
+        "mmap": map_log,
+        "file_truncate": lambda ground: sys.stdout.truncate(0) and None,
+        "raw_truncate": lambda ground: sys.stdout.buffer.raw.truncate(0) and None,
+        "opened_truncate": lambda ground: open(1, "r+b", 0, closefd=False).truncate(0) and None,
+        "other_truncate": truncate_as_other,
+        "seek": lambda ground: sys.stdout.buffer.raw.seek(0, os.SEEK_END) > 0,
+    },
+    "the file into which the host logs is changed by its standard output: {}",
+    expect=FILES_OR_FD,
+    group="stream_",
+    prepare=log_into_a_file,
+)
+
+
+@attack("what is printed goes into the file into which the host logs", expect=Works(), prepare=log_into_a_file)
+def printed(ground: Ground) -> bool:
+    sys.stdout.flush()
+    with open(1, "a", closefd=False) as log:
+        print("one line", file=log)
+    os.sendfile(1, os.open(f"{ground.inside}/own.txt", 0), 0, 3)
+    return os.write(1, b"another") == len("another")

@@ -288,3 +288,108 @@ attacks_of(
     needs=("readline",),
     unguarded="it waits for ever",
 )
+
+
+class Equal:
+    """An object that says it equals every name."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+def local_name(change):
+    """Whether a thread-local object refuses a name that is none; the interpreter alone crashes on it."""
+
+    def act(ground: Ground) -> bool:
+        import _thread
+
+        try:
+            change(_thread._local())
+        except TypeError:
+            return True
+        return False
+
+    return act
+
+
+attacks_of(
+    {
+        "set": local_name(lambda local: local.__setattr__(Equal(), 1)),
+        "deleted": local_name(lambda local: local.__delattr__(Equal())),
+    },
+    "a name that is no text crashes nothing: {}",
+    expect=Works(),
+    group="local_name_",
+    unguarded="the interpreter crashes",
+)
+
+
+def internal_type(name: str):
+    """Whether a type that only the interpreter makes instances of refuses to make one."""
+
+    def act(ground: Ground) -> bool:
+        import asyncio  # noqa: F401  the owner of one of them
+
+        kind = next(kind for kind in type.__subclasses__(object) if kind.__name__ == name)
+        for make in (kind, lambda: kind.__new__(kind), lambda: object.__new__(kind)):
+            try:
+                make()
+            except TypeError:
+                continue
+            return False
+        return True
+
+    return act
+
+
+for name, since in (("TaskStepMethWrapper", (3, 11)), ("InstructionSequence", (3, 13))):
+    attack(
+        f"an instance of a type of the interpreter's own crashes when it is used: {name}",
+        expect=Works(),
+        name=f"internal_{name}",
+        since=since,
+        unguarded="instances can be made",
+    )(internal_type(name))
+
+
+@attack("certificates that are no paths are refused, and nothing is released twice", expect=Works())
+def certificate_numbers(ground: Ground) -> bool:
+    import ssl
+
+    context, numbers = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), [int("9" * 20)]
+    before = sys.getrefcount(numbers[0])
+    for load in (context.load_cert_chain, context.load_verify_locations):
+        for first in ([], [f"{ground.inside}/own.txt"]):
+            try:
+                load(*first, *numbers)
+            except (TypeError, OSError):
+                pass
+    return sys.getrefcount(numbers[0]) == before
+
+
+def hold_terminal(ground: Ground) -> None:
+    ground.held.terminal = os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY)
+
+
+attacks_of(
+    {
+        "grantpt": lambda ground: os.grantpt(ground.held.terminal) or True,
+        "ptsname": lambda ground: bool(os.ptsname(ground.held.terminal)),
+        "unlockpt": lambda ground: os.unlockpt(ground.held.terminal) or True,
+    },
+    "the host's terminal is asked for its name, and unlocked: {}",
+    expect=SANDBOX,
+    group="terminal_",
+    since=(3, 13),
+    prepare=hold_terminal,
+)
+
+
+@attack("a terminal of one's own is unlocked", expect=Works(), since=(3, 13))
+def own_terminal(ground: Ground) -> bool:
+    number = os.posix_openpt(os.O_RDWR | os.O_NOCTTY)
+    os.grantpt(number)
+    os.unlockpt(number)
+    return os.ptsname(number).startswith("/dev/pts/")

@@ -203,7 +203,7 @@ static int on_mmap_event(State *state, PyObject *args)
     int flags = fd >= 0 && fd <= INT_MAX ? fcntl((int)fd, F_GETFL) : -1;
     PyErr_Clear();
     bool reads = kind == ACCESS_READ || kind == ACCESS_COPY || (flags >= 0 && (flags & O_ACCMODE) == O_RDONLY);
-    return descriptor_check(state, number, reads ? OP_READ : OP_READ | OP_MODIFY);
+    return descriptor_check(state, number, WANT_PLACE | OP_READ | (reads ? 0 : OP_MODIFY));
 }
 
 static int on_event(State *state, const char *event, PyObject *args)

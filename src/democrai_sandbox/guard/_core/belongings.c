@@ -115,7 +115,9 @@ PyObject *on_nice(State *state, Call *call)
 {
     PyObject *nothing = PyLong_FromLong(0);
     PyObject *result = NULL;
-    if (call->nargs == 1 && (caller_is_library() || (PyLong_CheckExact(call->args[0]) && PyObject_IsTrue(call->args[0]) == 0))) {
+    bool asks = call->nargs == 1 && PyLong_CheckExact(call->args[0]) && PyLong_AsLong(call->args[0]) == 0;
+    PyErr_Clear();
+    if (call->nargs == 1 && (asks || caller_is_library())) {
         result = nothing ? call_with(call, 0, nothing) : NULL;
     }
     else {

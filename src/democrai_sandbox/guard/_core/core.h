@@ -417,6 +417,7 @@ PyObject *on_listdir(State *state, Call *call);
 PyObject *bind_foreign(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 extern PyObject *handle_code;
 PyObject *on_file_write(State *state, Call *call);
+PyObject *on_file_place(State *state, Call *call);
 int fcntl_check(State *state, PyObject *request, PyObject *argument);
 int ioctl_check(State *state, PyObject *number, PyObject *request);
 PyObject *on_wakeup_number(State *state, Call *call);
@@ -467,7 +468,8 @@ extern bool streams_owned;
 PyObject *core_own_streams(PyObject *module, PyObject *unused);
 enum {
     WANT_MANAGE = 512, /* closing, duplicating over, changing flags: only one's own */
-    WANT_PATH = 1024   /* also for one's own: the kernel does not ask how it was opened (fchmod, utime, ...) */
+    WANT_PATH = 1024,  /* also for one's own: the kernel does not ask how it was opened (fchmod, utime, ...) */
+    WANT_PLACE = 2048  /* at a place of the file, or its size: standard streams are only read and written in turn */
 };
 
 /* ---- environment.c ------------------------------------------------------------------------- */
@@ -485,6 +487,7 @@ int databases_patch(PyObject *module);
 int ctypes_patch(PyObject *module);
 int socket_patch(PyObject *module);
 int fileio_patch(PyObject *module);
+extern PyCFunction fileio_fileno;
 int imports_ready(void);
 int natives_ready(void);
 int import_check(State *state, PyObject *name, bool ask_frame);
@@ -496,6 +499,7 @@ bool native_is_refused(PyObject *name);
 int handover_ready(void);
 int finalisers_ready(void);
 int names_ready(void);
+int local_patch(PyObject *module);
 int keepers_ready(void);
 int guard_finaliser(State *state, PyTypeObject *type);
 int set_type_attribute(PyObject *type, PyObject *name, PyObject *value);

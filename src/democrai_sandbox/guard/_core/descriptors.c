@@ -172,7 +172,7 @@ static int foreign(State *state, int fd, unsigned wanted, const struct stat *inf
         return -1;
     }
     bool by_path = wanted & WANT_PATH;
-    wanted &= ~(unsigned)WANT_PATH;
+    wanted &= ~(unsigned)(WANT_PATH | WANT_PLACE);
     if (!by_path && wanted == OP_MODIFY && (location_mask(state, normal) & FLAG_STREAM)) {
         return 0;
     }
@@ -207,8 +207,8 @@ int descriptor_check(State *state, PyObject *number, unsigned wanted)
     if (fd < 0 || fstat(fd, &info) < 0) {
         return 0;
     }
-    if (fd <= 2 && (streams_owned || wanted != WANT_MANAGE)) {
-        return 0; /* standard streams are for everybody to read and write, and the host's to close or replace */
+    if (fd <= 2 && (streams_owned || !(wanted & (WANT_MANAGE | WANT_PATH | WANT_PLACE)))) {
+        return 0; /* standard streams are for everybody to read and write, and the host's to close, replace or cut */
     }
     bool nameless = info.st_nlink == 0 || !(S_ISREG(info.st_mode) || S_ISDIR(info.st_mode));
     if (owns(state, fd, &info) && (!(wanted & WANT_PATH) || nameless)) {
@@ -272,8 +272,8 @@ PyObject *on_descriptor_pair(State *state, Call *call)
     }
     PyObject *source = number_of(argv[from]), *target = source ? number_of(argv[to]) : NULL;
     PyObject *result = NULL;
-    if (target != NULL && descriptor_check(state, source, OP_READ) == 0 &&
-        descriptor_check(state, target, OP_MODIFY) == 0) {
+    if (target != NULL && descriptor_check(state, source, OP_READ | WANT_PLACE) == 0 &&
+        descriptor_check(state, target, OP_MODIFY | (sendfile ? 0 : WANT_PLACE)) == 0) {
         argv[from] = source;
         argv[to] = target;
         result = call_original(&copy);
@@ -343,28 +343,34 @@ int refuse_internet_socket(State *state, PyObject *number)
     return -1;
 }
 
-/* A file object may have got hold of a number before a connection for requests had it. */
-PyObject *on_file_write(State *state, Call *call)
+/* The number of a FileIO, whatever a subclass says; -1 without one. */
+static int number_of_file(PyObject *file)
 {
-    static PyCFunction number_of_file = NULL;
-    if (number_of_file == NULL) {
-        PyObject *method = PyObject_GetAttrString((PyObject *)Py_TYPE(call->self), "fileno");
-        bool native = method != NULL && Py_IS_TYPE(method, &PyMethodDescr_Type);
-        PyTypeObject *type = native ? PyDescr_TYPE(method) : NULL;
-        number_of_file = type && strcmp(type->tp_name, "_io.FileIO") == 0
-                             ? ((PyMethodDescrObject *)method)->d_method->ml_meth
-                             : NULL;
-        Py_XDECREF(method);
-        PyErr_Clear();
-    }
-    PyObject *number = number_of_file ? number_of_file(call->self, NULL) : NULL;
+    PyObject *number = fileio_fileno ? fileio_fileno(file, NULL) : NULL;
     int fd = number ? (int)PyLong_AsLong(number) : -1;
     Py_XDECREF(number);
     PyErr_Clear();
-    if (descriptor_has_wire(state, fd)) {
+    return fd;
+}
+
+/* A file object may have got hold of a number before a connection for requests had it. */
+PyObject *on_file_write(State *state, Call *call)
+{
+    if (descriptor_has_wire(state, number_of_file(call->self))) {
         return deny_text(state, DENY_DESCRIPTOR, "http-connection");
     }
     return call_original(call);
+}
+
+/* truncate(), seek(): a file that the host has as standard output, such as its log, is only written on. */
+PyObject *on_file_place(State *state, Call *call)
+{
+    struct stat info;
+    int fd = number_of_file(call->self);
+    if ((fd != 1 && fd != 2) || streams_owned || fstat(fd, &info) < 0 || !S_ISREG(info.st_mode)) {
+        return call_original(call);
+    }
+    return state_guards_network_only(state) ? call_original(call) : deny_text(state, DENY_DESCRIPTOR, "fd");
 }
 
 /* ---- fcntl and ioctl: a list of requests that concern nothing but the descriptor ------------------------------ */

@@ -454,6 +454,7 @@ static int replace_path(State *state, PyObject **slot, unsigned wanted)
         return 0;
     }
     if (path_text(*slot, &text) < 0) {
+        *slot = NULL; /* the caller's is not ours to release */
         return -1;
     }
     int result = location_of(&text, FOLLOW, location) == 0 && require(state, location, wanted) == 0 ? 0 : -1;

@@ -323,17 +323,22 @@ static int task_init(PyObject *self, PyObject *args, PyObject *kwargs)
     return result;
 }
 
-/* An instance that was made without its task crashes when it is called. The interpreter makes them by itself. */
-static int shut_step_wrapper(void)
+static PyObject *refuse_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyErr_Format(PyExc_TypeError, "cannot create '%s' instances", type->tp_name);
+    return NULL;
+}
+
+/* Types of the interpreter's own, which it makes instances of by itself; those of others crash when they are used. */
+static int shut_type(const char *name)
 {
     PyObject *types = PyObject_CallMethod((PyObject *)&PyType_Type, "__subclasses__", "O", &PyBaseObject_Type);
     for (Py_ssize_t i = 0; types != NULL && i < PyList_GET_SIZE(types); i++) {
         PyTypeObject *type = (PyTypeObject *)PyList_GET_ITEM(types, i);
         const char *dot = strrchr(type->tp_name, '.');
         if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE && PyType_GetModule(type) == NULL) &&
-            strcmp(dot ? dot + 1 : type->tp_name, "TaskStepMethWrapper") == 0) {
-            type->tp_new = NULL;
-            type->tp_flags |= Py_TPFLAGS_DISALLOW_INSTANTIATION;
+            strcmp(dot ? dot + 1 : type->tp_name, name) == 0) {
+            type->tp_new = refuse_new;
         }
         PyErr_Clear();
     }
@@ -353,7 +358,7 @@ int task_patch(PyObject *module)
     }
     int result = patch_slot(type, "__init__", (void **)&type->tp_init, (void *)task_init) < 0 ? -1 : 1;
     Py_DECREF(type);
-    return shut_step_wrapper() < 0 ? -1 : result;
+    return shut_type("TaskStepMethWrapper") < 0 ? -1 : result;
 }
 
 int keepers_ready(void)
@@ -361,5 +366,5 @@ int keepers_ready(void)
     PyObject *weakref = PyImport_ImportModule("weakref");
     int result = weakref ? replace_method(weakref, FINALIZE) : -1;
     Py_XDECREF(weakref);
-    return result < 0 ? -1 : 0;
+    return result < 0 || shut_type("InstructionSequence") < 0 ? -1 : 0;
 }

@@ -20,6 +20,7 @@ static LatePatch late[] = {
     {"_socket", socket_patch, true},
     {"_ssl", ssl_patch, true},
     {"_io", fileio_patch, true},
+    {"_thread", local_patch, true},
     {"concurrent.futures.thread", executor_patch},
     {"anyio._backends._asyncio", anyio_patch},
     {"concurrent.futures._base", future_patch},

@@ -114,6 +114,34 @@ static int proxies_ready(void)
     return result;
 }
 
+/* Thread-local objects take any object for a name through the methods, and crash on one that says it equals theirs. */
+static setattrofunc local_original = NULL;
+
+static int local_setattro(PyObject *self, PyObject *name, PyObject *value)
+{
+    if (!PyUnicode_Check(name)) {
+        PyErr_Format(PyExc_TypeError, "attribute name must be string, not '%.200s'", Py_TYPE(name)->tp_name);
+        return -1;
+    }
+    return local_original(self, name, value);
+}
+
+int local_patch(PyObject *module)
+{
+    PyTypeObject *type = (PyTypeObject *)PyObject_GetAttrString(module, "_local");
+    if (type == NULL) {
+        PyErr_Clear();
+        return 0;
+    }
+    if (type->tp_setattro != local_setattro) {
+        local_original = type->tp_setattro;
+    }
+    int result = patch_slot(type, "__setattr__", (void **)&type->tp_setattro, (void *)local_setattro);
+    result = result < 0 ? -1 : patch_slot(type, "__delattr__", (void **)&type->tp_setattro, (void *)local_setattro);
+    Py_DECREF(type);
+    return result < 0 ? -1 : 1;
+}
+
 int names_ready(void)
 {
     if (proxies_ready() < 0) {

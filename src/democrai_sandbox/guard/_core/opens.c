@@ -389,6 +389,8 @@ static int fileio_init(PyObject *self, PyObject *args, PyObject *kwargs)
     return result;
 }
 
+PyCFunction fileio_fileno = NULL;
+
 int fileio_patch(PyObject *module)
 {
     PyTypeObject *type = (PyTypeObject *)PyObject_GetAttrString(module, "FileIO");
@@ -398,6 +400,11 @@ int fileio_patch(PyObject *module)
     }
     if (type->tp_init != fileio_init) {
         fileio_original = type->tp_init;
+        PyObject *method = PyObject_GetAttrString((PyObject *)type, "fileno");
+        bool native = method != NULL && Py_IS_TYPE(method, &PyMethodDescr_Type);
+        fileio_fileno = native ? ((PyMethodDescrObject *)method)->d_method->ml_meth : NULL;
+        Py_XDECREF(method);
+        PyErr_Clear();
     }
     int result = patch_slot(type, "__init__", (void **)&type->tp_init, (void *)fileio_init);
     Py_DECREF(type);

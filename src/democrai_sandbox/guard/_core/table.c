@@ -45,8 +45,8 @@
     X(posix, _, read, on_descriptor, OP_READ, 0, "fd", 0, 0, 0)                                                        \
     X(posix, _, readv, on_descriptor, OP_READ, 0, "fd", 0, 1, 0)                                                       \
     X(posix, _, readinto, on_descriptor, OP_READ, 0, "fd", 0, 1, 0)                                                    \
-    X(posix, _, pread, on_descriptor, OP_READ, 0, "fd", 0, 0, 0)                                                       \
-    X(posix, _, preadv, on_descriptor, OP_READ, 0, "fd", 0, 1, 0)                                                      \
+    X(posix, _, pread, on_descriptor, OP_READ | WANT_PLACE, 0, "fd", 0, 0, 0)                                          \
+    X(posix, _, preadv, on_descriptor, OP_READ | WANT_PLACE, 0, "fd", 0, 1, 0)                                         \
     X(posix, _, lseek, on_descriptor, WANT_MANAGE, 0, "fd", 0, 0, 0)                                                   \
     X(posix, _, fstat, on_descriptor, OP_READ, 0, "fd", 0, 0, 0)                                                       \
     X(posix, _, fstatvfs, on_descriptor, OP_READ, 0, "fd", 0, 0, 0)                                                    \
@@ -55,18 +55,21 @@
     X(posix, _, dup, on_new_descriptor, OP_READ, 0, "fd", 0, 0, 0)                                                     \
     X(posix, _, write, on_descriptor, OP_MODIFY, 0, "fd", 0, 0, 0)                                                     \
     X(posix, _, writev, on_descriptor, OP_MODIFY, 0, "fd", 0, 1, 0)                                                    \
-    X(posix, _, pwrite, on_descriptor, OP_MODIFY, 0, "fd", 0, 0, 0)                                                    \
-    X(posix, _, pwritev, on_descriptor, OP_MODIFY, 0, "fd", 0, 1, 0)                                                   \
-    X(posix, _, ftruncate, on_descriptor, OP_MODIFY, 0, "fd", 0, 0, 0)                                                 \
+    X(posix, _, pwrite, on_descriptor, OP_MODIFY | WANT_PLACE, 0, "fd", 0, 0, 0)                                       \
+    X(posix, _, pwritev, on_descriptor, OP_MODIFY | WANT_PLACE, 0, "fd", 0, 1, 0)                                      \
+    X(posix, _, ftruncate, on_descriptor, OP_MODIFY | WANT_PLACE, 0, "fd", 0, 0, 0)                                    \
     X(posix, _, fchmod, on_descriptor, OP_MODIFY | WANT_PATH, 0, "fd", 0, 0, 0)                                        \
     X(posix, _, fchown, on_descriptor, OP_MODIFY | WANT_PATH, 0, "fd", 0, 0, 0)                                        \
-    X(posix, _, posix_fallocate, on_descriptor, OP_MODIFY, 0, "fd", 0, 1, 0)                                           \
+    X(posix, _, posix_fallocate, on_descriptor, OP_MODIFY | WANT_PLACE, 0, "fd", 0, 1, 0)                              \
     X(posix, _, posix_fadvise, on_descriptor, OP_READ, 0, "fd", 0, 1, 0)                                               \
     X(posix, _, lockf, on_descriptor, WANT_MANAGE, 0, "fd", 0, 1, 0)                                                   \
     X(posix, _, close, on_close, WANT_MANAGE, 0, "fd", 0, 0, 0)                                                   \
     X(posix, _, set_inheritable, on_descriptor, WANT_MANAGE, 0, "fd", 0, 0, 0)                                         \
     X(posix, _, set_blocking, on_descriptor, WANT_MANAGE, 0, "fd", 0, 0, 0)                                            \
     X(posix, _, tcsetpgrp, on_descriptor, WANT_MANAGE, 0, "fd", 0, 1, 0)                                               \
+    X(posix, _, grantpt, on_descriptor, WANT_MANAGE, 0, "fd", 0, 1, 0)                                                 \
+    X(posix, _, ptsname, on_descriptor, WANT_MANAGE, 0, "fd", 0, 1, 0)                                                 \
+    X(posix, _, unlockpt, on_descriptor, WANT_MANAGE, 0, "fd", 0, 1, 0)                                                \
     X(posix, _, eventfd_read, on_descriptor, OP_READ, 0, "fd", 0, 1, 0)                                                \
     X(posix, _, eventfd_write, on_descriptor, OP_MODIFY, 0, "fd", 0, 1, 0)                                             \
     X(posix, _, timerfd_settime, on_descriptor, WANT_MANAGE, 0, "fd", 0, 1, 0)                                         \
@@ -95,6 +98,8 @@
     X(_socket, socket, recvfrom_into, on_receive, 0, 0, NULL, 0, 1, 0)                                                 \
     X(_socket, socket, recvmsg, on_receive, 0, 0, NULL, 0, 1, 0)                                                       \
     X(_socket, socket, recvmsg_into, on_receive, 0, 0, NULL, 0, 1, 0)                                                  \
+    X(_io, FileIO, truncate, on_file_place, 0, 0, NULL, 0, 0, 0)                                                       \
+    X(_io, FileIO, seek, on_file_place, 0, 0, NULL, 0, 0, 0)                                                           \
     X(_io, FileIO, write, on_file_write, 0, 0, NULL, 0, 0, 0)                                                          \
     X(_socket, socket, sendmsg_afalg, on_afalg, 0, 0, NULL, 0, 1, 0)                                                  \
     X(_socket, socket, setsockopt, on_option, 0, 0, NULL, 0, 1, 0)                                                    \
