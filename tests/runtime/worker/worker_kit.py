@@ -91,11 +91,11 @@ def who(user="", organization="", session="", role="", level="", task=""):
     return Identity(user, organization, session, role, level, task)
 
 
-def run(story, *args):
+def run(story, *args, seconds=50):
     """Run a story on a loop; every task and reader it left behind would be found here."""
 
     async def bounded():
-        async with asyncio.timeout(50):
+        async with asyncio.timeout(seconds):
             return await story(*args)
 
     return asyncio.run(bounded())

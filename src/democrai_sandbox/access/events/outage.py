@@ -8,6 +8,7 @@ import threading
 import time
 
 _LOG = logging.getLogger(__name__)
+_SPREAD = random.Random()  # noqa: S311 - spreads load, keeps no secret; the shared one is the application's
 _BRIEF = 1.0
 """Seconds. What is over before, such as a node taking over from another, is ordinary."""
 
@@ -23,7 +24,7 @@ class Backoff:
     def next(self) -> float:
         """Return how many seconds to wait now."""
         delay, self._delay = self._delay, min(self._delay * 2, self._longest)
-        return delay * random.uniform(0.5, 1)  # noqa: S311 - spreads load, keeps no secret
+        return delay * _SPREAD.uniform(0.5, 1)
 
     def reset(self) -> None:
         """Begin again with the shortest delay."""

@@ -257,7 +257,7 @@ static PyMethodDef methods[] = {
     {"ask", core_ask, METH_VARARGS, NULL},
     {"location", core_location, METH_O, NULL},
     {"plain", core_plain, METH_VARARGS, NULL},
-    {"read_frame", core_read_frame, METH_VARARGS, NULL},
+    {"read_frame", core_read_frame, METH_VARARGS, "Read a frame of a worker into plain data, within limits."},
     {"door", core_door, METH_O, NULL},
     {"entrance", core_entrance, METH_VARARGS, NULL},
     {"own_code", core_own_code, METH_O, NULL},
