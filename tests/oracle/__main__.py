@@ -15,12 +15,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.oracle import audit, callables, classification, regression
 from tests.oracle.accepted import Accepted
 from tests.oracle.tracing import BUILD, NoContainment, tracer
+
+SUMMARY = ("callables", "calls", "tests", "holes", "bugs", "other", "accepted")
 
 
 def interpreters(further):
@@ -105,6 +108,13 @@ class Oracle:
 
     # ---- result ----------------------------------------------------------------------------------------------------
 
+    def total(self, minor):
+        """Return the numbers of both drivers for a minor version, in words."""
+        summed = Counter()
+        for driver in ("callables", "tests"):
+            summed.update(self.totals.get((minor, driver), {}))
+        return ", ".join(f"{summed[what]} {what}" for what in SUMMARY)
+
     def finish(self, minors, *, complete):
         """Print the totals and what is open; return the exit status."""
         unused = self.accepted.unused(minors) if complete else []
@@ -113,6 +123,8 @@ class Oracle:
                 f"oracle: CPython {minor}, {driver}: "
                 + ", ".join(f"{number} {what}" for what, number in counts.items())
             )
+        for minor in minors:
+            print(f"oracle: CPython {minor} in total: {self.total(minor)}")
         for line in self.open:
             print(f"oracle: open: {line}")
         for entry in unused:

@@ -74,6 +74,8 @@ class Run:
                 self.outcomes[f"test.{fields[0]}"] = ["broken", fields[1]]
             elif kind == "end":
                 self.ended = True
+        if not self.ended:
+            raise RuntimeError(f"the tests did not come to their end, only {len(self.modules)} modules did")
 
     def explanation(self, test):
         """Return the refusal of something outside the policy during a test, or None."""
