@@ -64,13 +64,11 @@ def leavings(world):
 
     sys.unraisablehook = lambda _: None
     name = world.inside("x.db")
-    calls = {
-        "a denial": lambda: os.stat(world.secret),
-        "a guard inside": lambda: process_guard_context(subject="other", allowed_paths=[world.outside]).run(int),
-    }
+    calls = {"a denial": lambda: os.stat(world.secret)}
     sqlite3.connect(name).close()
-    if sys.version_info < (3, 12):  # later ones crash here by themselves, without any guard
+    if sys.version_info < (3, 12):  # later ones crash where they make a function without memory, guard or not
         calls["a database"] = lambda: sqlite3.connect(name).close()
+        calls["a guard"] = lambda: process_guard_context(subject="other", allowed_paths=[world.outside]).run(int)
 
     def passes():
         try:
