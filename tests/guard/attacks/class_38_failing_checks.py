@@ -12,6 +12,14 @@ def link(ground: Ground) -> None:
     os.symlink(ground.outside, f"{ground.inside}/link")
     os.symlink(ground.outside_dir, f"{ground.inside}/folder")
     ground.held.size = os.stat(ground.outside).st_size
+    limit_descriptors()
+
+
+def limit_descriptors() -> None:
+    """Have few of them, so that they are soon used up."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
 def entries(ground: Ground) -> dict[str, os.DirEntry[str]]:
