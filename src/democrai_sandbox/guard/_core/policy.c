@@ -125,8 +125,9 @@ unsigned policy_mask(const Policy *policy, const PathKey *key)
         guarded = guarded && entry->owned == 0; /* what the runtime gave to this subject opens again below */
         unsigned given = entry->declared | entry->owned;
         if (UNLIKELY(given & FLAG_IMPORTABLE)) {
-            given = given & ~(unsigned)FLAG_IMPORTABLE;
-            given &= mask & OP_READ || is_importable(key->path, key->length[i]) ? ~0u : ~(unsigned)OP_READ;
+            given &= ~(unsigned)FLAG_IMPORTABLE;
+            bool readable = (mask | given) & OP_READ; /* by another entry */
+            given |= !readable && is_importable(key->path, key->length[i]) ? OP_READ : 0u;
         }
         mask |= guarded ? 0 : given;
         if (entry->above_protected && i == key->count - 1) {
@@ -281,6 +282,7 @@ static int fill(Policy *policy, PyObject *entries, PyObject *places)
         const char *where = PyBytes_AS_STRING(PyList_GET_ITEM(places, i));
         Entry *entry = insert(policy, where, strlen(where), &used);
         unsigned bits = (unsigned)mask & (OP_ALL | FLAG_CODE | FLAG_IMPORT | FLAG_IMPORTABLE | FLAG_STREAM);
+        bits &= bits & FLAG_IMPORTABLE ? ~(unsigned)OP_READ : ~0u; /* kept apart from what others give there */
         if (bits & (OP_CREATE | OP_MODIFY) && note_written(where) < 0) {
             return -1;
         }
