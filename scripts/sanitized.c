@@ -1,5 +1,5 @@
 /* An interpreter for `make sanitize`: the runtimes of the sanitizers come first in it, so children that tests start with
- * sys.executable have them too, whatever environment they get. */
+ * sys.executable have them too, in every environment. */
 #include <Python.h>
 
 const char *__asan_default_options(void);

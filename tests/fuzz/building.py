@@ -25,7 +25,7 @@ INCLUDES = {"paths": "paths"}
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 FLAGS = ("-std=c11", "-g", "-O2", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-missing-field-initializers")
 OPTIONS = {
-    # What the interpreter keeps until its end is no leak of a parser.
+    # The interpreter keeps some memory until its end; parsers do not leak it.
     "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1:allocator_may_return_null=1",
     "UBSAN_OPTIONS": "print_stacktrace=1:abort_on_error=1",
 }
@@ -40,7 +40,7 @@ def unavailable(compiler: str) -> str | None:
     if shutil.which(compiler) is None:
         return f"there is no {compiler}"
     if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
-        return "there are no headers of CPython"
+        return "the headers of CPython are missing"
     return None if _library() else "CPython comes without a library to link with"
 
 

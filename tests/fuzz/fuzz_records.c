@@ -15,7 +15,7 @@ static size_t take(Bytes *bytes, const uint8_t **data)
 static void write_records(Wire *wire, const uint8_t *data, size_t length, unsigned sent)
 {
     if (!was_refused(wire_begin(subject(), wire, (const char *)data, length))) {
-        /* half of it, all of it, or nobody knows */
+        /* half of it, all of it, or an unknown part */
         wire_end(wire, (const char *)data, sent == 0 ? -1 : (Py_ssize_t)(sent == 1 ? length / 2 : length), length);
     }
     wire_answers(wire);

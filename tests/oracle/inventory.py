@@ -18,7 +18,7 @@ DESCRIPTORS = (
     types.GetSetDescriptorType,
 )
 ATTRIBUTES = (types.GetSetDescriptorType, types.MemberDescriptorType)
-# What the type machinery adds to each class, whoever wrote it.
+# What the type machinery adds to each class.
 EVERYWHERE = {"__dict__", "__weakref__", "__doc__"}
 
 

@@ -72,7 +72,7 @@ static void own_entry(pid_t process, pid_t thread, char *out)
     }
 }
 
-/* The entries of the process itself under one name, whatever its number is. */
+/* The entries of the process itself under one name for each number. */
 void name_own_entry(pid_t process, char *out)
 {
     char prefix[32], rest[TEXT];

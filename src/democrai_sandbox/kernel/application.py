@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["ApplicationPlaces", "Kernel", "Stage"]
 
 _ANSWER_SECONDS = 2.0
-"""For the spawn server to say how it is: whoever asks for the status is waiting."""
+"""Seconds for the spawn server to report its state. The caller of the status waits for it."""
 _IN_FORCE = frozenset({ControlState.ACTIVE, ControlState.PARTIAL})
 
 

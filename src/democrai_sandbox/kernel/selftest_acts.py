@@ -95,7 +95,7 @@ def netlink() -> None:
 
 
 def join_group() -> None:
-    """Join a multicast group, on the loopback interface, where nobody is told of it."""
+    """Join a multicast group, on the loopback interface, which sends no report."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
         group = socket.inet_aton("239.255.0.1") + socket.inet_aton("127.0.0.1")
         link.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, group)

@@ -12,7 +12,7 @@ _ENCODED_SYNTAX = re.compile(r"%(?:25)*(?:2[eEfF]|5[cC])|%[01][0-9a-fA-F]|%7[fF]
 # Servers that know path parameters drop ";..." before they look for dots, and some clients decode an escaped ";".
 _DOT_SEGMENT = re.compile(r"(?:^|/)\.\.?(?:(?:;|%(?:25)*3[bB])[^/]*)?(?=/|$)")
 _SYNTAX = re.compile(r"%(?:2[eEfF]|5[cC])")
-# A path in which this many decodings still find something to decode is nobody's.
+# A path in which this many decodings still find something to decode is refused.
 _MOST_DECODINGS = 8
 _UNRESERVED = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_~"
 # Reserved characters that may stand in a segment as they are. Clients that rewrite paths send their escapes plain, all
@@ -39,7 +39,7 @@ def is_ambiguous(path: str) -> bool:
 def _hides_syntax(path: str) -> bool:
     """Tell whether decoding the path again and again finds an encoded dot, slash or backslash, or a dot segment.
 
-    Each sign of an escape may be encoded itself: "%25%32%65" is "%2e" to whoever decodes it once.
+    Each sign of an escape may be encoded itself: "%25%32%65" is "%2e" after one decoding.
     """
     for _ in range(_MOST_DECODINGS):
         if _DOT_SEGMENT.search(path) or _SYNTAX.search(path):

@@ -70,7 +70,7 @@ def exit_functions_changed(ground: Ground) -> bool:
 
 
 class Everything:
-    """Equal to whatever it is compared with."""
+    """Equal to every object."""
 
     def __eq__(self, other: object) -> bool:
         return True
@@ -300,7 +300,7 @@ class Equal:
 
 
 def local_name(change):
-    """Whether a thread-local object refuses a name that is none; the interpreter alone crashes on it."""
+    """Whether a thread-local object refuses a name of another type; the interpreter alone crashes on it."""
 
     def act(ground: Ground) -> bool:
         import _thread
@@ -319,7 +319,7 @@ attacks_of(
         "set": local_name(lambda local: local.__setattr__(Equal(), 1)),
         "deleted": local_name(lambda local: local.__delattr__(Equal())),
     },
-    "a name that is no text crashes nothing: {}",
+    "a name of another type than text crashes nothing: {}",
     expect=Works(),
     group="local_name_",
     unguarded="the interpreter crashes",
@@ -354,7 +354,7 @@ for name, since in (("TaskStepMethWrapper", (3, 11)), ("InstructionSequence", (3
     )(internal_type(name))
 
 
-@attack("certificates that are no paths are refused, and nothing is released twice", expect=Works())
+@attack("certificates of other types than paths are refused, and nothing is released twice", expect=Works())
 def certificate_numbers(ground: Ground) -> bool:
     import ssl
 

@@ -56,7 +56,7 @@ attacks_of(
     "a catalogue is named past the folder of catalogues: {}",
     expect=SANDBOX,
     group="catalogue_",
-    unguarded="there is no catalogue to be found",
+    unguarded="no catalogue has that name",
 )
 
 

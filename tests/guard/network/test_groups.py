@@ -8,7 +8,7 @@ pytestmark = pytest.mark.once  # does not depend on the interpreter
 
 
 def joining(world):
-    """Join groups on the loopback interface, where nobody is told of it."""
+    """Join groups on the loopback interface, which sends no report."""
     import socket
     import struct
 

@@ -63,7 +63,7 @@ def test_no_name_and_no_number_stands_twice():
 
 
 def test_every_call_of_the_kernel_is_decided_about():
-    """One that is in none of the lists is an oversight: children are refused it, and nobody has looked at it."""
+    """One that is in none of the lists is an oversight: children are refused it without a review."""
     decided = [*(row.name for row in TABLE), *(name for name, _, _ in ALLOWED), *LEFT_OUT]
     assert Counter(decided) == Counter(list(written_x86_64()))
     assert max(written_x86_64().values()) == NEWEST

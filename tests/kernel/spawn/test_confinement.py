@@ -127,7 +127,7 @@ def test_only_a_rule_that_names_a_group_lets_a_child_join_groups(target, joins):
 def test_only_a_rule_about_it_opens_all_of_the_childs_own_folder_in_proc(path, whole):
     plan = confinement.plan(_of(("filesystem", "read", path)), 7)
     assert plan.whole_proc == whole
-    assert "/proc/net" not in dict(plan.paths), "that is the network of whoever makes the rule"
+    assert "/proc/net" not in dict(plan.paths), "that is the network of the process that makes the rule"
 
 
 def test_what_lies_beneath_a_writable_path_gets_no_rule_of_its_own():

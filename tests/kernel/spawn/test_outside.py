@@ -217,7 +217,7 @@ git -c user.name=n -c user.email=e commit -qm first && git clone -q . ../s && gi
 """
 
 
-@pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 def test_git_works_under_the_list_of_calls(server, ground):
     rules = [("filesystem", "modify", str(ground / "in")), ("filesystem", "read", "/dev/urandom")]
     done = shell(server, GIT.format(ground), **confined(rules))
@@ -236,7 +236,7 @@ new Worker('require("worker_threads").parentPort.postMessage(6 * 7)', {eval: tru
 """
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="there is no node")
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 def test_node_works_under_the_list_of_calls(server, ground):
     rules = [("filesystem", "modify", str(ground / "in"))]
     more = confined(

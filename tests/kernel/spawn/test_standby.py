@@ -64,7 +64,7 @@ def test_a_stopped_server_goes_on(own_server):
 
 @pytest.mark.skipif(landlock_support().abi < 1, reason="needs Landlock")
 def test_the_baseline_is_that_of_the_next_server_as_well(own_server, tmp_path):
-    """No child is ever less confined than the application, whoever starts it."""
+    """No child is ever less confined than the application, under the standby too."""
     shut, open_ = tmp_path / "shut", tmp_path / "open"
     for folder in (shut, open_):
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""Limits of what a worker may send: frames at every limit, their cost, and floods, of which nobody else notices."""
+"""Limits of what a worker may send: frames at every limit, their cost, and floods that other workers do not notice."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ time.sleep(60)
 
 
 class Flooder:
-    """A starter of a process that is no worker of ours, and floods the host once it is called."""
+    """A starter of a process that floods the host once it is called."""
 
     def __init__(self, kind):
         self.kind = kind
@@ -300,7 +300,7 @@ def floods(world):
     return run(story, seconds=200)
 
 
-def test_a_worker_that_floods_is_ended_for_it_and_nobody_else_notices(case):
+def test_a_worker_that_floods_is_ended_and_others_are_served(case):
     """Its caller gets one error that says so; others are served meanwhile, and the loop never stands still for long."""
     ends, longest, served, starts = case.run(floods)
     # A host that is too busy to read a flood slows it down, until the call's own time is up.

@@ -37,7 +37,7 @@ void child_started(const State *state, PyObject *result)
         size_t size = (children_size + 8) * 2;
         Child *grown = PyMem_Realloc(children, size * sizeof *children);
         if (grown == NULL) {
-            return; /* nobody waits for it but the host */
+            return; /* only the host waits for it */
         }
         memset(grown + children_size, 0, (size - children_size) * sizeof *children);
         children = grown;

@@ -175,7 +175,7 @@ static int connect_checked(PyObject *self, PyObject *args, PyObject *kwargs, PyO
 
 static int connection_init(PyObject *self, PyObject *args, PyObject *kwargs);
 
-/* The type that sqlite3 made, in this copy of its module; NULL when the object is no connection. */
+/* The type that sqlite3 made, in this copy of its module; NULL for an object of another type. */
 static PyTypeObject *connection_type(PyObject *object)
 {
     PyTypeObject *type = Py_TYPE(object), *found = NULL;

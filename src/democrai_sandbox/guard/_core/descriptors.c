@@ -343,7 +343,7 @@ int refuse_internet_socket(State *state, PyObject *number)
     return -1;
 }
 
-/* The number of a FileIO, whatever a subclass says; -1 without one. */
+/* The number of a FileIO, read from the base type; -1 without one. */
 static int number_of_file(PyObject *file)
 {
     PyObject *number = fileio_fileno ? fileio_fileno(file, NULL) : NULL;

@@ -154,7 +154,7 @@ static PyObject *variables_new(PyObject *dict)
     return (PyObject *)made;
 }
 
-/* ---- attributes: those of the two are kept here, whatever their dictionaries say ------------------ */
+/* ---- attributes: the core keeps those of both objects, and ignores their dictionaries ------------- */
 
 static PyObject *own_value(PyObject *self, const char *name)
 {

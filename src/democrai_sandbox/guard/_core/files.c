@@ -605,7 +605,7 @@ PyObject *on_system_log(State *state, Call *call)
     int handle = -1, allowed = address ? unix_connect(state, address, &replacement, &handle) : -1;
     bool absent = allowed < 0 && PyErr_ExceptionMatches(PyExc_FileNotFoundError);
     if (absent) {
-        PyErr_Clear(); /* permitted, and nobody listens */
+        PyErr_Clear(); /* permitted, and without a listener */
     }
     if (handle >= 0) {
         close(handle);

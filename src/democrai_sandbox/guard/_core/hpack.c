@@ -292,7 +292,7 @@ static int resize(Hpack *table, Cursor *cursor)
 int hpack_decode(Hpack *table, const char *block, size_t length, int (*each)(HpackText, HpackText, void *),
                  void *context)
 {
-    static char room[MOST_HEADERS]; /* nobody else comes in: the callback runs no Python */
+    static char room[MOST_HEADERS]; /* one caller at a time: the callback runs no Python */
     Cursor cursor = {(const unsigned char *)block, (const unsigned char *)block + length, room, MOST_HEADERS};
     int result = 0;
     while (result == 0 && cursor.at < cursor.end) {

@@ -7,7 +7,7 @@
  * A large text is read on a thread of its own, which lets the other threads run every few hundred microseconds: the
  * parser of the json module would keep the interpreter to itself from the first byte to the last. Its lists and dicts are
  * not shown to the garbage collector, for which everything would stand still while it goes through them: they have no
- * cycles. Reads and writes stay within their limits even if somebody changes the text meanwhile. */
+ * cycles. Reads and writes stay within their limits even if the text changes meanwhile. */
 #include "core.h"
 
 #include <math.h>
@@ -54,7 +54,7 @@ static void did(Reader *reader, Py_ssize_t units)
     }
     reader->work = 0;
     if (reader->shares) {
-        const struct timespec pause = {0, PAUSE_NANOSECONDS}; /* to give it up for no time wakes nobody */
+        const struct timespec pause = {0, PAUSE_NANOSECONDS}; /* a release without a pause wakes no other thread */
         Py_BEGIN_ALLOW_THREADS
         nanosleep(&pause, NULL);
         Py_END_ALLOW_THREADS
@@ -142,7 +142,7 @@ static const unsigned char *scan_text(Span *span, const unsigned char *at, const
         else {
             long escaped = read_escape(&at, end);
             if (escaped < 0) {
-                *problem = "an escape that is none";
+                *problem = "an unknown escape";
                 return at;
             }
             point = (Py_UCS4)escaped;
@@ -153,7 +153,7 @@ static const unsigned char *scan_text(Span *span, const unsigned char *at, const
     return at;
 }
 
-/* Writes the characters between two places. Touches no object but the memory of a text that nobody else has. */
+/* Writes the characters between two places. Touches no object but the memory of a text that is not shared yet. */
 static void write_text(const Span *span, int kind, void *data)
 {
     const unsigned char *at = span->start;
@@ -281,7 +281,7 @@ static PyObject *read_number(Reader *reader)
                                                                               : reader->end;
     const unsigned char *end = number_end(reader->at, limit, &whole);
     if (end == NULL) {
-        return wrong("a value that is none");
+        return wrong("an unknown value");
     }
     Py_ssize_t size = end - reader->at;
     if (size > LONGEST_NUMBER) {
@@ -310,7 +310,7 @@ static PyObject *read_word(Reader *reader, const char *word, PyObject *value)
 {
     size_t size = strlen(word);
     if ((size_t)(reader->end - reader->at) < size || memcmp(reader->at, word, size) != 0) {
-        return wrong("a value that is none");
+        return wrong("an unknown value");
     }
     reader->at += size;
     return Py_NewRef(value);
@@ -341,7 +341,7 @@ static PyObject *read_list(Reader *reader)
 /* A key; each text is kept once, however often it occurs. */
 static PyObject *read_key(Reader *reader)
 {
-    PyObject *key = next_is(reader, '"') ? read_text(reader) : wrong("a key that is no text");
+    PyObject *key = next_is(reader, '"') ? read_text(reader) : wrong("a key of another type than text");
     if (key == NULL || !next_is(reader, ':')) {
         Py_XDECREF(key);
         return wrong("a key without a value");

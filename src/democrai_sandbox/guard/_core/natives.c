@@ -17,7 +17,7 @@ static const char *last_part(const char *name)
     return dot ? dot + 1 : name;
 }
 
-/* The name in C, which nobody can change; "_io" has another one there. */
+/* The name in C, which cannot be changed; "_io" has another one there. */
 static const char *defined_name(PyObject *module)
 {
     PyModuleDef *definition = PyModule_GetDef(module);

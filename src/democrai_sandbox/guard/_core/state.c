@@ -172,7 +172,7 @@ static void drop_guests(void)
     }
 }
 
-/* Borrowed; NULL without an exception when there is no memory. */
+/* Borrowed; NULL without an exception if memory runs out. */
 static State *new_guest(State *around, Policy *policy)
 {
     drop_guests();

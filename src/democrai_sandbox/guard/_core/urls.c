@@ -144,7 +144,7 @@ static int decode_once(char *text, size_t *length)
     return number;
 }
 
-/* Each sign of an escape may be encoded itself: "%25%32%65" is "%2e" to whoever decodes it once. */
+/* Each sign of an escape may be encoded itself: "%25%32%65" is "%2e" after one decoding. */
 static bool hides_syntax(const char *path, const char *end)
 {
     enum { MOST_DECODINGS = 8 };

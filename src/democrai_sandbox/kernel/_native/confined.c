@@ -247,7 +247,7 @@ static void tell_failure(const Order *order)
     } told = {.error = order->error};
     strncpy(told.step, steps[order->step].name, sizeof told.step - 1);
     if (order->report >= 0 && write(order->report, &told, sizeof told) < 0) {
-        return; /* nobody listens */
+        return; /* without a listener */
     }
 }
 

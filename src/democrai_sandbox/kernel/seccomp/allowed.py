@@ -1,4 +1,4 @@
-"""Every system call that a child may make, whatever its arguments: its number on each architecture.
+"""System calls that a child may make with any arguments: its number on each architecture.
 
 A child is answered ENOSYS for every number that is neither here nor in the table of ``syscalls``: libraries then take
 an older way, and a call that a newer kernel adds is not open before it was looked at. ``None`` says that the

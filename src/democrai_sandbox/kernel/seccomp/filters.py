@@ -208,7 +208,7 @@ def _ranges(profile: Profile, decided: Sequence[Syscall], arch: Architecture) ->
 
 
 def _open_to_children(profile: Profile, arch: Architecture) -> Iterator[int]:
-    """Yield the numbers that a child may use whatever the arguments: those of the list, and what is not looked at."""
+    """Yield the numbers that a child may use with any arguments: those of the list, and what is not looked at."""
     yield from allowed_numbers(arch)
     for row in TABLE:
         number = row.number(arch)

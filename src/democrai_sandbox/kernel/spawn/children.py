@@ -68,7 +68,7 @@ class Children:
         """Begin with none."""
         self.known: dict[int, Child] = {}
         self.standby = 0
-        """A child of the server's that is no program: it stays when orphans are ended."""
+        """A child of the server that runs no program: it stays when orphans are ended."""
         self._timed: dict[int, Child] = {}
         """Those that run and whose time will be up."""
         self._own = OwnChildren(native)

@@ -225,7 +225,7 @@ class Server:
         if members["action"] != "baseline":
             raise wire.BadRequestError(f"unknown action {members['action'][:40]!r}")
         missing = self._starts.give_baseline(wire.plan_of(members.get("plan")))
-        self._replace_standby()  # before the answer: whoever takes over confines all children as this one would
+        self._replace_standby()  # before the answer: the standby confines all children as this server would
         return {"ok": True, "missing": missing}
 
     def _stats(self) -> dict[str, Any]:

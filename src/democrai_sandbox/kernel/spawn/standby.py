@@ -60,7 +60,7 @@ class Standby:
     def end(self) -> None:
         """End it, while the server is still there."""
         with suppress(OSError):
-            os.kill(self.pid, signal.SIGKILL)  # a child that nobody has waited for
+            os.kill(self.pid, signal.SIGKILL)  # a child that was not waited for
         with suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
         self._bond.close()

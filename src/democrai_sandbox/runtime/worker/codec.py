@@ -85,7 +85,7 @@ def _text_and_blobs(message: Any) -> tuple[str, list[bytes]]:
     """Return the text, in which each bytes value is an object of one key, and the values.
 
     The key is one that nobody used in this message, and the text begins with it: what a subject calls its own keys can
-    never be taken for bytes, nor the other way round. It is a random one, which nobody can have used on purpose.
+    never be taken for bytes, nor the other way round. It is a random one, which no caller can use on purpose.
     """
     while True:
         tag = f"\0{urandom(8).hex()}"
@@ -129,7 +129,7 @@ class Frame(NamedTuple):
 
 
 def decode(frame: Frame) -> tuple[Any, int]:
-    """Return the message in a frame, and how many values it has. What is no message raises ``FrameError``.
+    """Return the message in a frame, and how many values it has. Anything else raises ``FrameError``.
 
     A large one lets other threads run meanwhile.
     """
@@ -182,7 +182,7 @@ class Inbox:
         self._at, self._end = 0, len(self._pieces)
 
     def next(self) -> Frame | None:
-        """Return the next frame; None until more has come. What is no frame raises ``FrameError``."""
+        """Return the next frame; None until more has come. Anything else raises ``FrameError``."""
         start = self._at + _SIZE
         if start > self._end:
             self.keep()
@@ -215,7 +215,7 @@ class Inbox:
     def feed(self, size: int) -> list[Any]:
         """Take so many bytes that were received, and return the messages that are complete now.
 
-        What is no frame raises ``FrameError``; nothing can be read after it.
+        Anything else raises ``FrameError``; nothing can be read after it.
         """
         self.add(size)
         messages = []

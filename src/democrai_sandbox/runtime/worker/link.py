@@ -256,8 +256,8 @@ class Link:
         except SandboxError:
             raise
         except Exception as error:
-            self._channel.end("it sent an answer that is none", WorkerFailed)
-            raise WorkerFailed(self._spec.label, "it sent an answer that is none") from error
+            self._channel.end("it sent a malformed answer", WorkerFailed)
+            raise WorkerFailed(self._spec.label, "it sent a malformed answer") from error
 
     # ---- what the worker says ----------------------------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ class Link:
     def _is_ready(self, surfaces: list[Any], waits: bool) -> None:  # noqa: FBT001 - a fact of a message
         infos = [SurfaceInfo(*surface) for surface in surfaces]
         if not all(tuple(map(type, info)) == (str, str, dict, bool, bool) for info in infos):
-            raise FrameError("a surface that is none")
+            raise FrameError("a malformed surface")
         self.surfaces = {(info.kind, info.name): info for info in infos}
         self._waits = waits
         if not self._ready.done():

@@ -1,6 +1,6 @@
 """The host's end of one socket to a worker: never waits, neither to read nor to write.
 
-What comes is handed on a few messages at a time, so that nobody else on the loop waits for a worker that says much, and
+A few messages are handed on at a time, so that other tasks on the loop do not wait for a worker that sends much, and
 large frames are read on a thread. While something is left to do nothing more is received: then the worker waits.
 """
 
@@ -149,7 +149,7 @@ class Wire:
                 if self._loop.time() > until:
                     break
         except FrameError as error:
-            self._end(f"it sent what is no frame: {error}")
+            self._end(f"it sent a malformed frame: {error}")
             return
         self._deafen()
         self._loop.call_soon(self._go_on)
@@ -188,7 +188,7 @@ class Wire:
             message, values = done.result()
             self._heard(message, size, values)
         except FrameError as error:
-            self._end(f"it sent what is no frame: {error}")
+            self._end(f"it sent a malformed frame: {error}")
             return
         self._go_on()
 
