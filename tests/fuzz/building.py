@@ -23,10 +23,11 @@ NAMES = tuple(sorted(path.stem.removeprefix("fuzz_") for path in HERE.glob("fuzz
 INCLUDES = {"paths": "paths"}
 """Which fuzzer has which of the parsers' files in itself."""
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
-FLAGS = ("-std=c11", "-g", "-O2", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-missing-field-initializers")
+FLAGS = ("-std=c11", "-g", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-missing-field-initializers")
 OPTIONS = {
     # The interpreter keeps some memory until its end; parsers do not leak it.
-    "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1:allocator_may_return_null=1",
+    # Every new stack of an allocation is kept for good: those of deep recursion would fill the memory.
+    "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1:allocator_may_return_null=1:malloc_context_size=8",
     "UBSAN_OPTIONS": "print_stacktrace=1:abort_on_error=1",
 }
 
@@ -61,7 +62,7 @@ def build(compiler: str, names: tuple[str, ...] = NAMES) -> dict[str, Path]:
     """Compile fuzzers, by gcc for the corpus alone and by clang with an engine; return where they are."""
     engine = compiler != "gcc"
     folder = ROOT / "build" / "fuzz" / compiler
-    flags = [*FLAGS, *SANITIZERS, *(["-fsanitize=fuzzer-no-link"] if engine else [])]
+    flags = [*FLAGS, *SANITIZERS, *(["-O2", "-fsanitize=fuzzer-no-link"] if engine else ["-O0"])]
     flags += [f"-I{path}" for path in (sysconfig.get_path("include"), CORE, NATIVE, HERE)]
     sources = {CORE / f"{name}.c" for name in PARSERS} | {HERE / f"{name}.c" for name in ("readers", "surroundings")}
     sources.add(NATIVE / "order.c")

@@ -2,51 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
 from collections import Counter
 from pathlib import Path
 from string import Template
 
 from tests.oracle.judge import LATE, Finding, Judge, Policy, judge_refusal
-from tests.oracle.tracing import environment_for, run_traced
+from tests.oracle.tracing import Traced
 
 FOLDER = Path(__file__).parent
-PACKAGE = FOLDER.parents[1] / "src"
 SPAN = 256
 CALLS = 30
 
 
-class Run:
+class Run(Traced):
     """One run of the program calling.py, and what it and the tracer recorded."""
 
     def __init__(self, python, work, **spec):
-        base = tempfile.mkdtemp(prefix="world-", dir=work)
-        self.record_path, self.report_path = f"{base}.record", f"{base}.report"
-        record = os.open(self.record_path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
-        try:
-            spec = {"base": base, "record": record, "calls": CALLS, **spec}
-            command = [python, "-P", FOLDER / "calling.py", json.dumps(spec)]
-            self.status = run_traced(
-                command,
-                base,
-                self.report_path,
-                environment=environment_for(base, PACKAGE),
-                pass_fds=(record,),
-                log=f"{base}.log",
-            )
-        finally:
-            os.close(record)
-        self.log = Path(f"{base}.log").read_text(errors="replace")
-        self.read_record()
+        super().__init__(python, "calling.py", work, **{"calls": CALLS, **spec})
+        self._read_record()
 
-    def read_record(self):
-        """Read what the program itself wrote."""
-        self.lines = [json.loads(line) for line in Path(self.record_path).read_text().splitlines()]
+    def _read_record(self):
         of = lambda kind: [line[1:] for line in self.lines if line[0] == kind]
-        if not of("end"):
-            raise RuntimeError(f"the calls did not come to their end (exit {self.status}):\n{self.log[-3000:]}")
         self.absent, entries, self.places = of("start")[0]
         self.policy = Policy(entries)
         self.names = {index: name for index, name, _, _ in of("done")}

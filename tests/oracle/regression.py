@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
-from pathlib import Path
-
 from tests.oracle.judge import LATE, Finding, Judge, Policy, judge_refusal
-from tests.oracle.tracing import environment_for, run_traced
+from tests.oracle.tracing import Traced
 
-FOLDER = Path(__file__).parent
-PACKAGE = FOLDER.parents[1] / "src"
 SPAN = 4096
 PATIENCE = 90
 MODULES = """
@@ -29,34 +22,18 @@ test_curses test_readline test_termios test_tokenize test_ast test_copy test_pic
 """.split()
 
 
-class Run:
+class Run(Traced):
     """One run of the program testing.py, and what it and the tracer recorded."""
 
     def __init__(self, python, work, modules, *, guarded):
-        base = tempfile.mkdtemp(prefix="tests-", dir=work)
-        record_path, self.report_path = f"{base}.record", f"{base}.report"
-        record = os.open(record_path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
-        try:
-            spec = {"base": base, "record": record, "modules": modules, "guarded": guarded, "patience": PATIENCE}
-            run_traced(
-                [python, "-P", FOLDER / "testing.py", json.dumps(spec)],
-                base,
-                self.report_path,
-                environment=environment_for(base, PACKAGE),
-                pass_fds=(record,),
-                log=f"{base}.log",
-            )
-        finally:
-            os.close(record)
-        self.base = base
-        self.read(record_path)
+        super().__init__(python, "testing.py", work, modules=modules, guarded=guarded, patience=PATIENCE)
+        self._read_record()
 
-    def read(self, record_path):
-        """Read what the program wrote: outcomes by test, and the refusals during each."""
-        self.outcomes, self.denials, self.windows, self.modules, self.ended = {}, {}, {}, {}, False
+    def _read_record(self):
+        """Read the outcomes by test, and the refusals during each."""
+        self.outcomes, self.denials, self.windows, self.modules = {}, {}, {}, {}
         current = None
-        for line in map(json.loads, Path(record_path).read_text().splitlines()):
-            kind, *fields = line
+        for kind, *fields in self.lines:
             if kind == "start":
                 self.policy = Policy(fields[0])
             elif kind == "module":
@@ -72,10 +49,6 @@ class Run:
                 self.outcomes[fields[1]] = fields[2:]
             elif kind == "broken":
                 self.outcomes[f"test.{fields[0]}"] = ["broken", fields[1]]
-            elif kind == "end":
-                self.ended = True
-        if not self.ended:
-            raise RuntimeError(f"the tests did not come to their end, only {len(self.modules)} modules did")
 
     def explanation(self, test):
         """Return the refusal of something outside the policy during a test, or None."""
