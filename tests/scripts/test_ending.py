@@ -55,24 +55,22 @@ def test_make_run(start, tmp_path, number, whom):
     assert "removed by force" not in run.said
 
 
-@by_signal
-def test_make_bench(start, number, whom):
+def test_make_bench(start):
     """Workers and servers of a benchmark end with it."""
     run = start(*MAKE, "bench", "BENCH=--quick --no-reference --only os.stat")
     run.wait_for(lambda: sum("bench.worker" in line for line in commands(run)) >= 3, "workers")
     run.wait_for(lambda: any("server.py" in line for line in commands(run)), "the server")
-    assert run.end(number, whom) == STATUS[number]
+    assert run.end(signal.SIGTERM, "make") == STATUS[signal.SIGTERM]
     assert run.folders
     assert run.left() == []
     assert "removed by force" not in run.said
 
 
-@by_signal
-def test_make_test(start, tmp_path, number, whom):
+def test_make_test(start, tmp_path):
     """A test is interrupted, and what it started, stopped and made is removed; so are static checks beside it."""
     held = tmp_path / "held"
-    run = start(*MAKE, "test", "TESTS=tests/scripts/held.py", HELD=held, LINT=int(number == signal.SIGINT))
+    run = start(*MAKE, "test", "TESTS=tests/scripts/held.py", HELD=held, LINT=1)
     run.wait_for(held.exists, "the test")
-    assert run.end(number, whom) == STATUS[number]
+    assert run.end(signal.SIGINT, "group") == STATUS[signal.SIGINT]
     assert run.folders
     assert run.left() == []

@@ -91,8 +91,7 @@ def test_orphans_end_when_the_command_ends(supervised, tmp_path):
     assert Path(sys.executable).resolve().name[:6] in run.said
 
 
-@pytest.mark.parametrize("whom", ["make", "group"])
-@pytest.mark.parametrize("number", STATUS)
+@pytest.mark.parametrize(("number", "whom"), [*((number, "make") for number in STATUS), (signal.SIGINT, "group")])
 def test_signals_to_make(makefile, start, tmp_path, number, whom):
     """A signal to make alone, or to its whole group, ends everything below it; make ends by that signal."""
     mark = tmp_path / "up"
