@@ -150,6 +150,28 @@ def every_kind(world):
     return {name: world.verdict(call) for name, call in calls.items()}
 
 
+FORGED = """
+import os, types
+def attempt(text, file):
+    try:
+        exec(compile(text, file, "exec"), {})
+    except Exception as error:
+        return type(error).__name__
+FILES = (types.__file__, "<frozen os>", "<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
+TEXTS = ("import builtins; builtins.len = 1", "import os; os.umask(0o777)", "import _signal; _signal.set_wakeup_fd(-1)")
+found = {attempt(text, file) for file in FILES for text in TEXTS}
+"""
+
+
+def forged(world):
+    """Return what became of acts by code that claims to be of a library."""
+    import os
+
+    before = (len, os.umask(0o22))
+    subject = subject_of(world, FORGED)
+    return sorted(subject["found"], key=str), before == (len, os.umask(0o22))
+
+
 def finalised(world):
     """Blocks that run when the host drops, closes or ends something of the subject's."""
     import asyncio
@@ -571,6 +593,11 @@ except Exception: pass
 @pytest.fixture
 def case(tmp_path: Path) -> Case:
     return Case(tmp_path)
+
+
+def test_file_of_a_library_in_code_of_a_subject(case: Case) -> None:
+    """Code that a subject compiles as if it were of a library has the rights of the subject, not of a library."""
+    assert case.run(forged) == [["SubprocessDenied", "TamperDenied"], True]
 
 
 def test_code_of_a_subject_is_known_however_it_was_made_and_is_called(case: Case) -> None:

@@ -15,7 +15,7 @@ from .contexts import (
     process_guard_bypass_context,
     process_guard_context,
 )
-from .crossing import Door, Entrance, door, entrance, own_code, own_streams, plain, read_frame
+from .crossing import Door, Entrance, door, entrance, own_code, own_process, plain, read_frame
 from .denials import DenialRecord, recent_denials
 from .environment import child_environment, environment_of, process_guard_context_from_env
 from .external import ask_external_access, location_of
@@ -60,7 +60,7 @@ __all__ = [
     "location_of",
     "network_policy_context",
     "own_code",
-    "own_streams",
+    "own_process",
     "patched_entries",
     "plain",
     "policy_of",

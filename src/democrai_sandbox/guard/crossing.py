@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
 
-__all__ = ["Door", "Entrance", "door", "entrance", "own_code", "own_streams", "plain", "read_frame"]
+__all__ = ["Door", "Entrance", "door", "entrance", "own_code", "own_process", "plain", "read_frame"]
 
 
 def plain(value: Any, *, lists: bool = False) -> Any:
@@ -60,6 +60,6 @@ def own_code(code: CodeType) -> None:
     _core.own_code(code)
 
 
-def own_streams() -> None:
+def own_process() -> None:
     """Give the standard streams of this process to its subjects: a process that runs one of them alone calls it."""
-    _core.own_streams()
+    _core.own_process()

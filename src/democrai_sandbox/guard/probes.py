@@ -126,6 +126,7 @@ def facade_files() -> frozenset[str]:
     names |= {f"<frozen {name}>" for name in ("os", "posixpath", "genericpath", "importlib._bootstrap")}
     names.add("<frozen importlib._bootstrap_external>")
     names |= {module.__file__ for module in (glob, importlib, shutil) if module.__file__}
+    names.add(os.path.join(os.path.dirname(shutil.__file__), "signal.py"))
     # A package of its own since 3.13.
     parts = (module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "pathlib")
     names |= {module.__file__ for module in parts if module.__file__}

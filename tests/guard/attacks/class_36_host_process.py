@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-from tests.guard.attacks.kit import SANDBOX, Denied, Ground, Works, attack, attacks_of
+from tests.guard.attacks.kit import SANDBOX, Denied, Fruitless, Ground, Works, attack, attacks_of
 
 STATUS = 7
 
@@ -111,11 +111,36 @@ attacks_of(
 )
 
 
+def has_codec(name: str) -> bool:
+    import codecs
+
+    try:
+        return bool(codecs.lookup(name))
+    except LookupError:
+        return False
+
+
+def waking_number() -> int:
+    number = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(number)
+    return number
+
+
 def settings() -> dict[str, object]:
     """What the host finds of its process."""
+    import codecs
     import faulthandler
+    import gc
+    import socket
+    import threading
 
     return {
+        "handlers": [signal.getsignal(number) for number in (*range(1, 32), signal.SIGRTMIN)],
+        "wakeup": waking_number(),
+        "collector": (gc.isenabled(), gc.get_threshold(), gc.get_debug(), gc.get_freeze_count()),
+        "timeout": socket.getdefaulttimeout(),
+        "stack": threading.stack_size(),
+        "codecs": (codecs.lookup_error("strict"), has_codec("of-the-host")),
         "priority": os.getpriority(os.PRIO_PROCESS, 0),
         "processors": os.sched_getaffinity(0),
         "scheduler": os.sched_getscheduler(0),
@@ -131,8 +156,18 @@ def settings() -> dict[str, object]:
 
 
 def hold_settings(ground: Ground) -> None:
+    import codecs
     import faulthandler
 
+    def find(name: str) -> object:
+        return codecs.lookup("ascii") if name == "of_the_host" else None
+
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    ground.held.pair = os.pipe()
+    os.set_blocking(ground.held.pair[1], False)
+    signal.set_wakeup_fd(ground.held.pair[1])
+    codecs.register(find)
+    ground.held.find = find
     faulthandler.enable(open(os.devnull, "w"))
     ground.held.before = settings()
 
@@ -148,6 +183,17 @@ attacks_of(
         "crashes": lambda ground: __import__("faulthandler").disable() and None,
         "turns": lambda ground: sys.setswitchinterval(5),
         "digits": lambda ground: sys.set_int_max_str_digits(0),
+        "wakeup": lambda ground: signal.set_wakeup_fd(-1) and None,
+        "children_ignored": lambda ground: signal.signal(signal.SIGCHLD, signal.SIG_IGN) and None,
+        "children_ignored_natively": lambda ground: __import__("_signal").signal(signal.SIGCHLD, 1) and None,
+        "end_ignored": lambda ground: signal.signal(signal.SIGTERM, signal.SIG_IGN) and None,
+        "end_handled": lambda ground: signal.signal(signal.SIGTERM, lambda *_: None) and None,
+        "handler_replaced": lambda ground: signal.signal(signal.SIGUSR1, lambda *_: None) and None,
+        "timeout": lambda ground: __import__("socket").setdefaulttimeout(0.001),
+        "stack": lambda ground: __import__("threading").stack_size(1 << 18) and None,
+        "collector_keeps": lambda ground: __import__("gc").set_debug(__import__("gc").DEBUG_SAVEALL),
+        "codec_removed": lambda ground: __import__("codecs").unregister(ground.held.find),
+        "codec_error": lambda ground: __import__("codecs").register_error("strict", lambda error: ("", error.end)),
         "stream_closed": lambda ground: os.close(0),
         "stream_closed_as_file": lambda ground: open(0).close(),
         "stream_closed_as_object": lambda ground: __import__("_io").FileIO(0).close(),
@@ -157,6 +203,19 @@ attacks_of(
     "a setting of the host's process is changed: {}",
     expect=SANDBOX,
     group="setting_",
+    prepare=hold_settings,
+    after=lambda ground: settings() != ground.held.before,
+)
+
+attacks_of(
+    {
+        "off": lambda ground: __import__("gc").disable(),
+        "often": lambda ground: __import__("gc").set_threshold(1, 1, 1),
+        "frozen": lambda ground: __import__("gc").freeze(),
+    },
+    "the collector is set for the whole process, which has no effect: {}",
+    expect=Fruitless("ordinary code tunes the collector, so it is not refused"),
+    group="collector_",
     prepare=hold_settings,
     after=lambda ground: settings() != ground.held.before,
 )
@@ -178,6 +237,42 @@ attacks_of(
     expect=SANDBOX,
     group="crash",
     unguarded="it ends the process",
+)
+
+
+def semaphore_is_left(ground: Ground) -> bool:
+    name = f"/dev/shm/sem.{os.path.basename(ground.base)}-{os.getpid()}"
+    is_left = os.path.exists(name)
+    if is_left:
+        os.unlink(name)
+    return is_left
+
+
+def semaphore_name(ground: Ground) -> str:
+    return f"/{os.path.basename(ground.base)}-{os.getpid()}"
+
+
+def own_semaphore_type(ground: Ground) -> None:
+    from _multiprocessing import SemLock
+
+    class Own(SemLock):
+        pass
+
+    Own(0, 1, 1, semaphore_name(ground), False)
+
+
+attacks_of(
+    {
+        "made": lambda g: __import__("_multiprocessing").SemLock(0, 1, 1, semaphore_name(g), False) and None,
+        "made_by_name": lambda g: (
+            __import__("_multiprocessing").SemLock(0, 1, 1, name=semaphore_name(g), unlink=False) and None
+        ),
+        "made_by_type": own_semaphore_type,
+    },
+    "a named semaphore is left, which every process sees: {}",
+    expect=SANDBOX,
+    group="semaphore_",
+    after=semaphore_is_left,
 )
 
 
@@ -393,3 +488,52 @@ def own_terminal(ground: Ground) -> bool:
     os.grantpt(number)
     os.unlockpt(number)
     return os.ptsname(number).startswith("/dev/pts/")
+
+
+def handle_signals(ground: Ground) -> None:
+    """The host ends in order by a signal, and has set a timer."""
+    ground.held.got = []
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM):
+        signal.signal(number, lambda number, _: ground.held.got.append(number))
+    signal.setitimer(signal.ITIMER_REAL, 1000)
+
+
+attacks_of(
+    {
+        "end": lambda ground: signal.raise_signal(signal.SIGTERM),
+        "own_meaning": lambda ground: signal.raise_signal(signal.SIGUSR1),
+        "alarm": lambda ground: signal.raise_signal(signal.SIGALRM),
+        "timer_stopped": lambda ground: signal.alarm(0) and None,
+        "timer_stopped_exactly": lambda ground: signal.setitimer(signal.ITIMER_REAL, 0) and None,
+        "timer_set": lambda ground: signal.setitimer(signal.ITIMER_REAL, 5000) and None,
+    },
+    "the host gets a signal that it handles, or its timer is changed: {}",
+    expect=SANDBOX,
+    group="sent_",
+    prepare=handle_signals,
+    after=lambda ground: bool(ground.held.got) or not 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 1000,
+)
+
+
+def end_by_timer(ground: Ground) -> None:
+    import time
+
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    time.sleep(0.3)
+
+
+def end_by_signal(ground: Ground) -> None:
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    signal.raise_signal(signal.SIGUSR1)
+
+
+attacks_of(
+    {"timer": end_by_timer, "signal": end_by_signal},
+    "a handler is removed, and its signal would end the host: {}",
+    expect=SANDBOX.quietly,
+    group="unhandled_",
+    unguarded="it ends the process",
+)

@@ -25,6 +25,37 @@ def temporary_folder(ground: Ground) -> bool:
     return not os.path.exists(folder)
 
 
+def timed_statement(ground: Ground) -> bool:
+    import gc
+    import timeit
+
+    return timeit.timeit("1 + 1", number=10) >= 0 and gc.isenabled()  # the module switches the collector off
+
+
+def own_error_handler(ground: Ground) -> bool:
+    import codecs
+    import threading
+
+    codecs.register_error("of_the_subject", lambda error: ("?", error.end))
+    return "é".encode("ascii", "of_the_subject") == b"?" and threading.stack_size() >= 0
+
+
+def lock_of_multiprocessing(ground: Ground) -> bool:
+    import multiprocessing
+
+    with multiprocessing.get_context("fork").RLock():
+        return True
+
+
+def ordered_proxies(ground: Ground) -> bool:
+    from collections import OrderedDict
+    from types import MappingProxyType
+
+    one, other = ({1: 1, 2: 2}, {2: 2, 1: 1})
+    proxies = [MappingProxyType(OrderedDict(pairs)) for pairs in (one, other)]
+    return proxies[0] != proxies[1] and MappingProxyType(one) == MappingProxyType(other)
+
+
 def dumb_database(ground: Ground) -> bool:
     import dbm.dumb
 
@@ -152,6 +183,10 @@ attacks_of(
         "environment": lambda ground: os.environ.__setitem__("HARMLESS", "1") is None,
         "removed_tree": removed_tree,
         "temporary_folder": temporary_folder,
+        "timed_statement": timed_statement,
+        "lock_of_multiprocessing": lock_of_multiprocessing,
+        "ordered_proxies": ordered_proxies,
+        "own_error_handler": own_error_handler,
         "dumb_database": dumb_database,
         "attached_database": attached_database,
         "table_of_attachments": table_of_attachments,

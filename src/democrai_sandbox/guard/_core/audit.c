@@ -94,7 +94,7 @@ PyObject *on_code_replace(State *state, Call *call)
     harmless_code = harmless;
     PyObject *result = call_original(call);
     harmless_code = false;
-    if (result != NULL && resident_inherit(call->self, result) < 0) {
+    if (result != NULL && resident_inherit(state, call->self, result) < 0) {
         Py_CLEAR(result);
     }
     return result;

@@ -110,6 +110,49 @@ PyObject *on_host_setting(State *state, Call *call)
     return deny_text(state, DENY_TAMPER, call->row->argument);
 }
 
+/* A setting that does no harm in a process of the subject's own. */
+PyObject *on_shared_setting(State *state, Call *call)
+{
+    return process_owned ? call_original(call) : on_host_setting(state, call);
+}
+
+/* gc.disable and relatives: ordinary code tunes the collector, which goes on as it is, since it is also the host's. */
+PyObject *on_collector(State *state, Call *call)
+{
+    return process_owned ? call_original(call) : Py_NewRef(Py_None);
+}
+
+/* stack_size(size): of threads to come, the host's too; without a size it only tells the present one. */
+PyObject *on_stack_size(State *state, Call *call)
+{
+    bool asks = call->nargs == 0 && (call->kwnames == NULL || PyTuple_GET_SIZE(call->kwnames) == 0);
+    if (asks || process_owned) {
+        return call_original(call);
+    }
+    if (!caller_is_library()) {
+        return deny_text(state, DENY_TAMPER, call->row->argument);
+    }
+    Call question = *call;
+    question.nargs = 0;
+    question.kwnames = NULL;
+    return call_original(&question);
+}
+
+/* register_error(name, handler): each codec of the process uses those that the interpreter has. */
+PyObject *on_register_error(State *state, Call *call)
+{
+    static const char *const kept[] = {"strict", "ignore", "replace", "xmlcharrefreplace", "backslashreplace",
+                                       "namereplace", "surrogatepass", "surrogateescape"};
+    const char *name = call->nargs > 0 && PyUnicode_Check(call->args[0]) ? PyUnicode_AsUTF8(call->args[0]) : NULL;
+    PyErr_Clear(); /* a name that is not text is refused by the function itself */
+    for (size_t i = 0; name != NULL && i < sizeof kept / sizeof *kept; i++) {
+        if (strcmp(name, kept[i]) == 0) {
+            return on_shared_setting(state, call);
+        }
+    }
+    return call_original(call);
+}
+
 /* nice(increment): without one it only tells the priority. */
 PyObject *on_nice(State *state, Call *call)
 {
@@ -130,7 +173,7 @@ PyObject *on_nice(State *state, Call *call)
 /* initscr(): the screen is that of the standard streams, and without one the library ends the process. */
 PyObject *on_screen(State *state, Call *call)
 {
-    return streams_owned ? on_named_by_environment(state, call) : deny_text(state, DENY_TAMPER, "curses.initscr");
+    return process_owned ? on_named_by_environment(state, call) : deny_text(state, DENY_TAMPER, "curses.initscr");
 }
 
 /* The C library takes the number of a thread for an address. */
@@ -180,5 +223,38 @@ PyObject *on_signal_mask(State *state, Call *call)
     }
     Py_XDECREF(mask);
     Py_XDECREF(block);
+    return result;
+}
+
+/* ---- semaphores ---------------------------------------------------------------------------------------- */
+
+static newfunc semaphore_original = NULL;
+
+/* SemLock(kind, value, maxvalue, name, unlink): with unlink it is without a name from the start, as for threads. One
+ * with a name is there for all processes, and stays after this one. */
+static PyObject *semaphore_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    State *state = state_guarding();
+    PyObject *unlink = PyTuple_GET_SIZE(args) > 4 ? PyTuple_GET_ITEM(args, 4)
+                       : kwargs != NULL           ? PyDict_GetItemString(kwargs, "unlink")
+                                                  : NULL;
+    if (state != NULL && !state->allow_subprocess && unlink != Py_True) {
+        return deny_text(state, DENY_SUBPROCESS, "_multiprocessing.SemLock");
+    }
+    return semaphore_original(type, args, kwargs);
+}
+
+int semaphores_patch(PyObject *module)
+{
+    PyTypeObject *type = (PyTypeObject *)PyObject_GetAttrString(module, "SemLock");
+    if (type == NULL) {
+        PyErr_Clear();
+        return 0;
+    }
+    if (type->tp_new != semaphore_new) {
+        semaphore_original = type->tp_new;
+    }
+    int result = patch_slot(type, NULL, (void **)&type->tp_new, (void *)semaphore_new) < 0 ? -1 : 1;
+    Py_DECREF(type);
     return result;
 }

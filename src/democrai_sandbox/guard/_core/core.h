@@ -46,6 +46,15 @@
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
 
+/* The value of a hexadecimal digit; -1 for any other character. */
+static inline int hex_digit(char c)
+{
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
 /* ---- operations: the bits of democrai_sandbox.policy.FileAccess ---------------------------- */
 enum {
     OP_READ = 1,
@@ -126,6 +135,7 @@ extern PyTypeObject Policy_Type;
 PyObject *policy_new(PyObject *module, PyObject *args, PyObject *kwargs);
 void path_key(PathKey *key, const char *path);
 unsigned policy_mask(const Policy *policy, const PathKey *key);
+unsigned policy_mask_beside(const Policy *policy, const PathKey *key, unsigned given_by_other);
 int file_may_be_subjects(const char *path);
 PyObject *core_is_importable(PyObject *module, PyObject *args);
 
@@ -227,7 +237,7 @@ State *resident_running(const State *state, const void *boundary);
 void resident_gone(State *state);
 int resident_claim(State *state, PyObject *made);
 int resident_exec(State *state, PyObject *code);
-int resident_inherit(PyObject *code, PyObject *copy);
+int resident_inherit(State *state, PyObject *code, PyObject *copy);
 PyObject *core_own_code(PyObject *module, PyObject *code);
 
 /* ---- paths.c ------------------------------------------------------------------------------- */
@@ -438,6 +448,11 @@ PyObject *on_system_log(State *state, Call *call);
 int home_ready(void);
 PyObject *on_wait(State *state, Call *call);
 PyObject *on_host_setting(State *state, Call *call);
+PyObject *on_shared_setting(State *state, Call *call);
+bool signal_is_subjects(int number);
+PyObject *on_collector(State *state, Call *call);
+PyObject *on_stack_size(State *state, Call *call);
+PyObject *on_register_error(State *state, Call *call);
 PyObject *on_nice(State *state, Call *call);
 PyObject *on_screen(State *state, Call *call);
 PyObject *on_own_thread(State *state, Call *call);
@@ -464,8 +479,8 @@ bool descriptor_has_wire(const State *state, int fd);
 void descriptor_adopt(State *state, int fd);
 void descriptor_hold(int fd);
 int descriptor_check(State *state, PyObject *number, unsigned wanted);
-extern bool streams_owned;
-PyObject *core_own_streams(PyObject *module, PyObject *unused);
+extern bool process_owned;
+PyObject *core_own_process(PyObject *module, PyObject *unused);
 enum {
     WANT_MANAGE = 512, /* closing, duplicating over, changing flags: only one's own */
     WANT_PATH = 1024,  /* also for one's own: the kernel does not ask how it was opened (fchmod, utime, ...) */
@@ -484,6 +499,7 @@ bool is_environment_system(PyObject *module);
 int opens_ready(void);
 int guarded_open(State *state, PathText *text, int flags, int mode);
 int databases_patch(PyObject *module);
+int semaphores_patch(PyObject *module);
 int ctypes_patch(PyObject *module);
 int socket_patch(PyObject *module);
 int fileio_patch(PyObject *module);

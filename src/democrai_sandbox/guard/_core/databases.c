@@ -12,14 +12,6 @@ static FAST_THREAD_LOCAL PyObject *refused = NULL; /* the denial behind sqlite's
 
 enum { SQLITE_OK = 0, SQLITE_DENY = 1, SQLITE_IGNORE = 2, SQLITE_PRAGMA = 19, SQLITE_ATTACH = 24, SQLITE_FUNCTION = 31 };
 
-static int hex(char c)
-{
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
-
 /* The path of a "file:" URI, decoded as sqlite does. */
 static void uri_path(const char *uri, char *path)
 {
@@ -30,8 +22,8 @@ static void uri_path(const char *uri, char *path)
         p += strcspn(p, "/?#"); /* authority: empty or localhost, sqlite refuses others */
     }
     for (; *p && *p != '?' && *p != '#' && used < PATH_MAX - 1; p++) {
-        if (*p == '%' && hex(p[1]) >= 0 && hex(p[2]) >= 0) {
-            path[used++] = (char)(hex(p[1]) * 16 + hex(p[2]));
+        if (*p == '%' && hex_digit(p[1]) >= 0 && hex_digit(p[2]) >= 0) {
+            path[used++] = (char)(hex_digit(p[1]) * 16 + hex_digit(p[2]));
             p += 2;
         }
         else {
@@ -232,7 +224,8 @@ static int connection_init(PyObject *self, PyObject *args, PyObject *kwargs)
     }
     int result = connect_checked(self, args, kwargs, exact);
     Py_DECREF(exact);
-    return result < 0 || authorise_connection(state, self) < 0 ? -1 : keep_in_memory(self);
+    /* In this order: the authoriser would be asked about the statement. */
+    return result < 0 || keep_in_memory(self) < 0 ? -1 : authorise_connection(state, self);
 }
 
 /* Both readings of the name must pass: whether it is a URI depends on how the connection was opened. */

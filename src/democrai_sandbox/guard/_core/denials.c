@@ -48,9 +48,13 @@ static bool is_library_file(PyObject *filename)
     return policy_mask(code_policy, &key) & FLAG_CODE;
 }
 
-/* The first frame outside the file facade decides: the subject's own code, or a library that looks around. File names
- * can be forged with compile(); what that buys is "not found" in place of "denied", or an import whose use is refused.
- */
+/* File names can be forged with compile(); what a subject makes is marked, where subjects are loaded as such. */
+static bool is_library_frame(PyCodeObject *code)
+{
+    return is_library_file(code->co_filename) && resident_owner(code) == NULL;
+}
+
+/* The first frame outside the file facade decides: the subject's own code, or a library that looks around. */
 bool asker_is_library(void)
 {
     PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
@@ -60,7 +64,7 @@ bool asker_is_library(void)
         int facade = facade_files ? PySet_Contains(facade_files, code->co_filename) : 0;
         bool done = facade <= 0;
         if (done) {
-            library = is_library_file(code->co_filename);
+            library = is_library_frame(code);
         }
         Py_DECREF(code);
         PyFrameObject *back = done ? NULL : PyFrame_GetBack(frame);
@@ -78,7 +82,7 @@ bool caller_is_library(void)
         return false;
     }
     PyCodeObject *code = PyFrame_GetCode(frame);
-    bool is = is_library_file(code->co_filename);
+    bool is = is_library_frame(code);
     Py_DECREF(code);
     Py_DECREF(frame);
     return is;
@@ -91,7 +95,7 @@ static bool frame_is_file(const char *filename)
         return false;
     }
     PyCodeObject *code = PyFrame_GetCode(frame);
-    bool is = PyUnicode_CompareWithASCIIString(code->co_filename, filename) == 0;
+    bool is = PyUnicode_CompareWithASCIIString(code->co_filename, filename) == 0 && resident_owner(code) == NULL;
     Py_DECREF(code);
     Py_DECREF(frame);
     return is;

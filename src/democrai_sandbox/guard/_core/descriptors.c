@@ -28,16 +28,16 @@ typedef struct {
 static Owner *owners = NULL;
 static int owners_size = 0;
 
-bool streams_owned = false;
+bool process_owned = false;
 
-/* own_streams(): in a process that runs one subject alone, its standard streams are the subject's. */
-PyObject *core_own_streams(PyObject *module, PyObject *unused)
+/* own_process(): in a process that runs one subject alone, its standard streams and settings are the subject's. */
+PyObject *core_own_process(PyObject *module, PyObject *unused)
 {
     State *state = state_guarding();
     if (state != NULL) {
-        return deny_text(state, DENY_TAMPER, "own_streams");
+        return deny_text(state, DENY_TAMPER, "own_process");
     }
-    streams_owned = true;
+    process_owned = true;
     Py_RETURN_NONE;
 }
 
@@ -207,7 +207,7 @@ int descriptor_check(State *state, PyObject *number, unsigned wanted)
     if (fd < 0 || fstat(fd, &info) < 0) {
         return 0;
     }
-    if (fd <= 2 && (streams_owned || !(wanted & (WANT_MANAGE | WANT_PATH | WANT_PLACE)))) {
+    if (fd <= 2 && (process_owned || !(wanted & (WANT_MANAGE | WANT_PATH | WANT_PLACE)))) {
         return 0; /* standard streams are for everybody to read and write, and the host's to close, replace or cut */
     }
     bool nameless = info.st_nlink == 0 || !(S_ISREG(info.st_mode) || S_ISDIR(info.st_mode));
@@ -367,7 +367,7 @@ PyObject *on_file_place(State *state, Call *call)
 {
     struct stat info;
     int fd = number_of_file(call->self);
-    if ((fd != 1 && fd != 2) || streams_owned || fstat(fd, &info) < 0 || !S_ISREG(info.st_mode)) {
+    if ((fd != 1 && fd != 2) || process_owned || fstat(fd, &info) < 0 || !S_ISREG(info.st_mode)) {
         return call_original(call);
     }
     return state_guards_network_only(state) ? call_original(call) : deny_text(state, DENY_DESCRIPTOR, "fd");
@@ -419,8 +419,12 @@ int fcntl_check(State *state, PyObject *request, PyObject *argument)
     return allowed ? 0 : -1;
 }
 
+/* set_wakeup_fd(number): the host's event loop has set one. */
 PyObject *on_wakeup_number(State *state, Call *call)
 {
+    if (!process_owned && !caller_is_library()) {
+        return deny_text(state, DENY_TAMPER, "signal.set_wakeup_fd");
+    }
     PyObject *number = call->nargs > 0 ? PyNumber_Index(call->args[0]) : NULL, *result = NULL;
     int fd = -1;
     if (number == NULL) {

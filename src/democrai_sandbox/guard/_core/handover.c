@@ -2,6 +2,9 @@
  * another Context. Each is bound to the state that handed it over. */
 #include "core.h"
 
+#include <signal.h>
+#include <sys/time.h>
+
 /* ---- threads, atexit, signals ---------------------------------------------------------------- */
 
 /* _thread.start_new_thread and relatives, atexit.register */
@@ -17,11 +20,52 @@ PyObject *on_callable(State *state, Call *call)
     return result;
 }
 
+enum { SIGNALS = 65 };
+
+static PyObject *getsignal = NULL;
+static bool set_by_subject[SIGNALS];
+
+static int signals_ready(void)
+{
+    PyObject *module = PyImport_ImportModule("_signal");
+    getsignal = module ? PyObject_GetAttrString(module, "getsignal") : NULL;
+    Py_XDECREF(module);
+    return getsignal ? 0 : -1;
+}
+
+/* Handlers are the process's, and so of the host. Subjects in its process may handle signals that mean nothing to
+ * others, as long as the host does not. */
+static bool is_free_signal(long number)
+{
+    struct sigaction present;
+    bool meaningless = number == SIGUSR1 || number == SIGUSR2 || number == SIGALRM || number == SIGVTALRM ||
+                       number == SIGPROF || (number >= SIGRTMIN && number <= SIGRTMAX);
+    return process_owned || (meaningless && sigaction((int)number, NULL, &present) == 0 &&
+                             (present.sa_handler == SIG_DFL || set_by_subject[number]));
+}
+
+/* Whether a subject handles it. One without a handler ends the process. */
+bool signal_is_subjects(int number)
+{
+    struct sigaction present;
+    return process_owned || (number > 0 && number < SIGNALS && set_by_subject[number] &&
+                             sigaction(number, NULL, &present) == 0 && present.sa_handler != SIG_DFL);
+}
+
+/* A subject's timer ends with its handler: without one, the signal would end the host. */
+static void stop_timer(long number)
+{
+    const struct itimerval none = {{0, 0}, {0, 0}};
+    int which = number == SIGALRM ? ITIMER_REAL : number == SIGVTALRM ? ITIMER_VIRTUAL : ITIMER_PROF;
+    if (!process_owned && (number == SIGALRM || number == SIGVTALRM || number == SIGPROF)) {
+        setitimer(which, &none, NULL);
+    }
+}
+
 /* A handler the host installed keeps running as the host's when a subject puts it back. */
 static PyObject *set_signal(Call *call, long number)
 {
     State *state = state_guarding();
-    enum { SIGNALS = 65 };
     static PyObject *host_handlers[SIGNALS];
     Py_ssize_t at = call_find(call, 1, "handler");
     if (at < 0 || number < 1 || number >= SIGNALS) {
@@ -29,15 +73,25 @@ static PyObject *set_signal(Call *call, long number)
     }
     if (state == NULL) {
         Py_XSETREF(host_handlers[number], Py_NewRef(call->args[at]));
+        set_by_subject[number] = false;
         return call_original(call);
     }
+    if (!is_free_signal(number)) {
+        return asker_is_library() ? PyObject_CallOneArg(getsignal, call->args[0])
+                                  : deny_text(state, DENY_TAMPER, "signal.signal");
+    }
+    if (!PyCallable_Check(call->args[at])) {
+        stop_timer(number);
+    }
     if (call->args[at] == host_handlers[number]) {
+        set_by_subject[number] = false;
         return call_original(call);
     }
     PyObject *bound = bind_to(state, call->args[at]);
     bound_for_signals(bound);
     PyObject *result = bound ? call_with(call, at, bound) : NULL;
     Py_XDECREF(bound);
+    set_by_subject[number] = set_by_subject[number] || result != NULL;
     if (result != NULL && host_handlers[number] == NULL && !Py_IS_TYPE(result, &Bound_Type)) {
         host_handlers[number] = Py_NewRef(result); /* set before the guard was there to see it */
     }
@@ -174,7 +228,7 @@ static PyObject *context_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
 
 int handover_ready(void)
 {
-    if (PyType_Ready(&Bound_Type) < 0) {
+    if (PyType_Ready(&Bound_Type) < 0 || signals_ready() < 0) {
         return -1;
     }
     context_new_original = PyContext_Type.tp_new;

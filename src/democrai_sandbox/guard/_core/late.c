@@ -16,6 +16,7 @@ typedef struct {
 
 static LatePatch late[] = {
     {"_sqlite3", databases_patch, true},
+    {"_multiprocessing", semaphores_patch, true},
     {"_ctypes", ctypes_patch, true},
     {"_socket", socket_patch, true},
     {"_ssl", ssl_patch, true},

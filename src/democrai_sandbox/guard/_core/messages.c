@@ -87,11 +87,7 @@ static long read_hex(const unsigned char *at, const unsigned char *end)
         return -1;
     }
     for (int i = 1; i <= 4; i++) {
-        unsigned char digit = at[i];
-        int value = digit >= '0' && digit <= '9'   ? digit - '0'
-                    : digit >= 'a' && digit <= 'f' ? digit - 'a' + 10
-                    : digit >= 'A' && digit <= 'F' ? digit - 'A' + 10
-                                                   : -1;
+        int value = hex_digit((char)at[i]);
         if (value < 0) {
             return -1;
         }

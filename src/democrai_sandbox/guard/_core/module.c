@@ -262,7 +262,7 @@ static PyMethodDef methods[] = {
     {"entrance", core_entrance, METH_VARARGS, NULL},
     {"own_code", core_own_code, METH_O, NULL},
     {"is_importable", core_is_importable, METH_VARARGS, NULL},
-    {"own_streams", core_own_streams, METH_NOARGS, NULL},
+    {"own_process", core_own_process, METH_NOARGS, NULL},
     {"serve", core_serve, METH_O, NULL},
     {"unserve", core_unserve, METH_O, NULL},
     {"served", core_served, METH_NOARGS, NULL},

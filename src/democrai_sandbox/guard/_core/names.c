@@ -70,11 +70,21 @@ static int module_setattro(PyObject *module, PyObject *name, PyObject *value)
 static richcmpfunc compare_original = NULL;
 static binaryfunc or_original = NULL;
 
+typedef struct {
+    PyObject_HEAD PyObject *mapping;
+} Proxy;
+
+/* The dictionary of a class is of no subtype, which would compare in another way. */
+static bool is_of_class(PyObject *value)
+{
+    return Py_IS_TYPE(value, &PyDictProxy_Type) && PyDict_CheckExact(((Proxy *)value)->mapping);
+}
+
 /* A comparison or a union hands the dictionary behind the proxy itself to the other side, which could change it there,
  * past what is refused above. It gets a copy. */
 static PyObject *copy_of(PyObject *proxy)
 {
-    PyObject *copy = state_guarding() && Py_IS_TYPE(proxy, &PyDictProxy_Type) ? PyDict_New() : Py_NewRef(proxy);
+    PyObject *copy = state_guarding() && is_of_class(proxy) ? PyDict_New() : Py_NewRef(proxy);
     if (copy != NULL && copy != proxy && PyDict_Update(copy, proxy) < 0) {
         Py_CLEAR(copy);
     }

@@ -105,10 +105,24 @@ PyObject *core_is_importable(PyObject *module, PyObject *args)
     return PyBool_FromLong(below && is_importable(path, length));
 }
 
-unsigned policy_mask(const Policy *policy, const PathKey *key)
+enum { MOST_NESTED = 8 };
+
+static bool is_importable_from(const PathKey *key, const uint16_t *bases, int count)
+{
+    bool is = false;
+    for (int i = 0; i < count && !is; i++) {
+        is = is_importable(key->path, bases[i]);
+    }
+    return is;
+}
+
+/* What a policy gives beside what another one has given: reading that is there already is not looked for. */
+unsigned policy_mask_beside(const Policy *policy, const PathKey *key, unsigned given_by_other)
 {
     unsigned mask = 0;
     bool guarded = false, above = false;
+    uint16_t bases[MOST_NESTED]; /* folders of the application; looked into last, and only where no entry gives reading */
+    int count = 0;
     if (policy->slots == 0) {
         return 0;
     }
@@ -119,6 +133,7 @@ unsigned policy_mask(const Policy *policy, const PathKey *key)
         }
         if (entry->is_protected) {
             mask = 0;
+            count = 0;
             guarded = true;
             continue;
         }
@@ -126,8 +141,9 @@ unsigned policy_mask(const Policy *policy, const PathKey *key)
         unsigned given = entry->declared | entry->owned;
         if (UNLIKELY(given & FLAG_IMPORTABLE)) {
             given &= ~(unsigned)FLAG_IMPORTABLE;
-            bool readable = (mask | given) & OP_READ; /* by another entry */
-            given |= !readable && is_importable(key->path, key->length[i]) ? OP_READ : 0u;
+            count = count < MOST_NESTED ? count : MOST_NESTED - 1;
+            bases[count] = key->length[i];
+            count += guarded ? 0 : 1;
         }
         mask |= guarded ? 0 : given;
         if (entry->above_protected && i == key->count - 1) {
@@ -137,7 +153,16 @@ unsigned policy_mask(const Policy *policy, const PathKey *key)
             above = true;
         }
     }
+    if (UNLIKELY(count > 0) && !guarded && !((mask | given_by_other) & OP_READ) &&
+        is_importable_from(key, bases, count)) {
+        mask |= OP_READ;
+    }
     return mask | (guarded ? FLAG_PROTECTED : 0u) | (above ? FLAG_ABOVE : 0u);
+}
+
+unsigned policy_mask(const Policy *policy, const PathKey *key)
+{
+    return policy_mask_beside(policy, key, 0);
 }
 
 static Entry *insert(Policy *policy, const char *path, size_t length, uint32_t *used)

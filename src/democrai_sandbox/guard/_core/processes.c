@@ -35,34 +35,25 @@ PyObject *on_fork(State *state, Call *call)
     return result;
 }
 
-/* The signal that a call sends to this process, by itself or by a timer; 0 when it only stops one. */
-static int signal_sent(const Call *call)
+/* The signal that a call sends to this process, by itself or by a timer that it sets or stops. */
+static int signal_meant(const Call *call)
 {
     static const int timers[] = {SIGALRM, SIGVTALRM, SIGPROF};
-    double argument[2] = {0, 0};
-    for (Py_ssize_t i = 0; i < 2 && i < call->nargs; i++) {
-        argument[i] = PyFloat_AsDouble(call->args[i]);
-        argument[i] = argument[i] > INT_MAX ? INT_MAX : argument[i];
-    }
+    double argument = call->nargs > 0 ? PyFloat_AsDouble(call->args[0]) : 0;
     PyErr_Clear(); /* a number that fits nothing: the call itself refuses it */
     if (strcmp(call->row->name, "alarm") == 0) {
-        return argument[0] > 0 ? SIGALRM : 0;
+        return SIGALRM;
     }
-    if (strcmp(call->row->name, "setitimer") == 0) {
-        int which = (int)argument[0];
-        return argument[1] > 0 && which >= 0 && which < 3 ? timers[which] : 0;
-    }
-    return (int)argument[0];
+    int number = argument > INT_MAX || argument < 0 ? -1 : (int)argument;
+    bool is_timer = strcmp(call->row->name, "setitimer") == 0;
+    return !is_timer ? number : number >= 0 && number < 3 ? timers[number] : -1;
 }
 
-/* Timers and signals to itself are ordinary where somebody handles them; unhandled, they end the host. */
+/* Timers and signals to itself are ordinary where a subject handles them; others are the host's, or end it. */
 static PyObject *send_own(State *state, Call *call)
 {
-    struct sigaction present;
-    int number = signal_sent(call);
-    bool ends = number > 0 && sigaction(number, NULL, &present) == 0 && present.sa_handler == SIG_DFL;
-    return ends && number != SIGCHLD && number != SIGURG && number != SIGWINCH ? on_process(state, call)
-                                                                               : call_original(call);
+    int number = signal_meant(call);
+    return number < 1 || signal_is_subjects(number) ? call_original(call) : on_process(state, call);
 }
 
 /* An int or a float of exactly that type: others convert themselves each time they are asked. */

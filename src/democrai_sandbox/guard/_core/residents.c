@@ -237,11 +237,19 @@ int resident_exec(State *state, PyObject *code)
     return fresh ? resident_claim(state, code) : 0;
 }
 
-/* A renamed copy of code belongs to whom the code belongs to. */
-int resident_inherit(PyObject *code, PyObject *copy)
+/* A renamed copy of code belongs to whom the code belongs to. One that claims to be of another file is the subject's:
+ * the file tells what it may do. */
+int resident_inherit(State *state, PyObject *code, PyObject *copy)
 {
     State *resident = residents > 0 ? mark_of((PyCodeObject *)code) : NULL;
-    return resident && copy && PyCode_Check(copy) ? mark(copy, resident) : 0;
+    if (!PyCode_Check(copy)) {
+        return 0;
+    }
+    PyObject *before = ((PyCodeObject *)code)->co_filename, *after = ((PyCodeObject *)copy)->co_filename;
+    if (resident == NULL && PyUnicode_Compare(before, after) != 0) {
+        return resident_claim(state, copy);
+    }
+    return resident ? mark(copy, resident) : 0;
 }
 
 static bool is_running(PyObject *code)

@@ -371,7 +371,7 @@ static unsigned own_mask(const State *state, const PathKey *key)
 {
     const Policy *policy = policy_of(state), *shared = policy->include_runtime ? runtime_policy : code_policy;
     unsigned mask = policy_mask(policy, key);
-    return shared ? mask | policy_mask(shared, key) : mask;
+    return shared ? mask | policy_mask_beside(shared, key, mask) : mask;
 }
 
 unsigned state_mask(const State *state, const PathKey *key)

@@ -192,6 +192,16 @@
     X(faulthandler, _, dump_traceback_later, on_host_setting, 0, 0, "faulthandler.dump_traceback_later", 0, 1, 0)      \
     X(faulthandler, _, register, on_host_setting, 0, 0, "faulthandler.register", 0, 1, 0)                              \
     X(sys, _, setrecursionlimit, on_host_setting, 0, 0, "sys.setrecursionlimit", 0, 0, 0)                              \
+    X(_socket, _, setdefaulttimeout, on_shared_setting, 0, 0, "socket.setdefaulttimeout", 0, 1, 0)                     \
+    X(gc, _, enable, on_collector, 0, 0, "gc.enable", 0, 1, 0)                                                         \
+    X(gc, _, disable, on_collector, 0, 0, "gc.disable", 0, 1, 0)                                                       \
+    X(gc, _, set_threshold, on_collector, 0, 0, "gc.set_threshold", 0, 1, 0)                                           \
+    X(gc, _, set_debug, on_shared_setting, 0, 0, "gc.set_debug", 0, 1, 0)                                              \
+    X(gc, _, freeze, on_collector, 0, 0, "gc.freeze", 0, 1, 0)                                                         \
+    X(gc, _, unfreeze, on_collector, 0, 0, "gc.unfreeze", 0, 1, 0)                                                     \
+    X(_codecs, _, unregister, on_shared_setting, 0, 0, "codecs.unregister", 0, 0, 0)                                   \
+    X(_codecs, _, register_error, on_register_error, 0, 0, "codecs.register_error", 0, 0, 0)                           \
+    X(_thread, _, stack_size, on_stack_size, 0, 0, "threading.stack_size", 0, 0, 0)                                    \
     /* callables kept for later run under the guard that handed them over */                                           \
     X(_thread, _, start_new_thread, on_callable, 0, 0, "function", 0, 0, 0)                                            \
     X(_thread, _, start_new, on_callable, 0, 0, "function", 0, 1, 0)                                                   \

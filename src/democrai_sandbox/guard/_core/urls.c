@@ -68,21 +68,13 @@ int port_of_object(PyObject *object, bool zero)
 
 /* ---- paths --------------------------------------------------------------------------------------- */
 
-static int hex(char c)
-{
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
-
 /* An encoded dot, slash or backslash, however many times the percent sign was encoded, a control, or no escape. */
 static bool escape_is_ambiguous(const char *p, const char *end)
 {
-    if (end - p < 3 || hex(p[1]) < 0 || hex(p[2]) < 0) {
+    if (end - p < 3 || hex_digit(p[1]) < 0 || hex_digit(p[2]) < 0) {
         return true;
     }
-    int first = hex(p[1]) * 16 + hex(p[2]);
+    int first = hex_digit(p[1]) * 16 + hex_digit(p[2]);
     if (first < 0x20 || first == 0x7f) {
         return true;
     }
@@ -90,7 +82,7 @@ static bool escape_is_ambiguous(const char *p, const char *end)
     while (end - q >= 4 && q[0] == '2' && q[1] == '5') {
         q += 2;
     }
-    int last = end - q >= 2 && hex(q[0]) >= 0 && hex(q[1]) >= 0 ? hex(q[0]) * 16 + hex(q[1]) : 0;
+    int last = end - q >= 2 && hex_digit(q[0]) >= 0 && hex_digit(q[1]) >= 0 ? hex_digit(q[0]) * 16 + hex_digit(q[1]) : 0;
     return last == '.' || last == '/' || last == '\\';
 }
 
@@ -131,8 +123,8 @@ static int decode_once(char *text, size_t *length)
     int number = 0;
     char *out = text;
     for (const char *p = text, *end = text + *length; p < end; p++) {
-        bool escape = *p == '%' && end - p >= 3 && hex(p[1]) >= 0 && hex(p[2]) >= 0;
-        int byte = escape ? hex(p[1]) * 16 + hex(p[2]) : (unsigned char)*p;
+        bool escape = *p == '%' && end - p >= 3 && hex_digit(p[1]) >= 0 && hex_digit(p[2]) >= 0;
+        int byte = escape ? hex_digit(p[1]) * 16 + hex_digit(p[2]) : (unsigned char)*p;
         if (escape && (byte == '.' || byte == '/' || byte == '\\')) {
             return -1;
         }
@@ -199,7 +191,7 @@ static char *put_path(char *out, const char *path, const char *end, bool ambiguo
     char *start = out;
     for (const char *p = path; p < end; p++) {
         if (*p == '%' && !ambiguous) {
-            int byte = hex(p[1]) * 16 + hex(p[2]);
+            int byte = hex_digit(p[1]) * 16 + hex_digit(p[2]);
             bool plain = byte < 128 && (isalnum(byte) || (byte != '\0' && strchr("-_~!$&'()*,:;=@", byte)));
             if (plain) {
                 *out++ = (char)byte;

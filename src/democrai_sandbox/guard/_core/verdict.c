@@ -14,7 +14,8 @@ static bool narrowed_away(const State *state, const PathKey *key, unsigned opera
             continue;
         }
         const Policy *shared = state->policy->include_runtime ? runtime_policy : code_policy;
-        unsigned mask = policy_mask(state->policy, key) | (shared ? policy_mask(shared, key) : 0);
+        unsigned mask = policy_mask(state->policy, key);
+        mask |= shared ? policy_mask_beside(shared, key, mask) : 0;
         if (!(mask & operation)) {
             return true;
         }

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.errors import SandboxDenied
-from democrai_sandbox.guard import configure_guard, own_code, own_streams
+from democrai_sandbox.guard import configure_guard, own_code, own_process
 from democrai_sandbox.policy import (
     AccessRule,
     Operation,
@@ -74,7 +74,7 @@ def _may_read(folder: str, access: str) -> bool:
 
 def _settled(spec: WorkerSpec, line: Line) -> Guard:
     loading.preload()
-    own_streams()
+    own_process()
     decider = recorded(None, line.send, spec.sensitive_imports) if spec.tells_accesses else None
     configure_guard(
         decider=decider,

@@ -27,7 +27,9 @@ LARGEST = 64 * 1024 * 1024
 CHUNK = 256 * 1024
 """Bytes to ask a socket for at a time."""
 LARGE = 32 * 1024
-"""Bytes of a frame from which on it is not read on an event loop."""
+"""Bytes of a text from which on it is not read on an event loop, and of a frame from which on it is not copied."""
+_LARGE_BLOBS = 4 * 1024 * 1024
+"""The same for bytes values, which are only copied."""
 _HEADER = struct.Struct("!III")  # bytes of the text, bytes of the blobs, number of blobs
 _SIZE = _HEADER.size
 _unpack = _HEADER.unpack_from
@@ -119,23 +121,22 @@ class Frame(NamedTuple):
     size: int
 
     @property
-    def is_large(self) -> bool:
+    def is_slow(self) -> bool:
         """Whether it takes too long to be read on an event loop."""
-        return self.size > LARGE
+        return self.size > LARGE and (len(self.text) > LARGE or self.size > _LARGE_BLOBS)
 
     def kept(self) -> Frame:
         """Return it with memory of its own."""
-        return self if self.is_large else self._replace(text=bytes(self.text), raw=bytes(self.raw))
+        return self if self.size > LARGE else self._replace(text=bytes(self.text), raw=bytes(self.raw))
 
 
 def decode(frame: Frame) -> tuple[Any, int]:
     """Return the message in a frame, and how many values it has. Anything else raises ``FrameError``.
 
-    A large one lets other threads run meanwhile.
+    A slow one lets other threads run meanwhile.
     """
-    text, raw, blobs, size = frame
     try:
-        return read_frame(text, raw, blobs, size > LARGE)
+        return read_frame(frame.text, frame.raw, frame.blobs, frame.is_slow)
     except (ValueError, MemoryError) as error:
         raise FrameError(str(error) or "it takes too much memory") from None
 

@@ -14,7 +14,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from democrai_sandbox.guard import configure_guard, own_streams
+from democrai_sandbox.guard import configure_guard, own_process
 from democrai_sandbox.policy import AccessRule, InvalidInputError, Subject, SubjectKind, rules_from_json
 from democrai_sandbox.runtime import doors, loading
 from democrai_sandbox.runtime.activation import Activation
@@ -131,7 +131,7 @@ class _Worker:
         if spec.tells_accesses:
             decider = recorded(decider, self._line.send, spec.sensitive_imports)
         services = RemoteServices(self._desk, self._calls, (spec.data_dir, spec.folder)).table(names)
-        own_streams()
+        own_process()
         configure_guard(
             decider=decider,
             recorder=RemoteRecorder(self._line),

@@ -134,7 +134,7 @@ class Wire:
                     self._rest(min(max(seconds, _LEAST_REST), _LONGEST_REST))
                     return
                 self._held = None
-                if frame.is_large:
+                if frame.is_slow:
                     self._read_aside(frame)
                     return
                 message, values = decode(frame)
