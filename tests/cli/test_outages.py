@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import threading
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -111,3 +112,51 @@ def test_a_spawn_server_that_stands_still_or_is_killed(tmp_path):
         until(lambda: readiness(served) == 200, "serving")
         os.kill(min(pids), signal.SIGKILL)  # either of them is replaced
         until(lambda: len(set(spawn_servers(served)) - {min(pids)}) == 2 and readiness(served) == 200, "a new one")
+
+
+FLOODING = """
+from democrai_sandbox import sdk
+import ctypes, struct
+
+KINDS = {
+    "tiny": [b'["denied",["failed","","",""]]'] * 5000,
+    "malformed": [b"," * 1100001 + b'\\\\"' * 50000],
+}
+
+@sdk.action("flood")
+def flood(kind):
+    libc, given, size = ctypes.CDLL(None), ctypes.c_int(), ctypes.c_uint(4)
+    data = b"".join(struct.pack("!III", len(text), 0, 0) + text for text in KINDS[kind])
+    is_socket = lambda number: libc.getsockopt(number, 1, 3, ctypes.byref(given), ctypes.byref(size)) == 0
+    lines = [number for number in range(3, 64) if is_socket(number)]
+    while True:
+        for number in lines:
+            libc.write(number, data, len(data))
+"""
+
+
+def test_native_code_in_a_worker_that_floods(tmp_path):
+    """Its caller gets one error for each kind of flood, and the process is healthy all the time."""
+    folder = tmp_path / "modules" / "flooding"
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text('{"name": "flooding", "allowed_imports": ["ctypes"]}')
+    (folder / "module.py").write_text(FLOODING)
+    own = {"modules_path": str(tmp_path / "modules"), "sandbox": {"isolation": {"module:flooding": "process"}}}
+    with serving(tmp_path, own, extensions=False) as served, served.bearer(served.administrator()) as admin:
+        path, found, over = "/api/v1/modules/flooding/actions/flood", [], threading.Event()
+
+        def watch():
+            while not over.wait(0.02):
+                found.append(readiness(served))
+
+        watching = threading.Thread(target=watch)
+        watching.start()
+        try:
+            told = [admin.post(path, json={"params": {"kind": kind}}, timeout=90) for kind in ("tiny", "malformed")]
+        finally:
+            over.set()
+            watching.join()
+    tiny, malformed = (answer.json()["detail"].partition(":")[0] for answer in told)
+    assert tiny in {"worker_flooded", "worker_timeout"}  # a busy host reads slowly, until the call's own time is up
+    assert malformed == "worker_failed"
+    assert set(found) == {200}

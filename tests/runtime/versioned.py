@@ -7,6 +7,7 @@ VERSIONED = {
     "ai/test_attacks.py": "attacks on live objects between levels",
     "ai/test_nesting.py": "chains and guards follow the contexts of asyncio",
     "ai/test_schema.py": "schemas are derived with typing and inspect",
+    "worker/test_attacks.py": "attacks on the guard in a bare interpreter",
     "worker/test_calls.py::test_what_a_worker_declares": "kinds of functions are told by their code objects",
     "worker/test_calls.py::test_a_cancelled_call": "cancellation in asyncio and in threads",
     "worker/test_codec.py::test_what_is_no_frame": "depth and digits that the interpreter's own JSON reader takes",

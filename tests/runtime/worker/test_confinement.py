@@ -76,6 +76,14 @@ def check_afterwards(path):
             file.write(text)
     threading.Thread(target=later).start()
 
+@sdk.method("settings")
+def settings():
+    import gc
+    gc.disable()
+    socket.setdefaulttimeout(3)
+    threading.stack_size(1 << 20)
+    return [gc.isenabled(), socket.getdefaulttimeout(), threading.stack_size()]
+
 @sdk.method("imports")
 def imports(names):
     found = []
@@ -105,6 +113,7 @@ def inside_story(world):
             told[name] = (await act(name))[0]
         told["environment"] = await worker.call("method", "environment")
         told["denials"] = host.denials
+        told["settings"] = await worker.call("method", "settings")
         told["imports"] = await worker.call("method", "imports", {"names": ["sqlalchemy", "democrai_sandbox", "json"]})
         await worker.stop()
         await declaring.stop()
@@ -128,6 +137,7 @@ def test_the_guard_in_a_worker_stops_what_it_stops_in_process_with_the_same_erro
     }
     assert {name: told[name] for name in kinds} == kinds
     assert f"sandbox_filesystem_denied:demo:{case.secret}" in told["denials"]
+    assert told["settings"] == [False, 3, 1 << 20]  # those of a process are the subject's in one of its own
     environment = told["environment"]
     assert environment["DEMOCRAI_NETWORK_SUBJECT"] == "demo"
     assert environment["DEMOCRAI_NETWORK_SUBJECT_KIND"] == "engine"
