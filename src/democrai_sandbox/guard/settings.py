@@ -79,6 +79,7 @@ def configure_guard(
 
 def install_defaults(child_environment: Callable[[tuple[Any, ...]], dict[str, str]], facade: frozenset[str]) -> None:
     """Give the core what it needs before a host says anything."""
+    native_refused = native_names() - allowed_modules()
     _core.setup(
         denial_factory=make_denial,
         usage_error=GuardUsageError,
@@ -86,7 +87,7 @@ def install_defaults(child_environment: Callable[[tuple[Any, ...]], dict[str, st
         check_failed=ExternalAccessCheckFailed,
         handle_code=handle_code(),
         facade_files=facade,
-        sensitive_roots=SENSITIVE_ROOTS,
+        sensitive_roots=SENSITIVE_ROOTS | native_refused,
         protected=(),
         libraries=(),
         invalid_target=_invalid_target,
@@ -97,7 +98,7 @@ def install_defaults(child_environment: Callable[[tuple[Any, ...]], dict[str, st
         adapters=ADAPTERS,
         diverted=DIVERTED,
         native_allowed=allowed_modules(),
-        native_refused=native_names() - allowed_modules(),
+        native_refused=native_refused,
         native_folder=native_folder(),
     )
     install_runtime_paths()

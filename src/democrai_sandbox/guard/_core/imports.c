@@ -7,7 +7,7 @@
 
 #define EXTENSIONS "democrai_extensions."
 
-PyObject *sensitive_roots = NULL; /* frozenset of str */
+PyObject *sensitive_roots = NULL; /* frozenset of str, with those of native_refused */
 
 static PyObject *import_original = NULL, *sanity_original = NULL;
 
@@ -85,6 +85,26 @@ static bool is_of_others(const State *state, PyObject *name)
     return true;
 }
 
+static int check_sensitive(State *state, PyObject *root, bool ask_frame)
+{
+    bool by_library = ask_frame && asker_is_library();
+    if (native_is_refused(root)) {
+        int result = refuse(state, root);
+        if (by_library) {
+            PyErr_Clear(); /* a library that can do without it asks for an ImportError */
+            PyErr_Format(PyExc_ModuleNotFoundError, "No module named %R", root);
+        }
+        return result;
+    }
+    if (by_library) {
+        return 0;
+    }
+    if (UNLIKELY(candidates_held)) {
+        shadow_import(state, root, allows);
+    }
+    return allows(state, root) ? 0 : refuse(state, root);
+}
+
 /* -1 with an exception when the module is sensitive and the subject's own code asks for it. A library below the
  * read-only code roots may import it (numpy does); what it then calls is refused at the call. */
 int import_check(State *state, PyObject *name, bool ask_frame)
@@ -99,23 +119,7 @@ int import_check(State *state, PyObject *name, bool ask_frame)
     if (root == NULL) {
         return -1;
     }
-    int result = 0;
-    if (UNLIKELY(native_is_refused(root))) {
-        result = refuse(state, root);
-        if (ask_frame && asker_is_library()) {
-            PyErr_Clear(); /* a library that can do without it asks for an ImportError */
-            PyErr_Format(PyExc_ModuleNotFoundError, "No module named %R", root);
-        }
-        Py_DECREF(root);
-        return result;
-    }
-    bool sensitive = PySet_Contains(sensitive_roots, root) == 1;
-    if (UNLIKELY(candidates_held) && sensitive && !(ask_frame && asker_is_library())) {
-        shadow_import(state, root, allows);
-    }
-    if (sensitive && !allows(state, root) && !(ask_frame && asker_is_library())) {
-        result = refuse(state, root);
-    }
+    int result = UNLIKELY(PySet_Contains(sensitive_roots, root) == 1) ? check_sensitive(state, root, ask_frame) : 0;
     Py_DECREF(root);
     return result;
 }
