@@ -47,8 +47,8 @@ def aarch64() -> dict[str, int]:
     """aarch64 has the numbers of the generic table, with these parts of it."""
     if platform.machine() == "aarch64":
         return own_machine()
-    wanted = ("-D__ARCH_WANT_SYS_CLONE3", "-D__ARCH_WANT_NEW_STAT", "-D__ARCH_WANT_RENAMEAT", "-D__BITS_PER_LONG=64")
-    return compiled("asm-generic/unistd.h", *wanted)
+    parts = ("SYS_CLONE3", "NEW_STAT", "RENAMEAT", "SET_GET_RLIMIT", "MEMFD_SECRET")
+    return compiled("asm-generic/unistd.h", *(f"-D__ARCH_WANT_{part}" for part in parts), "-D__BITS_PER_LONG=64")
 
 
 HEADERS_MISSING = shutil.which("gcc") is None or not GENERIC.exists()
