@@ -25,6 +25,7 @@ from tests.services.remembered import Remembered, remembered
 
 HERE = Path(__file__).parent
 RUNNER = HERE / "runner.py"
+SHOWN = HERE / "shown.txt"
 RESIDUALS = ("residuals", "residuals_network")
 OTHER_FILES = ("denials_do_not_tell", "denials_do_not_tell_network", "honest_work", *RESIDUALS)
 
@@ -109,18 +110,19 @@ def stages() -> Iterator[Stages]:
 
 
 @cache
-def attack_key(entry: Attack) -> str:
-    """The digest of everything that an unguarded play depends on: its file, the kit, interpreter, packages, kernel."""
-    return digest(file_text(HERE / f"{entry.file}.py"), entry.name.encode(), surroundings())
+def file_key(file: str) -> str:
+    """The digest of everything in this repository that unguarded plays depend on, and of the interpreter."""
+    shared = [file for file in sorted(HERE.glob("*.py")) if not file.name.startswith(("class_", "test_", "noting", *OTHER_FILES))]
+    packages = sorted((HERE.parents[2] / "requirements").glob("*.txt"))
+    texts = map(file_text, [HERE / f"{file}.py", *shared, *packages])
+    return digest("{}.{}".format(*sys.version_info).encode(), *texts)
 
 
 @cache
-def surroundings() -> bytes:
-    """All that attacks share: the kit, interpreter, packages and kernel."""
-    shared = [file for file in sorted(HERE.glob("*.py")) if not file.name.startswith(("class_", "test_", *OTHER_FILES))]
-    packages = sorted((HERE.parents[2] / "requirements").glob("*.txt"))
-    system = f"{sys.version} {platform.release()} {os.geteuid()} {sys.prefix}".encode()
-    return digest(system, *map(file_text, shared + packages)).encode()
+def attack_key(entry: Attack) -> str:
+    """The digest of everything that an unguarded play depends on, on this machine."""
+    system = f"{sys.version} {platform.release()} {os.geteuid()} {sys.prefix}"
+    return digest(system.encode(), file_key(entry.file).encode(), entry.name.encode())
 
 
 @cache
@@ -139,8 +141,19 @@ def digest(*parts: bytes) -> str:
 
 @pytest.fixture(scope="session")
 def shown(pytestconfig: pytest.Config) -> Remembered:
-    """The attacks that were seen to work without a guard, by their keys."""
+    """The attacks that were seen to work without a guard here, by their keys."""
     return remembered(pytestconfig, "attacks", "shown-{}.{}".format(*sys.version_info))
+
+
+@cache
+def shown_files() -> set[str]:
+    """The keys of the files whose attacks were all seen to work without a guard, on one machine or another."""
+    return set(SHOWN.read_text().split()[1::2])  # written by noting.py
+
+
+def is_played(entry: Attack) -> bool:
+    """Whether this interpreter and this machine can play the attack."""
+    return entry.since <= running_version() <= entry.until and not unmet(entry)
 
 
 @cache
@@ -250,6 +263,7 @@ def test_attack(entry: Attack, stages: Stages, shown: Remembered, pytestconfig: 
         is_shown = (
             entry.unguarded
             or attack_key(entry) in shown
+            or (file_key(entry.file) in shown_files() and not pytestconfig.getoption("--fresh"))
             or shown_elsewhere(entry, pytestconfig.getoption("--baseline-on"))
         )
         if not is_shown:
