@@ -246,15 +246,6 @@ static PyObject *semaphore_new(PyTypeObject *type, PyObject *args, PyObject *kwa
 
 int semaphores_patch(PyObject *module)
 {
-    PyTypeObject *type = (PyTypeObject *)PyObject_GetAttrString(module, "SemLock");
-    if (type == NULL) {
-        PyErr_Clear();
-        return 0;
-    }
-    if (type->tp_new != semaphore_new) {
-        semaphore_original = type->tp_new;
-    }
-    int result = patch_slot(type, NULL, (void **)&type->tp_new, (void *)semaphore_new) < 0 ? -1 : 1;
-    Py_DECREF(type);
-    return result;
+    return patch_type(module, "SemLock", NULL, offsetof(PyTypeObject, tp_new), (void *)semaphore_new,
+                      &semaphore_original);
 }

@@ -31,6 +31,7 @@
 
 #include <limits.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030E0000
@@ -383,6 +384,8 @@ int call_copy(const Call *call, PyObject **argv, Call *copy);
 PyObject *call_with(const Call *call, Py_ssize_t at, PyObject *value);
 int patch_row(Row *row, PyObject *module);
 int patch_slot(PyTypeObject *type, const char *descriptor, void **slot, void *replacement);
+int patch_type(PyObject *module, const char *name, const char *descriptor, size_t offset, void *replacement,
+               void *original);
 bool has_slot(PyTypeObject *type, size_t offset, const void *replacement);
 int patch_module(const char *name, PyObject *module);
 int patch_loaded_modules(void);

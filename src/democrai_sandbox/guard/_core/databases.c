@@ -446,18 +446,10 @@ PyObject *on_sql(State *state, Call *call)
 int databases_patch(PyObject *module)
 {
     static PyMethodDef def = {"authorise", (PyCFunction)(void (*)(void))authorise, METH_FASTCALL, NULL};
-    PyTypeObject *type = (PyTypeObject *)PyObject_GetAttrString(module, "Connection");
-    if (type == NULL) {
-        PyErr_Clear();
-        return 0;
-    }
     authoriser = authoriser ? authoriser : PyCFunction_New(&def, NULL);
-    if (type->tp_init != connection_init) {
-        connection_original = type->tp_init;
-    }
-    int result = authoriser ? patch_slot(type, "__init__", (void **)&type->tp_init, (void *)connection_init) : -1;
-    Py_DECREF(type);
-    return result < 0 ? -1 : 1;
+    return !authoriser ? -1
+                       : patch_type(module, "Connection", "__init__", offsetof(PyTypeObject, tp_init),
+                                    (void *)connection_init, &connection_original);
 }
 
 /* ---- dbm ------------------------------------------------------------------------------------------- */

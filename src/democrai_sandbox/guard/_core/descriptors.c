@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stddef.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -557,16 +556,11 @@ int socket_patch(PyObject *module)
         PyErr_Clear();
         return 0;
     }
-    if (type->tp_init != socket_init) {
-        socket_original = type->tp_init;
-    }
-    if (sockets_found(type) < 0) {
-        Py_DECREF(type);
-        return -1;
-    }
-    int result = patch_slot(type, "__init__", (void **)&type->tp_init, (void *)socket_init);
+    int result = sockets_found(type);
     Py_DECREF(type);
-    return result < 0 ? -1 : 1;
+    return result < 0 ? -1
+                      : patch_type(module, "socket", "__init__", offsetof(PyTypeObject, tp_init), (void *)socket_init,
+                                   &socket_original);
 }
 
 /* faulthandler writes to the file it is given whenever the process gets into trouble, or at once. */

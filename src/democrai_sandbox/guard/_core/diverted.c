@@ -6,7 +6,6 @@
  */
 #include "core.h"
 
-#include <stddef.h>
 
 typedef struct {
     PyObject_HEAD PyObject *original;

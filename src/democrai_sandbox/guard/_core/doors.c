@@ -6,7 +6,6 @@
  * whoever has a door can knock, and nothing else. */
 #include "core.h"
 
-#include <stddef.h>
 
 typedef struct {
     PyObject_HEAD vectorcallfunc call;

@@ -4,7 +4,6 @@
 #include "core.h"
 #include "network.h"
 
-#include <stddef.h>
 #include <structmember.h>
 
 typedef struct {

@@ -291,12 +291,8 @@ int cffi_patch(PyObject *module)
         Py_XDECREF(type);
         return 0;
     }
-    if (type->tp_call != cdata_call) {
-        cdata_original = type->tp_call;
-    }
-    int result = patch_slot(type, NULL, (void **)&type->tp_call, (void *)cdata_call) < 0 ? -1 : 1;
     Py_DECREF(type);
-    return result;
+    return patch_type(module, "_CDataBase", NULL, offsetof(PyTypeObject, tp_call), (void *)cdata_call, &cdata_original);
 }
 
 /* Calling a C function pointer raises no event, and memmove alone writes anywhere. */
@@ -346,35 +342,13 @@ static PyObject *data_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return data_original[index](type, args, kwargs);
 }
 
-static int patch_data_type(PyObject *module, int index)
-{
-    PyTypeObject *type = (PyTypeObject *)PyObject_GetAttrString(module, data_types[index]);
-    if (type == NULL) {
-        PyErr_Clear();
-        return 0;
-    }
-    if (type->tp_new != data_new) {
-        data_original[index] = type->tp_new;
-    }
-    int result = patch_slot(type, NULL, (void **)&type->tp_new, (void *)data_new) < 0 ? -1 : 1;
-    Py_DECREF(type);
-    return result;
-}
-
 int ctypes_patch(PyObject *module)
 {
-    PyTypeObject *type = (PyTypeObject *)PyObject_GetAttrString(module, "CFuncPtr");
-    if (type == NULL) {
-        PyErr_Clear();
-        return 0;
-    }
-    if (type->tp_call != pointer_call) {
-        pointer_original = type->tp_call;
-    }
-    int result = patch_slot(type, "__call__", (void **)&type->tp_call, (void *)pointer_call) < 0 ? -1 : 1;
+    int result = patch_type(module, "CFuncPtr", "__call__", offsetof(PyTypeObject, tp_call), (void *)pointer_call,
+                            &pointer_original);
     for (int i = 0; result == 1 && i < DATA_TYPES; i++) {
-        result = patch_data_type(module, i);
+        result = patch_type(module, data_types[i], NULL, offsetof(PyTypeObject, tp_new), (void *)data_new,
+                            &data_original[i]);
     }
-    Py_DECREF(type);
     return result;
 }

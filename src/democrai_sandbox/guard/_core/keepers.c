@@ -348,16 +348,7 @@ static int shut_type(const char *name)
 
 int task_patch(PyObject *module)
 {
-    PyTypeObject *type = (PyTypeObject *)PyObject_GetAttrString(module, "Task");
-    if (type == NULL) {
-        PyErr_Clear();
-        return 0;
-    }
-    if (type->tp_init != task_init) {
-        task_original = type->tp_init;
-    }
-    int result = patch_slot(type, "__init__", (void **)&type->tp_init, (void *)task_init) < 0 ? -1 : 1;
-    Py_DECREF(type);
+    int result = patch_type(module, "Task", "__init__", offsetof(PyTypeObject, tp_init), (void *)task_init, &task_original);
     return shut_type("TaskStepMethWrapper") < 0 ? -1 : result;
 }
 

@@ -138,18 +138,13 @@ static int local_setattro(PyObject *self, PyObject *name, PyObject *value)
 
 int local_patch(PyObject *module)
 {
-    PyTypeObject *type = (PyTypeObject *)PyObject_GetAttrString(module, "_local");
-    if (type == NULL) {
-        PyErr_Clear();
-        return 0;
+    static const char *const descriptors[] = {"__setattr__", "__delattr__"};
+    int result = 1;
+    for (int i = 0; i < 2 && result == 1; i++) {
+        result = patch_type(module, "_local", descriptors[i], offsetof(PyTypeObject, tp_setattro),
+                            (void *)local_setattro, &local_original);
     }
-    if (type->tp_setattro != local_setattro) {
-        local_original = type->tp_setattro;
-    }
-    int result = patch_slot(type, "__setattr__", (void **)&type->tp_setattro, (void *)local_setattro);
-    result = result < 0 ? -1 : patch_slot(type, "__delattr__", (void **)&type->tp_setattro, (void *)local_setattro);
-    Py_DECREF(type);
-    return result < 0 ? -1 : 1;
+    return result;
 }
 
 int names_ready(void)

@@ -296,3 +296,22 @@ int patch_slot(PyTypeObject *type, const char *descriptor, void **slot, void *re
     PyType_Modified(type);
     return 0;
 }
+
+/* Replace a slot of a type that a module brings: 1 when that is done, 0 when the module has none of that name. Each copy
+ * of a module has types of its own, so the original is kept once and never becomes the replacement itself. */
+int patch_type(PyObject *module, const char *name, const char *descriptor, size_t offset, void *replacement,
+               void *original)
+{
+    PyTypeObject *type = (PyTypeObject *)PyObject_GetAttrString(module, name);
+    if (type == NULL) {
+        PyErr_Clear();
+        return 0;
+    }
+    void **slot = (void **)((char *)type + offset);
+    if (*slot != replacement) {
+        memcpy(original, slot, sizeof *slot);
+    }
+    int result = patch_slot(type, descriptor, slot, replacement) < 0 ? -1 : 1;
+    Py_DECREF(type);
+    return result;
+}

@@ -4,7 +4,6 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <stddef.h>
 #include <string.h>
 #include <structmember.h>
 #include <sys/socket.h>
