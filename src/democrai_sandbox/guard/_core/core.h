@@ -17,7 +17,7 @@
  *   decisions.c what the decider said                  late.c      modules that are loaded later
  *   diverted.c  methods of native types, exchanged for guarded code
  *   natives.c   native modules, each copy of them      belongings.c  what of the process is the host's
- *   environment.c  os.environ, as guarded code sees it
+ *   environment.c  os.environ, as guarded code sees it  contextviews.c  contexts without our variables
  *   residents.c whose code it is, wherever it runs  shadow.c    a candidate beside what is in force
  *   plain.c     data that crosses a guard          messages.c  frames of workers, read with limits
  * The network half is listed in network.h.
@@ -167,7 +167,7 @@ typedef struct State {
 
 extern PyTypeObject State_Type;
 extern Py_ssize_t live_states;
-extern PyObject *state_variable;
+extern PyObject *state_variable, *served_variable, *ticket_variable;
 extern Policy *runtime_policy, *code_policy;
 
 typedef struct {
@@ -516,6 +516,10 @@ extern PyObject *sensitive_roots;
 extern PyObject *native_allowed, *native_refused, *native_folder;
 bool native_is_refused(PyObject *name);
 int handover_ready(void);
+
+/* ---- contextviews.c ------------------------------------------------------------------------- */
+PyObject *on_context_view(State *unused, Call *call);
+int contextviews_ready(void);
 int finalisers_ready(void);
 int names_ready(void);
 int local_patch(PyObject *module);

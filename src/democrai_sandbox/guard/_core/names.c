@@ -65,6 +65,57 @@ static int module_setattro(PyObject *module, PyObject *name, PyObject *value)
     return module_setattro_original(module, name, value);
 }
 
+/* ---- object.__setattr__ and object.__delattr__ of a module ---------------------------------------------- */
+
+/* CPython compares the slot of a type with the function behind a descriptor, and would refuse super().__setattr__ of
+ * every class that derives from modules. These two stand in for the functions that compare. */
+static wrapperfunc set_wrapper = NULL, delete_wrapper = NULL;
+
+static bool is_generic_for_module(PyObject *self, void *wrapped)
+{
+    return wrapped == (void *)PyObject_GenericSetAttr && PyModule_Check(self);
+}
+
+static PyObject *wrap_set(PyObject *self, PyObject *args, void *wrapped)
+{
+    PyObject *name, *value;
+    if (LIKELY(!is_generic_for_module(self, wrapped))) {
+        return set_wrapper(self, args, wrapped);
+    }
+    if (!PyArg_UnpackTuple(args, "__setattr__", 2, 2, &name, &value) || module_setattro(self, name, value) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *wrap_delete(PyObject *self, PyObject *args, void *wrapped)
+{
+    PyObject *name;
+    if (LIKELY(!is_generic_for_module(self, wrapped))) {
+        return delete_wrapper(self, args, wrapped);
+    }
+    if (!PyArg_UnpackTuple(args, "__delattr__", 1, 1, &name) || module_setattro(self, name, NULL) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+/* The table that all descriptors of this name point into: a subclass compares its entries, so they stay one. */
+static int replace_wrapper(const char *descriptor, wrapperfunc replacement, wrapperfunc *original)
+{
+    PyObject *found = PyObject_GetAttrString((PyObject *)&PyBaseObject_Type, descriptor);
+    if (found == NULL || !Py_IS_TYPE(found, &PyWrapperDescr_Type)) {
+        Py_XDECREF(found);
+        PyErr_Format(PyExc_RuntimeError, "object.%s is not as CPython has it", descriptor);
+        return -1;
+    }
+    struct wrapperbase *base = ((PyWrapperDescrObject *)found)->d_base;
+    *original = base->wrapper;
+    base->wrapper = replacement;
+    Py_DECREF(found);
+    return 0;
+}
+
 /* ---- the dictionary behind a class ----------------------------------------------------------------- */
 
 static richcmpfunc compare_original = NULL;
@@ -149,7 +200,8 @@ int local_patch(PyObject *module)
 
 int names_ready(void)
 {
-    if (proxies_ready() < 0) {
+    if (proxies_ready() < 0 || replace_wrapper("__setattr__", wrap_set, &set_wrapper) < 0 ||
+        replace_wrapper("__delattr__", wrap_delete, &delete_wrapper) < 0) {
         return -1;
     }
     type_setattro_original = PyType_Type.tp_setattro;

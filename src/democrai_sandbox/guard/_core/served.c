@@ -3,19 +3,19 @@
  * subject has put in. */
 #include "core.h"
 
-static PyObject *served = NULL;
+PyObject *served_variable = NULL;
 
 int served_ready(void)
 {
-    served = PyContextVar_New("democrai_sandbox_served", Py_None);
-    return served ? 0 : -1;
+    served_variable = PyContextVar_New("democrai_sandbox_served", Py_None);
+    return served_variable ? 0 : -1;
 }
 
 /* The present value, for served_restore. NULL only when there is no memory. */
 PyObject *served_save(void)
 {
     PyObject *value = NULL;
-    if (PyContextVar_Get(served, Py_None, &value) < 0) {
+    if (PyContextVar_Get(served_variable, Py_None, &value) < 0) {
         PyErr_Clear();
     }
     return value;
@@ -29,8 +29,8 @@ void served_restore(PyObject *saved)
         return;
     }
     PyErr_Fetch(&type, &value, &trace);
-    if (PyContextVar_Get(served, Py_None, &present) < 0 || present != saved) {
-        variable_put(served, saved);
+    if (PyContextVar_Get(served_variable, Py_None, &present) < 0 || present != saved) {
+        variable_put(served_variable, saved);
     }
     Py_XDECREF(present);
     Py_DECREF(saved);
@@ -41,13 +41,13 @@ void served_restore(PyObject *saved)
 PyObject *core_serve(PyObject *module, PyObject *value)
 {
     State *state = state_guarding();
-    return state ? deny_text(state, DENY_TAMPER, "serving") : variable_set(served, value);
+    return state ? deny_text(state, DENY_TAMPER, "serving") : variable_set(served_variable, value);
 }
 
 PyObject *core_unserve(PyObject *module, PyObject *token)
 {
     int paused = collection_pause();
-    int result = paused < 0 ? -1 : PyContextVar_Reset(served, token);
+    int result = paused < 0 ? -1 : PyContextVar_Reset(served_variable, token);
     collection_resume(paused);
     return result < 0 ? NULL : Py_NewRef(Py_None);
 }

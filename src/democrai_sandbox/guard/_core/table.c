@@ -214,6 +214,9 @@
     X(_asyncio, Future, add_done_callback, on_done_callback, 0, 0, "fn", 0, 1, 2)                                      \
     X(_asyncio, Task, add_done_callback, on_done_callback, 0, 0, "fn", 0, 1, 2)                                        \
     /* losing the context is not losing the guard */                                                                   \
+    X(_contextvars, Context, keys, on_context_view, 0, 0, NULL, 0, 0, 2)                                               \
+    X(_contextvars, Context, values, on_context_view, 0, 0, NULL, 0, 0, 2)                                             \
+    X(_contextvars, Context, items, on_context_view, 0, 0, NULL, 0, 0, 2)                                              \
     X(_contextvars, Context, run, on_context_run, 0, 0, NULL, 0, 0, 1)                                                 \
     X(_contextvars, ContextVar, set, on_context_variable, 0, 0, NULL, 0, 0, 1)                                         \
     X(_contextvars, ContextVar, reset, on_context_variable, 0, 0, NULL, 0, 0, 1)                                       \

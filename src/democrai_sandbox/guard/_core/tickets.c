@@ -10,7 +10,7 @@
 #include <string.h>
 #include <strings.h>
 
-static PyObject *ticket_variable = NULL;
+PyObject *ticket_variable = NULL;
 static Py_ssize_t open_tickets = 0;
 
 /* ---- carrying --------------------------------------------------------------------------------------- */
