@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.policy import EXTERNAL_URL_LOCKED, SandboxError, Subject
@@ -31,7 +32,7 @@ class SandboxDenied(SandboxError, PermissionError):  # noqa: N818 - it says what
         installing: bool = False,
     ) -> None:
         """Describe what was refused to whom."""
-        super().__init__(errno.EACCES, target)
+        super().__init__(errno.EACCES, os.strerror(errno.EACCES))
         self.target = target
         self.subject = subject
         self.subject_kind = subject_kind
@@ -77,6 +78,11 @@ class FilesystemDenied(SandboxDenied):
     """A path lies outside what the subject declared for this operation."""
 
     code = "sandbox_filesystem_denied"
+
+    def __init__(self, target: str, **parts: Any) -> None:
+        """Describe what was refused to whom; ``filename`` has the path, as in an error of the kernel."""
+        super().__init__(target, **parts)
+        self.filename = target
 
     def __str__(self) -> str:
         """Return ``sandbox_filesystem_denied:<subject>:<path>``."""
