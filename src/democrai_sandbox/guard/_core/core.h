@@ -118,6 +118,8 @@ typedef struct Policy {
     PyObject_HEAD Entry *table;
     size_t slots; /* a power of two; 0 when there is no entry at all */
     char *arena;
+    uint32_t *order; /* the places in the table of all entries that give something, in the order of their paths */
+    size_t given;
     uint64_t id;
     PyObject *subject, *kind; /* exact str */
     PyObject *imports;        /* frozenset of sensitive roots this subject may use */
@@ -137,6 +139,7 @@ PyObject *policy_new(PyObject *module, PyObject *args, PyObject *kwargs);
 void path_key(PathKey *key, const char *path);
 unsigned policy_mask(const Policy *policy, const PathKey *key);
 unsigned policy_mask_beside(const Policy *policy, const PathKey *key, unsigned given_by_other);
+bool policy_gives_below(const Policy *policy, const char *path, bool owned);
 int file_may_be_subjects(const char *path);
 PyObject *core_is_importable(PyObject *module, PyObject *args);
 
@@ -198,6 +201,7 @@ void floor_set(State *state);
 void *boundary_get(void); /* the frame from which the floor was entered */
 void boundary_set(void *frame);
 unsigned state_mask(const State *state, const PathKey *key);
+bool state_gives_below(const State *state, const char *path, bool owned);
 PyObject *state_view(State *state);
 bool state_allows_import(const State *state, PyObject *root);
 bool state_has_policy(const State *state, uint64_t policy_id);
@@ -258,7 +262,8 @@ enum {
     ANY = 8,       /* one of the wanted operations is enough; the caller finds out which it is */
     STAT = 16,     /* answer from the handle itself */
     DEFAULTS = 32, /* without an argument it means the working directory */
-    ANSWERS = 64   /* answers False where others raise */
+    ANSWERS = 64,  /* answers False where others raise */
+    LOOK = 128     /* tells that something is there and of what kind, and nothing of its content */
 };
 
 typedef struct {

@@ -107,6 +107,11 @@ static int adjust(const Call *call)
         how &= ~FOLLOW;
         how |= how & STAT ? 0 : PARENT; /* the object itself must not be followed: name it in its folder */
     }
+    Py_ssize_t mode = how & ANSWERS ? call_find(call, 1, "mode") : -1;
+    if (mode >= 0 && !(PyLong_Check(call->args[mode]) && PyLong_AsLong(call->args[mode]) == F_OK)) {
+        how &= ~LOOK; /* whether it can be read or written is more than whether it is there */
+        PyErr_Clear();
+    }
     return how;
 }
 

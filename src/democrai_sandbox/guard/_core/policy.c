@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -163,6 +164,68 @@ unsigned policy_mask_beside(const Policy *policy, const PathKey *key, unsigned g
 unsigned policy_mask(const Policy *policy, const PathKey *key)
 {
     return policy_mask_beside(policy, key, 0);
+}
+
+static int compare_paths(const void *one, const void *two, void *given)
+{
+    const Policy *policy = given;
+    const Entry *a = &policy->table[*(const uint32_t *)one], *b = &policy->table[*(const uint32_t *)two];
+    size_t common = a->length < b->length ? a->length : b->length;
+    int order = memcmp(policy->arena + a->offset, policy->arena + b->offset, common);
+    return order ? order : (int)a->length - (int)b->length;
+}
+
+/* Orders what gives something by its path, so that what lies below a folder stands together. */
+static int put_in_order(Policy *policy)
+{
+    for (size_t i = 0; i < policy->slots; i++) {
+        policy->given += (policy->table[i].declared | policy->table[i].owned) != 0;
+    }
+    policy->order = PyMem_Malloc((policy->given + 1) * sizeof *policy->order);
+    if (policy->order == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    size_t count = 0;
+    for (size_t i = 0; i < policy->slots; i++) {
+        if (policy->table[i].declared | policy->table[i].owned) {
+            policy->order[count++] = (uint32_t)i;
+        }
+    }
+    qsort_r(policy->order, count, sizeof *policy->order, compare_paths, policy);
+    return 0;
+}
+
+/* Whether an entry lies somewhere below a folder; with `owned`, one that counts below a protected folder too. */
+bool policy_gives_below(const Policy *policy, const char *path, bool owned)
+{
+    size_t length = strlen(path), low = 0, high = policy->given;
+    char prefix[PATH_MAX + 1];
+    memcpy(prefix, path, length);
+    prefix[length] = '/';
+    length += length == 1 ? 0 : 1; /* "/" ends in it already */
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        const Entry *entry = &policy->table[policy->order[middle]];
+        size_t common = entry->length < length ? entry->length : length;
+        int order = memcmp(policy->arena + entry->offset, prefix, common);
+        if (order < 0 || (order == 0 && entry->length < length)) {
+            low = middle + 1;
+        }
+        else {
+            high = middle;
+        }
+    }
+    for (; low < policy->given; low++) {
+        const Entry *entry = &policy->table[policy->order[low]];
+        if (entry->length < length || memcmp(policy->arena + entry->offset, prefix, length) != 0) {
+            return false;
+        }
+        if (entry->length > length && (!owned || entry->owned)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static Entry *insert(Policy *policy, const char *path, size_t length, uint32_t *used)
@@ -345,6 +408,7 @@ static int build(Policy *policy, PyObject *entries, bool resolve)
     policy->table = PyMem_Calloc(policy->slots, sizeof(Entry));
     policy->arena = PyMem_Malloc(bytes);
     int result = policy->table && policy->arena ? fill(policy, entries, places) : (PyErr_NoMemory(), -1);
+    result = result < 0 ? -1 : put_in_order(policy);
     Py_DECREF(places);
     return result;
 }
@@ -366,6 +430,8 @@ PyObject *policy_new(PyObject *module, PyObject *args, PyObject *kwargs)
     }
     policy->table = NULL;
     policy->arena = NULL;
+    policy->order = NULL;
+    policy->given = 0;
     policy->slots = 0;
     policy->resident = NULL;
     policy->candidate = NULL;
@@ -392,6 +458,7 @@ static void policy_dealloc(PyObject *self)
     Policy *policy = (Policy *)self;
     PyMem_Free(policy->table);
     PyMem_Free(policy->arena);
+    PyMem_Free(policy->order);
     net_index_clear(&policy->network);
     Py_XDECREF(policy->subject);
     Py_XDECREF(policy->kind);

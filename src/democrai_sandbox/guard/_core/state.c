@@ -385,6 +385,19 @@ unsigned state_mask(const State *state, const PathKey *key)
     return state->mode == MODE_NARROW ? own & other : own | other;
 }
 
+/* Whether a folder is above something that was declared: then it is known to be there. */
+bool state_gives_below(const State *state, const char *path, bool owned)
+{
+    state = beyond_network(state);
+    if (state == NULL) {
+        return true;
+    }
+    const State *outer = enclosing(state);
+    bool own = policy_gives_below(policy_of(state), path, owned);
+    bool other = outer ? state_gives_below(outer, path, owned) : own;
+    return state->mode == MODE_NARROW ? own && other : own || other;
+}
+
 bool state_allows_import(const State *state, PyObject *root)
 {
     state = beyond_network(state);

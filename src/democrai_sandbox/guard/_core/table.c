@@ -8,10 +8,10 @@
 #define DIR (FOLLOW | DEFAULTS)
 #define ROWS(X)                                                                                                        \
     /*  module, owner, name, handler, operations, how, argument, index, optional, always (1: also for unguarded code, 2: also while no guard is alive) */                            \
-    X(posix, _, stat, on_path, OP_READ, FOLLOW | STAT | PROBE, "path", 0, 0, 0)                                        \
-    X(posix, _, lstat, on_path, OP_READ, STAT | PROBE, "path", 0, 0, 0)                                                \
-    X(posix, _, access, on_path, OP_READ, FOLLOW | PROBE | ANSWERS, "path", 0, 0, 0)                                   \
-    X(posix, _, readlink, on_path, OP_READ, PARENT | PROBE, "path", 0, 0, 0)                                           \
+    X(posix, _, stat, on_path, OP_READ, FOLLOW | STAT | PROBE | LOOK, "path", 0, 0, 0)                                 \
+    X(posix, _, lstat, on_path, OP_READ, STAT | PROBE | LOOK, "path", 0, 0, 0)                                         \
+    X(posix, _, access, on_path, OP_READ, FOLLOW | PROBE | ANSWERS | LOOK, "path", 0, 0, 0)                            \
+    X(posix, _, readlink, on_path, OP_READ, PARENT | PROBE | LOOK, "path", 0, 0, 0)                                    \
     X(posix, _, listdir, on_listdir, OP_READ, DIR, "path", 0, 0, 0)                                                       \
     X(posix, _, scandir, on_scan, OP_READ, DIR, "path", 0, 0, 0)                                                       \
     X(posix, DirEntry, stat, on_entry, OP_READ, STAT, "", 0, 0, 0)                                                        \
