@@ -117,6 +117,18 @@ static bool same_code(PyObject *function, PyObject *value)
     return same;
 }
 
+/* Whether the code of a function and what it gets instead are the same subject's, or a library changes its own function:
+ * what it compiles for a subject is marked as the subject's, and stays guarded wherever it runs. */
+static bool same_owner(PyObject *function, PyObject *value)
+{
+    PyCodeObject *old = (PyCodeObject *)PyFunction_GET_CODE(function);
+    if (!PyCode_Check(value) || code_is_ours(old) || code_is_ours((PyCodeObject *)value)) {
+        return false;
+    }
+    const Policy *before = resident_owner(old), *after = resident_owner((PyCodeObject *)value);
+    return after != NULL && (before == after || (before == NULL && caller_is_library_of(old)));
+}
+
 /* Giving a function other code would make the host run it as its own. */
 static int on_setattr_event(State *state, PyObject *args)
 {
@@ -132,7 +144,8 @@ static int on_setattr_event(State *state, PyObject *args)
     bool defaults = PyUnicode_CompareWithASCIIString(name, "__defaults__") == 0 ||
                     PyUnicode_CompareWithASCIIString(name, "__kwdefaults__") == 0;
     bool ours = code_is_ours((PyCodeObject *)PyFunction_GET_CODE(function));
-    if ((code && !same_code(function, item(args, 2))) || (defaults && ours)) {
+    PyObject *value = item(args, 2);
+    if ((code && !same_code(function, value) && !same_owner(function, value)) || (defaults && ours)) {
         deny(state, DENY_TAMPER, "use", name);
         return -1;
     }

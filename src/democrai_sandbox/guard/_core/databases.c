@@ -282,8 +282,9 @@ static int authorise_pragma(State *state, PyObject *name, PyObject *value)
     return is_text(name, "temp_store") && !is_text(value, "memory") && !is_text(value, "2") ? SQLITE_IGNORE : SQLITE_OK;
 }
 
-/* sqlite asks before every action of a statement; only these reach outside the database that was opened. */
-static PyObject *authorise(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+/* sqlite asks before every action of a statement; only these reach outside the database that was opened. `own` is the
+ * function of the subject itself, which is asked about what the guard allows; NULL without one. */
+static PyObject *authorise(PyObject *own, PyObject *const *args, Py_ssize_t nargs)
 {
     State *state = state_guarding();
     long action = nargs == 5 ? PyLong_AsLong(args[0]) : -1;
@@ -307,7 +308,27 @@ static PyObject *authorise(PyObject *module, PyObject *const *args, Py_ssize_t n
         Py_XDECREF(type);
         Py_XDECREF(trace);
     }
+    if (own != NULL && answer == SQLITE_OK) {
+        return PyObject_Vectorcall(own, args, (size_t)nargs, NULL);
+    }
     return PyLong_FromLong(answer < 0 ? SQLITE_DENY : answer);
+}
+
+static PyMethodDef authorise_def = {"authorise", (PyCFunction)(void (*)(void))authorise, METH_FASTCALL, NULL};
+
+/* Connection.set_authorizer(callback) */
+PyObject *on_authoriser(State *state, Call *call)
+{
+    Py_ssize_t at = call_find(call, 0, "authorizer_callback");
+    if (at < 0 || (call->args[at] != Py_None && !PyCallable_Check(call->args[at]))) {
+        return call_original(call);
+    }
+    PyObject *own = call->args[at] == Py_None ? NULL : bind_to(state, call->args[at]);
+    PyObject *both = own ? PyCFunction_New(&authorise_def, own) : Py_NewRef(authoriser);
+    PyObject *result = both && !PyErr_Occurred() ? call_with(call, at, both) : NULL;
+    Py_XDECREF(both);
+    Py_XDECREF(own);
+    return result;
 }
 
 /* ---- statements ------------------------------------------------------------------------------------ */
@@ -445,8 +466,7 @@ PyObject *on_sql(State *state, Call *call)
 
 int databases_patch(PyObject *module)
 {
-    static PyMethodDef def = {"authorise", (PyCFunction)(void (*)(void))authorise, METH_FASTCALL, NULL};
-    authoriser = authoriser ? authoriser : PyCFunction_New(&def, NULL);
+    authoriser = authoriser ? authoriser : PyCFunction_New(&authorise_def, NULL);
     return !authoriser ? -1
                        : patch_type(module, "Connection", "__init__", offsetof(PyTypeObject, tp_init),
                                     (void *)connection_init, &connection_original);

@@ -2,6 +2,7 @@
 #include "core.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -54,6 +55,12 @@ static bool is_library_frame(PyCodeObject *code)
     return is_library_file(code->co_filename) && resident_owner(code) == NULL;
 }
 
+/* A function of the file facade whose job is to find something, for whoever calls it: shutil.which. */
+static bool is_finder(PyCodeObject *code)
+{
+    return PyUnicode_CompareWithASCIIString(code->co_name, "which") == 0 && is_library_frame(code);
+}
+
 /* The first frame outside the file facade decides: the subject's own code, or a library that looks around. */
 bool asker_is_library(void)
 {
@@ -62,9 +69,9 @@ bool asker_is_library(void)
     while (frame != NULL) {
         PyCodeObject *code = PyFrame_GetCode(frame);
         int facade = facade_files ? PySet_Contains(facade_files, code->co_filename) : 0;
-        bool done = facade <= 0;
+        bool finder = facade > 0 && is_finder(code), done = facade <= 0 || finder;
         if (done) {
-            library = is_library_frame(code);
+            library = finder || is_library_frame(code);
         }
         Py_DECREF(code);
         PyFrameObject *back = done ? NULL : PyFrame_GetBack(frame);
@@ -86,6 +93,74 @@ bool caller_is_library(void)
     Py_DECREF(code);
     Py_DECREF(frame);
     return is;
+}
+
+/* Whether the call was made by code of the same installed package: below the same folder of a code root. */
+bool caller_is_library_of(PyCodeObject *code)
+{
+    PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
+    PyCodeObject *caller = frame ? PyFrame_GetCode(frame) : NULL;
+    const char *one = caller ? PyUnicode_AsUTF8(caller->co_filename) : NULL, *two = PyUnicode_AsUTF8(code->co_filename);
+    PyErr_Clear();
+    bool same = one != NULL && two != NULL && is_library_frame(caller) && is_library_frame(code);
+    const char *packages = same ? strstr(one, "/site-packages/") : NULL;
+    if (packages != NULL) {
+        size_t folder = (size_t)(packages - one) + strlen("/site-packages/");
+        size_t length = folder + strcspn(one + folder, "/");
+        same = one[length] == '/' && strncmp(one, two, length + 1) == 0;
+    }
+    Py_XDECREF(caller);
+    Py_XDECREF(frame);
+    return same && packages != NULL;
+}
+
+/* ---- which function started a process --------------------------------------------------------- */
+
+static const char *const starters[] = {"subprocess", "os", "pty", "asyncio.subprocess", "platform", "webbrowser"};
+
+/* The name of the module that a starting function is called by; NULL for any other function. */
+static const char *starter_module(PyFrameObject *frame)
+{
+    PyObject *globals = PyFrame_GetGlobals(frame);
+    PyObject *name = globals ? PyDict_GetItemString(globals, "__name__") : NULL;
+    const char *found = NULL;
+    for (size_t i = 0; name != NULL && PyUnicode_Check(name) && i < sizeof starters / sizeof *starters; i++) {
+        found = PyUnicode_CompareWithASCIIString(name, starters[i]) == 0 ? starters[i] : found;
+    }
+    Py_XDECREF(globals);
+    return found != NULL && strcmp(found, "asyncio.subprocess") == 0 ? "asyncio" : found;
+}
+
+static void write_starter(PyFrameObject *frame, PyCodeObject *code, char *out, size_t size)
+{
+    const char *module = starter_module(frame);
+    const char *function = module && is_library_frame(code) ? PyUnicode_AsUTF8(code->co_qualname) : NULL;
+    if (function == NULL) {
+        PyErr_Clear();
+        return;
+    }
+    size_t length = strlen(function), end = strlen(".__init__");
+    length -= length > end && strcmp(function + length - end, ".__init__") == 0 ? end : 0;
+    snprintf(out, size, "%s.%.*s", module, (int)length, function);
+}
+
+/* The function of the standard library that the subject called to start a process: the outermost one, since
+ * subprocess.run and os.popen go through subprocess.Popen. */
+static void starting_function(const char *called, char *out, size_t size)
+{
+    PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
+    snprintf(out, size, "%s", called);
+    while (frame != NULL) {
+        PyCodeObject *code = PyFrame_GetCode(frame);
+        bool library = is_library_frame(code);
+        if (library) {
+            write_starter(frame, code, out, size);
+        }
+        Py_DECREF(code);
+        PyFrameObject *back = library ? PyFrame_GetBack(frame) : NULL;
+        Py_DECREF(frame);
+        frame = back;
+    }
 }
 
 static bool frame_is_file(const char *filename)
@@ -269,7 +344,11 @@ void *deny_decided(State *state, DenialKind kind, const char *operation, PyObjec
 
 void *deny_text(State *state, DenialKind kind, const char *text)
 {
-    PyObject *target = PyUnicode_DecodeFSDefault(text);
+    char function[256];
+    if (kind == DENY_SUBPROCESS) {
+        starting_function(text, function, sizeof function);
+    }
+    PyObject *target = PyUnicode_DecodeFSDefault(kind == DENY_SUBPROCESS ? function : text);
     if (target != NULL) {
         deny(state, kind, kind == DENY_SUBPROCESS ? "execute" : kind == DENY_FILESYSTEM ? "read" : "use", target);
         Py_DECREF(target);

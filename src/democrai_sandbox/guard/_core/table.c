@@ -304,7 +304,7 @@
     X(_sqlite3, Cursor, execute, on_sql, 0, 0, NULL, 0, 1, 0)                                                          \
     X(_sqlite3, Cursor, executemany, on_sql, 0, 0, NULL, 0, 1, 0)                                                      \
     X(_sqlite3, Cursor, executescript, on_sql, 0, 0, NULL, 0, 1, 0)                                                    \
-    X(_sqlite3, Connection, set_authorizer, on_tamper, 0, 0, NULL, 0, 1, 0)                                            \
+    X(_sqlite3, Connection, set_authorizer, on_authoriser, 0, 0, NULL, 0, 1, 0)                                        \
     X(_sqlite3, Connection, enable_load_extension, on_tamper, 0, 0, NULL, 0, 1, 0)                                     \
     X(_sqlite3, Connection, load_extension, on_tamper, 0, 0, NULL, 0, 1, 0)                                            \
     X(_cffi_backend, _, load_library, on_foreign, 0, 0, "_cffi_backend", 0, 1, 0)                                      \
