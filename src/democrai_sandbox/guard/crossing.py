@@ -60,6 +60,10 @@ def own_code(code: CodeType) -> None:
     _core.own_code(code)
 
 
-def own_process() -> None:
-    """Give the standard streams of this process to its subjects: a process that runs one of them alone calls it."""
-    _core.own_process()
+def own_process(*, confined: bool = False) -> None:
+    """Give the standard streams of this process to its subjects: a process that runs one of them alone calls it.
+
+    ``confined`` says that the kernel holds the process to the subject's files and addresses. All installed packages may
+    use ctypes and cffi there.
+    """
+    _core.own_process(confined)

@@ -119,14 +119,19 @@ static bool same_code(PyObject *function, PyObject *value)
 
 /* Whether the code of a function and what it gets instead are the same subject's, or a library changes its own function:
  * what it compiles for a subject is marked as the subject's, and stays guarded wherever it runs. */
-static bool same_owner(PyObject *function, PyObject *value)
+static bool same_owner(State *state, PyObject *function, PyObject *value)
 {
     PyCodeObject *old = (PyCodeObject *)PyFunction_GET_CODE(function);
     if (!PyCode_Check(value) || code_is_ours(old) || code_is_ours((PyCodeObject *)value)) {
         return false;
     }
-    const Policy *before = resident_owner(old), *after = resident_owner((PyCodeObject *)value);
-    return after != NULL && (before == after || (before == NULL && caller_is_library_of(old)));
+    const Policy *before = resident_owner(old);
+    bool own = before == NULL && caller_is_library_of(old);
+    if (own && resident_take(state, value) < 0) {
+        PyErr_Clear();
+    }
+    const Policy *after = resident_owner((PyCodeObject *)value);
+    return after != NULL && (before == after || own);
 }
 
 /* Giving a function other code would make the host run it as its own. */
@@ -145,7 +150,7 @@ static int on_setattr_event(State *state, PyObject *args)
                     PyUnicode_CompareWithASCIIString(name, "__kwdefaults__") == 0;
     bool ours = code_is_ours((PyCodeObject *)PyFunction_GET_CODE(function));
     PyObject *value = item(args, 2);
-    if ((code && !same_code(function, value) && !same_owner(function, value)) || (defaults && ours)) {
+    if ((code && !same_code(function, value) && !same_owner(state, function, value)) || (defaults && ours)) {
         deny(state, DENY_TAMPER, "use", name);
         return -1;
     }
@@ -175,14 +180,6 @@ static int refuse_process(State *state, const char *event)
     }
     deny_text(state, DENY_SUBPROCESS, event);
     return -1;
-}
-
-static int refuse_ctypes(State *state)
-{
-    PyObject *root = PyUnicode_FromString("ctypes");
-    int result = root ? import_check(state, root, false) : -1;
-    Py_XDECREF(root);
-    return result;
 }
 
 /* Path-taking functions of os are in the table; these raise an event before anything else. */
@@ -247,7 +244,7 @@ static int on_event(State *state, const char *event, PyObject *args)
         return 0;
     case 'c':
         if (begins(event, "ctypes.")) {
-            return refuse_ctypes(state);
+            return foreign_event(state, event, args);
         }
         return is(event, "code.__new__") ? on_code_event(state, event) : 0;
     case 'd': /* the kernel layer's system calls: a thread could be confined for ever, or a program be started */

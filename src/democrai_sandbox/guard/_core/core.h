@@ -17,6 +17,7 @@
  *   decisions.c what the decider said                  late.c      modules that are loaded later
  *   diverted.c  methods of native types, exchanged for guarded code
  *   natives.c   native modules, each copy of them      belongings.c  what of the process is the host's
+ *   foreign.c   use of ctypes and cffi
  *   environment.c  os.environ, as guarded code sees it  contextviews.c  contexts without our variables
  *   residents.c whose code it is, wherever it runs  shadow.c    a candidate beside what is in force
  *   plain.c     data that crosses a guard          messages.c  frames of workers, read with limits
@@ -236,6 +237,7 @@ static inline const Policy *policy_of(const State *state)
 extern Py_ssize_t residents; /* policies that have marked code */
 int residents_ready(void);
 const Policy *resident_owner(PyCodeObject *code);
+int resident_take(State *state, PyObject *code);
 void *frame_here(void);
 bool frame_works_here(const PyFrameObject *frame);
 State *resident_running(const State *state, const void *boundary);
@@ -335,6 +337,7 @@ void *deny_decided(State *state, DenialKind kind, const char *operation, PyObjec
 void *deny_path(State *state, const char *path, unsigned missing, bool probe);
 void *deny_text(State *state, DenialKind kind, const char *text);
 bool asker_is_library(void);
+bool code_is_library(PyCodeObject *code);
 bool caller_is_library(void);
 bool caller_is_library_of(PyCodeObject *code);
 bool frame_is_import_machinery(void);
@@ -476,7 +479,6 @@ PyObject *on_sql(State *state, Call *call);
 PyObject *on_dbm(State *state, Call *call);
 PyObject *on_shared_memory(State *state, Call *call);
 PyObject *on_secret_database(State *state, Call *call);
-PyObject *on_foreign(State *state, Call *call);
 
 int directory_argument(State *state, const Call *call, const char *name, char *base, bool *given);
 
@@ -490,7 +492,7 @@ void descriptor_adopt(State *state, int fd);
 void descriptor_hold(int fd);
 int descriptor_check(State *state, PyObject *number, unsigned wanted);
 extern bool process_owned;
-PyObject *core_own_process(PyObject *module, PyObject *unused);
+PyObject *core_own_process(PyObject *module, PyObject *confined);
 enum {
     WANT_MANAGE = 512, /* closing, duplicating over, changing flags: only one's own */
     WANT_PATH = 1024,  /* also for one's own: the kernel does not ask how it was opened (fchmod, utime, ...) */
@@ -510,12 +512,12 @@ int opens_ready(void);
 int guarded_open(State *state, PathText *text, int flags, int mode);
 int databases_patch(PyObject *module);
 int semaphores_patch(PyObject *module);
-int ctypes_patch(PyObject *module);
 int socket_patch(PyObject *module);
 int fileio_patch(PyObject *module);
 extern PyCFunction fileio_fileno;
 int imports_ready(void);
 int natives_ready(void);
+bool import_allowed(const State *state, PyObject *root);
 int import_check(State *state, PyObject *name, bool ask_frame);
 int import_native_check(State *state, PyObject *path);
 int environment_check(State *state, PyObject *name);
@@ -527,6 +529,15 @@ int handover_ready(void);
 /* ---- contextviews.c ------------------------------------------------------------------------- */
 PyObject *on_context_view(State *unused, Call *call);
 int contextviews_ready(void);
+
+/* ---- foreign.c ------------------------------------------------------------------------------ */
+extern PyObject *native_packages;
+extern bool process_confined;
+int foreign_event(State *state, const char *event, PyObject *args);
+PyObject *on_foreign(State *state, Call *call);
+PyObject *on_foreign_library(State *state, Call *call);
+int ctypes_patch(PyObject *module);
+int cffi_patch(PyObject *module);
 int finalisers_ready(void);
 int names_ready(void);
 int local_patch(PyObject *module);
@@ -544,7 +555,6 @@ int loop_patch(PyObject *module);
 int pool_patch(PyObject *module);
 int threading_patch(PyObject *module);
 int task_patch(PyObject *module);
-int cffi_patch(PyObject *module);
 PyObject *steps_new(State *state, PyObject *inner);
 PyObject *ready_new(PyObject *value);
 PyObject *state_chain(const State *state);
@@ -585,6 +595,7 @@ extern PyTypeObject Bound_Type, Guard_Type, Steps_Type, Ready_Type;
 extern PyObject *usage_error, *child_environment;
 int contexts_ready(void);
 bool is_runtime_code(PyObject *code);
+bool is_imported_library(PyObject *code);
 bool called_by_library_import(void);
 bool is_library_code(PyObject *code);
 bool cache_path(const char *source, char *out);

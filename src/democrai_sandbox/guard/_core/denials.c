@@ -50,7 +50,7 @@ static bool is_library_file(PyObject *filename)
 }
 
 /* File names can be forged with compile(); what a subject makes is marked, where subjects are loaded as such. */
-static bool is_library_frame(PyCodeObject *code)
+bool code_is_library(PyCodeObject *code)
 {
     return is_library_file(code->co_filename) && resident_owner(code) == NULL;
 }
@@ -58,7 +58,7 @@ static bool is_library_frame(PyCodeObject *code)
 /* A function of the file facade whose job is to find something, for whoever calls it: shutil.which. */
 static bool is_finder(PyCodeObject *code)
 {
-    return PyUnicode_CompareWithASCIIString(code->co_name, "which") == 0 && is_library_frame(code);
+    return PyUnicode_CompareWithASCIIString(code->co_name, "which") == 0 && code_is_library(code);
 }
 
 /* The first frame outside the file facade decides: the subject's own code, or a library that looks around. */
@@ -71,7 +71,7 @@ bool asker_is_library(void)
         int facade = facade_files ? PySet_Contains(facade_files, code->co_filename) : 0;
         bool finder = facade > 0 && is_finder(code), done = facade <= 0 || finder;
         if (done) {
-            library = finder || is_library_frame(code);
+            library = finder || code_is_library(code);
         }
         Py_DECREF(code);
         PyFrameObject *back = done ? NULL : PyFrame_GetBack(frame);
@@ -89,7 +89,7 @@ bool caller_is_library(void)
         return false;
     }
     PyCodeObject *code = PyFrame_GetCode(frame);
-    bool is = is_library_frame(code);
+    bool is = code_is_library(code);
     Py_DECREF(code);
     Py_DECREF(frame);
     return is;
@@ -102,7 +102,7 @@ bool caller_is_library_of(PyCodeObject *code)
     PyCodeObject *caller = frame ? PyFrame_GetCode(frame) : NULL;
     const char *one = caller ? PyUnicode_AsUTF8(caller->co_filename) : NULL, *two = PyUnicode_AsUTF8(code->co_filename);
     PyErr_Clear();
-    bool same = one != NULL && two != NULL && is_library_frame(caller) && is_library_frame(code);
+    bool same = one != NULL && two != NULL && code_is_library(caller) && code_is_library(code);
     const char *packages = same ? strstr(one, "/site-packages/") : NULL;
     if (packages != NULL) {
         size_t folder = (size_t)(packages - one) + strlen("/site-packages/");
@@ -134,7 +134,7 @@ static const char *starter_module(PyFrameObject *frame)
 static void write_starter(PyFrameObject *frame, PyCodeObject *code, char *out, size_t size)
 {
     const char *module = starter_module(frame);
-    const char *function = module && is_library_frame(code) ? PyUnicode_AsUTF8(code->co_qualname) : NULL;
+    const char *function = module && code_is_library(code) ? PyUnicode_AsUTF8(code->co_qualname) : NULL;
     if (function == NULL) {
         PyErr_Clear();
         return;
@@ -152,7 +152,7 @@ static void starting_function(const char *called, char *out, size_t size)
     snprintf(out, size, "%s", called);
     while (frame != NULL) {
         PyCodeObject *code = PyFrame_GetCode(frame);
-        bool library = is_library_frame(code);
+        bool library = code_is_library(code);
         if (library) {
             write_starter(frame, code, out, size);
         }

@@ -29,14 +29,16 @@ static int owners_size = 0;
 
 bool process_owned = false;
 
-/* own_process(): in a process that runs one subject alone, its standard streams and settings are the subject's. */
-PyObject *core_own_process(PyObject *module, PyObject *unused)
+/* own_process(confined): in a process that runs one subject alone, its standard streams and settings are the subject's.
+ */
+PyObject *core_own_process(PyObject *module, PyObject *confined)
 {
     State *state = state_guarding();
     if (state != NULL) {
         return deny_text(state, DENY_TAMPER, "own_process");
     }
     process_owned = true;
+    process_confined = confined == Py_True;
     Py_RETURN_NONE;
 }
 

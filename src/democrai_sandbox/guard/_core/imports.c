@@ -26,7 +26,7 @@ static PyObject *root_of(PyObject *name)
 }
 
 /* "ctypes" allows "_ctypes" with it, and "cffi" its backend: neither works without the other. */
-static bool allows(const State *state, PyObject *root)
+bool import_allowed(const State *state, PyObject *root)
 {
     static const char *const pairs[][2] = {{"ctypes", "_ctypes"}, {"cffi", "_cffi_backend"}};
     if (state_allows_import(state, root)) {
@@ -100,9 +100,9 @@ static int check_sensitive(State *state, PyObject *root, bool ask_frame)
         return 0;
     }
     if (UNLIKELY(candidates_held)) {
-        shadow_import(state, root, allows);
+        shadow_import(state, root, import_allowed);
     }
-    return allows(state, root) ? 0 : refuse(state, root);
+    return import_allowed(state, root) ? 0 : refuse(state, root);
 }
 
 /* -1 with an exception when the module is sensitive and the subject's own code asks for it. A library below the
@@ -251,104 +251,4 @@ int imports_ready(void)
         return -1;
     }
     return 0;
-}
-
-/* ---- use ------------------------------------------------------------------------------------------ */
-
-static int foreign_allowed(State *state, const char *root)
-{
-    PyObject *name = PyUnicode_FromString(root);
-    int result = name && allows(state, name) ? 0 : -1;
-    if (name != NULL && result < 0) {
-        refuse(state, name);
-    }
-    Py_XDECREF(name);
-    return result;
-}
-
-PyObject *on_foreign(State *state, Call *call)
-{
-    return foreign_allowed(state, call->row->argument) < 0 ? NULL : call_original(call);
-}
-
-static ternaryfunc pointer_original = NULL, cdata_original = NULL;
-
-/* The same for function pointers of cffi. */
-static PyObject *cdata_call(PyObject *self, PyObject *args, PyObject *kwargs)
-{
-    State *state = state_guarding();
-    if (state != NULL && foreign_allowed(state, "_cffi_backend") < 0) {
-        return NULL;
-    }
-    return cdata_original(self, args, kwargs);
-}
-
-int cffi_patch(PyObject *module)
-{
-    PyTypeObject *type = (PyTypeObject *)PyObject_GetAttrString(module, "_CDataBase");
-    if (type == NULL || type->tp_call == NULL) {
-        PyErr_Clear();
-        Py_XDECREF(type);
-        return 0;
-    }
-    Py_DECREF(type);
-    return patch_type(module, "_CDataBase", NULL, offsetof(PyTypeObject, tp_call), (void *)cdata_call, &cdata_original);
-}
-
-/* Calling a C function pointer raises no event, and memmove alone writes anywhere. */
-static PyObject *pointer_call(PyObject *self, PyObject *args, PyObject *kwargs)
-{
-    State *state = state_guarding();
-    if (state != NULL && foreign_allowed(state, "ctypes") < 0) {
-        return NULL;
-    }
-    return pointer_original(self, args, kwargs);
-}
-
-/* Data types need no call either: a c_char_p made of a number reads at that address. */
-static const char *const data_types[] = {"_SimpleCData", "Structure", "Union", "Array", "_Pointer", "CFuncPtr"};
-enum { DATA_TYPES = sizeof data_types / sizeof *data_types };
-static newfunc data_original[DATA_TYPES];
-
-static PyObject *data_new(PyTypeObject *type, PyObject *args, PyObject *kwargs);
-
-/* Which of these types a type derives from: the last one whose slot was replaced, in any copy of the module. */
-static int data_index(PyTypeObject *type)
-{
-    const char *name = "";
-    for (; type != NULL; type = type->tp_base) {
-        name = type->tp_new == data_new ? type->tp_name : name;
-    }
-    const char *dot = strrchr(name, '.');
-    for (int i = 0; i < DATA_TYPES; i++) {
-        if (strcmp(dot ? dot + 1 : name, data_types[i]) == 0) {
-            return i;
-        }
-    }
-    return -1;
-}
-
-static PyObject *data_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    State *state = state_guarding();
-    if (state != NULL && foreign_allowed(state, "ctypes") < 0) {
-        return NULL;
-    }
-    int index = data_index(type);
-    if (index < 0 || data_original[index] == NULL) {
-        PyErr_SetString(PyExc_TypeError, "not a ctypes type");
-        return NULL;
-    }
-    return data_original[index](type, args, kwargs);
-}
-
-int ctypes_patch(PyObject *module)
-{
-    int result = patch_type(module, "CFuncPtr", "__call__", offsetof(PyTypeObject, tp_call), (void *)pointer_call,
-                            &pointer_original);
-    for (int i = 0; result == 1 && i < DATA_TYPES; i++) {
-        result = patch_type(module, data_types[i], NULL, offsetof(PyTypeObject, tp_new), (void *)data_new,
-                            &data_original[i]);
-    }
-    return result;
 }

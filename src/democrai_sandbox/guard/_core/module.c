@@ -36,20 +36,22 @@ static PyObject *setup(PyObject *module, PyObject *args, PyObject *kwargs)
                             "observer",          "adapters",
                             "diverted",          "libraries",
                             "watcher",           "native_allowed",
-                            "native_refused",    "native_folder",
+                            "native_refused",    "native_folder",    "native_packages",
                             NULL};
     PyObject *factory = NULL, *usage = NULL, *environment = NULL, *ask = NULL, *record = NULL, *facade = NULL,
              *roots = NULL;
     PyObject *shut = NULL, *runtime = NULL, *code = NULL, *codes = NULL, *failed = NULL, *handle = NULL;
     PyObject *invalid = NULL, *decision = NULL, *ports = NULL, *parse = NULL, *normalise = NULL, *watch = NULL,
-             *clients = NULL, *exchanged = NULL, *further = NULL, *shadow = NULL, *natives = NULL, *refused = NULL, *folder = NULL;
+             *clients = NULL, *exchanged = NULL, *further = NULL, *shadow = NULL, *natives = NULL, *refused = NULL, *folder = NULL,
+             *packages = NULL;
     if (refuse_when_sealed() < 0 ||
-        !PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOOOO!O!O!O!O!OOO!OOO!OOOO!O!O!OO!O!U", names, &factory, &usage,
+        !PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOOOO!O!O!O!O!OOO!OOO!OOOO!O!O!OO!O!UO!", names, &factory, &usage,
                                      &environment, &ask, &record, &PyFrozenSet_Type, &facade, &PyFrozenSet_Type, &roots,
                                      &PyTuple_Type, &shut, &Policy_Type, &runtime, &Policy_Type, &code, &codes, &failed,
                                      &PyCode_Type, &handle, &invalid, &decision, &PyDict_Type, &ports, &parse,
                                      &normalise, &watch, &PyDict_Type, &clients, &PyTuple_Type, &exchanged, &PyTuple_Type, &further,
-                                     &shadow, &PyFrozenSet_Type, &natives, &PyFrozenSet_Type, &refused, &folder)) {
+                                     &shadow, &PyFrozenSet_Type, &natives, &PyFrozenSet_Type, &refused, &folder, &PyFrozenSet_Type,
+                                     &packages)) {
         return NULL;
     }
     struct {
@@ -74,6 +76,7 @@ static PyObject *setup(PyObject *module, PyObject *args, PyObject *kwargs)
                  {&native_allowed, natives},
                  {&native_refused, refused},
                  {&native_folder, folder},
+                 {&native_packages, packages},
                  {(PyObject **)&runtime_policy, runtime},
                  {(PyObject **)&code_policy, code}};
     for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
@@ -262,7 +265,7 @@ static PyMethodDef methods[] = {
     {"entrance", core_entrance, METH_VARARGS, NULL},
     {"own_code", core_own_code, METH_O, NULL},
     {"is_importable", core_is_importable, METH_VARARGS, NULL},
-    {"own_process", core_own_process, METH_NOARGS, NULL},
+    {"own_process", core_own_process, METH_O, NULL},
     {"serve", core_serve, METH_O, NULL},
     {"unserve", core_unserve, METH_O, NULL},
     {"served", core_served, METH_NOARGS, NULL},

@@ -154,18 +154,23 @@ bool is_library_code(PyObject *code)
     return is_known(code) || is_genuine((PyCodeObject *)code, true);
 }
 
+/* The same for the code of a library's module, which is looked at once. */
+bool is_imported_library(PyObject *code)
+{
+    bool is = is_known(code);
+    if (!is && is_genuine((PyCodeObject *)code, false)) {
+        remember_code(code);
+        is = true;
+    }
+    return is;
+}
+
 bool called_by_library_import(void)
 {
     PyFrameObject *frame = acting_frame();
     PyCodeObject *code = frame ? PyFrame_GetCode(frame) : NULL;
-    bool is = false;
-    if (code != NULL && PyUnicode_CompareWithASCIIString(code->co_name, "<module>") == 0) {
-        is = is_known((PyObject *)code);
-        if (!is && is_genuine(code, false)) {
-            remember_code((PyObject *)code);
-            is = true;
-        }
-    }
+    bool is = code != NULL && PyUnicode_CompareWithASCIIString(code->co_name, "<module>") == 0 &&
+              is_imported_library((PyObject *)code);
     Py_XDECREF(code);
     Py_XDECREF(frame);
     return is;

@@ -219,6 +219,14 @@ int resident_claim(State *state, PyObject *made)
     return residents == 0 || state_guards_network_only(state) || is_library(made) ? 0 : mark_for(state, made);
 }
 
+/* The same for one code object, made of a text, wherever subjects are loaded or not. */
+int resident_take(State *state, PyObject *code)
+{
+    PyObject *file = ((PyCodeObject *)code)->co_filename;
+    bool of_text = PyUnicode_GET_LENGTH(file) > 0 && PyUnicode_READ_CHAR(file, 0) == '<';
+    return !of_text || resident_owner((PyCodeObject *)code) != NULL ? 0 : mark_for(state, code);
+}
+
 /* compile, marshal.load, marshal.loads */
 PyObject *on_made_code(State *state, Call *call)
 {

@@ -307,13 +307,13 @@
     X(_sqlite3, Connection, set_authorizer, on_authoriser, 0, 0, NULL, 0, 1, 0)                                        \
     X(_sqlite3, Connection, enable_load_extension, on_tamper, 0, 0, NULL, 0, 1, 0)                                     \
     X(_sqlite3, Connection, load_extension, on_tamper, 0, 0, NULL, 0, 1, 0)                                            \
-    X(_cffi_backend, _, load_library, on_foreign, 0, 0, "_cffi_backend", 0, 1, 0)                                      \
-    X(_cffi_backend, FFI, dlopen, on_foreign, 0, 0, "_cffi_backend", 0, 1, 0)                                          \
+    X(_cffi_backend, _, load_library, on_foreign_library, 0, 0, "_cffi_backend", 0, 1, 2)                                      \
+    X(_cffi_backend, FFI, dlopen, on_foreign_library, 0, 0, "_cffi_backend", 0, 1, 2)                                          \
     X(_cffi_backend, FFI, cast, on_foreign, 0, 0, "_cffi_backend", 0, 1, 0)                                            \
     X(_cffi_backend, FFI, memmove, on_foreign, 0, 0, "_cffi_backend", 0, 1, 0)                                         \
     X(_cffi_backend, _, cast, on_foreign, 0, 0, "_cffi_backend", 0, 1, 0)                                              \
     X(_cffi_backend, _, memmove, on_foreign, 0, 0, "_cffi_backend", 0, 1, 0)                                           \
-    X(_ctypes, _, dlopen, on_foreign, 0, 0, "_ctypes", 0, 1, 0)                                                        \
+    X(_ctypes, _, dlopen, on_foreign_library, 0, 0, "_ctypes", 0, 1, 2)                                                        \
     X(_ctypes, _, dlsym, on_foreign, 0, 0, "_ctypes", 0, 1, 0)                                                         \
     X(_ctypes, _, call_function, on_foreign, 0, 0, "_ctypes", 0, 1, 0)                                                 \
     X(_ctypes, _, call_cdeclfunction, on_foreign, 0, 0, "_ctypes", 0, 1, 0)                                            \

@@ -135,7 +135,8 @@ class Confinement:
         confiner = self._confiner
         if confiner is None:
             return ConfinedWorker(spec, None, None)
-        confined = spec._replace(no_exec=not spec.allow_subprocess, tells_endpoints=self._egress is not None)
+        has_egress = self._egress is not None
+        confined = spec._replace(no_exec=not spec.allow_subprocess, tells_endpoints=has_egress, confined=has_egress)
 
         def rights() -> object:
             return frozenset(self._approvals.of_worker(spec.kind, spec.name))

@@ -59,6 +59,8 @@ class WorkerSpec(NamedTuple):
     """Seconds that a call may take whatever its caller says; None for no such limit."""
     no_exec: bool = False
     """Whether the process gives up starting programs, for good, before it imports the subject's code."""
+    confined: bool = False
+    """Whether the kernel holds the process to the subject's files and addresses, as far as the host knows."""
     tells_endpoints: bool = False
     """Whether the guard in it has the host open the way before each connection."""
     tells_accesses: bool = False

@@ -75,6 +75,15 @@ def give_up_programs() -> None:
         os._exit(70)
 
 
+def root_is_shut() -> bool:
+    """Tell whether the kernel refuses to list the root of the file system, as it does to every confined process."""
+    try:
+        os.close(os.open("/", os.O_RDONLY | os.O_DIRECTORY))
+    except PermissionError:
+        return True
+    return False
+
+
 class _Worker:
     def __init__(self, spec: WorkerSpec, lane: Line, control: Line) -> None:
         self._spec = spec
@@ -131,7 +140,7 @@ class _Worker:
         if spec.tells_accesses:
             decider = recorded(decider, self._line.send, spec.sensitive_imports)
         services = RemoteServices(self._desk, self._calls, (spec.data_dir, spec.folder)).table(names)
-        own_process()
+        own_process(confined=spec.confined and root_is_shut())
         configure_guard(
             decider=decider,
             recorder=RemoteRecorder(self._line),

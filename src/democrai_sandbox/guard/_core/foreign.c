@@ -1,0 +1,519 @@
+/* Use of ctypes and cffi, which reach any address: refused to the subject's own code unless its declaration has it.
+ *
+ * Installed packages use them for themselves. They may while one of their modules is imported, and later if the host
+ * trusts the package, or if the kernel confines the process. What counts is the frame that makes the call, and for a
+ * function pointer also who made it: a subject hands functions of others to a package that calls whatever it is given. */
+#include "core.h"
+
+#include <string.h>
+
+PyObject *native_packages = NULL; /* frozenset: packages that the host trusts with foreign functions */
+bool process_confined = false;    /* the kernel holds what native code does here to the subject's declarations */
+
+enum { NAME = 128 };
+
+/* ---- who calls ------------------------------------------------------------------------------------ */
+
+/* The package that a file of a code root belongs to: "numpy" for .../site-packages/numpy/a/b.py. Empty for the standard
+ * library, and false for what has no such name. */
+static bool package_name(const char *file, char *out)
+{
+    static const char *const folders[] = {"/site-packages/", "/dist-packages/"};
+    const char *start = NULL;
+    for (size_t i = 0; i < sizeof folders / sizeof *folders && start == NULL; i++) {
+        const char *found = strstr(file, folders[i]);
+        start = found ? found + strlen(folders[i]) : NULL;
+    }
+    out[0] = '\0';
+    if (start == NULL) {
+        return true;
+    }
+    size_t length = strcspn(start, "/.");
+    if (length == 0 || length >= NAME) {
+        return false;
+    }
+    memcpy(out, start, length);
+    out[length] = '\0';
+    return true;
+}
+
+/* Helpers that act for their caller, with what they are given. */
+static bool is_helper(const char *file)
+{
+    return strstr(file, "/ctypes/") != NULL || strstr(file, "/cffi/") != NULL ||
+           strstr(file, "/numpy/ctypeslib") != NULL;
+}
+
+/* Whether code speaks of a helper by its name. A package also calls what a subject gives it. */
+static bool names(PyCodeObject *code, PyCodeObject *helper)
+{
+    const char *text = PyUnicode_AsUTF8(helper->co_qualname);
+    size_t length = text ? strcspn(text, ".") : 0; /* CDLL of CDLL.__init__ */
+    bool found = false;
+    for (Py_ssize_t i = 0; text != NULL && i < PyTuple_GET_SIZE(code->co_names) && !found; i++) {
+        const char *name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(code->co_names, i));
+        found = name != NULL && strlen(name) == length && strncmp(name, text, length) == 0;
+    }
+    PyErr_Clear();
+    return found;
+}
+
+typedef struct {
+    char package[NAME];
+    bool behind_helper; /* of ctypes or cffi, which the package calls */
+    bool named;         /* by the package itself */
+} Caller;
+
+/* The package whose frame makes the call; false when that is the subject's own code. */
+static bool find_caller(Caller *out)
+{
+    PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
+    PyCodeObject *helper = NULL;
+    bool found = false, done = false;
+    while (frame != NULL && !done) {
+        PyCodeObject *code = PyFrame_GetCode(frame);
+        bool package = code_is_library(code) && !code_is_ours(code);
+        const char *file = package ? PyUnicode_AsUTF8(code->co_filename) : NULL;
+        PyErr_Clear();
+        bool importing = file != NULL && strncmp(file, "<frozen importlib", 17) == 0; /* a native module, by its maker */
+        bool passed_on = file != NULL && is_helper(file);
+        done = !importing && !passed_on;
+        found = done && file != NULL && file[0] == '/' && package_name(file, out->package);
+        out->behind_helper = helper != NULL;
+        out->named = found && helper != NULL && names(code, helper);
+        if (passed_on) {
+            Py_XSETREF(helper, (PyCodeObject *)Py_NewRef(code));
+        }
+        Py_DECREF(code);
+        PyFrameObject *back = done ? NULL : PyFrame_GetBack(frame);
+        Py_DECREF(frame);
+        frame = back;
+    }
+    Py_XDECREF(frame);
+    Py_XDECREF(helper);
+    return found;
+}
+
+/* Whether a module of a library is being imported, and nothing but libraries is at work since. */
+static bool library_is_imported(void)
+{
+    PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
+    bool is = false, done = false;
+    while (frame != NULL && !done) {
+        PyCodeObject *code = PyFrame_GetCode(frame);
+        bool module = PyUnicode_CompareWithASCIIString(code->co_name, "<module>") == 0;
+        is = module && is_imported_library((PyObject *)code);
+        done = module || !code_is_library(code);
+        Py_DECREF(code);
+        PyFrameObject *back = done ? NULL : PyFrame_GetBack(frame);
+        Py_DECREF(frame);
+        frame = back;
+    }
+    return is;
+}
+
+static bool is_trusted(const char *package)
+{
+    PyObject *name = package[0] && native_packages ? PyUnicode_FromString(package) : NULL;
+    bool is = name != NULL && PySet_Contains(native_packages, name) == 1;
+    Py_XDECREF(name);
+    PyErr_Clear();
+    return is;
+}
+
+/* ---- who made a function pointer ----------------------------------------------------------------- */
+
+static PyObject *makers = NULL; /* address of the object -> the package that made it */
+
+static void set_maker(PyObject *function, const char *package)
+{
+    PyObject *key = PyLong_FromVoidPtr(function), *name = package ? PyUnicode_FromString(package) : NULL;
+    makers = makers ? makers : PyDict_New();
+    if (makers != NULL && key != NULL && name != NULL) {
+        PyDict_SetItem(makers, key, name);
+    }
+    else if (makers != NULL && key != NULL && PyDict_Contains(makers, key) == 1) {
+        PyDict_DelItem(makers, key);
+    }
+    Py_XDECREF(key);
+    Py_XDECREF(name);
+    PyErr_Clear();
+}
+
+static bool is_made_by(PyObject *function, const char *package)
+{
+    PyObject *key = makers ? PyLong_FromVoidPtr(function) : NULL;
+    PyObject *name = key ? PyDict_GetItemWithError(makers, key) : NULL;
+    bool is = name != NULL && PyUnicode_CompareWithASCIIString(name, package) == 0;
+    Py_XDECREF(key);
+    PyErr_Clear();
+    return is;
+}
+
+/* ---- who opened a library -------------------------------------------------------------------------- */
+
+static PyObject *openers = NULL; /* "handle:package" of each library that a package has opened */
+
+static PyObject *opener_key(PyObject *handle, const char *package)
+{
+    return handle && PyLong_CheckExact(handle) ? PyUnicode_FromFormat("%S:%s", handle, package) : NULL;
+}
+
+static void note_opener(PyObject *handle)
+{
+    Caller caller;
+    openers = openers ? openers : PySet_New(NULL);
+    PyObject *key = openers && find_caller(&caller) ? opener_key(handle, caller.package) : NULL;
+    if (key != NULL) {
+        PySet_Add(openers, key);
+    }
+    Py_XDECREF(key);
+    PyErr_Clear();
+}
+
+/* The number of a library that a package opened, as ctypes keeps it; no code of the object's runs. */
+static bool is_opened_by(PyObject *library, const char *package)
+{
+    PyObject *fields = library ? PyObject_GenericGetDict(library, NULL) : NULL;
+    PyObject *handle = fields && PyDict_Check(fields) ? PyDict_GetItemString(fields, "_handle") : NULL;
+    PyObject *key = openers ? opener_key(handle, package) : NULL;
+    bool is = key != NULL && PySet_Contains(openers, key) == 1;
+    Py_XDECREF(key);
+    Py_XDECREF(fields);
+    PyErr_Clear();
+    return is;
+}
+
+/* ---- the decision ---------------------------------------------------------------------------------- */
+
+/* Whether a package may do this; `function` is the pointer that it calls and `library` the one that it looks a name up
+ * in, NULL for anything else. While a module is
+ * imported, the library works for itself. Later a subject may be behind it: then the package itself has to speak of what
+ * it uses, and has to have made the function. */
+static bool is_package_use(PyObject *function, PyObject *library)
+{
+    Caller caller;
+    if (!find_caller(&caller)) {
+        return false;
+    }
+    if ((process_confined && caller.package[0] != '\0') || library_is_imported()) {
+        return true;
+    }
+    if (!is_trusted(caller.package)) {
+        return false;
+    }
+    if (library != NULL) {
+        return is_opened_by(library, caller.package);
+    }
+    return caller.behind_helper ? caller.named : function == NULL || is_made_by(function, caller.package);
+}
+
+static int check_use(State *state, const char *root, PyObject *function, PyObject *library)
+{
+    PyObject *name = PyUnicode_FromString(root);
+    int result = name && (import_allowed(state, name) || is_package_use(function, library)) ? 0 : -1;
+    if (name != NULL && result < 0) {
+        deny(state, DENY_MODULE, "use", name);
+    }
+    Py_XDECREF(name);
+    return result;
+}
+
+static int foreign_check(State *state, const char *root, PyObject *function)
+{
+    return check_use(state, root, function, NULL);
+}
+
+int foreign_event(State *state, const char *event, PyObject *args)
+{
+    bool looks_up = strcmp(event, "ctypes.dlsym") == 0 && PyTuple_GET_SIZE(args) > 0;
+    return check_use(state, "ctypes", NULL, looks_up ? PyTuple_GET_ITEM(args, 0) : NULL);
+}
+
+PyObject *on_foreign(State *state, Call *call)
+{
+    return foreign_check(state, call->row->argument, NULL) < 0 ? NULL : call_original(call);
+}
+
+/* A library is loaded from where no subject can write, or by a name that the system looks up. */
+static int library_check(State *state, Call *call)
+{
+    PyObject *path = call->nargs > 0 ? call->args[0] : NULL;
+    const char *text = path && PyUnicode_Check(path) ? PyUnicode_AsUTF8(path) : NULL;
+    PyErr_Clear();
+    if (foreign_check(state, call->row->argument, NULL) < 0) {
+        return -1;
+    }
+    if (path == NULL || path == Py_None || (text != NULL && strchr(text, '/') == NULL)) {
+        return 0;
+    }
+    PyObject *root = PyUnicode_FromString(call->row->argument);
+    bool declared = root != NULL && import_allowed(state, root);
+    Py_XDECREF(root);
+    return declared ? 0 : import_native_check(state, path);
+}
+
+/* Also for unguarded code: a package that the host has loaded works for subjects later. */
+PyObject *on_foreign_library(State *unused, Call *call)
+{
+    State *state = state_guarding();
+    if (state != NULL && library_check(state, call) < 0) {
+        return NULL;
+    }
+    PyObject *handle = call_original(call);
+    if (handle != NULL) {
+        note_opener(handle);
+    }
+    return handle;
+}
+
+/* ---- cffi ------------------------------------------------------------------------------------------- */
+
+static ternaryfunc pointer_original = NULL, cdata_original = NULL;
+
+static PyObject *cdata_call(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    State *state = state_guarding();
+    if (state != NULL && foreign_check(state, "_cffi_backend", NULL) < 0) {
+        return NULL;
+    }
+    return cdata_original(self, args, kwargs);
+}
+
+int cffi_patch(PyObject *module)
+{
+    PyTypeObject *type = (PyTypeObject *)PyObject_GetAttrString(module, "_CDataBase");
+    if (type == NULL || type->tp_call == NULL) {
+        PyErr_Clear();
+        Py_XDECREF(type);
+        return 0;
+    }
+    Py_DECREF(type);
+    return patch_type(module, "_CDataBase", NULL, offsetof(PyTypeObject, tp_call), (void *)cdata_call, &cdata_original);
+}
+
+/* ---- ctypes ----------------------------------------------------------------------------------------- */
+
+/* Calling a C function pointer raises no event, and memmove alone writes anywhere. */
+static PyObject *pointer_call(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    State *state = state_guarding();
+    if (state != NULL && foreign_check(state, "ctypes", self) < 0) {
+        return NULL;
+    }
+    return pointer_original(self, args, kwargs);
+}
+
+/* Data types need no call either: a c_char_p made of a number reads at that address. */
+static const char *const data_types[] = {"_SimpleCData", "Structure", "Union", "Array", "_Pointer", "CFuncPtr"};
+enum { DATA_TYPES = sizeof data_types / sizeof *data_types, FUNCTION = DATA_TYPES - 1 };
+static newfunc data_original[DATA_TYPES];
+
+static PyObject *data_new(PyTypeObject *type, PyObject *args, PyObject *kwargs);
+
+/* Which of these types a type derives from: the last one whose slot was replaced, in any copy of the module. */
+static int data_index(PyTypeObject *type)
+{
+    const char *name = "";
+    for (; type != NULL; type = type->tp_base) {
+        name = type->tp_new == data_new ? type->tp_name : name;
+    }
+    const char *dot = strrchr(name, '.');
+    for (int i = 0; i < DATA_TYPES; i++) {
+        if (strcmp(dot ? dot + 1 : name, data_types[i]) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static PyObject *data_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    State *state = state_guarding();
+    int index = data_index(type);
+    PyObject *first = index == FUNCTION && PyTuple_GET_SIZE(args) > 0 ? PyTuple_GET_ITEM(args, 0) : NULL;
+    bool looks_up = first != NULL && PyTuple_Check(first) && PyTuple_GET_SIZE(first) == 2; /* (name, library) */
+    if (state != NULL && check_use(state, "ctypes", NULL, looks_up ? PyTuple_GET_ITEM(first, 1) : NULL) < 0) {
+        return NULL;
+    }
+    if (index < 0 || data_original[index] == NULL) {
+        PyErr_SetString(PyExc_TypeError, "not a ctypes type");
+        return NULL;
+    }
+    PyObject *made = data_original[index](type, args, kwargs);
+    if (made != NULL && index == FUNCTION) {
+        Caller caller;
+        set_maker(made, find_caller(&caller) ? caller.package : NULL);
+    }
+    return made;
+}
+
+static destructor function_dealloc_original = NULL;
+
+static void function_dealloc(PyObject *self)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    set_maker(self, NULL);
+    PyErr_Restore(type, value, trace);
+    function_dealloc_original(self);
+}
+
+/* ---- what a package gives away ---------------------------------------------------------------------- */
+
+static ssizeargfunc item_original = NULL;
+static binaryfunc subscript_original = NULL;
+static ssizeobjargproc set_item_original = NULL;
+
+static int pointer_check(void)
+{
+    State *state = state_guarding();
+    return state == NULL ? 0 : foreign_check(state, "ctypes", NULL);
+}
+
+static PyObject *pointer_item(PyObject *self, Py_ssize_t index)
+{
+    return pointer_check() < 0 ? NULL : item_original(self, index);
+}
+
+static PyObject *pointer_subscript(PyObject *self, PyObject *index)
+{
+    return pointer_check() < 0 ? NULL : subscript_original(self, index);
+}
+
+static int pointer_set_item(PyObject *self, Py_ssize_t index, PyObject *value)
+{
+    return pointer_check() < 0 ? -1 : set_item_original(self, index, value);
+}
+
+typedef struct {
+    const char *type, *name;
+    getter get;
+    setter set;
+    getter own_get;
+    setter own_set;
+} Member;
+
+static PyObject *get_contents(PyObject *self, void *closure);
+static int set_contents(PyObject *self, PyObject *value, void *closure);
+static PyObject *get_value(PyObject *self, void *closure);
+static int set_value(PyObject *self, PyObject *value, void *closure);
+
+static Member members[] = {{"_Pointer", "contents", NULL, NULL, get_contents, set_contents},
+                           {"_SimpleCData", "value", NULL, NULL, get_value, set_value}};
+
+static PyObject *get_contents(PyObject *self, void *closure)
+{
+    return pointer_check() < 0 ? NULL : members[0].get(self, closure);
+}
+
+static int set_contents(PyObject *self, PyObject *value, void *closure)
+{
+    return pointer_check() < 0 ? -1 : members[0].set(self, value, closure);
+}
+
+static PyObject *get_value(PyObject *self, void *closure)
+{
+    return pointer_check() < 0 ? NULL : members[1].get(self, closure);
+}
+
+static int set_value(PyObject *self, PyObject *value, void *closure)
+{
+    return pointer_check() < 0 ? -1 : members[1].set(self, value, closure);
+}
+
+/* Pointers and values of pointers read and write at any address. */
+static int patch_member(PyObject *module, Member *member)
+{
+    PyObject *type = PyObject_GetAttrString(module, member->type);
+    PyObject *found = type ? PyObject_GetAttrString(type, member->name) : NULL;
+    if (found == NULL || !Py_IS_TYPE(found, &PyGetSetDescr_Type)) {
+        PyErr_Format(PyExc_ImportError, "ctypes.%s.%s is not as CPython has it", member->type, member->name);
+    }
+    else {
+        PyGetSetDef *entry = ((PyGetSetDescrObject *)found)->d_getset;
+        if (entry->get != member->own_get) {
+            member->get = entry->get;
+            member->set = entry->set;
+            entry->get = member->own_get;
+            entry->set = member->own_set;
+        }
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(found);
+    return PyErr_Occurred() ? -1 : 1;
+}
+
+/* A class takes copies of these functions when it is made, so all that derive from it are looked at. */
+static int patch_pointer_type(PyTypeObject *type)
+{
+    PySequenceMethods *sequence = type->tp_as_sequence;
+    if (sequence != NULL && sequence->sq_item == item_original) {
+        sequence->sq_item = pointer_item;
+    }
+    if (sequence != NULL && sequence->sq_ass_item == set_item_original) {
+        sequence->sq_ass_item = pointer_set_item;
+    }
+    if (type->tp_as_mapping != NULL && type->tp_as_mapping->mp_subscript == subscript_original) {
+        type->tp_as_mapping->mp_subscript = pointer_subscript;
+    }
+    PyObject *derived = PyObject_CallMethod((PyObject *)&PyType_Type, "__subclasses__", "O", type);
+    int result = derived ? 0 : -1;
+    for (Py_ssize_t i = 0; result == 0 && i < PyList_GET_SIZE(derived); i++) {
+        result = patch_pointer_type((PyTypeObject *)PyList_GET_ITEM(derived, i));
+    }
+    Py_XDECREF(derived);
+    return result;
+}
+
+static int patch_descriptor(PyTypeObject *type, const char *name, void *replacement)
+{
+    PyObject *found = PyObject_GetAttrString((PyObject *)type, name);
+    if (found == NULL || !Py_IS_TYPE(found, &PyWrapperDescr_Type)) {
+        Py_XDECREF(found);
+        return -1;
+    }
+    ((PyWrapperDescrObject *)found)->d_wrapped = replacement;
+    Py_DECREF(found);
+    return 0;
+}
+
+static int patch_pointers(PyObject *module)
+{
+    PyTypeObject *type = (PyTypeObject *)PyObject_GetAttrString(module, "_Pointer");
+    if (type == NULL || type->tp_as_sequence == NULL || type->tp_as_mapping == NULL) {
+        Py_XDECREF(type);
+        return -1;
+    }
+    if (type->tp_as_sequence->sq_item != pointer_item) {
+        item_original = type->tp_as_sequence->sq_item;
+        subscript_original = type->tp_as_mapping->mp_subscript;
+        set_item_original = type->tp_as_sequence->sq_ass_item;
+    }
+    int result = patch_pointer_type(type);
+    if (result == 0 && (patch_descriptor(type, "__getitem__", (void *)pointer_subscript) < 0 ||
+                        patch_descriptor(type, "__setitem__", (void *)pointer_set_item) < 0)) {
+        result = -1;
+    }
+    PyType_Modified(type);
+    Py_DECREF(type);
+    for (size_t i = 0; i < sizeof members / sizeof *members && result == 0; i++) {
+        result = patch_member(module, &members[i]) < 0 ? -1 : 0;
+    }
+    return result < 0 ? -1 : 1;
+}
+
+int ctypes_patch(PyObject *module)
+{
+    int result = patch_type(module, "CFuncPtr", "__call__", offsetof(PyTypeObject, tp_call), (void *)pointer_call,
+                            &pointer_original);
+    for (int i = 0; result == 1 && i < DATA_TYPES; i++) {
+        result = patch_type(module, data_types[i], NULL, offsetof(PyTypeObject, tp_new), (void *)data_new,
+                            &data_original[i]);
+    }
+    if (result == 1) {
+        result = patch_type(module, "CFuncPtr", NULL, offsetof(PyTypeObject, tp_dealloc), (void *)function_dealloc,
+                            &function_dealloc_original);
+    }
+    return result == 1 ? patch_pointers(module) : result;
+}
