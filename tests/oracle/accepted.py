@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import platform
 import tomllib
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 FILE = Path(__file__).with_name("accepted.toml")
-FIELDS = {"kind", "callable", "call", "object", "reason", "minors", "test"}
+FIELDS = {"kind", "callable", "call", "object", "reason", "minors", "machines", "test"}
+
+
+MATCHED = FIELDS - {"reason", "minors", "machines"}
+
+
+def concerns(entry, minors):
+    """Tell whether an entry is about this machine and one of these minor versions."""
+    machine = platform.machine()
+    return machine in entry.get("machines", [machine]) and bool(set(entry.get("minors", minors)) & minors)
 
 
 class Accepted:
@@ -24,8 +34,8 @@ class Accepted:
     def reason(self, minor, **found):
         """Return the reason for which a finding is accepted, or None."""
         for number, entry in enumerate(self.entries):
-            if minor in entry.get("minors", [minor]) and all(
-                fnmatchcase(found.get(name, ""), entry[name]) for name in FIELDS - {"reason", "minors"} if name in entry
+            if concerns(entry, {minor}) and all(
+                fnmatchcase(found.get(name, ""), entry[name]) for name in MATCHED if name in entry
             ):
                 self.used.add(number)
                 return entry["reason"]
@@ -36,5 +46,5 @@ class Accepted:
         return [
             entry
             for number, entry in enumerate(self.entries)
-            if number not in self.used and set(entry.get("minors", minors)) & set(minors)
+            if number not in self.used and concerns(entry, set(minors))
         ]

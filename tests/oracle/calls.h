@@ -8,6 +8,8 @@
  *   f0    descriptor        s01  socket address and its length        m0  message header with an address
  *   i0    process number    v0   plain number                         t0  text
  */
+#include <sys/syscall.h> /* tells which of the old calls there are */
+
 #define AT_CALLS(X) \
     X(openat, open, "o012v2") X(newfstatat, stat, "a013") X(statx, stat, "a012") X(faccessat, stat, "d01") \
     X(readlinkat, stat, "n01") X(statfs, stat, "p0") X(fstatfs, stat, "f0") X(fstat, stat, "f0") \

@@ -320,6 +320,77 @@ attacks_of(
 )
 
 
+def vectorized(function: object, *given: object) -> object:
+    import numpy
+
+    one = numpy.empty(1, dtype=object)
+    one[0] = given[0]
+    return numpy.vectorize(function, otypes=[object])(one, *given[1:])[0]
+
+
+def by_numpy_loader(ground: Ground) -> bool:
+    import numpy
+
+    return numpy.ctypeslib.load_library(numpy._core._multiarray_umath.__file__, "/").getpid() == os.getpid()
+
+
+def in_thread(ground: Ground) -> object:
+    import threading
+
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: ground.attempt(lambda: found.append(ground.held.getpid())))
+    thread.start()
+    thread.join()
+    return bool(found) or None
+
+
+def as_thread(ground: Ground) -> object:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(ground.held.getpid).result() == os.getpid()
+
+
+def planted_for_import(ground: Ground) -> object:
+    import random
+
+    sys.modules.pop("secrets", None)
+    original, random.SystemRandom = random.SystemRandom, ground.held.getpid
+    try:
+        import secrets
+    except AttributeError as error:  # of the number that the function gave
+        return "getrandbits" in str(error)
+    finally:
+        random.SystemRandom = original
+    return secrets is None
+
+
+attacks_of(
+    {
+        "vectorize_open": lambda ground: os.read(vectorized(ground.held.open, ground.outside.encode(), 0), 99),
+        "vectorize_memory": lambda ground: b"marker" in vectorized(ground.held.string_at, id(b"marker-text"), 60),
+        "vectorize_write": lambda ground: vectorized(ground.held.memmove, id(b"x" * 99) + 40, b"y", 1) > 0,
+        "partial": lambda ground: __import__("functools").partial(ground.held.getpid)() == os.getpid(),
+        "sorted": lambda ground: bool(sorted([b"a"], key=ground.held.getpid)),
+        "thread": in_thread,
+        "pool": as_thread,
+        "while_a_library_is_imported": planted_for_import,
+    },
+    "a library calls a native function for the subject: {}",
+    expect=SANDBOX,
+    group="by_library_",
+    prepare=hold_pointers,
+    needs=("numpy",),
+)
+attacks_of(
+    {"loader": by_numpy_loader},
+    "a library loads a native library for the subject: {}",
+    expect=SANDBOX,
+    group="by_numpy_",
+    needs=("numpy",),
+)
+
+
 @attack("a copy of the ctypes package under another name is imported", expect=SANDBOX)
 def copied_package(ground: Ground) -> bool:
     import shutil

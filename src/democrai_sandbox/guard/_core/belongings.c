@@ -116,6 +116,32 @@ PyObject *on_shared_setting(State *state, Call *call)
     return process_owned ? call_original(call) : on_host_setting(state, call);
 }
 
+static PyObject *searchers = NULL; /* list: functions that guarded code has registered to search for codecs */
+
+/* codecs.register(search_function) */
+PyObject *on_codec_search(State *state, Call *call)
+{
+    PyObject *result = call_original(call);
+    searchers = searchers ? searchers : PyList_New(0);
+    if (result != NULL && (searchers == NULL || PyList_Append(searchers, call->args[0]) < 0)) {
+        Py_CLEAR(result);
+    }
+    return result;
+}
+
+/* codecs.unregister(search_function): those of the host stay. */
+PyObject *on_codec_removal(State *state, Call *call)
+{
+    PyObject *function = call->nargs == 1 ? call->args[0] : NULL;
+    for (Py_ssize_t i = 0; searchers != NULL && i < PyList_GET_SIZE(searchers); i++) {
+        if (PyList_GET_ITEM(searchers, i) == function) {
+            PyObject *result = call_original(call);
+            return result && PyList_SetSlice(searchers, i, i + 1, NULL) < 0 ? (Py_DECREF(result), NULL) : result;
+        }
+    }
+    return on_shared_setting(state, call);
+}
+
 /* gc.disable and relatives: ordinary code tunes the collector, which goes on as it is, since it is also the host's. */
 PyObject *on_collector(State *state, Call *call)
 {

@@ -460,6 +460,8 @@ PyObject *on_system_log(State *state, Call *call);
 int home_ready(void);
 PyObject *on_wait(State *state, Call *call);
 PyObject *on_host_setting(State *state, Call *call);
+PyObject *on_codec_search(State *state, Call *call);
+PyObject *on_codec_removal(State *state, Call *call);
 PyObject *on_shared_setting(State *state, Call *call);
 bool signal_is_subjects(int number);
 PyObject *on_collector(State *state, Call *call);

@@ -140,11 +140,12 @@ static void set_maker(PyObject *function, const char *package)
     PyErr_Clear();
 }
 
+/* Whether a library made it: `package`, or with NULL any. */
 static bool is_made_by(PyObject *function, const char *package)
 {
     PyObject *key = makers ? PyLong_FromVoidPtr(function) : NULL;
     PyObject *name = key ? PyDict_GetItemWithError(makers, key) : NULL;
-    bool is = name != NULL && PyUnicode_CompareWithASCIIString(name, package) == 0;
+    bool is = name != NULL && (package == NULL || PyUnicode_CompareWithASCIIString(name, package) == 0);
     Py_XDECREF(key);
     PyErr_Clear();
     return is;
@@ -196,8 +197,11 @@ static bool is_package_use(PyObject *function, PyObject *library)
     if (!find_caller(&caller)) {
         return false;
     }
-    if ((process_confined && caller.package[0] != '\0') || library_is_imported()) {
+    if (process_confined && caller.package[0] != '\0') {
         return true;
+    }
+    if (library_is_imported()) {
+        return function == NULL || is_made_by(function, NULL);
     }
     if (!is_trusted(caller.package)) {
         return false;

@@ -199,7 +199,8 @@
     X(gc, _, set_debug, on_shared_setting, 0, 0, "gc.set_debug", 0, 1, 0)                                              \
     X(gc, _, freeze, on_collector, 0, 0, "gc.freeze", 0, 1, 0)                                                         \
     X(gc, _, unfreeze, on_collector, 0, 0, "gc.unfreeze", 0, 1, 0)                                                     \
-    X(_codecs, _, unregister, on_shared_setting, 0, 0, "codecs.unregister", 0, 0, 0)                                   \
+    X(_codecs, _, register, on_codec_search, 0, 0, "codecs.register", 0, 0, 0)                                         \
+    X(_codecs, _, unregister, on_codec_removal, 0, 0, "codecs.unregister", 0, 0, 0)                                    \
     X(_codecs, _, register_error, on_register_error, 0, 0, "codecs.register_error", 0, 0, 0)                           \
     X(_thread, _, stack_size, on_stack_size, 0, 0, "threading.stack_size", 0, 0, 0)                                    \
     /* callables kept for later run under the guard that handed them over */                                           \
