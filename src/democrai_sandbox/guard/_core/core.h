@@ -539,6 +539,7 @@ int foreign_event(State *state, const char *event, PyObject *args);
 PyObject *on_foreign(State *state, Call *call);
 PyObject *on_foreign_library(State *state, Call *call);
 int ctypes_patch(PyObject *module);
+int ctypes_functions(PyObject *module);
 int cffi_patch(PyObject *module);
 int finalisers_ready(void);
 int names_ready(void);

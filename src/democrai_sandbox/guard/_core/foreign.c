@@ -76,7 +76,8 @@ static bool find_caller(Caller *out)
         const char *file = package ? PyUnicode_AsUTF8(code->co_filename) : NULL;
         PyErr_Clear();
         bool importing = file != NULL && strncmp(file, "<frozen importlib", 17) == 0; /* a native module, by its maker */
-        bool passed_on = file != NULL && is_helper(file);
+        bool passed_on = file != NULL && is_helper(file) &&
+                         PyUnicode_CompareWithASCIIString(code->co_name, "<module>") != 0; /* it works for itself then */
         done = !importing && !passed_on;
         found = done && file != NULL && file[0] == '/' && package_name(file, out->package);
         out->behind_helper = helper != NULL;
@@ -505,6 +506,22 @@ static int patch_pointers(PyObject *module)
         result = patch_member(module, &members[i]) < 0 ? -1 : 0;
     }
     return result < 0 ? -1 : 1;
+}
+
+/* ctypes makes these functions for itself, before the guard knows where libraries lie. */
+int ctypes_functions(PyObject *module)
+{
+    static const char *const names[] = {"memmove", "memset", "_cast", "_string_at", "_wstring_at"};
+    PyObject *fields = PyModule_Check(module) ? PyModule_GetDict(module) : NULL;
+    int found = 0;
+    for (size_t i = 0; fields != NULL && i < sizeof names / sizeof *names; i++) {
+        PyObject *function = PyDict_GetItemString(fields, names[i]);
+        if (function != NULL && Py_TYPE(function)->tp_call == pointer_call) {
+            set_maker(function, "");
+            found++;
+        }
+    }
+    return found > 0;
 }
 
 int ctypes_patch(PyObject *module)

@@ -18,6 +18,7 @@ static LatePatch late[] = {
     {"_sqlite3", databases_patch, true},
     {"_multiprocessing", semaphores_patch, true},
     {"_ctypes", ctypes_patch, true},
+    {"ctypes", ctypes_functions},
     {"_socket", socket_patch, true},
     {"_ssl", ssl_patch, true},
     {"_io", fileio_patch, true},
