@@ -633,6 +633,24 @@ def custom(world):
             session.mount("http://", Canned())
             return session.get(url).status_code
 
+    class Dialing(Canned):
+        def send(self, request, **kwargs):
+            connection(request.url)
+            return super().send(request, **kwargs)
+
+    def mounted_to_dial(url):
+        with requests.Session() as session:
+            session.mount("http://", Dialing())
+            return session.get(url).status_code
+
+    class Wrapped(httpx2.BaseTransport):
+        def handle_request(self, request):
+            return httpx2.HTTPTransport().handle_request(request)
+
+    def wrapped(url):
+        with httpx2.Client(transport=Wrapped()) as client:
+            return client.get(url).status_code
+
     def own_scheme(url):
         with requests.Session() as session:
             session.mount("canned://", Canned())
@@ -663,6 +681,8 @@ def custom(world):
         "httpx mock": mocked(httpx),
         "httpx2 mock": mocked(httpx2),
         "requests adapter": mounted,
+        "dialing adapter": mounted_to_dial,
+        "wrapped transport": wrapped,
         "own scheme": own_scheme,
         "other target": other_target,
         "httpcore pool": pool,
@@ -683,10 +703,11 @@ class TestWhatTheyLeaveAlone:
         assert net.run(looks, True) == net.run(looks, False)
 
     def test_whatever_carries_a_request_out(self, net):
-        """Transports of the subject's own are checked as well; a scheme of its own is not HTTP."""
+        """Transports of the subject's own are checked where they dial; those that stay in memory are not."""
         seen = net.run(custom, loaded=True)
         denied = f"denied receive http://127.0.0.1:{net.places['http'][1]}/other"
-        expected = {name: denied if name.endswith("other") else 200 for name in seen} | {"own scheme, other": 200}
+        in_memory = ("httpx mock, other", "httpx2 mock, other", "requests adapter, other", "own scheme, other")
+        expected = {name: denied if name.endswith("other") else 200 for name in seen} | dict.fromkeys(in_memory, 200)
         assert seen == expected
 
 

@@ -1,7 +1,7 @@
 """``httpx`` and ``httpx2``: each hop of ``request``, ``stream`` and ``send`` ends in one method, before any transport.
 
-Here the URL is checked as the caller wrote it. The transports of their own go on through ``httpcore``, which is adapted
-by itself: there it is checked as it will be sent.
+Here the URL is checked as the caller wrote it, unless a transport of another kind serves it. The transports of their own
+go on through ``httpcore``, which is adapted by itself: there it is checked as it will be sent.
 """
 
 from __future__ import annotations
@@ -36,11 +36,21 @@ def _checks_below(client: Any, own: Any, url: Any) -> bool:
     return not client._mounts or set(map(type, client._mounts.values())) <= {own, type(None)}  # noqa: SLF001
 
 
+def _dials_nothing(client: Any, own: Any, url: Any) -> bool:
+    """Tell whether the request goes to a transport that is not the library's own: to an application in memory, say.
+
+    Whatever such a transport does with the network is checked where it does it.
+    """
+    return own is not None and not issubclass(type(client._transport_for_url(url)), own)  # noqa: SLF001 - no other way
+
+
 def _send(original: Method) -> Method:
     own = original.__globals__.get("HTTPTransport")
 
     def _send_single_request(self: Any, request: Any) -> Any:
         if _checks_below(self, own, request.url) or not is_web(url := str(request.url)):
+            return original(self, request)
+        if _dials_nothing(self, own, request.url):
             return original(self, request)
         with _permitted(request, url):
             return original(self, request)
@@ -53,6 +63,8 @@ def _send_async(original: Method) -> Method:
 
     async def _send_single_request(self: Any, request: Any) -> Any:
         if _checks_below(self, own, request.url) or not is_web(url := str(request.url)):
+            return await original(self, request)
+        if _dials_nothing(self, own, request.url):
             return await original(self, request)
         with _permitted(request, url):
             return await original(self, request)

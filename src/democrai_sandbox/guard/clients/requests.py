@@ -1,4 +1,4 @@
-"""``requests``: each hop is sent by ``Session.send``, whatever adapter serves its URL."""
+"""``requests``: each hop is sent by ``Session.send``, and checked there if an adapter of its own serves the URL."""
 
 from __future__ import annotations
 
@@ -25,12 +25,20 @@ def _checks_below(session: Any, own: Any, url: str) -> bool:
     return True
 
 
+def _dials_nothing(session: Any, own: Any, url: str) -> bool:
+    """Tell whether an adapter serves the URL that is not the library's own: an application in memory, say.
+
+    Whatever such an adapter does with the network is checked where it does it.
+    """
+    return own is not None and not issubclass(type(session.get_adapter(url=url)), own)
+
+
 def _send(original: Method) -> Method:
     own = original.__globals__.get("HTTPAdapter")
 
     def send(self: Any, request: Any, **kwargs: Any) -> Any:
         url: Any = getattr(request, "url", None)
-        if is_web(url) and not _checks_below(self, own, url):
+        if is_web(url) and not _checks_below(self, own, url) and not _dials_nothing(self, own, url):
             with checked(request.method, url):
                 return original(self, request, **kwargs)
         try:
