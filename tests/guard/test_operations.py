@@ -159,6 +159,38 @@ def denial(world):
     }
 
 
+def starting(world):
+    """The function that a denial names, for each way to start a process."""
+    import asyncio
+    import subprocess
+
+    from democrai_sandbox import process_guard_context
+
+    async def by_asyncio():
+        await asyncio.create_subprocess_exec("true")
+
+    guard = process_guard_context(subject="demo", allowed_paths=[world.root])
+    ways = {
+        "subprocess.run": lambda: subprocess.run(["true"]),
+        "subprocess.Popen": lambda: subprocess.Popen(["true"]),
+        "subprocess.check_output": lambda: subprocess.check_output(["true"]),
+        "os.popen": lambda: os.popen("true"),
+        "os.system": lambda: os.system("true"),
+        "os.spawnl": lambda: os.spawnl(os.P_WAIT, "/bin/true", "true"),
+        "os.fork": os.fork,
+        "asyncio.create_subprocess_exec": lambda: asyncio.run(by_asyncio()),
+    }
+    return {name: caught(guard.run, way).target for name, way in ways.items()}
+
+
+def like_the_kernel(world):
+    """The parts of a denial that libraries look at."""
+    from democrai_sandbox import process_guard_context
+
+    denied = caught(process_guard_context(subject="demo", allowed_paths=[world.root]).run, open, world.secret)
+    return [denied.errno, denied.strerror, denied.filename]
+
+
 def sameness(world):
     """The same question about a path that exists and about one that does not."""
     from democrai_sandbox import process_guard_context
@@ -241,6 +273,15 @@ class TestBothEnds:
 
 
 class TestDenial:
+    def test_a_process_is_named_by_the_function_that_was_called(self, case):
+        """Not by the one that it ends in."""
+        told = case.run(starting)
+        assert {name: found for name, found in told.items() if found != name} == {}
+
+    def test_a_denied_path_looks_like_an_error_of_the_kernel(self, case):
+        """Libraries print and compare these."""
+        assert case.run(like_the_kernel) == [errno.EACCES, os.strerror(errno.EACCES), str(case.secret)]
+
     @pytest.fixture
     def told(self, case):
         (case.root / "leads-out").symlink_to(case.secret)

@@ -55,14 +55,10 @@ def configure_guard(
     """
     if _core.is_sealed() or _core.current_view() is not None:
         raise GuardSealedError("the guard is sealed: configure it before the first guard is entered")
-    if decider is not None and not isinstance(decider, Decider):
-        raise InvalidInputError.of(f"not a Decider: {type(decider).__name__}", pointer="/decider")
-    if recorder is not None and not isinstance(recorder, DenialRecorder):
-        raise InvalidInputError.of(f"not a DenialRecorder: {type(recorder).__name__}", pointer="/recorder")
-    if observer is not None and not isinstance(observer, EndpointObserver):
-        raise InvalidInputError.of(f"not an EndpointObserver: {type(observer).__name__}", pointer="/observer")
-    if watcher is not None and not isinstance(watcher, CandidateWatcher):
-        raise InvalidInputError.of(f"not a CandidateWatcher: {type(watcher).__name__}", pointer="/watcher")
+    _check_kind(decider, Decider, "decider")
+    _check_kind(recorder, DenialRecorder, "recorder")
+    _check_kind(observer, EndpointObserver, "observer")
+    _check_kind(watcher, CandidateWatcher, "watcher")
     shut = protected_entries(_checked_path(path) for path in protected_paths)
     libraries = library_entries(_checked_path(path, "/code_paths") for path in code_paths)
     roots = _checked_roots(sensitive_imports, "/sensitive_imports")
@@ -82,6 +78,12 @@ def configure_guard(
     _core.setup(protected=(*_core.protected_entries(), *shut))
     _core.setup(libraries=(*_core.library_entries(), *libraries))
     install_runtime_paths()
+
+
+def _check_kind(given: object, kind: type, name: str) -> None:
+    if given is not None and not isinstance(given, kind):
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        raise InvalidInputError.of(f"not {article} {kind.__name__}: {type(given).__name__}", pointer=f"/{name}")
 
 
 def install_defaults(child_environment: Callable[[tuple[Any, ...]], dict[str, str]], facade: frozenset[str]) -> None:

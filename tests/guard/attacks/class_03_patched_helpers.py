@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from tests.guard.attacks.kit import BROKEN, FILES, PROCESS, SANDBOX, Denied, Ground, attack
+from tests.guard.attacks.kit import BROKEN, FILES, PROCESS, SANDBOX, Denied, Ground, attack, attacks_of
 
 
 def read(ground: Ground) -> object:
@@ -281,6 +281,28 @@ def question_type_changed(ground: Ground) -> object:
 
     AccessQuestion.__init__ = AccessQuestion.__new__ = thief(ground)
     return read(ground)
+
+
+def replaced_as_object(module: str, name: str):
+    def act(ground: Ground) -> bool:
+        import importlib
+
+        object.__setattr__(importlib.import_module(module), name, print)
+        return True
+
+    return act
+
+
+attacks_of(
+    {
+        "builtin": replaced_as_object("builtins", "democrai_planted"),
+        "own_module": replaced_as_object("democrai_sandbox.guard", "democrai_planted"),
+        "environment": replaced_as_object("os", "environ"),
+    },
+    "a name of a module is replaced by object.__setattr__: {}",
+    expect=SANDBOX,
+    group="as_object_",
+)
 
 
 @attack("a builtin function is replaced", expect=SANDBOX, after=lambda ground: len(ground.held.__dict__) and None)

@@ -321,20 +321,20 @@ attacks_of(
 
 
 def vectorized(function: object, *given: object) -> object:
-    import numpy
+    import numpy as np
 
-    one = numpy.empty(1, dtype=object)
+    one = np.empty(1, dtype=object)
     one[0] = given[0]
-    return numpy.vectorize(function, otypes=[object])(one, *given[1:])[0]
+    return np.vectorize(function, otypes=[object])(one, *given[1:])[0]
 
 
 def by_numpy_loader(ground: Ground) -> bool:
-    import numpy
+    import numpy as np
 
-    return numpy.ctypeslib.load_library(numpy._core._multiarray_umath.__file__, "/").getpid() == os.getpid()
+    return np.ctypeslib.load_library(np._core._multiarray_umath.__file__, "/").getpid() == os.getpid()
 
 
-def in_thread(ground: Ground) -> object:
+def called_in_thread(ground: Ground) -> object:
     import threading
 
     found: list[object] = []
@@ -372,7 +372,7 @@ attacks_of(
         "vectorize_write": lambda ground: vectorized(ground.held.memmove, id(b"x" * 99) + 40, b"y", 1) > 0,
         "partial": lambda ground: __import__("functools").partial(ground.held.getpid)() == os.getpid(),
         "sorted": lambda ground: bool(sorted([b"a"], key=ground.held.getpid)),
-        "thread": in_thread,
+        "thread": called_in_thread,
         "pool": as_thread,
         "while_a_library_is_imported": planted_for_import,
     },

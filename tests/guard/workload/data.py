@@ -364,3 +364,22 @@ def platform_facts(w):
     assert socket.gethostname()
     assert platform.libc_ver(os.path.realpath(__import__("sys").executable)) is not None
     assert platform.freedesktop_os_release() if os.path.exists("/etc/os-release") else True
+
+
+def own_authorizer(w):
+    import sqlite3
+
+    asked = []
+    connection = sqlite3.connect(os.path.join(w.root, "authorized.db"))
+    connection.set_authorizer(lambda *what: asked.append(what[0]) or sqlite3.SQLITE_OK)
+    connection.execute("create table t (a)")
+    assert asked
+    connection.set_authorizer(lambda *what: sqlite3.SQLITE_DENY)
+    try:
+        connection.execute("select a from t")
+    except sqlite3.DatabaseError:
+        refused = True
+    connection.set_authorizer(None)
+    assert refused
+    assert connection.execute("select count(*) from t").fetchone() == (0,)
+    connection.close()

@@ -211,3 +211,20 @@ def deep_folders(w):
     (path / "f").write_text("x")
     assert (path / "f").read_text() == "x"
     shutil.rmtree(Path(w.root, "d" * 20))
+
+
+def folders_above(w):
+    above = os.path.dirname(w.root)
+    assert os.path.isdir(above)
+    assert os.path.exists("/")
+    assert os.path.realpath(w.root, strict=True) == os.path.realpath(w.root)
+    os.makedirs(w.root, exist_ok=True)
+    assert os.path.ismount("/")
+    assert not os.path.ismount(w.root)
+
+
+def search_path(w):
+    import shutil
+
+    assert shutil.which("a-program-that-is-nowhere") is None
+    assert shutil.which("a-program-that-is-nowhere", path=f"/nowhere:{w.root}") is None

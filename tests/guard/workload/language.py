@@ -420,3 +420,47 @@ def identity_functions(w):
     assert hash("x") == hash("x")
     assert sys.version_info >= (3, 11)
     assert sys.getrecursionlimit()
+
+
+def subclasses_of_modules(w):
+    import types
+
+    class Lazy(types.ModuleType):
+        def __setattr__(self, name, value):
+            super().__setattr__(name, value)
+
+        def __delattr__(self, name):
+            types.ModuleType.__delattr__(self, name)
+
+    lazy = Lazy("lazy")
+    lazy.attribute = 1
+    object.__setattr__(lazy, "other", 2)
+    assert (lazy.attribute, lazy.other) == (1, 2)
+    del lazy.attribute
+    assert not hasattr(lazy, "attribute")
+
+
+def contents_of_contexts(w):
+    import contextvars
+
+    own = contextvars.ContextVar("own")
+    empty, current = contextvars.Context(), contextvars.copy_context()
+    assert len(empty) == 0
+    assert not [variable.name for variable in current if variable.name.startswith("democrai")]
+    current.run(own.set, 1)
+    assert current[own] == 1
+    assert dict(current.items())[own] == 1
+    assert len(current) == len(list(current)) == len(list(current.keys())) == len(list(current.values()))
+    assert current.copy() == current
+    assert current != empty
+
+
+def own_codecs(w):
+    import codecs
+
+    def search(name):
+        return codecs.lookup("ascii") if name == "democrai_own" else None
+
+    codecs.register(search)
+    assert "x".encode("democrai_own") == b"x"
+    codecs.unregister(search)

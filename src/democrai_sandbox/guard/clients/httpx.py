@@ -1,7 +1,7 @@
 """``httpx`` and ``httpx2``: each hop of ``request``, ``stream`` and ``send`` ends in one method, before any transport.
 
-Here the URL is checked as the caller wrote it, unless a transport of another kind serves it. The transports of their own
-go on through ``httpcore``, which is adapted by itself: there it is checked as it will be sent.
+Here the URL is checked as the caller wrote it, unless a transport of another kind serves it. The transports of their
+own go on through ``httpcore``, which is adapted by itself: there it is checked as it will be sent.
 """
 
 from __future__ import annotations
