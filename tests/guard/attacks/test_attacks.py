@@ -112,7 +112,11 @@ def stages() -> Iterator[Stages]:
 @cache
 def file_key(file: str) -> str:
     """The digest of everything in this repository that unguarded plays depend on, and of the interpreter."""
-    shared = [file for file in sorted(HERE.glob("*.py")) if not file.name.startswith(("class_", "test_", "noting", *OTHER_FILES))]
+    shared = [
+        file
+        for file in sorted(HERE.glob("*.py"))
+        if not file.name.startswith(("class_", "test_", "noting", *OTHER_FILES))
+    ]
     packages = sorted((HERE.parents[2] / "requirements").glob("*.txt"))
     texts = map(file_text, [HERE / f"{file}.py", *shared, *packages])
     return digest("{}.{}".format(*sys.version_info).encode(), *texts)
