@@ -77,6 +77,8 @@ class HostSettings:
     """``sandbox.isolation``: ``module:reports: process``."""
     limits: Limits = NO_LIMITS
     """``sandbox.limits``."""
+    native_packages: tuple[str, ...] | None = None
+    """``sandbox.guard.native_packages``; None for those that the guard trusts by default."""
     call_timeout: float = 30.0
     """``sandbox.call_timeout``."""
     load_timeout: float = 30.0

@@ -95,6 +95,7 @@ class Runtime:
             observer=self.confinement.observer(observer),
             watcher=self.shadows,
             protected_paths=(*settings.protected, *own),
+            native_packages=settings.native_packages,
         )
         self._make_processes(own)
         self._make_runtimes(models, own)

@@ -251,6 +251,7 @@ class InstalledRuntime:
         access, imports = self._candidate(name, configuration)
         spec = spec._replace(candidate_access=access, candidate_imports=imports)
         spec = spec._replace(protected=self._protected, sensitive_imports=self._sensitive)
+        spec = spec._replace(native_packages=self._settings.native_packages)
         worker = self._made(installer.extension, spec)
         running = self._running[name] = _Running(worker, use, installed.folder, configuration)
         if old is not None:

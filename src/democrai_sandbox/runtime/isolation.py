@@ -84,6 +84,7 @@ class Workers:
             own_read=(extension.folder,),
             own_write=(data,) if declared is manifest else (),
             protected=self._protected,
+            native_packages=self._settings.native_packages,
             threads=self._settings.threads_per_subject,
             start_timeout=self._settings.load_timeout,
             call_timeout=self._settings.call_timeout,

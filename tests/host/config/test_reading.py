@@ -62,6 +62,7 @@ def test_all_keys_are_read(tmp_path, home):
                 "os": {"enabled": True, "landlock": {"extra_read_paths": ["/opt/x"]}, "seccomp": {"enabled": True}},
                 "isolation": {"module:reports": "process", "tool:a.b": "in_process"},
                 "limits": {"cpu_seconds": 10},
+                "guard": {"native_packages": ["scipy", "torch"]},
                 "call_timeout": 5,
                 "load_timeout": 0.5,
                 "managers": ["module:gate"],
@@ -99,6 +100,7 @@ def test_all_keys_are_read(tmp_path, home):
         endpoints={"mail": "smtps://mail.example.com:465", "api": "https://u:pw@api.example.com/v1"},
         isolation={"module:reports": "process", "tool:a.b": "in_process"},
         limits=Limits(cpu_seconds=10),
+        native_packages=("scipy", "torch"),
         call_timeout=5.0,
         load_timeout=0.5,
         managers=(Subject("module", "gate"),),
@@ -119,6 +121,7 @@ def test_all_keys_are_read(tmp_path, home):
 def test_the_table_of_keys_has_all_that_the_settings_have():
     """Where it forgot one, relative paths, variables and origins of that key would be wrong."""
     renamed = {"database": "/database/url", "key_file": "/database/key_file", "stream_type": "/network/stream/type"}
+    renamed["native_packages"] = "/sandbox/guard/native_packages"
     inner = {"server": ServerSettings, "console": ConsoleSettings}
     own = {"config_file", "stream", "endpoints", "isolation", "limits", "os", *inner}
     expected = {f"/sandbox/limits/{item.name}" for item in fields(Limits)}
@@ -400,6 +403,13 @@ def test_a_manager_is_a_module(refused, manager):
     told = refused({"sandbox": {"managers": ["module:fine", manager]}})
     assert set(told) == {"/sandbox/managers/1"}
     assert "hunter22" not in str(told["/sandbox/managers/1"])
+
+
+@rows("name", ["scikit-learn", "scipy.sparse", "", 5, None])
+def test_a_package_has_the_name_that_is_imported(refused, name):
+    """Not the one by which it is installed."""
+    told = refused({"sandbox": {"guard": {"native_packages": ["scipy", name]}}})
+    assert set(told) == {"/sandbox/guard/native_packages/1"}
 
 
 @rows("name", ["call_timeout", "load_timeout", "poll_seconds"])

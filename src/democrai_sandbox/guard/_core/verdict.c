@@ -199,7 +199,7 @@ int check_dots(State *state, const PathText *text)
             if (path_normalise(prefix, normal) < 0 || grant(state, normal, OP_READ, &granted) < 0) {
                 return -1;
             }
-            if (!granted && !may_be_looked_at(state, normal)) {
+            if (!granted) {
                 deny_path(state, normal, OP_READ, false);
                 return -1;
             }

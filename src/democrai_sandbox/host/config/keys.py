@@ -54,6 +54,7 @@ KEYS: Mapping[str, Form] = MappingProxyType(
         "/sandbox/os/landlock/enabled": Form.VALUE,
         "/sandbox/os/landlock/extra_read_paths": Form.PATHS,
         "/sandbox/os/landlock/extra_write_paths": Form.PATHS,
+        "/sandbox/guard/native_packages": Form.VALUE,
         **{f"/sandbox/limits/{name}": Form.VALUE for name in LARGEST},
         "/sandbox/call_timeout": Form.VALUE,
         "/sandbox/load_timeout": Form.VALUE,

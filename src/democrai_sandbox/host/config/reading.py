@@ -132,6 +132,7 @@ def _sandbox(section: Section) -> dict[str, Any]:
         "os": _elsewhere(section, "os", os_settings, _DEFAULT.os),
         "isolation": section.take("isolation", read.isolation, default={}),
         "limits": _elsewhere(section, "limits", _limits, NO_LIMITS),
+        "native_packages": _guard(section.inner("guard")),
         "call_timeout": section.take("call_timeout", _timeout, default=_DEFAULT.call_timeout),
         "load_timeout": section.take("load_timeout", _timeout, default=_DEFAULT.load_timeout),
         "managers": section.take("managers", read.managers, default=()),
@@ -140,6 +141,12 @@ def _sandbox(section: Section) -> dict[str, Any]:
     }
     section.refuse_others()
     return settings
+
+
+def _guard(section: Section) -> tuple[str, ...] | None:
+    packages: tuple[str, ...] | None = section.take("native_packages", read.import_names, default=None)
+    section.refuse_others()
+    return packages
 
 
 def _elsewhere(section: Section, name: str, read_section: Callable[[Any], Any], default: object) -> Any:

@@ -123,6 +123,17 @@ def manager(value: object) -> Subject:
 managers = each(manager, "modules, as 'module:name'")
 
 
+def import_name(value: object) -> str:
+    """Read the name that a package is imported by."""
+    name = exact_str(value) or ""
+    if not (name.isidentifier() and name.isascii()):
+        raise ValueError(f"expected the name that a package is imported by, such as scipy, got {described(value)}")
+    return name
+
+
+import_names = each(import_name, "names that packages are imported by")
+
+
 def isolation(value: object) -> dict[str, str]:
     """Read how subjects are isolated, by subject."""
     return _named(value, "of subjects, as 'module:reports: process'", _isolated)

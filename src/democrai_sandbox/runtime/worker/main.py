@@ -148,6 +148,7 @@ class _Worker:
             watcher=self._watcher,
             protected_paths=spec.protected,
             sensitive_imports=spec.sensitive_imports,
+            native_packages=spec.native_packages,
             code_paths=spec.code_paths,
         )
         doors.install({**services, "declare": declarations.declare})
