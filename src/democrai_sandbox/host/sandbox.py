@@ -301,7 +301,7 @@ def _runtime_settings(settings: HostSettings) -> RuntimeSettings:
         extra_engine_dirs=settings.extra_engine_dirs,
         extra_extractor_dirs=settings.extra_extractor_dirs,
         isolation=settings.isolation,
-        native_packages=settings.native_packages,
+        native_packages=settings.guard.native_packages,
         call_timeout=settings.call_timeout,
         load_timeout=settings.load_timeout,
         limits=settings.limits,

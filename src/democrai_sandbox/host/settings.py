@@ -45,6 +45,14 @@ class ConsoleSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GuardSettings:
+    """``sandbox.guard``: the guard in the process."""
+
+    native_packages: tuple[str, ...] | None = None
+    """Installed packages that may use ctypes and cffi for themselves; None for those that the guard trusts anyway."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostSettings:
     """The whole configuration."""
 
@@ -77,8 +85,7 @@ class HostSettings:
     """``sandbox.isolation``: ``module:reports: process``."""
     limits: Limits = NO_LIMITS
     """``sandbox.limits``."""
-    native_packages: tuple[str, ...] | None = None
-    """``sandbox.guard.native_packages``; None for those that the guard trusts by default."""
+    guard: GuardSettings = field(default_factory=GuardSettings)
     call_timeout: float = 30.0
     """``sandbox.call_timeout``."""
     load_timeout: float = 30.0

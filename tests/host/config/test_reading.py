@@ -14,7 +14,7 @@ from democrai_sandbox.host.config import load
 from democrai_sandbox.host.config.argument import LONGEST_KEY
 from democrai_sandbox.host.config.document import DEEPEST_NESTING
 from democrai_sandbox.host.config.keys import KEYS, OPEN, Form
-from democrai_sandbox.host.settings import ConsoleSettings, HostSettings, ServerSettings
+from democrai_sandbox.host.settings import ConsoleSettings, GuardSettings, HostSettings, ServerSettings
 from democrai_sandbox.kernel import LandlockSettings, OsSettings, SeccompSettings
 from democrai_sandbox.manifests import Limits
 from democrai_sandbox.policy import Subject
@@ -100,7 +100,7 @@ def test_all_keys_are_read(tmp_path, home):
         endpoints={"mail": "smtps://mail.example.com:465", "api": "https://u:pw@api.example.com/v1"},
         isolation={"module:reports": "process", "tool:a.b": "in_process"},
         limits=Limits(cpu_seconds=10),
-        native_packages=("scipy", "torch"),
+        guard=GuardSettings(native_packages=("scipy", "torch")),
         call_timeout=5.0,
         load_timeout=0.5,
         managers=(Subject("module", "gate"),),
@@ -121,11 +121,11 @@ def test_all_keys_are_read(tmp_path, home):
 def test_the_table_of_keys_has_all_that_the_settings_have():
     """Where it forgot one, relative paths, variables and origins of that key would be wrong."""
     renamed = {"database": "/database/url", "key_file": "/database/key_file", "stream_type": "/network/stream/type"}
-    renamed["native_packages"] = "/sandbox/guard/native_packages"
     inner = {"server": ServerSettings, "console": ConsoleSettings}
-    own = {"config_file", "stream", "endpoints", "isolation", "limits", "os", *inner}
+    own = {"config_file", "stream", "endpoints", "isolation", "limits", "os", "guard", *inner}
     expected = {f"/sandbox/limits/{item.name}" for item in fields(Limits)}
     expected |= {f"/{section}/{item.name}" for section, kind in inner.items() for item in fields(kind)}
+    expected |= {f"/sandbox/guard/{item.name}" for item in fields(GuardSettings)}
     expected |= {f"/sandbox/os/{item.name}" for item in fields(OsSettings) if item.name not in ("seccomp", "landlock")}
     expected |= {f"/sandbox/os/landlock/{item.name}" for item in fields(LandlockSettings)} | {
         "/sandbox/os/seccomp/enabled"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.access.events import check_bus
 from democrai_sandbox.access.store.urls import SQLITE, parse_url
-from democrai_sandbox.host.settings import ConsoleSettings, HostSettings, ServerSettings
+from democrai_sandbox.host.settings import ConsoleSettings, GuardSettings, HostSettings, ServerSettings
 from democrai_sandbox.kernel.settings import os_settings
 from democrai_sandbox.manifests.limits import NO_LIMITS, limits_from
 from democrai_sandbox.policy import InvalidInputError, Problem, pointer_to
@@ -132,7 +132,7 @@ def _sandbox(section: Section) -> dict[str, Any]:
         "os": _elsewhere(section, "os", os_settings, _DEFAULT.os),
         "isolation": section.take("isolation", read.isolation, default={}),
         "limits": _elsewhere(section, "limits", _limits, NO_LIMITS),
-        "native_packages": _guard(section.inner("guard")),
+        "guard": _guard(section.inner("guard")),
         "call_timeout": section.take("call_timeout", _timeout, default=_DEFAULT.call_timeout),
         "load_timeout": section.take("load_timeout", _timeout, default=_DEFAULT.load_timeout),
         "managers": section.take("managers", read.managers, default=()),
@@ -143,10 +143,10 @@ def _sandbox(section: Section) -> dict[str, Any]:
     return settings
 
 
-def _guard(section: Section) -> tuple[str, ...] | None:
-    packages: tuple[str, ...] | None = section.take("native_packages", read.import_names, default=None)
+def _guard(section: Section) -> GuardSettings:
+    settings = GuardSettings(native_packages=section.take("native_packages", read.import_names, default=None))
     section.refuse_others()
-    return packages
+    return settings
 
 
 def _elsewhere(section: Section, name: str, read_section: Callable[[Any], Any], default: object) -> Any:
