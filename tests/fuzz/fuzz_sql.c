@@ -59,7 +59,12 @@ unsigned location_mask(State *state, const char *path)
 {
     abort();
 }
-int patch_slot(PyTypeObject *type, const char *descriptor, void **slot, void *replacement)
+int patch_type(PyObject *module, const char *name, const char *descriptor, size_t offset, void *replacement,
+               void *original)
+{
+    abort();
+}
+PyObject *bind_to(State *state, PyObject *function)
 {
     abort();
 }

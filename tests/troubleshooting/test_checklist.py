@@ -185,7 +185,7 @@ def test_a_stable_target_is_declared_for_what_serves(walk, kind):
 def test_what_serves_starts_no_programs(walk, kind):
     """Programs are for the installation, where they work: the explanation names its phase."""
     told = walk.before[f"{kind} start"]
-    assert told["line"] == "sandbox_subprocess_denied:subprocess.Popen"
+    assert told["line"] == "sandbox_subprocess_denied:subprocess.run"
     assert "install" in fixing.said(told["line"])
     assert walk.after[f"{kind} install"] == {"value": "ready"}
 

@@ -106,7 +106,7 @@ ROOTS = ("ctypes", "_ctypes", "cffi", "_cffi_backend")
 TARGET = (r"(?m)^target: .*", "target: ...")
 """The line of an explanation that each case has of its own."""
 KEYS = ("dir_fd", "src_dir_fd", "dst_dir_fd")
-WAYS = {"run": "subprocess.Popen", "system": "os.system", "fork": "os.fork"}
+WAYS = {"run": "subprocess.run", "system": "os.system", "fork": "os.fork"}
 MENDED = {"plain": "", "task": "read", "link": "", "near": "", "write": "", "stable": ""}
 """What is declared after the first time, and for which operation where the line does not say."""
 
