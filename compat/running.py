@@ -13,6 +13,10 @@ import tempfile
 from typing import Any
 
 
+TRUSTED = ("llvmlite", "numba", "numpy", "safetensors", "scipy", "threadpoolctl", "torch")
+"""Packages that a host which uses them in its own process would list in ``sandbox.guard.native_packages``."""
+
+
 def load(file: str) -> Any:
     """Return the module of a program."""
     spec = importlib.util.spec_from_file_location("program", file)
@@ -27,8 +31,9 @@ def guard_for(mode: str, folder: str) -> Any:
     """Return the context that the program runs in; loading the guard is what an idle one is about."""
     if mode == "plain":
         return contextlib.nullcontext()
-    from democrai_sandbox import process_guard_context
+    from democrai_sandbox import configure_guard, process_guard_context
 
+    configure_guard(native_packages=TRUSTED)
     guard = process_guard_context(subject="compat", allowed_paths=[folder])
     return guard if mode == "guarded" else contextlib.nullcontext()
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 SENSITIVE_ROOTS = frozenset({"ctypes", "_ctypes", "cffi", "_cffi_backend"})
-NATIVE_PACKAGES = frozenset({"llvmlite", "numba", "numpy", "safetensors", "scipy", "threadpoolctl", "torch"})
-"""Installed packages that may call the foreign functions that they made, for subjects in the host's process too."""
 
 
 def configure_guard(
@@ -42,15 +40,15 @@ def configure_guard(
     protected_paths: Iterable[str | os.PathLike[str]] = (),
     code_paths: Iterable[str | os.PathLike[str]] = (),
     sensitive_imports: Iterable[str] = (),
-    native_packages: Iterable[str] | None = None,
+    native_packages: Iterable[str] = (),
     runtime_code: Iterable[Callable[..., Any] | CodeType] = (),
 ) -> None:
     """Settle the guard for this process; calls before the first guard add up.
 
     ``protected_paths`` (configuration, approval database, helper socket, ...) are outside every subject's roots.
     ``code_paths`` are further places of libraries, which every subject may read and load native modules from.
-    ``sensitive_imports`` are added to the four default roots. ``native_packages``, instead of the default ones, are
-    installed packages that may use ctypes and cffi for themselves while they work for a subject. ``runtime_code`` are
+    ``sensitive_imports`` are added to the four default roots. ``native_packages`` are installed packages that may use
+    ctypes and cffi for themselves while they work for a subject, which may then run native code. ``runtime_code`` are
     the functions of the host's runtime that may merge contexts or step out of the guard while guarded code is running.
     """
     if _core.is_sealed() or _core.current_view() is not None:
@@ -62,7 +60,7 @@ def configure_guard(
     shut = protected_entries(_checked_path(path) for path in protected_paths)
     libraries = library_entries(_checked_path(path, "/code_paths") for path in code_paths)
     roots = _checked_roots(sensitive_imports, "/sensitive_imports")
-    packages = None if native_packages is None else _checked_roots(native_packages, "/native_packages")
+    packages = _checked_roots(native_packages, "/native_packages")
     codes = [_code_of(function) for function in runtime_code]
     if decider is not None:
         _core.setup(decider=decider.decide)
@@ -73,7 +71,7 @@ def configure_guard(
     if watcher is not None:
         _core.setup(watcher=watcher.saw)
     _core.setup(runtime_code=codes, sensitive_roots=_core.sensitive_roots() | roots)
-    if packages is not None:
+    if packages:
         _core.setup(native_packages=packages)
     _core.setup(protected=(*_core.protected_entries(), *shut))
     _core.setup(libraries=(*_core.library_entries(), *libraries))
@@ -109,7 +107,7 @@ def install_defaults(child_environment: Callable[[tuple[Any, ...]], dict[str, st
         native_allowed=allowed_modules(),
         native_refused=native_refused,
         native_folder=native_folder(),
-        native_packages=NATIVE_PACKAGES,
+        native_packages=frozenset(),
     )
     install_runtime_paths()
 

@@ -48,8 +48,8 @@ class ConsoleSettings:
 class GuardSettings:
     """``sandbox.guard``: the guard in the process."""
 
-    native_packages: tuple[str, ...] | None = None
-    """Installed packages that may use ctypes and cffi for themselves; None for those that the guard trusts anyway."""
+    native_packages: tuple[str, ...] = ()
+    """Installed packages that may use ctypes and cffi for themselves, and so run native code for a subject."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,8 +47,8 @@ class RuntimeSettings:
     extra_extractor_dirs: tuple[str, ...] = ()
     isolation: Mapping[str, str] = field(default_factory=dict)
     """Modules and tools, such as ``module:reports``, and how they are isolated: ``process`` or ``in_process``."""
-    native_packages: tuple[str, ...] | None = None
-    """Installed packages that may use ctypes and cffi for themselves; None for those that the guard trusts anyway."""
+    native_packages: tuple[str, ...] = ()
+    """Installed packages that may use ctypes and cffi for themselves, and so run native code for a subject."""
     call_timeout: float = 30.0
     """Seconds for a render, an action or a command."""
     load_timeout: float = 30.0

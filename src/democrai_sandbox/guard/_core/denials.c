@@ -55,7 +55,7 @@ bool code_is_library(PyCodeObject *code)
     return is_library_file(code->co_filename) && resident_owner(code) == NULL;
 }
 
-/* A function of the file facade whose job is to find something, for whoever calls it: shutil.which. */
+/* A function of the file facade whose job is to find something for its caller: shutil.which. */
 static bool is_finder(PyCodeObject *code)
 {
     return PyUnicode_CompareWithASCIIString(code->co_name, "which") == 0 && code_is_library(code);

@@ -1,8 +1,8 @@
 /* Use of ctypes and cffi, which reach any address: refused to the subject's own code unless its declaration has it.
  *
- * Installed packages use them for themselves. They may while one of their modules is imported, and later if the host
- * trusts the package, or if the kernel confines the process. What counts is the frame that makes the call, and for a
- * function pointer also who made it: a subject hands functions of others to a package that calls whatever it is given. */
+ * Installed packages use them for themselves. They may if the host trusts the package, or if the kernel confines the
+ * process. The frame that makes the call counts and, for a function pointer, the package that made it. This keeps honest
+ * code working; it does not contain hostile code, which can have a package call native functions with its arguments. */
 #include "core.h"
 
 #include <string.h>
@@ -189,9 +189,8 @@ static bool is_opened_by(PyObject *library, const char *package)
 /* ---- the decision ---------------------------------------------------------------------------------- */
 
 /* Whether a package may do this; `function` is the pointer that it calls and `library` the one that it looks a name up
- * in, NULL for anything else. While a module is
- * imported, the library works for itself. Later a subject may be behind it: then the package itself has to speak of what
- * it uses, and has to have made the function. */
+ * in, NULL for anything else. While a module is imported, the library works for itself. Later a subject may be behind it:
+ * then the package itself has to speak of what it uses, and has to have made the function. */
 static bool is_package_use(PyObject *function, PyObject *library)
 {
     Caller caller;
@@ -201,11 +200,11 @@ static bool is_package_use(PyObject *function, PyObject *library)
     if (process_confined && caller.package[0] != '\0') {
         return true;
     }
-    if (library_is_imported()) {
-        return function == NULL || is_made_by(function, NULL);
-    }
     if (!is_trusted(caller.package)) {
         return false;
+    }
+    if (library_is_imported()) {
+        return function == NULL || is_made_by(function, NULL);
     }
     if (library != NULL) {
         return is_opened_by(library, caller.package);
@@ -279,7 +278,7 @@ static ternaryfunc pointer_original = NULL, cdata_original = NULL;
 static PyObject *cdata_call(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     State *state = state_guarding();
-    if (state != NULL && foreign_check(state, "_cffi_backend", NULL) < 0) {
+    if (state != NULL && foreign_check(state, "_cffi_backend", self) < 0) {
         return NULL;
     }
     return cdata_original(self, args, kwargs);

@@ -39,7 +39,7 @@ def _checks_below(client: Any, own: Any, url: Any) -> bool:
 def _dials_nothing(client: Any, own: Any, url: Any) -> bool:
     """Tell whether the request goes to a transport that is not the library's own: to an application in memory, say.
 
-    Whatever such a transport does with the network is checked where it does it.
+    Its use of the network is checked at the socket.
     """
     return own is not None and not issubclass(type(client._transport_for_url(url)), own)  # noqa: SLF001 - no other way
 

@@ -28,7 +28,7 @@ def _checks_below(session: Any, own: Any, url: str) -> bool:
 def _dials_nothing(session: Any, own: Any, url: str) -> bool:
     """Tell whether an adapter serves the URL that is not the library's own: an application in memory, say.
 
-    Whatever such an adapter does with the network is checked where it does it.
+    Its use of the network is checked at the socket.
     """
     return own is not None and not issubclass(type(session.get_adapter(url=url)), own)
 

@@ -144,7 +144,7 @@ def _sandbox(section: Section) -> dict[str, Any]:
 
 
 def _guard(section: Section) -> GuardSettings:
-    settings = GuardSettings(native_packages=section.take("native_packages", read.import_names, default=None))
+    settings = GuardSettings(native_packages=section.take("native_packages", read.import_names, default=()))
     section.refuse_others()
     return settings
 

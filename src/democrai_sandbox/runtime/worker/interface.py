@@ -39,7 +39,7 @@ class WorkerSpec(NamedTuple):
     protected: tuple[str, ...] = ()
     """What no subject may reach, as the host told its own guard."""
     sensitive_imports: tuple[str, ...] = ()
-    native_packages: tuple[str, ...] | None = None
+    native_packages: tuple[str, ...] = ()
     code_paths: tuple[str, ...] = ()
     """Further folders of libraries, which only others than the subject can write to."""
     candidate_access: str = ""
