@@ -365,6 +365,24 @@ def planted_for_import(ground: Ground) -> object:
     return secrets is None
 
 
+def planted_native_call(ground: Ground) -> object:
+    import _ctypes
+    import functools
+    import random
+
+    found: list[int] = []
+    call = functools.partial(found.extend, map(_ctypes.call_function, [ground.held.address], [()]))
+    sys.modules.pop("secrets", None)
+    original, random.SystemRandom = random.SystemRandom, call
+    try:
+        import secrets
+    except AttributeError:
+        return found == [os.getpid()]
+    finally:
+        random.SystemRandom = original
+    return secrets is None
+
+
 attacks_of(
     {
         "vectorize_open": lambda ground: os.read(vectorized(ground.held.open, ground.outside.encode(), 0), 99),
@@ -375,6 +393,7 @@ attacks_of(
         "thread": called_in_thread,
         "pool": as_thread,
         "while_a_library_is_imported": planted_for_import,
+        "native_call_in_an_import": planted_native_call,
     },
     "a library calls a native function for the subject: {}",
     expect=SANDBOX,
