@@ -137,12 +137,12 @@ def late_pool_task(ground: Ground) -> None:
     ground.held.pool.submit(lambda: ground.steal())
 
 
-@attack("a trace function is set", expect=SANDBOX, after=lambda ground: wait_not())
+@attack("a trace function is set", expect=FILES.quietly, after=lambda ground: wait_not())
 def trace_function(ground: Ground) -> None:
     sys.settrace(lambda *_: ground.steal())
 
 
-@attack("a profile function is set", expect=SANDBOX, after=lambda ground: wait_not())
+@attack("a profile function is set", expect=FILES.quietly, after=lambda ground: wait_not())
 def profile_function(ground: Ground) -> None:
     sys.setprofile(lambda *_: ground.steal() if not ground.loot else None)
 
@@ -157,7 +157,7 @@ def profile_all_threads(ground: Ground) -> None:
     sys._setprofileallthreads(lambda *_: ground.steal() if not ground.loot else None)
 
 
-@attack("monitoring calls back in the host", expect=SANDBOX, since=(3, 12), after=lambda ground: wait_not())
+@attack("monitoring calls back in the host", expect=FILES.quietly, since=(3, 12), after=lambda ground: wait_not())
 def monitoring(ground: Ground) -> None:
     tool = sys.monitoring
     tool.use_tool_id(4, "attack")

@@ -235,10 +235,14 @@ static int on_event(State *state, const char *event, PyObject *args)
         if (is(event, "subprocess.Popen") || is(event, "signal.pthread_kill")) {
             return refuse_process(state, event);
         }
-        if (is(event, "socket.sethostname") || is(event, "sys.settrace") || is(event, "sys.setprofile") ||
-            is(event, "sys.addaudithook") || is(event, "sys._current_frames") || is(event, "sys._current_exceptions") ||
-            begins(event, "sys.monitoring.register") || is(event, "sqlite3.enable_load_extension") ||
-            is(event, "sqlite3.load_extension")) {
+        if (is(event, "sys.settrace") || is(event, "sys.setprofile")) {
+            return tracing_event(state, event, is(event, "sys.settrace") ? TRACE : PROFILE);
+        }
+        if (begins(event, "sys.monitoring.register")) {
+            return monitoring_works() ? 0 : refuse(state, event);
+        }
+        if (is(event, "socket.sethostname") || is(event, "sys.addaudithook") || is(event, "sys._current_frames") || is(event, "sys._current_exceptions") ||
+            is(event, "sqlite3.enable_load_extension") || is(event, "sqlite3.load_extension")) {
             return refuse(state, event);
         }
         return 0;

@@ -21,6 +21,7 @@
  *   environment.c  os.environ, as guarded code sees it  contextviews.c  contexts without our variables
  *   residents.c whose code it is, wherever it runs  shadow.c    a candidate beside what is in force
  *   plain.c     data that crosses a guard          messages.c  frames of workers, read with limits
+ *   tracing.c   trace and profile functions        monitoring.c  sys.monitoring
  * The network half is listed in network.h.
  */
 #ifndef DEMOCRAI_CORE_H
@@ -210,6 +211,7 @@ bool state_has_subject(const State *state, const Policy *policy);
 bool state_has_guest(const State *state, const Policy *policy);
 int frameviews_ready(void);
 bool code_is_ours(PyCodeObject *code);
+bool code_is_hidden(State *state, PyCodeObject *code);
 int ownviews_ready(void);
 PyObject *type_dictionary(PyTypeObject *type);
 int ownviews_settle(void);
@@ -240,6 +242,8 @@ const Policy *resident_owner(PyCodeObject *code);
 int resident_take(State *state, PyObject *code);
 void *frame_here(void);
 bool frame_works_here(const PyFrameObject *frame);
+bool frame_is_for(State *state, const PyFrameObject *frame);
+Policy *state_subject(const State *state);
 State *resident_running(const State *state, const void *boundary);
 void resident_gone(State *state);
 int resident_claim(State *state, PyObject *made);
@@ -470,6 +474,7 @@ PyObject *on_register_error(State *state, Call *call);
 PyObject *on_nice(State *state, Call *call);
 PyObject *on_screen(State *state, Call *call);
 PyObject *on_own_thread(State *state, Call *call);
+PyObject *on_display(State *state, Call *call);
 PyObject *on_unregister(State *state, Call *call);
 PyObject *on_enough_arguments(State *state, Call *call);
 PyObject *on_signal_mask(State *state, Call *call);
@@ -527,6 +532,29 @@ extern PyObject *sensitive_roots;
 extern PyObject *native_allowed, *native_refused, *native_folder;
 bool native_is_refused(PyObject *name);
 int handover_ready(void);
+
+/* ---- tracing.c, monitoring.c ------------------------------------------------------------------ */
+typedef enum { TRACE, PROFILE, MONITOR } TracingKind;
+
+extern Py_ssize_t tracings;
+extern PyTypeObject Tracer_Type;
+int tracing_ready(void);
+PyObject *tracer_new(State *state, PyObject *function, TracingKind kind);
+PyObject *tracer_function(State *state, PyObject *installed);
+void tracing_follow(void);
+void tracing_gone(const State *state);
+void tracing_failed(TracingKind kind);
+bool tracing_has_place(const State *state);
+int tracing_event(State *state, const char *event, TracingKind kind);
+bool monitoring_works(void);
+void monitoring_follow(void);
+void monitoring_gone(const State *state);
+PyObject *on_trace(State *state, Call *call);
+PyObject *on_traced_by(State *state, Call *call);
+PyObject *on_profiler(State *state, Call *call);
+PyObject *on_use_tool(State *state, Call *call);
+PyObject *on_tool(State *state, Call *call);
+PyObject *on_restart_events(State *state, Call *call);
 
 /* ---- contextviews.c ------------------------------------------------------------------------- */
 PyObject *on_context_view(State *unused, Call *call);

@@ -11,7 +11,8 @@
 #include <string.h>
 
 static char package[PATH_MAX] = ""; /* ".../democrai_sandbox/" */
-static getter locals_original = NULL, globals_original = NULL;
+static getter locals_original = NULL, globals_original = NULL, trace_original = NULL;
+static setter set_trace_original = NULL, set_line_original = NULL;
 
 static void find_package(void)
 {
@@ -47,7 +48,7 @@ bool code_is_ours(PyCodeObject *code)
 }
 
 /* Whether the variables of code that runs somewhere are not for this subject to see. */
-static bool is_hidden(State *state, PyCodeObject *code)
+bool code_is_hidden(State *state, PyCodeObject *code)
 {
     const Policy *owner = resident_owner(code);
     if (owner != NULL) {
@@ -68,7 +69,7 @@ static bool is_hidden(State *state, PyCodeObject *code)
 static bool frame_is_hidden(State *state, PyObject *frame)
 {
     PyCodeObject *code = PyFrame_GetCode((PyFrameObject *)frame);
-    bool hidden = is_hidden(state, code);
+    bool hidden = code_is_hidden(state, code);
     Py_DECREF(code);
     return hidden;
 }
@@ -104,26 +105,87 @@ static PyObject *frame_globals(PyObject *frame, void *closure)
     return globals;
 }
 
+/* Whether a frame is for the subject to trace: its own, or a library's that works for it. */
+static bool may_trace(State *state, PyObject *frame)
+{
+    PyCodeObject *code = PyFrame_GetCode((PyFrameObject *)frame);
+    const Policy *owner = resident_owner(code);
+    Py_DECREF(code);
+    return owner ? state_has_subject(state, owner) : frame_is_for(state, (PyFrameObject *)frame);
+}
+
+static PyObject *frame_trace(PyObject *frame, void *closure)
+{
+    State *state = state_guarding();
+    PyObject *function = trace_original(frame, closure);
+    if (state != NULL && function != NULL) {
+        Py_SETREF(function, tracer_function(state, function));
+    }
+    return function;
+}
+
+/* A debugger sets it in every frame that led to it: those of others stay as they are. */
+static int set_frame_trace(PyObject *frame, PyObject *value, void *closure)
+{
+    State *state = state_guarding();
+    if (state == NULL) {
+        return set_trace_original(frame, value, closure);
+    }
+    if (!may_trace(state, frame)) {
+        return caller_is_library() ? 0 : (deny_text(state, DENY_TAMPER, "f_trace"), -1);
+    }
+    if (value == NULL || value == Py_None) {
+        return set_trace_original(frame, value, closure);
+    }
+    PyObject *tracer = tracer_new(state, value, TRACE);
+    int result = tracer ? set_trace_original(frame, tracer, closure) : -1;
+    Py_XDECREF(tracer);
+    return result;
+}
+
+static int set_frame_line(PyObject *frame, PyObject *value, void *closure)
+{
+    State *state = state_guarding();
+    if (state != NULL && !may_trace(state, frame)) {
+        deny_text(state, DENY_TAMPER, "f_lineno");
+        return -1;
+    }
+    return set_line_original(frame, value, closure);
+}
+
 /* frame.clear(): a coroutine of the host's that waits would lose its variables. */
 PyObject *on_frame_clear(State *state, Call *call)
 {
     return frame_is_hidden(state, call->self) ? deny_text(state, DENY_TAMPER, "frame.clear") : call_original(call);
 }
 
+static void replace_getter(PyGetSetDef *entry, const char *name, getter *original, getter replacement)
+{
+    if (strcmp(entry->name, name) == 0) {
+        *original = entry->get;
+        entry->get = replacement;
+    }
+}
+
+static void replace_setter(PyGetSetDef *entry, const char *name, setter *original, setter replacement)
+{
+    if (strcmp(entry->name, name) == 0) {
+        *original = entry->set;
+        entry->set = replacement;
+    }
+}
+
 int frameviews_ready(void)
 {
     find_package();
     for (PyGetSetDef *entry = PyFrame_Type.tp_getset; entry != NULL && entry->name != NULL; entry++) {
-        if (strcmp(entry->name, "f_locals") == 0) {
-            locals_original = entry->get;
-            entry->get = frame_locals;
-        }
-        if (strcmp(entry->name, "f_globals") == 0) {
-            globals_original = entry->get;
-            entry->get = frame_globals;
-        }
+        replace_getter(entry, "f_locals", &locals_original, frame_locals);
+        replace_getter(entry, "f_globals", &globals_original, frame_globals);
+        replace_getter(entry, "f_trace", &trace_original, frame_trace);
+        replace_setter(entry, "f_trace", &set_trace_original, set_frame_trace);
+        replace_setter(entry, "f_lineno", &set_line_original, set_frame_line);
     }
-    if (locals_original != NULL && globals_original != NULL) {
+    if (locals_original && globals_original && trace_original && set_trace_original && set_line_original) {
         return 0;
     }
     PyErr_SetString(PyExc_ImportError, "frame.f_locals was not found: the guard does not fit this interpreter");

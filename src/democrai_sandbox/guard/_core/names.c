@@ -198,6 +198,32 @@ int local_patch(PyObject *module)
     return result;
 }
 
+/* What can be written of a value whose text does not fit the stream. */
+static int write_as_ascii(PyObject *value, PyObject *output)
+{
+    PyErr_Clear();
+    PyObject *text = PyObject_ASCII(value);
+    int result = text ? PyFile_WriteObject(text, output, Py_PRINT_RAW) : -1;
+    Py_XDECREF(text);
+    return result;
+}
+
+/* sys.displayhook(value), which doctests use: shows the value and leaves builtins._ alone, which is the host's. */
+PyObject *on_display(State *state, Call *call)
+{
+    PyObject *value = call->args[0], *output = Py_XNewRef(PySys_GetObject("stdout"));
+    int result = 0;
+    if (value != Py_None && output != NULL) {
+        result = PyFile_WriteObject(value, output, 0);
+        if (result < 0 && PyErr_ExceptionMatches(PyExc_UnicodeEncodeError)) {
+            result = write_as_ascii(value, output);
+        }
+        result = result < 0 ? -1 : PyFile_WriteString("\n", output);
+    }
+    Py_XDECREF(output);
+    return result < 0 ? NULL : Py_NewRef(Py_None);
+}
+
 int names_ready(void)
 {
     if (proxies_ready() < 0 || replace_wrapper("__setattr__", wrap_set, &set_wrapper) < 0 ||

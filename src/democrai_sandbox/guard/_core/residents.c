@@ -76,6 +76,32 @@ bool frame_works_here(const PyFrameObject *frame)
     return false;
 }
 
+/* Whether a frame (or without one, the innermost) is the subject's own, or a library's that was called by it. A frame of
+ * ours between them, or one of the host's, has called the library for itself. The frame that entered the guard is the
+ * subject's as far as its with statement goes. */
+bool frame_is_for(State *state, const PyFrameObject *frame)
+{
+    const Frame *first = frame ? frame->f_frame : innermost(PyThreadState_Get());
+    const void *boundary = boundary_get();
+    for (const Frame *inner = first; inner != NULL; inner = inner->previous) {
+        PyCodeObject *code = code_of(inner);
+        const Policy *owner = code ? resident_owner(code) : NULL;
+        if (owner != NULL) {
+            return state_has_subject(state, owner);
+        }
+        if (code != NULL && code_is_ours(code)) {
+            return false;
+        }
+        if (inner == boundary) {
+            return inner != first || (state->entering != NULL && state->entering->f_frame == inner);
+        }
+        if (code != NULL && code_is_hidden(state, code)) {
+            return false;
+        }
+    }
+    return boundary == NULL; /* the whole thread is the subject's */
+}
+
 /* Whether the frames lie in memory as this was compiled for: each one of the public list is found, in its order. */
 static bool frames_fit(void)
 {
@@ -185,7 +211,7 @@ void resident_gone(State *state)
 }
 
 /* A context that code opened for itself, or one for the network only, is no subject. */
-static Policy *subject_policy(const State *state)
+Policy *state_subject(const State *state)
 {
     while (state->parent != NULL && state->parent->mode != MODE_BYPASS &&
            (state->mode == MODE_NARROW || (state->mode == MODE_MERGE && state->policy->network_only))) {
@@ -196,7 +222,7 @@ static Policy *subject_policy(const State *state)
 
 static int mark_for(State *state, PyObject *object)
 {
-    State *resident = resident_of(subject_policy(state));
+    State *resident = resident_of(state_subject(state));
     int result = resident ? mark(object, resident) : -1;
     Py_XDECREF(resident);
     return result;

@@ -75,6 +75,9 @@ static void state_dealloc(PyObject *self)
 {
     State *state = (State *)self;
     resident_gone(state);
+    if (UNLIKELY(tracings > 0)) {
+        tracing_gone(state);
+    }
     live_states--;
     hooklist_follow(live_states > 0);
     if (live_states == 0) {
@@ -292,6 +295,9 @@ int state_enter(State *state, Entered *entered)
     Py_XINCREF(state);
     thread_floor = state;
     thread_boundary = frame_here();
+    if (UNLIKELY(tracings > 0)) {
+        tracing_follow();
+    }
     return 0;
 }
 
@@ -325,6 +331,9 @@ void state_leave(Entered *entered)
     }
     PyErr_Restore(type, error, trace);
     Py_CLEAR(entered->previous);
+    if (UNLIKELY(tracings > 0)) {
+        tracing_follow();
+    }
     Py_XDECREF(left);
 }
 

@@ -229,6 +229,23 @@
     X(_imp, _, get_frozen_object, on_made_code, 0, 0, NULL, 0, 1, 0)                                                   \
     X(marshal, _, load, on_made_code, 0, 0, NULL, 0, 0, 0)                                                             \
     X(marshal, _, loads, on_made_code, 0, 0, NULL, 0, 0, 0)                                                            \
+    X(sys, _, __displayhook__, on_display, 0, 0, NULL, 0, 0, 0)                                                        \
+    X(sys, _, settrace, on_trace, TRACE, 0, "sys.settrace", 0, 0, 0)                                                   \
+    X(sys, _, setprofile, on_trace, PROFILE, 0, "sys.setprofile", 0, 0, 0)                                             \
+    X(sys, _, gettrace, on_traced_by, TRACE, 0, NULL, 0, 0, 0)                                                         \
+    X(sys, _, getprofile, on_traced_by, PROFILE, 0, NULL, 0, 0, 0)                                                     \
+    X(sys, _, _settraceallthreads, on_tamper, 0, 0, "sys.settrace", 0, 1, 0)                                           \
+    X(sys, _, _setprofileallthreads, on_tamper, 0, 0, "sys.setprofile", 0, 1, 0)                                       \
+    X(_lsprof, Profiler, enable, on_profiler, 0, 0, NULL, 0, 1, 0)                                                     \
+    X(_lsprof, Profiler, disable, on_profiler, 0, 0, NULL, 0, 1, 0)                                                    \
+    X(sys, monitoring, use_tool_id, on_use_tool, 0, 0, NULL, 0, 1, 0)                                                  \
+    X(sys, monitoring, free_tool_id, on_tool, 'f', 0, "sys.monitoring.free_tool_id", 0, 1, 0)                          \
+    X(sys, monitoring, register_callback, on_tool, 'c', 0, "sys.monitoring.register_callback", 0, 1, 0)                \
+    X(sys, monitoring, set_events, on_tool, 'e', 0, "sys.monitoring.set_events", 0, 1, 0)                              \
+    X(sys, monitoring, get_events, on_tool, 0, 0, "sys.monitoring.get_events", 0, 1, 0)                                \
+    X(sys, monitoring, set_local_events, on_tool, 'l', 0, "sys.monitoring.set_local_events", 0, 1, 0)                  \
+    X(sys, monitoring, get_local_events, on_tool, 0, 0, "sys.monitoring.get_local_events", 0, 1, 0)                    \
+    X(sys, monitoring, restart_events, on_restart_events, 0, 0, NULL, 0, 1, 0)                                         \
     X(sys, _, activate_stack_trampoline, on_tamper, 0, 0, NULL, 0, 1, 0)                                               \
     /* interpreters of their own would not carry the ContextVar */                                                     \
     X(_xxsubinterpreters, _, create, on_tamper, 0, 0, NULL, 0, 1, 0)                                                   \
