@@ -29,8 +29,8 @@ static uint64_t this_thread(void)
     return PyThreadState_GetID(PyThreadState_Get());
 }
 
-/* A call of sys.monitoring on behalf of the guard. Errors are not passed on: the tool stays as it is. */
-static bool ask(const char *name, int tool, PyObject *second, PyObject *third)
+/* A call of sys.monitoring on behalf of the guard; NULL without an exception when it fails: the tool stays as it is. */
+static PyObject *call(const char *name, int tool, PyObject *second, PyObject *third)
 {
     PyObject *module = PySys_GetObject("monitoring"), *number = PyLong_FromLong(tool);
     PyObject *function = module && number ? PyObject_GetAttrString(module, name) : NULL;
@@ -39,9 +39,23 @@ static bool ask(const char *name, int tool, PyObject *second, PyObject *third)
     working = false;
     Py_XDECREF(function);
     Py_XDECREF(number);
-    Py_XDECREF(result);
     PyErr_Clear();
+    return result;
+}
+
+static bool ask(const char *name, int tool, PyObject *second, PyObject *third)
+{
+    PyObject *result = call(name, tool, second, third);
+    Py_XDECREF(result);
     return result != NULL;
+}
+
+/* Whether anybody has a tool; false for numbers of none. */
+static bool is_used(long id)
+{
+    PyObject *name = id >= 0 && id < TOOLS ? call("get_tool", (int)id, NULL, NULL) : NULL;
+    Py_XDECREF(name);
+    return name != NULL && name != Py_None;
 }
 
 static void set_callbacks(int id, bool on)
@@ -255,8 +269,14 @@ PyObject *on_tool(State *state, Call *call)
     }
     argv[0] = number;
     char what = (char)call->row->operations;
-    if (!is_own(state, id)) {
+    bool own = is_own(state, id), plants = what == 'c' && (call->nargs < 3 || call->args[2] != Py_None);
+    if (!own && (is_used(id) || plants)) {
         result = deny_text(state, DENY_TAMPER, call->row->argument);
+    }
+    else if (!own) {
+        working = true; /* nothing is there: the interpreter says so */
+        result = call_original(&copy);
+        working = false;
     }
     else if (what == 'c') {
         result = set_callback(state, &copy, id);
