@@ -9,7 +9,6 @@ record; the first process writes it there.
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import select
 import signal
@@ -21,6 +20,7 @@ sys.path.append(os.path.dirname(os.path.abspath(__file__)))
 os.makedirs(os.environ["TMPDIR"], exist_ok=True)
 
 import test.support  # by the host: it looks for modules that do not load in a guard
+import outcomes
 import world
 from test.support import import_helper, os_helper, script_helper, socket_helper, threading_helper, warnings_helper  # noqa: F401
 
@@ -31,84 +31,18 @@ from democrai_sandbox.guard.runtime_paths import runtime_entries
 
 SPAN = 4096
 """The most tests of one module: the number of a window is the module's place times this, plus the test's."""
-SHARED = 1 << 24
 
 
-class Lines:
-    """Lines in memory that a fork writes and the first process reads."""
-
-    def __init__(self):
-        self.memory = mmap.mmap(-1, SHARED)
-        self.clear()
-
-    def clear(self):
-        self.memory[0:8] = bytes(8)
-
-    def add(self, *fields):
-        text = json.dumps(fields, default=repr).encode() + b"\n"
-        at = int.from_bytes(self.memory[0:8], "little")
-        if 8 + at + len(text) < SHARED:
-            self.memory[8 + at : 8 + at + len(text)] = text
-            self.memory[0:8] = (at + len(text)).to_bytes(8, "little")
-
-    def read(self):
-        at = int.from_bytes(self.memory[0:8], "little")
-        return self.memory[8 : 8 + at].decode().splitlines()
-
-
-class Recorder:
-    """Adds each refusal to the lines, also one that a library swallows."""
-
-    def __init__(self, lines):
-        self.lines = lines
-
-    def record(self, denial, *rest):
-        self.lines.add("denied", denial.code, str(denial.operation), str(denial.target))
-
-
-class Result(unittest.TestResult):
-    """Marks the window of each test for the tracer, and tells its outcome."""
-
-    def __init__(self, lines, window):
-        super().__init__()
-        self.lines = lines
-        self.window = window
+class Result(outcomes.Result):
+    """Marks the window of each test for the tracer, besides telling its outcome."""
 
     def startTest(self, test):
         super().startTest(test)
-        self.window += 1
-        self.outcome = "ok", ""
-        self.lines.add("test", self.window, test.id())
         world.mark(self.window)
 
     def stopTest(self, test):
         world.mark(self.window | world.LATE)
-        self.lines.add("outcome", self.window, test.id(), *self.outcome)
         super().stopTest(test)
-
-    def note(self, word, error):
-        self.outcome = word, f"{error[0].__name__}: {str(error[1])[:300]}"
-
-    def addError(self, test, error):
-        self.note("failed", error)
-        if not hasattr(self, "outcome") or not isinstance(test, unittest.TestCase):  # setUpClass, setUpModule
-            self.lines.add("outcome", self.window, test.id(), *self.outcome)
-
-    def addFailure(self, test, error):
-        self.note("failed", error)
-
-    def addSubTest(self, test, subtest, error):
-        if error is not None:
-            self.note("failed", error)
-
-    def addSkip(self, test, reason):
-        self.outcome = "skipped", reason
-
-    def addExpectedFailure(self, test, error):
-        self.outcome = "skipped", "expected failure"
-
-    def addUnexpectedSuccess(self, test):
-        self.outcome = "failed", "unexpected success"
 
 
 def run_suite(suite, lines, window):
@@ -147,8 +81,8 @@ def fork_body(spec, place, name, lines):
 
 def main(spec):
     """Run all modules, one after the other."""
-    lines = Lines()
-    configure_guard(recorder=Recorder(lines))
+    lines = outcomes.Lines()
+    configure_guard(recorder=outcomes.Recorder(lines))
     os.makedirs(f"{spec['base']}/work")
     policy = [(os.fsdecode(path), mask) for path, mask in runtime_entries()] + [(f"{spec['base']}/work", 15)]
 

@@ -58,7 +58,7 @@ class Traced:
                         json.dumps(spec),
                     ],
                     cwd="/",
-                    env=_environment(self.base),
+                    env=environment(self.base),
                     pass_fds=(record,),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
@@ -75,8 +75,8 @@ class Traced:
             raise RuntimeError(f"{program} did not come to its end (exit {self.status}):\n{self.log[-3000:]}")
 
 
-def _environment(base):
-    """Return the environment of a traced interpreter: private HOME and TMPDIR, the package under test on the path."""
+def environment(base):
+    """Return the environment of an interpreter that runs tests: private HOME and TMPDIR, the package on the path."""
     kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "LANG") if name in os.environ}
     return {
         **kept,

@@ -455,6 +455,7 @@ PyObject *on_method_reduce(State *state, Call *call);
 PyObject *on_made_code(State *state, Call *call);
 int listings_ready(void);
 bool entry_has_answer(PyObject *entry, bool follow);
+PyObject *entry_path(PyObject *entry);
 void entry_keep_answer(PyObject *entry, bool follow, PyObject *answer);
 PyObject *on_fault_file(State *state, Call *call);
 PyObject *on_named_by_environment(State *state, Call *call);

@@ -218,7 +218,7 @@ PyObject *on_entry(State *state, Call *call)
     if (asks_kind ? !follow || !is_link(call->self) : entry_has_answer(call->self, follow)) {
         return call_original(call);
     }
-    PyObject *path = PyObject_GetAttrString(call->self, "path");
+    PyObject *path = entry_path(call->self);
     PathText text;
     Resolved where;
     struct stat info;

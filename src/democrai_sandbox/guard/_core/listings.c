@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <structmember.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- reading -------------------------------------------------------------------------------- */
@@ -176,6 +177,16 @@ bool entry_has_answer(PyObject *entry, bool follow)
     return Py_IS_TYPE(entry, entry_type) && (follow ? fields_of(entry)->stat : fields_of(entry)->lstat) != NULL;
 }
 
+/* Where an entry lies: one of a folder that was given by its number has only its name for a path. */
+PyObject *entry_path(PyObject *entry)
+{
+    const EntryFields *fields = fields_of(entry);
+    if (!Py_IS_TYPE(entry, entry_type) || fields->folder == AT_FDCWD) {
+        return PyObject_GetAttrString(entry, "path");
+    }
+    return PyUnicode_FromFormat("/proc/self/fd/%d/%U", fields->folder, fields->name);
+}
+
 void entry_keep_answer(PyObject *entry, bool follow, PyObject *answer)
 {
     if (answer != NULL && Py_IS_TYPE(entry, entry_type)) {
@@ -186,7 +197,8 @@ void entry_keep_answer(PyObject *entry, bool follow, PyObject *answer)
 
 typedef struct {
     PyObject_HEAD Listing listing;
-    PyObject *path, *prefix; /* the prefix is the path with a slash at its end */
+    PyObject *path, *prefix; /* the prefix is the path with a slash at its end, or nothing if it was a number */
+    int folder;              /* the number, or AT_FDCWD */
 } Scan;
 
 static PyTypeObject Scan_Type;
@@ -203,6 +215,14 @@ static PyObject *with_slash(PyObject *base)
     return ends ? Py_NewRef(base) : PyUnicode_FromFormat("%U/", base);
 }
 
+/* An entry that does not know what it is would ask by the number, which may lead elsewhere by then. */
+static unsigned char kind_of(const Scan *scan, const struct dirent64 *read)
+{
+    struct stat info;
+    bool there = fstatat(scan->listing.fd, read->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0;
+    return there ? IFTODT(info.st_mode) : DT_REG;
+}
+
 static PyObject *entry_new(const Scan *scan, const struct dirent64 *read)
 {
     PyObject *entry = entry_type->tp_alloc(entry_type, 0);
@@ -215,9 +235,9 @@ static PyObject *entry_new(const Scan *scan, const struct dirent64 *read)
         fields->path = PyUnicode_Check(fields->name) ? PyUnicode_Concat(scan->prefix, fields->name)
                                                      : PySequence_Concat(scan->prefix, fields->name);
     }
-    fields->type = read->d_type;
+    fields->type = read->d_type == DT_UNKNOWN && scan->folder != AT_FDCWD ? kind_of(scan, read) : read->d_type;
     fields->inode = read->d_ino;
-    fields->folder = AT_FDCWD;
+    fields->folder = scan->folder;
     if (fields->path == NULL) {
         Py_CLEAR(entry);
     }
@@ -292,13 +312,34 @@ static PyTypeObject Scan_Type = {
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
 };
 
-/* Through the name of the descriptor, so that each entry can be checked later by where it is. */
+static PyObject *scan_new(State *state, Call *call, Py_ssize_t at, int folder)
+{
+    Scan *scan = PyObject_New(Scan, &Scan_Type);
+    if (scan == NULL) {
+        return NULL;
+    }
+    scan->listing = (Listing){.fd = -1};
+    scan->prefix = scan->path = NULL;
+    scan->folder = folder;
+    if (open_folder(state, call, at, "os.scandir", &scan->listing, &scan->path) == 0) {
+        scan->prefix = folder == AT_FDCWD ? with_slash(scan->path) : PyUnicode_New(0, 0);
+    }
+    if (scan->prefix == NULL) {
+        listing_end(&scan->listing);
+        Py_CLEAR(scan);
+    }
+    return (PyObject *)scan;
+}
+
+/* Opened anew through the name of the descriptor, which checks where it leads. */
 static PyObject *scan_descriptor(State *state, Call *call, Py_ssize_t at)
 {
     PyObject *number = PyNumber_Index(call->args[at]), *result = NULL;
     if (number != NULL && descriptor_check(state, number, OP_READ) == 0) {
         PyObject *handle = PyUnicode_FromFormat("/proc/self/fd/%S", number);
-        result = handle ? call_with(call, at, handle) : NULL;
+        Call plain = *call;
+        plain.args = &handle;
+        result = handle ? scan_new(state, &plain, 0, (int)PyLong_AsLong(number)) : NULL;
         Py_XDECREF(handle);
     }
     Py_XDECREF(number);
@@ -308,26 +349,10 @@ static PyObject *scan_descriptor(State *state, Call *call, Py_ssize_t at)
 PyObject *on_scan(State *state, Call *call)
 {
     Py_ssize_t at = call_find(call, 0, "path");
-    if (is_descriptor(call, at)) {
-        return scan_descriptor(state, call, at);
-    }
     if (odd_arguments(call, at)) {
         return on_path(state, call);
     }
-    Scan *scan = PyObject_New(Scan, &Scan_Type);
-    if (scan == NULL) {
-        return NULL;
-    }
-    scan->listing = (Listing){.fd = -1};
-    scan->prefix = scan->path = NULL;
-    if (open_folder(state, call, at, "os.scandir", &scan->listing, &scan->path) == 0) {
-        scan->prefix = with_slash(scan->path);
-    }
-    if (scan->prefix == NULL) {
-        listing_end(&scan->listing);
-        Py_CLEAR(scan);
-    }
-    return (PyObject *)scan;
+    return is_descriptor(call, at) ? scan_descriptor(state, call, at) : scan_new(state, call, at, AT_FDCWD);
 }
 
 /* ---- the canary ----------------------------------------------------------------------------- */

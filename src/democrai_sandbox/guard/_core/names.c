@@ -46,6 +46,12 @@ static int type_setattro(PyObject *type, PyObject *name, PyObject *value)
     return result;
 }
 
+/* An augmented assignment, such as os.environ |= more, ends by binding what is bound already. */
+static bool binds_the_same(PyObject *module, PyObject *name, PyObject *value)
+{
+    return value != NULL && PyUnicode_CheckExact(name) && PyDict_GetItem(PyModule_GetDict(module), name) == value;
+}
+
 static int module_setattro(PyObject *module, PyObject *name, PyObject *value)
 {
     State *state = state_guarding();
@@ -54,7 +60,7 @@ static int module_setattro(PyObject *module, PyObject *name, PyObject *value)
         bool builtins = own && PyUnicode_CompareWithASCIIString(own, "builtins") == 0;
         /* site and gettext have something to put there */
         bool refused = (is_ours(own) && !caller_is_importlib()) || (builtins && !caller_is_library()) ||
-                       is_environment_name(module, name);
+                       (is_environment_name(module, name) && !binds_the_same(module, name, value));
         Py_XDECREF(own);
         PyErr_Clear();
         if (refused) {

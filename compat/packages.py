@@ -1,0 +1,2 @@
+from __future__ import annotations
+def package_suites(python, names): return []

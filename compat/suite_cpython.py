@@ -1,0 +1,65 @@
+"""Run one of CPython's test modules in one mode, in a process of its own; `compat.suites` starts it.
+
+usage: suite_cpython.py SPEC   (JSON: mode, module, folder, lines, targets, skip, only)
+
+Each outcome goes to the file ``lines``, which is mapped into memory, so that a test that ends the process loses none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import unittest
+from typing import Any
+
+import test.support
+from test.support import import_helper, os_helper, script_helper, socket_helper, threading_helper, warnings_helper  # noqa: F401
+
+from compat.guarding import guard_for
+from tests.oracle.outcomes import Lines, Result
+
+
+def chosen(suite: Any, skip: frozenset[str], only: frozenset[str]) -> unittest.TestSuite:
+    """Return the tests of a suite without those to skip, or only some of them; a class keeps its tests together."""
+    kept = unittest.TestSuite()
+    for test in suite:
+        if isinstance(test, unittest.TestSuite):
+            kept.addTest(chosen(test, skip, only))
+        elif test.id() not in skip and (not only or test.id() in only):
+            kept.addTest(test)
+    return kept
+
+
+def run_suite(suite: unittest.TestSuite, lines: Lines) -> None:
+    """Run the tests; in the guard, if there is one."""
+    suite.run(Result(lines))
+
+
+def main(spec: dict[str, Any]) -> None:
+    """Run the module and end at once: threads that a test leaves behind do not count."""
+    number = os.open(spec["lines"], os.O_RDWR)
+    lines = Lines(number)
+    os.close(number)
+    guard = guard_for(spec, lines)
+    test.support.use_resources = []
+    try:
+        suite = unittest.defaultTestLoader.loadTestsFromName(f"test.{spec['module']}")
+        suite = chosen(suite, frozenset(spec["skip"]), frozenset(spec["only"]))
+        if guard is None:
+            run_suite(suite, lines)
+        else:
+            guard.run(run_suite, suite, lines)
+        lines.add("complete")
+    except unittest.SkipTest as reason:
+        lines.add("outcome", 0, f"test.{spec['module']}", "skipped", str(reason))
+        lines.add("complete")
+    except BaseException as error:
+        lines.add("outcome", 0, f"test.{spec['module']}", "failed", f"{type(error).__name__}: {error}")
+        lines.add("complete")
+    finally:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
