@@ -191,6 +191,18 @@ def like_the_kernel(world):
     return [denied.errno, denied.strerror, denied.filename]
 
 
+def as_written(world):
+    """The name in a denial for each way to write one path outside."""
+    from democrai_sandbox import process_guard_context
+
+    guard = process_guard_context(subject="demo", allowed_paths=[world.root])
+    os.chdir(world.root)
+    ways = [os.path.relpath(world.secret), os.path.dirname(world.secret) + "//secret.txt", os.fsencode(world.secret)]
+    told = [caught(guard.run, ask, way) for way in ways for ask in (open, os.stat, os.unlink)]
+    named = [way for way in ways for _ in range(3)]
+    return [one.filename == way and one.target == world.secret for one, way in zip(told, named, strict=True)]
+
+
 def sameness(world):
     """The same question about a path that exists and about one that does not."""
     from democrai_sandbox import process_guard_context
@@ -227,7 +239,7 @@ def sameness(world):
         for name, ask in questions.items():
             told = [facts(caught(guard.run, ask, path)) for path in (there, missing)]
             for one in told:
-                for old in ("secret.txt", "missing.txt", "thing", "gone!", "to-folder", "to-nothing"):
+                for old in ("to-folder", "to-nothing", "secret.txt", "missing.txt", "thing", "gone!"):
                     for key in ("str", "target", "hint", "filename"):
                         one[key] = one[key] and one[key].replace(old, "*")
             if told[0] != told[1]:
@@ -281,6 +293,10 @@ class TestDenial:
     def test_a_denied_path_looks_like_an_error_of_the_kernel(self, case):
         """Libraries print and compare these."""
         assert case.run(like_the_kernel) == [errno.EACCES, os.strerror(errno.EACCES), str(case.secret)]
+
+    def test_a_denial_names_the_path_as_it_was_written(self, case):
+        """Relative, with two slashes or as bytes, as errors of the kernel do; its target is the place itself."""
+        assert case.run(as_written) == [True] * 9
 
     @pytest.fixture
     def told(self, case):

@@ -344,6 +344,8 @@ def environment(w):
     del os.environ["WORKLOAD"]
     os.environ.setdefault("WORKLOAD2", "z")
     assert os.environ.pop("WORKLOAD2") == "z"
+    os.environ |= {"WORKLOAD3": "w"}
+    assert os.environ.pop("WORKLOAD3") == "w"
     assert dict(os.environ)
     assert os.path.expandvars("$HOME") == os.environ["HOME"]
     os.environb[b"BYTES"] = b"x"

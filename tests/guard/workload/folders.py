@@ -48,6 +48,21 @@ def walking_by_descriptor(w):
         assert len(found) == 3, found
 
 
+def listing_by_descriptor(w):
+    folder = Path(w.root, "by-number")
+    folder.mkdir()
+    (folder / "f.txt").write_text("abc")
+    (folder / "to-f").symlink_to("f.txt")
+    number = os.open(folder, os.O_RDONLY)
+    with os.scandir(number) as entries:
+        found = {entry.name: entry for entry in entries}
+    assert {name: entry.path for name, entry in found.items()} == {"f.txt": "f.txt", "to-f": "to-f"}
+    assert found["to-f"].is_symlink()
+    assert [entry.is_file() for entry in found.values()] == [True, True]
+    assert [entry.stat().st_size for entry in found.values()] == [3, 3]
+    os.close(number)
+
+
 def copying(w):
     source = Path(w.root, "source")
     (source / "sub").mkdir(parents=True)

@@ -339,6 +339,7 @@ int check_dots(State *state, const PathText *text);
 void *deny(State *state, DenialKind kind, const char *operation, PyObject *target);
 void *deny_decided(State *state, DenialKind kind, const char *operation, PyObject *target, PyObject *decision);
 void *deny_path(State *state, const char *path, unsigned missing, bool probe);
+int deny_given(State *state, const PathText *given, const char *path, unsigned missing, bool probe);
 void *deny_text(State *state, DenialKind kind, const char *text);
 bool asker_is_library(void);
 bool code_is_library(PyCodeObject *code);

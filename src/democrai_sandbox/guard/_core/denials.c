@@ -391,6 +391,14 @@ PyObject *errno_error(PyObject *filename)
     return PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, filename);
 }
 
+/* Like deny_path; the error names the path as the caller wrote it, as the kernel's errors do. */
+int deny_given(State *state, const PathText *given, const char *path, unsigned missing, bool probe)
+{
+    deny_path(state, path, missing, probe);
+    errno_filename(given->object, NULL);
+    return -1;
+}
+
 /* The call went through a handle: its error should still name the path the caller gave. */
 void errno_filename(PyObject *filename, PyObject *second)
 {

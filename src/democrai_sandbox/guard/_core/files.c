@@ -301,8 +301,7 @@ static int target_allows(State *state, const End *end)
     if (end->where.granted & needed) {
         return 0;
     }
-    deny_path(state, end->where.path, needed, false);
-    return -1;
+    return deny_given(state, &end->text, end->where.path, needed, false);
 }
 
 /* A second name must not give rights that the first one did not: a read-only file linked into a writable folder. */
@@ -319,8 +318,7 @@ static int gains_nothing(State *state, const End *source, const End *target, uns
     if (granted == gained) {
         return 0;
     }
-    deny_path(state, source->where.path, gained & ~granted, false);
-    return -1;
+    return deny_given(state, &source->text, source->where.path, gained & ~granted, false);
 }
 
 static PyObject *call_pair(Call *call, End *source, End *target)

@@ -74,8 +74,8 @@ static int locate(Opening *opening)
 
 static int refuse(Opening *opening, unsigned missing)
 {
-    deny_path(opening->state, opening->inside ? opening->path : opening->text->text, missing, false);
-    return -1;
+    const char *shown = opening->inside ? opening->path : opening->text->text;
+    return deny_given(opening->state, opening->text, shown, missing, false);
 }
 
 /* 1 and *fd, 0 to try again at a new location, -1 with an exception. */

@@ -200,8 +200,7 @@ int check_dots(State *state, const PathText *text)
                 return -1;
             }
             if (!granted) {
-                deny_path(state, normal, OP_READ, false);
-                return -1;
+                return deny_given(state, text, normal, OP_READ, false);
             }
         }
         if (length > 0 && !(length == 1 && p[0] == '.')) {
@@ -239,8 +238,8 @@ int resolve(State *state, PathText *text, unsigned wanted, int how, Resolved *ou
         }
         if (!sufficient(out->granted, wanted, how)) {
             /* outside the roots the answer shows the path as it was asked for, not where a link there leads */
-            deny_path(state, inside ? out->path : text->text, wanted & ~out->granted, how & PROBE);
-            return -1;
+            const char *shown = inside ? out->path : text->text;
+            return deny_given(state, text, shown, wanted & ~out->granted, how & PROBE);
         }
         if (!failed) {
             Py_BEGIN_ALLOW_THREADS
