@@ -83,6 +83,20 @@ PyObject *bound_new(State *state, PyObject *function, PyObject *args, PyObject *
     return (PyObject *)bound;
 }
 
+/* What guarded code has handed over itself, as it gave it; what belongs to others stays bound. Takes the reference. */
+PyObject *unbound_own(PyObject *value)
+{
+    const Bound *bound = value && Py_IS_TYPE(value, &Bound_Type) ? (Bound *)value : NULL;
+    const State *state = bound ? state_guarding() : NULL;
+    if (state == NULL || bound->function == NULL || bound->args != NULL || bound->only != NULL || bound->state == NULL ||
+        state->policy == NULL || bound->state->policy != state->policy) {
+        return value;
+    }
+    PyObject *function = Py_NewRef(bound->function);
+    Py_DECREF(value);
+    return function;
+}
+
 static int bound_traverse(PyObject *self, visitproc visit, void *arg)
 {
     Bound *bound = (Bound *)self;

@@ -619,6 +619,7 @@ PyObject *core_served(PyObject *module, PyObject *unused);
 PyObject *core_location(PyObject *module, PyObject *path);
 int question_ready(PyObject *module);
 int asyncio_patch(PyObject *module);
+PyObject *unbound_own(PyObject *value);
 PyObject *bound_new(State *state, PyObject *function, PyObject *args, PyObject *kwargs);
 void bound_for_signals(PyObject *bound);
 void outside_begin(void);

@@ -21,6 +21,8 @@ enum {
     LOOP_ERRORS,
     LOOP_TASKS,
     LOOP_EXECUTOR,
+    LOOP_ERRORS_GET,
+    LOOP_TASKS_GET,
     WORKER_THREAD,
     METHODS
 };
@@ -37,6 +39,8 @@ static const Method methods[METHODS] = {
     [LOOP_ERRORS] = {"BaseEventLoop", "set_exception_handler", 1 << 1},
     [LOOP_TASKS] = {"BaseEventLoop", "set_task_factory", 1 << 1},
     [LOOP_EXECUTOR] = {"BaseEventLoop", "set_default_executor", 0},
+    [LOOP_ERRORS_GET] = {"BaseEventLoop", "get_exception_handler", 0},
+    [LOOP_TASKS_GET] = {"BaseEventLoop", "get_task_factory", 0},
     [WORKER_THREAD] = {"AsyncIOBackend", "run_sync_in_worker_thread", 0}, /* of the class: it is called without one */
 };
 static PyObject *originals[METHODS];
@@ -166,6 +170,9 @@ static PyObject *replaced(PyObject *number, PyObject *args, PyObject *kwargs)
     if (index == WORKER_THREAD) {
         return submit_to_worker(args, kwargs);
     }
+    if (index == LOOP_ERRORS_GET || index == LOOP_TASKS_GET) {
+        return unbound_own(PyObject_Call(originals[index], args, kwargs));
+    }
     State *state = state_guarding();
     if (state == NULL || !needs_binding(index, args) || called_by_library_import()) {
         return PyObject_Call(originals[index], args, kwargs);
@@ -275,7 +282,7 @@ int asyncio_patch(PyObject *module)
 int loop_patch(PyObject *module)
 {
     int result = 1;
-    for (int i = LOOP_ERRORS; result == 1 && i <= LOOP_EXECUTOR; i++) {
+    for (int i = LOOP_ERRORS; result == 1 && i <= LOOP_TASKS_GET; i++) {
         result = originals[i] ? 1 : replace_method(module, i);
     }
     return result;
