@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 SILENCE = 120
 """Seconds without a new line after which a test counts as hung."""
 RESTARTS = 25
-LOOPBACK = ("127.0.0.1",)
+LOOPBACK = ("127.0.0.1", "0.0.0.0")
 
 
 @dataclass

@@ -77,6 +77,14 @@ def freedoms(world):
         context.run(variable.set, 1)
         assert context[variable] == 1
 
+    def shown_callbacks():
+        loop = asyncio.new_event_loop()
+        future = loop.create_future()
+        future.add_done_callback(in_context)
+        assert "in_context()" in repr(future)
+        assert [given for given, _ in future._callbacks] == [in_context]
+        loop.close()
+
     async def child_process():
         process = await asyncio.create_subprocess_exec("true")
         assert await process.wait() == 0
@@ -101,6 +109,7 @@ def freedoms(world):
         "umask": masked,
         "signal": handled,
         "context": in_context,
+        "callbacks": shown_callbacks,
         "weakref": lambda: weakref.finalize(handled, int).detach(),
         "proc": lambda: read("/proc/self/maps"),
         "copy of a link": copied_link,

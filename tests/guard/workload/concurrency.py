@@ -280,3 +280,32 @@ def asyncio_debug_mode(w):
     import asyncio
 
     asyncio.run(asyncio.sleep(0), debug=True)
+
+
+def what_was_handed_over(w):
+    """Callbacks and handlers are shown as they were given."""
+    import asyncio
+    import traceback
+
+    def callback(*args):
+        return None
+
+    async def look():
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        future.add_done_callback(callback)
+        assert "callback()" in repr(future)
+        assert [given for given, _ in future._callbacks] == [callback]
+        loop.set_exception_handler(callback)
+        assert loop.get_exception_handler() is callback
+        factory = lambda loop, coro, **options: asyncio.Task(coro, loop=loop, **options)
+        loop.set_task_factory(factory)
+        assert loop.get_task_factory() is factory
+        loop.set_task_factory(None)
+        try:
+            await loop.create_connection(asyncio.Protocol, "localhost")
+        except ValueError as error:
+            traceback.clear_frames(error.__traceback__)
+        assert future.remove_done_callback(callback) == 1
+
+    asyncio.run(look())

@@ -83,16 +83,27 @@ PyObject *bound_new(State *state, PyObject *function, PyObject *args, PyObject *
     return (PyObject *)bound;
 }
 
-/* What guarded code has handed over itself, as it gave it; what belongs to others stays bound. Takes the reference. */
+/* Whether the code that runs now has handed it over: the host, or the same subject. */
+bool bound_is_own(PyObject *value)
+{
+    const Bound *bound = Py_IS_TYPE(value, &Bound_Type) ? (Bound *)value : NULL;
+    const State *state = bound ? state_guarding() : NULL;
+    if (bound == NULL || bound->function == NULL || bound->args != NULL) {
+        return false;
+    }
+    if (state == NULL || bound->state == NULL) {
+        return state == bound->state;
+    }
+    return state->policy != NULL && bound->state->policy == state->policy;
+}
+
+/* What the code that runs now has handed over, as it gave it; what belongs to others stays bound. Takes the reference. */
 PyObject *unbound_own(PyObject *value)
 {
-    const Bound *bound = value && Py_IS_TYPE(value, &Bound_Type) ? (Bound *)value : NULL;
-    const State *state = bound ? state_guarding() : NULL;
-    if (state == NULL || bound->function == NULL || bound->args != NULL || bound->only != NULL || bound->state == NULL ||
-        state->policy == NULL || bound->state->policy != state->policy) {
+    if (value == NULL || !bound_is_own(value)) {
         return value;
     }
-    PyObject *function = Py_NewRef(bound->function);
+    PyObject *function = Py_NewRef(((Bound *)value)->function);
     Py_DECREF(value);
     return function;
 }

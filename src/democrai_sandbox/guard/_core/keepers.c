@@ -355,6 +355,7 @@ static int shut_type(const char *name)
 
 int task_patch(PyObject *module)
 {
+    futures_patch(module);
     int result = patch_type(module, "Task", "__init__", offsetof(PyTypeObject, tp_init), (void *)task_init, &task_original);
     return shut_type("TaskStepMethWrapper") < 0 ? -1 : result;
 }

@@ -113,14 +113,49 @@ static PyObject *task_waiter(PyObject *task, void *closure)
     return state_guarding() ? Py_NewRef(Py_None) : waiter_original(task, closure);
 }
 
+/* (callback, context) as it was given; NULL without an exception for one that is not for guarded code to see. */
+static PyObject *callback_view(PyObject *pair, bool guarded)
+{
+    PyObject *callback = PyTuple_Check(pair) && PyTuple_GET_SIZE(pair) == 2 ? PyTuple_GET_ITEM(pair, 0) : NULL;
+    if (callback != NULL && bound_is_own(callback)) {
+        PyObject *function = unbound_own(Py_NewRef(callback));
+        PyObject *view = PyTuple_Pack(2, function, PyTuple_GET_ITEM(pair, 1));
+        Py_DECREF(function);
+        return view;
+    }
+    return guarded ? NULL : Py_NewRef(pair);
+}
+
+/* The callbacks of a future: guarded code sees those that it registered itself, everybody sees them as given. */
+static PyObject *callbacks_view(PyObject *list)
+{
+    if (list == NULL || !PyList_CheckExact(list)) {
+        return list;
+    }
+    bool guarded = state_guarding() != NULL;
+    PyObject *views = PyList_New(0);
+    for (Py_ssize_t i = 0; views != NULL && i < PyList_GET_SIZE(list); i++) {
+        PyObject *view = callback_view(PyList_GET_ITEM(list, i), guarded);
+        if (PyErr_Occurred() || (view != NULL && PyList_Append(views, view) < 0)) {
+            Py_CLEAR(views);
+        }
+        Py_XDECREF(view);
+    }
+    Py_DECREF(list);
+    if (views != NULL && PyList_GET_SIZE(views) == 0) {
+        Py_SETREF(views, Py_NewRef(Py_None));
+    }
+    return views;
+}
+
 static PyObject *future_callbacks(PyObject *future, void *closure)
 {
-    return state_guarding() ? Py_NewRef(Py_None) : callbacks_original[0](future, closure);
+    return callbacks_view(callbacks_original[0](future, closure));
 }
 
 static PyObject *task_callbacks(PyObject *task, void *closure)
 {
-    return state_guarding() ? Py_NewRef(Py_None) : callbacks_original[1](task, closure);
+    return callbacks_view(callbacks_original[1](task, closure));
 }
 
 static void exchange(PyObject *type, const char *name, getter view, getter *original)
@@ -132,6 +167,18 @@ static void exchange(PyObject *type, const char *name, getter view, getter *orig
             entry->get = view;
         }
     }
+}
+
+/* As soon as the module is loaded, in a guard or not. */
+void futures_patch(PyObject *module)
+{
+    PyObject *future = PyObject_GetAttrString(module, "Future"), *task = PyObject_GetAttrString(module, "Task");
+    PyErr_Clear();
+    exchange(future, "_callbacks", future_callbacks, &callbacks_original[0]);
+    exchange(task, "_callbacks", task_callbacks, &callbacks_original[1]);
+    exchange(task, "_fut_waiter", task_waiter, &waiter_original);
+    Py_XDECREF(future);
+    Py_XDECREF(task);
 }
 
 /* Looked up before the first guard: later, names of asyncio may be somebody's. */
@@ -148,9 +195,6 @@ int steps_settle(void)
         waitable[i] = type ? type : waitable[i];
         PyErr_Clear();
     }
-    exchange(waitable[0], "_callbacks", future_callbacks, &callbacks_original[0]);
-    exchange(waitable[1], "_callbacks", task_callbacks, &callbacks_original[1]);
-    exchange(waitable[1], "_fut_waiter", task_waiter, &waiter_original);
     PyObject *module = PyDict_GetItemString(PyImport_GetModuleDict(), "asyncio.exceptions");
     if (cancelled_error == NULL && module != NULL) {
         cancelled_error = PyObject_GetAttrString(module, "CancelledError");
