@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.oracle.outcomes import Lines, Recorder
+from outcomes import Lines, Recorder
 
 
 def guard_for(spec: dict[str, Any], lines: Lines) -> Any:

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.oracle.outcomes import SHARED, Lines
-from tests.oracle.tracing import PACKAGE, environment
+from tests.oracle.tracing import environment
 
 HERE = Path(__file__).parent
-SILENCE = 120
+SILENCE = 60
 """Seconds without a new line after which a test counts as hung."""
 RESTARTS = 25
 LOOPBACK = ("127.0.0.1", "0.0.0.0")
@@ -93,11 +93,10 @@ class Run:
         spec = {**self.suite.spec, "mode": self.mode, "folder": str(work), "lines": str(report)}
         spec |= {"targets": self.suite.targets, "skip": sorted(self.outcomes.words), "only": self.only}
         command = [self.suite.python, "-P", str(HERE / self.suite.program), json.dumps(spec)]
-        environ = environment(str(work)) | {"PYTHONPATH": f"{PACKAGE}:{HERE.parent}"}
         with log.open("wb") as output:
             child = subprocess.Popen(
                 command,
-                env=environ,
+                env=environment(str(work)),
                 cwd=work / "here",
                 stdin=subprocess.DEVNULL,
                 stdout=output,

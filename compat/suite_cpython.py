@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import unittest
+from pathlib import Path
 from typing import Any
 
+HERE = Path(__file__).parent
+sys.path += [str(HERE), str(HERE.parent / "tests" / "oracle")]
+
 import test.support
+
+from guarding import guard_for
+from outcomes import Lines, Result
 from test.support import import_helper, os_helper, script_helper, socket_helper, threading_helper, warnings_helper  # noqa: F401
 
-from compat.guarding import guard_for
-from tests.oracle.outcomes import Lines, Result
 
 
 def chosen(suite: Any, skip: frozenset[str], only: frozenset[str]) -> unittest.TestSuite:
@@ -43,6 +49,7 @@ def main(spec: dict[str, Any]) -> None:
     os.close(number)
     guard = guard_for(spec, lines)
     test.support.use_resources = []
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs in the background
     try:
         suite = unittest.defaultTestLoader.loadTestsFromName(f"test.{spec['module']}")
         suite = chosen(suite, frozenset(spec["skip"]), frozenset(spec["only"]))

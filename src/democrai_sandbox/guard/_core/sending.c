@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -83,6 +84,19 @@ static PyObject *settled(PyObject *data)
     return PyBytes_CheckExact(data) ? Py_NewRef(data) : PyMemoryView_FromObject(data);
 }
 
+/* The error that the kernel has for a send on such a stream: what broke a connection, or that there is none. */
+static int error_without_peer(int fd)
+{
+    int pending = 0, family = 0;
+    struct tcp_info info = {0};
+    socklen_t size = sizeof pending, room = sizeof family, space = sizeof info;
+    if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &room) < 0 || (family != AF_INET && family != AF_INET6) ||
+        getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &space) < 0 || info.tcpi_state != TCP_CLOSE) {
+        return ENOTCONN;
+    }
+    return getsockopt(fd, SOL_SOCKET, SO_ERROR, &pending, &size) == 0 && pending != 0 ? pending : EPIPE;
+}
+
 /* A stream that is not connected: while a send on it waits, another thread could connect it for requests. errno is set.
  */
 bool lacks_peer(int fd)
@@ -94,7 +108,7 @@ bool lacks_peer(int fd)
         getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &room) < 0 || type != SOCK_STREAM) {
         return false;
     }
-    errno = ENOTCONN;
+    errno = error_without_peer(fd);
     return true;
 }
 
