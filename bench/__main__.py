@@ -16,12 +16,13 @@ from bench.ground import prepared_ground
 from bench.reference import ReferenceUnavailableError, reference_python
 from bench.rounds import FULL, QUICK, Campaign, Measured, Settings
 from bench.serving import serving
-from bench.workers import REFERENCE_MODES, SERVICE_MODE
+from bench.workers import REFERENCE_MODES, REPOSITORY, SERVICE_MODE
 
 if TYPE_CHECKING:
     from bench.registry import Case
 
 
+COMPAT_PYTHON = REPOSITORY / ".venvs" / "compat" / "bin" / "python"
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -52,7 +53,7 @@ def _run() -> int:
         print(f"No case is called {' or '.join(options.only)}. The cases: {'; '.join(CASES)}.", file=sys.stderr)
         return 2
     settings = QUICK if options.quick else FULL
-    measured = _measured(cases, settings, reference=not options.no_reference)
+    measured = _measured(cases, settings, options.packages.absolute(), reference=not options.no_reference)
     rows, series = summary.rows(cases, measured), summary.series(cases, measured)
     if rows:
         print(report.table(rows), end="\n\n")
@@ -80,6 +81,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--json", metavar="FILE", type=Path, help="write all numbers, down to the single rounds")
     parser.add_argument("--check", action="store_true", help="exit with 1 when a target is missed")
     parser.add_argument("--no-reference", action="store_true", help="leave the reference product out")
+    parser.add_argument(
+        "--packages",
+        metavar="PYTHON",
+        type=Path,
+        default=COMPAT_PYTHON if COMPAT_PYTHON.exists() else Path(sys.executable),
+        help="the interpreter that has the popular packages; by default that of `make compat`, if it is there",
+    )
     return parser.parse_args()
 
 
@@ -87,25 +95,30 @@ def _wanted(name: str, only: list[str]) -> bool:
     return not only or any(part in name for part in only)
 
 
-def _measured(cases: list[Case], settings: Settings, *, reference: bool) -> Measured:
-    here = Path(sys.executable)
+def _measured(cases: list[Case], settings: Settings, packages: Path, *, reference: bool) -> Measured:
     databases = [case.database for case in cases if case.database]
-    pythons = dict.fromkeys(("plain", "control", "idle", *_own_modes(cases)), here)
-    absent = {}
-    if reference:
-        try:
-            python = reference_python()
-            pythons |= dict.fromkeys(REFERENCE_MODES, python)
-        except ReferenceUnavailableError as error:
-            absent["reference"] = str(error)
-    else:
-        absent["reference"] = "left out"
-    campaign = Campaign(cases, settings, _progress)
-    campaign.measured.absent.update(absent)
+    measured = Measured()
     with prepared_ground(DEPTHS) as ground, serving(ground), prepared_databases(databases, ground):
-        measured = campaign.run(pythons, ground)
+        for python, popular in ((Path(sys.executable), False), (packages, True)):
+            some = [case for case in cases if case.popular == popular]
+            pythons = dict.fromkeys(("plain", "control", "idle", *_own_modes(some)), python)
+            if reference and any(case.reference for case in some):
+                pythons |= _reference_pythons(measured)
+            if some:
+                Campaign(some, settings, _progress, measured).run(pythons, ground)
+    if not reference:
+        measured.absent["reference"] = "left out"
     _progress("")
     return measured
+
+
+def _reference_pythons(measured: Measured) -> dict[str, Path]:
+    """Answer the interpreters of the reference product's modes, or note why there are none."""
+    try:
+        return dict.fromkeys(REFERENCE_MODES, reference_python())
+    except ReferenceUnavailableError as error:
+        measured.absent["reference"] = str(error)
+        return {}
 
 
 def _own_modes(cases: list[Case]) -> tuple[str, ...]:

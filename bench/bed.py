@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 class Bed:
     """The test bed of one worker."""
 
-    def __init__(self, ground: Ground, mode: Mode) -> None:
+    def __init__(self, ground: Ground, name: str, mode: Mode) -> None:
         self.ground = ground
+        self.mode = name
         self.guarded = mode.guarded
         self.is_reference = getattr(mode, "is_reference", False)
         self._mode = mode

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from bench.registry import Access
 
 OPERATIONS = ("read", "create", "modify", "delete")
+NATIVE_PACKAGES = ("numpy", "scipy", "threadpoolctl", "torch")
+"""What a host lists that lets extensions use these packages in its own process."""
 
 
 class Mode(Protocol):
@@ -69,6 +71,7 @@ class Product:
 
     def __init__(self) -> None:
         self._package = importlib.import_module("democrai_sandbox")
+        self._package.configure_guard(native_packages=NATIVE_PACKAGES)
         # Whatever a first guard installs belongs to being installed.
         with self.guard([os.getcwd()]):
             pass

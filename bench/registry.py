@@ -74,6 +74,8 @@ class Case:
     """Seconds that the guarded turn may take, whatever it is compared with."""
     samples: int | None = None
     """So many rounds in all, of one turn each, for what takes so long that few have to do."""
+    popular: bool = False
+    """Whether it needs popular packages: the environment that has them measures it, where there is one."""
 
 
 CASES: dict[str, Case] = {}

@@ -55,15 +55,18 @@ class Measured:
 class Campaign:
     """One run over all cases."""
 
-    def __init__(self, cases: list[Case], settings: Settings, report: Callable[[str], None]) -> None:
+    def __init__(
+        self, cases: list[Case], settings: Settings, report: Callable[[str], None], measured: Measured
+    ) -> None:
         self._cases = cases
         self._settings = settings
         self._report = report
         self._turns: dict[tuple[str, str], int] = {}
         self._random = random.Random()
-        self.measured = Measured(rounds={case.name: [] for case in cases})
+        self.measured = measured
+        measured.rounds.update({case.name: [] for case in cases})
 
-    def run(self, pythons: Mapping[str, Path], ground: Ground) -> Measured:
+    def run(self, pythons: Mapping[str, Path], ground: Ground) -> None:
         """Measure in as many generations of workers as the settings say."""
         for generation in range(1, self._settings.generations + 1):
             with running(pythons, ground) as started:
@@ -73,7 +76,6 @@ class Campaign:
                 for number, case in enumerate(self._shuffled(cases), 1):
                     self._report(f"{generation}/{self._settings.generations}: {number}/{len(cases)} {case.name}")
                     self._measure(case, list(started.workers.values()))
-        return self.measured
 
     def _measure(self, case: Case, workers: list[WorkerProcess]) -> None:
         able = [worker for worker in workers if _is_wanted(case, worker.mode) and self._warm_up(case, worker)]

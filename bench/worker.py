@@ -71,7 +71,7 @@ def main() -> None:
     answers = _private_output()
     mode_name, base = sys.argv[1:]
     try:
-        worker = Worker(Bed(Ground(Path(base)), MODES[mode_name]()))
+        worker = Worker(Bed(Ground(Path(base)), mode_name, MODES[mode_name]()))
     except Exception as error:
         _answer(answers, error=f"{type(error).__name__}: {error}")
         return

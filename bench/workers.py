@@ -138,6 +138,9 @@ def _environment(ground: Ground, mode: str) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(map(str, search)),
         # Otherwise each process has its own layout of sets and dictionaries, and its own speed with it.
         "PYTHONHASHSEED": "0",
+        # Threads of numeric libraries that wait for one another would count as work.
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
     }
 
 

@@ -27,6 +27,9 @@ from bench.cases import egress, spawning
 
 # isort: split
 from bench.cases import console
+
+# isort: split
+from bench.cases import packages, work
 from bench.registry import CASES
 
 __all__ = [
@@ -42,10 +45,12 @@ __all__ = [
     "imports",
     "interpreter",
     "nesting",
+    "packages",
     "provenance",
     "rules",
     "sockets",
     "spawning",
     "sweeps",
+    "work",
     "workers",
 ]
