@@ -17,7 +17,7 @@
  *   decisions.c what the decider said                  late.c      modules that are loaded later
  *   diverted.c  methods of native types, exchanged for guarded code
  *   natives.c   native modules, each copy of them      belongings.c  what of the process is the host's
- *   foreign.c   use of ctypes and cffi
+ *   foreign.c   use of ctypes and cffi                folders.c   names in folders that are held open
  *   environment.c  os.environ, as guarded code sees it  contextviews.c  contexts without our variables
  *   residents.c whose code it is, wherever it runs  shadow.c    a candidate beside what is in force
  *   plain.c     data that crosses a guard          messages.c  frames of workers, read with limits
@@ -269,7 +269,8 @@ enum {
     STAT = 16,     /* answer from the handle itself */
     DEFAULTS = 32, /* without an argument it means the working directory */
     ANSWERS = 64,  /* answers False where others raise */
-    LOOK = 128     /* tells that something is there and of what kind, and nothing of its content */
+    LOOK = 128,    /* tells that something is there and of what kind, and nothing of its content */
+    TAKES_FOLDER = 256 /* takes a descriptor of the folder beside the name, and means the same by a path through it */
 };
 
 typedef struct {
@@ -396,6 +397,18 @@ PyObject *row_call_tuple(Row *row, PyObject *self, PyObject *args, PyObject *kwa
 Py_ssize_t call_find(const Call *call, Py_ssize_t index, const char *name);
 int call_copy(const Call *call, PyObject **argv, Call *copy);
 PyObject *call_with(const Call *call, Py_ssize_t at, PyObject *value);
+
+/* folders.c */
+typedef struct {
+    Py_ssize_t at;        /* place of the name among the arguments */
+    const char *argument; /* name of the argument for the folder */
+    const char *name;
+    PyObject *like; /* what the name is written like: text or bytes */
+    int folder;
+} Place;
+
+bool call_takes_folders(const Call *call, const Place *places, int count);
+PyObject *call_in_folders(const Call *call, const Place *places, int count);
 int patch_row(Row *row, PyObject *module);
 int patch_slot(PyTypeObject *type, const char *descriptor, void **slot, void *replacement);
 int patch_type(PyObject *module, const char *name, const char *descriptor, size_t offset, void *replacement,
@@ -644,6 +657,7 @@ extern FAST_THREAD_LOCAL bool checked_open; /* this thread is inside an open tha
 int audit_ready(void);
 void hooklist_found(int (*hook)(const char *, PyObject *, void *));
 void hooklist_follow(bool guarded);
+bool hooklist_is_ours(void);
 extern bool sealed;
 
 #endif

@@ -333,9 +333,37 @@ PyObject *on_authoriser(State *state, Call *call)
 
 /* ---- statements ------------------------------------------------------------------------------------ */
 
-static bool mentions(const char *sql, const char *word)
+/* Whether a statement may name another file. Both words have "ac" in them: one pass looks for that. */
+static bool mentions_file(const char *sql, Py_ssize_t length)
 {
-    return strcasestr(sql, word) != NULL;
+    for (Py_ssize_t i = 1; i < length; i++) {
+        if ((sql[i] | 32) != 'c' || (sql[i - 1] | 32) != 'a') {
+            continue;
+        }
+        if ((i >= 4 && strncasecmp(sql + i - 4, "attach", 6) == 0) ||
+            (i >= 2 && strncasecmp(sql + i - 2, "vacuum", 6) == 0)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The latest statement that names no other file: the same text comes again and again, first from a connection and then
+ * from its cursor. An exact text, kept, so that its address stays its own. */
+static bool names_no_file(PyObject *statement, const char *sql, Py_ssize_t length)
+{
+    enum { LONGEST_KEPT = 4096 };
+    static PyObject *latest = NULL;
+    if (statement == latest) {
+        return true;
+    }
+    if (mentions_file(sql, length)) {
+        return false;
+    }
+    if (PyUnicode_CheckExact(statement) && length <= LONGEST_KEPT) {
+        Py_XSETREF(latest, Py_NewRef(statement));
+    }
+    return true;
 }
 
 /* The next word or sign of a statement, lower-cased, without blanks and comments; empty at the end. */
@@ -449,8 +477,10 @@ static PyObject *run_attaching(State *state, Call *call, const char *sql)
 /* sqlite turns a refusal into "not authorized": the caller gets the denial itself. */
 PyObject *on_sql(State *state, Call *call)
 {
-    const char *sql = call->nargs > 0 && PyUnicode_Check(call->args[0]) ? PyUnicode_AsUTF8(call->args[0]) : NULL;
-    bool attaching = sql != NULL && (mentions(sql, "attach") || mentions(sql, "vacuum"));
+    Py_ssize_t length = 0;
+    PyObject *given = call->nargs > 0 && PyUnicode_Check(call->args[0]) ? call->args[0] : NULL;
+    const char *sql = given ? PyUnicode_AsUTF8AndSize(given, &length) : NULL;
+    bool attaching = sql != NULL && !names_no_file(given, sql, length);
     if (sql == NULL && PyErr_Occurred()) {
         return NULL;
     }

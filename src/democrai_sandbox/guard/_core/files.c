@@ -61,6 +61,14 @@ static PyObject *call_through(Call *call, Py_ssize_t at, int how, const PathText
             strcat(base, "/");
         }
     }
+    Place place = {at, "dir_fd", base, text->object, where->fd};
+    if (call_takes_folders(call, &place, 1)) {
+        PyObject *result = call_in_folders(call, &place, 1);
+        if (result == NULL) {
+            errno_filename(text->object, NULL);
+        }
+        return result;
+    }
     PyObject *handle = path_handle_object(where->fd, base, text->object);
     if (handle == NULL) {
         return NULL;
@@ -323,6 +331,17 @@ static int gains_nothing(State *state, const End *source, const End *target, uns
 
 static PyObject *call_pair(Call *call, End *source, End *target)
 {
+    Place places[2] = {
+        {source->at, "src_dir_fd", last_part(source->where.path), source->text.object, source->where.fd},
+        {target->at, "dst_dir_fd", last_part(target->where.path), target->text.object, target->where.fd},
+    };
+    if (call_takes_folders(call, places, 2)) {
+        PyObject *result = call_in_folders(call, places, 2);
+        if (result == NULL) {
+            errno_filename(source->text.object, target->text.object);
+        }
+        return result;
+    }
     PyObject *argv[MAX_ARGS];
     Call copy;
     if (call_copy(call, argv, &copy) < 0) {

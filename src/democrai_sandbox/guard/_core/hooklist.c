@@ -6,6 +6,7 @@
 #define Py_BUILD_CORE 1
 #include "core.h"
 
+#include <internal/pycore_interp.h>
 #include <internal/pycore_runtime.h>
 
 #if PY_VERSION_HEX < 0x030C0000
@@ -41,6 +42,12 @@ void hooklist_found(Py_AuditHookFunction hook)
             linked = true;
         }
     }
+}
+
+/* Whether no other hook, in C or in Python, would learn of an event that is raised here. */
+bool hooklist_is_ours(void)
+{
+    return linked && HEAD == own && own->next == NULL && PyInterpreterState_Get()->audit_hooks == NULL;
 }
 
 /* Follows the number of live states: in before the first one can act, out after the last one is gone. */

@@ -61,7 +61,7 @@ typedef struct {
     PathText *text;
     int flags, mode;
     Wanted wanted;
-    bool inside;
+    bool inside, declared; /* `declared`: the rules give all of it where `path` says, so nothing else is asked */
     int broken; /* the error of a path that cannot be walked */
     char path[PATH_MAX];
 } Opening;
@@ -81,9 +81,9 @@ static int refuse(Opening *opening, unsigned missing)
 /* 1 and *fd, 0 to try again at a new location, -1 with an exception. */
 static int open_once(Opening *opening, int *fd)
 {
-    unsigned granted;
     Wanted wanted = opening->wanted;
-    if (grant_quietly(opening->state, opening->path, wanted.must | wanted.either, &granted) < 0) {
+    unsigned all = wanted.must | wanted.either, granted = all;
+    if (!opening->declared && grant_quietly(opening->state, opening->path, all, &granted) < 0) {
         return -1;
     }
     if (!enough(wanted, granted) && (location_mask(opening->state, opening->path) & FLAG_STREAM)) {
@@ -116,6 +116,7 @@ static int open_once(Opening *opening, int *fd)
         char before[PATH_MAX];
         strcpy(before, opening->path);
         opening->broken = locate(opening);
+        opening->declared = false;
         if (strcmp(before, opening->path) != 0 || !(opening->flags & O_NOFOLLOW)) {
             return 0;
         }
@@ -142,6 +143,7 @@ int guarded_open(State *state, PathText *text, int flags, int mode)
     opening.mode = mode;
     opening.inside = enough(opening.wanted, mask & FLAG_STREAM ? mask | OP_MODIFY : mask);
     opening.broken = 0;
+    opening.declared = false;
     if (check_dots(state, text) < 0) {
         return -1;
     }
@@ -150,7 +152,9 @@ int guarded_open(State *state, PathText *text, int flags, int mode)
         shadow_open(state, opening.path, opening.wanted.must, opening.wanted.either);
     }
     if (opening.inside && !text->dotted) {
+        unsigned all = opening.wanted.must | opening.wanted.either;
         strcpy(opening.path, text->text);
+        opening.declared = (mask & all) == all && !path_is_memory(text->text);
     }
     else {
         opening.broken = locate(&opening);
@@ -169,6 +173,9 @@ int guarded_open(State *state, PathText *text, int flags, int mode)
 /* Other hooks still learn of the open; ours need not look again. */
 static int announce(PyObject *path, const char *mode, int flags)
 {
+    if (LIKELY(hooklist_is_ours())) {
+        return 0;
+    }
     checked_open = true;
     int result =
         mode ? PySys_Audit("open", "Osi", path, mode, flags) : PySys_Audit("open", "OOi", path, Py_None, flags);
@@ -263,7 +270,9 @@ static unsigned mode_operations(int flags)
 
 static int init_with(PyObject *self, PyObject *file, const char *mode, int closefd)
 {
-    PyObject *args = Py_BuildValue("(OsO)", file, mode, closefd ? Py_True : Py_False);
+    PyObject *text = PyUnicode_FromString(mode);
+    PyObject *args = text ? PyTuple_Pack(3, file, text, closefd ? Py_True : Py_False) : NULL;
+    Py_XDECREF(text);
     if (args == NULL) {
         return -1;
     }
@@ -363,20 +372,42 @@ static int init_unguarded(PyObject *self, PyObject *args, PyObject *kwargs)
     return result;
 }
 
+typedef struct {
+    PyObject *file, *opener;
+    const char *mode;
+    int closefd;
+} Arguments;
+
+static bool read_arguments(PyObject *args, PyObject *kwargs, Arguments *out)
+{
+    static char *names[] = {"file", "mode", "closefd", "opener", NULL};
+    *out = (Arguments){NULL, Py_None, "r", 1};
+    if (kwargs == NULL && PyTuple_GET_SIZE(args) == 4 && PyBool_Check(PyTuple_GET_ITEM(args, 2)) &&
+        PyUnicode_CheckExact(PyTuple_GET_ITEM(args, 1)) && PyUnicode_IS_COMPACT_ASCII(PyTuple_GET_ITEM(args, 1))) {
+        const char *mode = (const char *)PyUnicode_1BYTE_DATA(PyTuple_GET_ITEM(args, 1)); /* as open() gives them */
+        *out = (Arguments){PyTuple_GET_ITEM(args, 0), PyTuple_GET_ITEM(args, 3), mode,
+                           PyTuple_GET_ITEM(args, 2) == Py_True};
+        if (strlen(mode) == (size_t)PyUnicode_GET_LENGTH(PyTuple_GET_ITEM(args, 1))) {
+            return true;
+        }
+    }
+    return PyArg_ParseTupleAndKeywords(args, kwargs, "O|spO:FileIO", names, &out->file, &out->mode, &out->closefd,
+                                       &out->opener);
+}
+
 static int fileio_init(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     State *state = state_guarding();
     if (LIKELY(state == NULL)) {
         return LIKELY(live_states == 0) ? fileio_original(self, args, kwargs) : init_unguarded(self, args, kwargs);
     }
-    static char *names[] = {"file", "mode", "closefd", "opener", NULL};
-    PyObject *file, *opener = Py_None;
-    const char *mode = "r";
-    int closefd = 1;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|spO:FileIO", names, &file, &mode, &closefd, &opener)) {
+    Arguments given;
+    if (!read_arguments(args, kwargs, &given)) {
         return -1;
     }
-    int flags = mode_flags(mode);
+    PyObject *file = given.file, *opener = given.opener;
+    const char *mode = given.mode;
+    int closefd = given.closefd, flags = mode_flags(mode);
     if (flags < 0 || (!closefd && !path_is_descriptor(file))) {
         PyErr_Format(PyExc_ValueError, flags < 0 ? "invalid mode: %.200s" : "Cannot use closefd=False with file name",
                      mode);

@@ -95,9 +95,24 @@ static const char *path_bytes(PyObject *object, Py_ssize_t *length, PyObject **h
     return PyBytes_AS_STRING(*held);
 }
 
+/* Whether no part is empty or begins with a dot: such a path is as short as it can be. Its length, or 0. */
+static size_t normal_length(const char *raw)
+{
+    const char *p = raw;
+    while (*p == '/' && p[1] != '/' && p[1] != '.' && p[1] != '\0') {
+        p = strchrnul(p + 1, '/');
+    }
+    return *p == '\0' ? (size_t)(p - raw) : 0;
+}
+
 /* Collapses "//", "." and "..", without looking at the file system. */
 int path_normalise(const char *raw, char *out)
 {
+    size_t normal = normal_length(raw);
+    if (LIKELY(normal > 0 && normal < PATH_MAX - 1)) {
+        memcpy(out, raw, normal + 1);
+        return 0;
+    }
     size_t used = 0;
     const char *p = raw;
     while (*p != '\0') {

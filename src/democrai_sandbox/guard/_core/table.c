@@ -11,7 +11,7 @@
     X(posix, _, stat, on_path, OP_READ, FOLLOW | STAT | PROBE | LOOK, "path", 0, 0, 0)                                 \
     X(posix, _, lstat, on_path, OP_READ, STAT | PROBE | LOOK, "path", 0, 0, 0)                                         \
     X(posix, _, access, on_path, OP_READ, FOLLOW | PROBE | ANSWERS | LOOK, "path", 0, 0, 0)                            \
-    X(posix, _, readlink, on_path, OP_READ, PARENT | PROBE | LOOK, "path", 0, 0, 0)                                    \
+    X(posix, _, readlink, on_path, OP_READ, PARENT | TAKES_FOLDER | PROBE | LOOK, "path", 0, 0, 0)                     \
     X(posix, _, listdir, on_listdir, OP_READ, DIR, "path", 0, 0, 0)                                                       \
     X(posix, _, scandir, on_scan, OP_READ, DIR, "path", 0, 0, 0)                                                       \
     X(posix, DirEntry, stat, on_entry, OP_READ, STAT, "", 0, 0, 0)                                                        \
@@ -29,16 +29,16 @@
     X(posix, _, lchown, on_path, OP_MODIFY, PARENT, "path", 0, 0, 0)                                                   \
     X(posix, _, utime, on_path, OP_MODIFY, FOLLOW, "path", 0, 0, 0)                                                    \
     X(posix, _, truncate, on_path, OP_MODIFY, FOLLOW, "path", 0, 0, 0)                                                 \
-    X(posix, _, mkdir, on_path, OP_CREATE, PARENT, "path", 0, 0, 0)                                                    \
-    X(posix, _, mkfifo, on_path, OP_CREATE, PARENT, "path", 0, 0, 0)                                                   \
-    X(posix, _, mknod, on_device, OP_CREATE, PARENT, "path", 0, 0, 0)                                                  \
-    X(posix, _, unlink, on_path, OP_DELETE, PARENT, "path", 0, 0, 0)                                                   \
-    X(posix, _, remove, on_path, OP_DELETE, PARENT, "path", 0, 0, 0)                                                   \
-    X(posix, _, rmdir, on_path, OP_DELETE, PARENT, "path", 0, 0, 0)                                                    \
-    X(posix, _, rename, on_path_pair, OP_DELETE, PARENT, "src", 0, 0, 0)                                               \
-    X(posix, _, replace, on_path_pair, OP_DELETE, PARENT, "src", 0, 0, 0)                                              \
+    X(posix, _, mkdir, on_path, OP_CREATE, PARENT | TAKES_FOLDER, "path", 0, 0, 0)                                     \
+    X(posix, _, mkfifo, on_path, OP_CREATE, PARENT | TAKES_FOLDER, "path", 0, 0, 0)                                    \
+    X(posix, _, mknod, on_device, OP_CREATE, PARENT | TAKES_FOLDER, "path", 0, 0, 0)                                   \
+    X(posix, _, unlink, on_path, OP_DELETE, PARENT | TAKES_FOLDER, "path", 0, 0, 0)                                    \
+    X(posix, _, remove, on_path, OP_DELETE, PARENT | TAKES_FOLDER, "path", 0, 0, 0)                                    \
+    X(posix, _, rmdir, on_path, OP_DELETE, PARENT | TAKES_FOLDER, "path", 0, 0, 0)                                     \
+    X(posix, _, rename, on_path_pair, OP_DELETE, PARENT | TAKES_FOLDER, "src", 0, 0, 0)                                \
+    X(posix, _, replace, on_path_pair, OP_DELETE, PARENT | TAKES_FOLDER, "src", 0, 0, 0)                               \
     X(posix, _, link, on_path_pair, OP_READ, PARENT, "src", 0, 0, 0)                                                   \
-    X(posix, _, symlink, on_symlink, OP_CREATE, PARENT, "src", 0, 0, 0)                                                \
+    X(posix, _, symlink, on_symlink, OP_CREATE, PARENT | TAKES_FOLDER, "src", 0, 0, 0)                                 \
     X(posix, _, open, on_open, 0, 0, "path", 0, 0, 0)                                                                  \
     X(posix, _, chroot, on_process, 0, 0, "os", 0, 1, 0)                                                               \
     /* descriptors: by number, checked by what they point to unless made under the guard */                            \
