@@ -18,8 +18,7 @@ static bool goes_past(const Gate *gate, PyObject *const *args, size_t nargs)
     if (gate->past == Py_None || PyVectorcall_NARGS(nargs) == 0) {
         return false;
     }
-    PyObject *mark = PyObject_GenericGetAttr(args[0], gate->past);
-    PyErr_Clear();
+    PyObject *mark = own_attribute(args[0], gate->past);
     Py_XDECREF(mark);
     return mark != NULL;
 }
@@ -30,13 +29,16 @@ static PyObject *gate_call(PyObject *self, PyObject *const *args, size_t nargs, 
     if (state_guarding() == NULL && !gate->usual.everyone) {
         return PyObject_Vectorcall(gate->original, args, nargs, names);
     }
+    if (goes_past(gate, args, nargs)) {
+        return PyObject_Vectorcall(gate->original, args, nargs, names);
+    }
     if (gate->usual.way != NULL) {
         PyObject *result = gate->usual.way(&gate->usual, args, nargs, names);
         if (LIKELY(result != NULL) || PyErr_Occurred()) {
             return result;
         }
     }
-    return PyObject_Vectorcall(goes_past(gate, args, nargs) ? gate->original : gate->wrapper, args, nargs, names);
+    return PyObject_Vectorcall(gate->wrapper, args, nargs, names);
 }
 
 static PyObject *gate_get(PyObject *self, PyObject *object, PyObject *Py_UNUSED(type))

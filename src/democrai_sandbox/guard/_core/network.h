@@ -216,6 +216,7 @@ struct Usual {
     bool everyone;                   /* there is something to do for unguarded callers, too */
 };
 int usual_read(PyObject *given, PyObject *original, Usual *out);
+PyObject *own_attribute(PyObject *object, PyObject *name);
 PyObject *core_gate(PyObject *module, PyObject *args);
 
 /* ---- sockets.c, binding.c, unix.c, tls.c ---------------------------------------------------------- */

@@ -72,14 +72,19 @@ int malformed(const char *why)
 /* Line ends must be plain before the rest is there: a lenient server would act on a bare one at once. */
 static int check_lines(const Reader *reader, size_t from)
 {
-    const char *head = reader->head;
-    for (size_t i = from; i < reader->used; i++) {
-        if (head[i] == '\n' && (i == 0 || head[i - 1] != '\r')) {
+    const char *head = reader->head, *end = head + reader->used, *p = head + from;
+    while ((p = memchr(p, '\n', (size_t)(end - p))) != NULL) {
+        if (p == head || p[-1] != '\r') {
             return malformed("a line does not end in CR LF");
         }
-        if (head[i] == '\r' && i + 1 < reader->used && head[i + 1] != '\n') {
+        p++;
+    }
+    p = head + from;
+    while ((p = memchr(p, '\r', (size_t)(end - p))) != NULL) {
+        if (p + 1 < end && p[1] != '\n') {
             return malformed("a line does not end in CR LF");
         }
+        p++;
     }
     const char *first = reader->used ? memchr(head, '\n', reader->used) : NULL;
     if (first != NULL && (first - head < 10 || memcmp(first - 9, "HTTP/", 5) != 0)) {

@@ -29,14 +29,15 @@ static int odd(const char *why)
 static bool is_token(const char *text, size_t length)
 {
     for (size_t i = 0; i < length; i++) {
-        if (!isalnum((unsigned char)text[i]) && (text[i] == '\0' || !strchr("!#$%&'*+-.^_`|~", text[i]))) {
+        if (!isalnum((unsigned char)text[i]) && text[i] != '-' &&
+            (text[i] == '\0' || !strchr("!#$%&'*+.^_`|~", text[i]))) {
             return false;
         }
     }
     return length > 0;
 }
 
-static bool equals(Span span, const char *word)
+static inline bool equals(Span span, const char *word)
 {
     return span.length == strlen(word) && strncasecmp(span.text, word, span.length) == 0;
 }
@@ -134,10 +135,20 @@ static int read_header(Span name, Span value, Head *head, WireRequest *request)
     return 0;
 }
 
+/* The next CR LF; every CR of a head has an LF behind it. */
+static const char *line_end(const char *text, const char *end)
+{
+    const char *found = memchr(text, '\r', (size_t)(end - text));
+    while (found != NULL && (found + 1 >= end || found[1] != '\n')) {
+        found = memchr(found + 1, '\r', (size_t)(end - found - 1));
+    }
+    return found;
+}
+
 static int read_headers(const char *line, const char *end, Head *head, WireRequest *request)
 {
     while (line < end) {
-        const char *stop = memmem(line, (size_t)(end - line), "\r\n", 2);
+        const char *stop = line_end(line, end);
         const char *colon = memchr(line, ':', (size_t)(stop - line));
         if (stop == line) {
             return 0;
@@ -159,7 +170,7 @@ static int read_headers(const char *line, const char *end, Head *head, WireReque
 static int read_all(WireRequest *request, Head *head)
 {
     const char *end = request->text + request->length;
-    const char *line = memmem(request->text, request->length, "\r\n", 2);
+    const char *line = line_end(request->text, end);
     memset(head, 0, sizeof *head);
     if (read_request_line(request->text, line, head) < 0 || read_headers(line + 2, end, head, request) < 0) {
         return -1;
@@ -265,10 +276,11 @@ static int check_tunnel(State *state, const Head *head, WireRequest *request)
 
 static int compose_dialled(const WireOrigin *origin, Span target, Url *url)
 {
-    char authority[MAX_HOST + 16];
+    char authority[MAX_HOST + 16], *out = authority;
     bool six = strchr(origin->host.text, ':') != NULL;
-    snprintf(authority, sizeof authority, six ? "[%s]:%d" : "%s:%d", origin->host.text, origin->port);
-    return compose(origin->scheme, (Span){authority, strlen(authority)}, target, url);
+    out = put_text(put_text(out, six ? "[" : ""), origin->host.text);
+    out = put_number(put_text(out, six ? "]:" : ":"), (unsigned)origin->port);
+    return compose(origin->scheme, (Span){authority, (size_t)(out - authority)}, target, url);
 }
 
 static bool same_origin(const Url *one, const Url *other)
@@ -279,12 +291,16 @@ static bool same_origin(const Url *one, const Url *other)
 /* Whether the Host header is just what the URL says: most are. */
 static bool names_same(Span host, const Url *url)
 {
-    char authority[MAX_HOST + 16];
-    int length = snprintf(authority, sizeof authority, "%s:%d", url->host.text, url->port);
     size_t bare = strlen(url->host.text);
-    bool standard = url->port == default_port(url->scheme);
-    return (host.length == (size_t)length && memcmp(host.text, authority, host.length) == 0) ||
-           (standard && host.length == bare && memcmp(host.text, authority, bare) == 0);
+    if (host.length < bare || memcmp(host.text, url->host.text, bare) != 0) {
+        return false;
+    }
+    if (host.length == bare) {
+        return url->port == default_port(url->scheme);
+    }
+    char port[16];
+    size_t length = (size_t)(put_number(put_text(port, ":"), (unsigned)url->port) - port);
+    return host.length - bare == length && memcmp(host.text + bare, port, length) == 0;
 }
 
 /* When the Host header names another host than `url` does, both must be permitted: one server may answer for many, and

@@ -168,7 +168,9 @@ static PyObject *ticket_new(const State *state, const Url *url)
     ticket->port = url->port;
     ticket->open = false;
     ticket->previous = NULL;
-    snprintf(ticket->scheme, sizeof ticket->scheme, "%s", url->scheme);
+    size_t length = strnlen(url->scheme, sizeof ticket->scheme - 1);
+    memcpy(ticket->scheme, url->scheme, length);
+    ticket->scheme[length] = '\0';
     return (PyObject *)ticket;
 }
 

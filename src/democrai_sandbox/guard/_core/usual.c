@@ -20,10 +20,13 @@
     X(target)                                                                                                          \
     X(url)                                                                                                             \
     X(userinfo)                                                                                                        \
+    X(default_port)                                                                                                    \
+    X(sock)                                                                                                            \
     X(_latest)                                                                                                         \
     X(_mounts)                                                                                                         \
     X(_pools)                                                                                                          \
     X(_transport)                                                                                                      \
+    X(_tunnel_host)                                                                                                    \
     X(_uri_reference)                                                                                                  \
     X(_democrai_sandbox_pools)                                                                                         \
     X(_democrai_sandbox_subject)
@@ -59,7 +62,7 @@ static PyObject *attribute(PyObject *object, PyObject *name)
 }
 
 /* The same of the object alone, whatever its class makes up for attributes that are missing. */
-static PyObject *own_attribute(PyObject *object, PyObject *name)
+PyObject *own_attribute(PyObject *object, PyObject *name)
 {
     return Py_TYPE(object)->tp_getattro == PyObject_GenericGetAttr ? attribute(object, name) : NULL;
 }
@@ -195,23 +198,91 @@ static bool has_few_arguments(size_t nargs, PyObject *names)
     return PyVectorcall_NARGS(nargs) + (names ? PyTuple_GET_SIZE(names) : 0) <= MAX_ARGS;
 }
 
-/* ---- urllib3 ------------------------------------------------------------------------------------------------ */
+/* ---- urllib3, http.client ----------------------------------------------------------------------------------- */
+
+static bool is_ascii_text(PyObject *value)
+{
+    return value != NULL && PyUnicode_CheckExact(value) && PyUnicode_IS_COMPACT_ASCII(value);
+}
+
+static char *put_ascii(char *out, PyObject *text)
+{
+    size_t length = (size_t)PyUnicode_GET_LENGTH(text);
+    memcpy(out, PyUnicode_1BYTE_DATA(text), length);
+    return out + length;
+}
+
+/* scheme://host:port/path of exact ASCII texts; NULL without an exception when they are not so plain. */
+static PyObject *plain_address(const char *scheme, PyObject *host, PyObject *port, PyObject *path)
+{
+    enum { PORT_ROOM = 16 };
+    long number = port && PyLong_CheckExact(port) ? PyLong_AsLong(port) : -1;
+    if (number < 0 || number > MAX_PORT || !is_ascii_text(host) || !is_ascii_text(path) ||
+        PyUnicode_GET_LENGTH(path) == 0 || PyUnicode_READ_CHAR(path, 0) != '/' ||
+        memchr(PyUnicode_1BYTE_DATA(host), ':', (size_t)PyUnicode_GET_LENGTH(host)) != NULL) {
+        PyErr_Clear();
+        return NULL;
+    }
+    char digits[PORT_ROOM], *end = put_number(digits, (unsigned)number);
+    size_t size = strlen(scheme) + 4 + (size_t)(end - digits);
+    Py_ssize_t length = (Py_ssize_t)size + PyUnicode_GET_LENGTH(host) + PyUnicode_GET_LENGTH(path);
+    PyObject *address = PyUnicode_New(length, 127);
+    if (address != NULL) {
+        char *out = put_text(put_text((char *)PyUnicode_1BYTE_DATA(address), scheme), "://");
+        out = put_text(put_ascii(out, host), ":");
+        memcpy(out, digits, (size_t)(end - digits));
+        put_ascii(out + (end - digits), path);
+        ((char *)PyUnicode_1BYTE_DATA(address))[length] = '\0';
+    }
+    PyErr_Clear();
+    return address;
+}
 
 static PyObject *pool_address(PyObject *pool, PyObject *url)
 {
-    PyObject *scheme = attribute(pool, name_scheme), *host = attribute(pool, name_host);
-    PyObject *port = attribute(pool, name_port), *address = NULL;
-    long number = port && PyLong_CheckExact(port) ? PyLong_AsLong(port) : -1;
-    if (scheme && host && number >= 0 && number <= MAX_PORT && PyUnicode_CheckExact(scheme) &&
-        PyUnicode_CheckExact(host) && PyUnicode_GET_LENGTH(url) > 0 && PyUnicode_READ_CHAR(url, 0) == '/' &&
-        PyUnicode_FindChar(host, ':', 0, PyUnicode_GET_LENGTH(host), 1) == -1) {
-        address = PyUnicode_FromFormat("%U://%U:%ld%U", scheme, host, number, url);
-    }
+    PyObject *scheme = attribute(pool, name_scheme), *host = attribute(pool, name_host), *port = attribute(pool, name_port);
+    PyObject *address = is_ascii_text(scheme) && strlen((const char *)PyUnicode_1BYTE_DATA(scheme)) < 16
+                            ? plain_address((const char *)PyUnicode_1BYTE_DATA(scheme), host, port, url)
+                            : NULL;
     Py_XDECREF(scheme);
     Py_XDECREF(host);
     Py_XDECREF(port);
+    return address;
+}
+
+/* The address of a request on a connection that is open already and leads through no tunnel. */
+static PyObject *connection_address(PyObject *connection, PyObject *path)
+{
+    enum { HTTP_PORT = 80, HTTPS_PORT = 443 };
+    PyObject *usual = attribute(connection, name_default_port), *address = NULL;
+    long standard = usual && PyLong_CheckExact(usual) ? PyLong_AsLong(usual) : -1;
+    Py_XDECREF(usual);
+    if ((standard == HTTP_PORT || standard == HTTPS_PORT) && attribute_is(connection, name_sock, is_something, NULL) &&
+        attribute_is(connection, name__tunnel_host, is_empty, NULL)) {
+        PyObject *host = attribute(connection, name_host), *port = attribute(connection, name_port);
+        address = plain_address(standard == HTTPS_PORT ? "https" : "http", host, port, path);
+        Py_XDECREF(host);
+        Py_XDECREF(port);
+    }
     PyErr_Clear();
     return address;
+}
+
+/* HTTPConnection.putrequest(self, method, url, ...) on a connection that is kept: it needs no ticket to be opened. */
+static PyObject *usual_putrequest(const Usual *usual, PyObject *const *args, size_t nargs, PyObject *names)
+{
+    if (PyVectorcall_NARGS(nargs) < 3 || !is_ascii_text(args[1]) || !PyUnicode_CheckExact(args[2]) ||
+        PyUnicode_CompareWithASCIIString(args[1], "CONNECT") == 0) {
+        return NULL;
+    }
+    PyObject *address = connection_address(args[0], args[2]);
+    if (address == NULL) {
+        return NULL;
+    }
+    PyObject *asked[2] = {args[1], address}, *ticket = core_request(NULL, asked, 2);
+    Py_DECREF(address);
+    Py_XDECREF(ticket);
+    return ticket ? PyObject_Vectorcall(usual->original, args, nargs, names) : NULL;
 }
 
 /* HTTPConnectionPool.urlopen(self, method, url, ...) */
@@ -426,6 +497,7 @@ static const struct {
     {"urllib3.urlopen", usual_urlopen, 1, false},       {"urllib3.get_conn", usual_get_conn, 0, false},
     {"urllib3.put_conn", usual_put_conn, 0, true},      {"requests.send", usual_send, 2, false},
     {"httpx.send_single", usual_send_single, 2, false}, {"httpcore.handle", usual_handle, 1, false},
+    {"http_client.putrequest", usual_putrequest, 0, false},
 };
 
 /* From None, or a tuple: the name of a way, and the objects it needs. They are borrowed from the tuple. */

@@ -8,7 +8,7 @@ from democrai_sandbox.guard import _core
 from democrai_sandbox.policy import InvalidInputError
 
 from .checks import UNGUARDED, Permitted, request_url
-from .patching import adapter, past
+from .patching import adapter, past, usual
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -31,8 +31,13 @@ def origin_of(connection: Any) -> tuple[str, str, Any]:
 
 def take_pending(connection: Any) -> AbstractContextManager[Any] | None:
     """Return the ticket of the request that this connection is about to be opened for."""
-    subject, ticket = connection.__dict__.pop(_PENDING, (0, None))
-    return Permitted(ticket) if ticket is not None and subject == _core.subject_key() else None
+    # Not by its __dict__: an object whose dictionary was asked for once is slower ever after.
+    try:
+        subject, ticket = object.__getattribute__(connection, _PENDING)
+    except AttributeError:
+        return None
+    object.__delattr__(connection, _PENDING)
+    return Permitted(ticket) if subject == _core.subject_key() else None
 
 
 @past(CHECKED)
@@ -43,10 +48,10 @@ def _putrequest(original: Method) -> Method:
             ticket = _core.request(method, request_url(*origin_of(self), url or "/"))
             if self.sock is None:
                 # The connection is opened later, when the headers are sent.
-                self.__dict__[_PENDING] = (_core.subject_key(), ticket)
+                object.__setattr__(self, _PENDING, (_core.subject_key(), ticket))
         return original(self, method, url, *args, **kwargs)
 
-    return putrequest
+    return usual("http_client.putrequest", putrequest)
 
 
 def _connect(original: Method) -> Method:
