@@ -251,27 +251,3 @@ PyObject *on_signal_mask(State *state, Call *call)
     Py_XDECREF(block);
     return result;
 }
-
-/* ---- semaphores ---------------------------------------------------------------------------------------- */
-
-static newfunc semaphore_original = NULL;
-
-/* SemLock(kind, value, maxvalue, name, unlink): with unlink it is without a name from the start, as for threads. One
- * with a name is there for all processes, and stays after this one. */
-static PyObject *semaphore_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    State *state = state_guarding();
-    PyObject *unlink = PyTuple_GET_SIZE(args) > 4 ? PyTuple_GET_ITEM(args, 4)
-                       : kwargs != NULL           ? PyDict_GetItemString(kwargs, "unlink")
-                                                  : NULL;
-    if (state != NULL && !state->allow_subprocess && unlink != Py_True) {
-        return deny_text(state, DENY_SUBPROCESS, "_multiprocessing.SemLock");
-    }
-    return semaphore_original(type, args, kwargs);
-}
-
-int semaphores_patch(PyObject *module)
-{
-    return patch_type(module, "SemLock", NULL, offsetof(PyTypeObject, tp_new), (void *)semaphore_new,
-                      &semaphore_original);
-}

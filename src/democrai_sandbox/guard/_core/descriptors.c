@@ -308,12 +308,20 @@ static bool owns_number(const State *state, PyObject *number)
     return fstat((int)fd, &info) == 0 && owns(state, (int)fd, &info);
 }
 
+/* A standard stream of a process that runs one subject alone. A socket may be connected to anything. */
+static bool is_own_stream(PyObject *number)
+{
+    struct stat info;
+    long fd = process_owned && PyLong_CheckExact(number) ? PyLong_AsLong(number) : -1;
+    return fd >= 0 && fd <= 2 && fstat((int)fd, &info) == 0 && !S_ISSOCK(info.st_mode);
+}
+
 /* pipe, openpty, memfd_create, ...: what comes back is the subject's own. A copy is only if what it is a copy of was.
  */
 PyObject *on_new_descriptor(State *state, Call *call)
 {
     Py_ssize_t at = call->row->argument ? call_find(call, call->row->index, call->row->argument) : -1;
-    bool own = at < 0 || owns_number(state, call->args[at]);
+    bool own = at < 0 || owns_number(state, call->args[at]) || is_own_stream(call->args[at]);
     PyObject *result = call->row->argument ? on_descriptor(state, call) : call_original(call);
     if (result != NULL && own) {
         adopt_result(state, result);
