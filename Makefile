@@ -8,7 +8,7 @@ DEMO := .demo
 RUN := exec scripts/supervise
 
 .DEFAULT_GOAL := help
-.PHONY: help servers runtime setup run tour test check golden fuzz sanitize oracle bench lint format docs build lock clean
+.PHONY: help servers runtime setup run tour test check golden fuzz sanitize oracle compat bench lint format docs build lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/make \1\t\2/' | expand -t 14
@@ -55,6 +55,9 @@ sanitize: servers ## compile the extensions with sanitizers, and run the guard's
 oracle: setup ## compare what guarded code does, as the kernel sees it, with the policy, on every interpreter (tens of minutes)
 	@$(RUN) scripts/oracle $(ORACLE)
 
+compat: ## run typical programs for popular packages in every mode, and write docs/compatibility.md (a quarter of an hour)
+	@PYTHON="$(PYTHON)" $(RUN) scripts/compat $(COMPAT)
+
 bench: servers ## print the table of what the guard costs
 	@$(RUN) $(VENV)/bin/python -m bench $(BENCH)
 
@@ -71,7 +74,7 @@ docs: setup ## make pages of docs/, in build/docs/site
 build: setup ## put a wheel for this interpreter into dist/
 	@$(VENV)/bin/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
 
-lock: ## resolve requirements/*.in again
+lock: ## resolve requirements/*.in and compat/requirements.in again
 	@PYTHON="$(PYTHON)" scripts/lock
 
 clean: ## remove everything that make created

@@ -12,8 +12,13 @@ the reviewed differences. Other files in ``results`` are sections of the page, i
         {
           "name": "test_os",
           "version": "3.11.7",
-          "counts": {"plain": {"ran": 275, "failed": 0, "skipped": 12}, "guarded": {"ran": 275, "failed": 1, "skipped": 12}},
-          "differences": [{"mode": "guarded", "tests": ["test_os.A.test_b"], "reason": "It starts a program.", "declare": ""}]
+          "counts": {
+            "plain": {"ran": 275, "failed": 0, "skipped": 12},
+            "guarded": {"ran": 275, "failed": 1, "skipped": 12}
+          },
+          "differences": [
+            {"mode": "guarded", "tests": ["test_os.A.test_b"], "reason": "It starts a program.", "declare": ""}
+          ]
         }
       ]
     }

@@ -71,7 +71,7 @@ async def outcome(call: Any) -> dict[str, Any]:
     """Return the value of a call, or the error that it ended with."""
     try:
         return {"value": json.loads(await call)}
-    except Exception as error:  # noqa: BLE001 - the kind is what is told
+    except Exception as error:
         kind = getattr(error, "kind", "") or type(error).__name__
         return {"error": kind, "text": str(error)[:300], "trace": getattr(error, "traceback", "")[-2000:]}
 

@@ -132,7 +132,8 @@ def reason(mode: str, result: str, entry: dict[str, str] | None) -> str:
 def suites(content: dict[str, Any]) -> Iterator[str]:
     """Yield a section about test suites."""
     modes = ("plain", *content["modes"])
-    yield f"## {content['title']}\n\n{content['about']} CPython {content['python']}. The cells are failed / run tests.\n"
+    yield f"## {content['title']}\n\n{content['about']} CPython {content['python']}."
+    yield "Each cell has the number of tests that failed, and that ran.\n"
     yield "| suite | version | " + " | ".join(HEADINGS[mode] for mode in modes) + " |"
     yield "|---|---|" + "---|" * len(modes)
     for suite in content["suites"]:
@@ -154,7 +155,7 @@ def check(suite: dict[str, Any], modes: tuple[str, ...]) -> None:
 
 def counts(count: dict[str, int] | None) -> str:
     """Return a cell of the table."""
-    return "not run" if count is None else f"{count['failed']} / {count['ran']}"
+    return "not run" if count is None else f"{count['failed']} of {count['ran']}"
 
 
 def differences(found: list[dict[str, Any]]) -> Iterator[str]:

@@ -1,9 +1,10 @@
 """Brings an environment to the state that this checkout needs, and shows what it does meanwhile.
 
-    python scripts/environment.py VENV runtime|tests|development
+    python scripts/environment.py VENV runtime|tests|development|compat|cuda
 
-``runtime`` is what `make run` needs, ``tests`` what the tests need on another interpreter, ``development`` is all. An
-environment grows: what is there already stays. Each step that was finished leaves a stamp, so that nothing is done
+``runtime`` is what `make run` needs, ``tests`` what the tests need on another interpreter, ``development`` is both and
+the tools; ``compat`` has the packages of `make compat`, ``cuda`` also what a CUDA build of torch needs. An environment
+grows: what is there already stays. Each step that was finished leaves a stamp, so that nothing is done
 twice, and an interrupted setup goes on where it was. Runs with the interpreter that the environment is made for.
 """
 
@@ -25,8 +26,12 @@ SETS = {
     "runtime": ("build", "product"),
     "tests": ("build", "product", "tests", "workload"),
     "development": ("build", "product", "tests", "workload", "dev"),
+    "compat": ("build", "product", "compat"),
+    "cuda": ("build", "product", "compat", "cuda"),
 }
 ROOT = Path(__file__).resolve().parents[1]
+PLACES = {"compat": ROOT / "compat" / "requirements.txt", "cuda": ROOT / "compat" / "cuda.txt"}
+"""Files of requirements that are not in the folder of that name."""
 SOURCES = ("src/democrai_sandbox/guard/_core", "src/democrai_sandbox/kernel/_native")
 
 
@@ -91,7 +96,7 @@ class Environment:
 
 def requirements(name: str) -> Path:
     """Return a file of requirements."""
-    return ROOT / "requirements" / f"{name}.txt"
+    return PLACES.get(name, ROOT / "requirements" / f"{name}.txt")
 
 
 def digest(*paths: Path) -> str:

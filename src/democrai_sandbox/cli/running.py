@@ -60,7 +60,7 @@ def run_script(options: argparse.Namespace, output: Output) -> int:
         whose = Whose(spec.label, rules_of(manifest), (file, spec.environment), temp, protected=shut)
         held = _held(whose, output, stack, kernel=options.kernel)
         start = running.PlainStart if held is None else held.start
-        confined = spec._replace(no_exec=held is not None)
+        confined = spec._replace(no_exec=held is not None, confined=held is not None)
         status = running.run_script(confined, options.arguments, recording, start=start, timeout=options.timeout)
     denied = [str(denial) for denial in recording.denied.values()]
     _report(output, "run.script/1", {"status": status, "layers": _layers(held), "denied": denied})

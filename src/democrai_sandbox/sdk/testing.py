@@ -246,6 +246,7 @@ class Extension:
             protected=(str(self._scratch.name), *self._protected),
             tells_accesses=self._observe,
             no_exec=self._starter is not None,
+            confined=self._starter is not None,
             env=self._env,
             call_timeout=self._timeout,
             start_timeout=self._timeout,

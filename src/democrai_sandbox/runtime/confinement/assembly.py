@@ -70,6 +70,7 @@ class Confinement:
         spawner = None if kernel is None else kernel.spawn
         self._egress: Egress | None = None if kernel is None else kernel.egress
         self._confiner = None if kernel is None or spawner is None else Confiner(kernel, spawner)
+        self._has_landlock = kernel is not None and kernel.abi > 0
         self._following: Following | None = None
         self.launcher: ConfinedLauncher | None = None
         """How children are started; None for directly."""
@@ -136,7 +137,9 @@ class Confinement:
         if confiner is None:
             return ConfinedWorker(spec, None, None)
         has_egress = self._egress is not None
-        confined = spec._replace(no_exec=not spec.allow_subprocess, tells_endpoints=has_egress, confined=has_egress)
+        confined = spec._replace(
+            no_exec=not spec.allow_subprocess, tells_endpoints=has_egress, confined=self._has_landlock
+        )
 
         def rights() -> object:
             return frozenset(self._approvals.of_worker(spec.kind, spec.name))

@@ -26,7 +26,7 @@ from democrai_sandbox.runtime.noticing import recorded
 from democrai_sandbox.runtime.worker.calls import Calls
 from democrai_sandbox.runtime.worker.interface import Identity, WorkerSpec
 from democrai_sandbox.runtime.worker.lines import Line
-from democrai_sandbox.runtime.worker.main import give_up_programs
+from democrai_sandbox.runtime.worker.main import give_up_programs, is_confined
 from democrai_sandbox.runtime.worker.remote import Desk, RemoteRecorder
 from democrai_sandbox.runtime.worker.serving import Control
 
@@ -74,7 +74,7 @@ def _may_read(folder: str, access: str) -> bool:
 
 def _settled(spec: WorkerSpec, line: Line) -> Guard:
     loading.preload()
-    own_process()
+    own_process(confined=is_confined(spec))
     decider = recorded(None, line.send, spec.sensitive_imports) if spec.tells_accesses else None
     configure_guard(
         decider=decider,

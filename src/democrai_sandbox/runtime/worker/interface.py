@@ -61,7 +61,7 @@ class WorkerSpec(NamedTuple):
     no_exec: bool = False
     """Whether the process gives up starting programs, for good, before it imports the subject's code."""
     confined: bool = False
-    """Whether the kernel holds the process to the subject's files and addresses, as far as the host knows."""
+    """Whether the kernel holds the process to the subject's files; to its addresses too if it ``tells_endpoints``."""
     tells_endpoints: bool = False
     """Whether the guard in it has the host open the way before each connection."""
     tells_accesses: bool = False

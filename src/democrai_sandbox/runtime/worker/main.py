@@ -8,6 +8,7 @@ import inspect
 import io
 import os
 import site
+import socket
 import sys
 import threading
 from functools import partial
@@ -75,6 +76,11 @@ def give_up_programs() -> None:
         os._exit(70)
 
 
+def is_confined(spec: WorkerSpec) -> bool:
+    """Tell whether the kernel holds this process to the subject's files and addresses, as measured here."""
+    return spec.confined and root_is_shut() and (spec.tells_endpoints or network_is_shut())
+
+
 def root_is_shut() -> bool:
     """Tell whether the kernel refuses to list the root of the file system, as it does to every confined process."""
     try:
@@ -82,6 +88,17 @@ def root_is_shut() -> bool:
     except PermissionError:
         return True
     return False
+
+
+def network_is_shut() -> bool:
+    """Tell whether the kernel refuses every socket towards other machines, as it does without a network rule."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.socket(family, socket.SOCK_DGRAM).close()
+        except OSError:
+            continue
+        return False
+    return True
 
 
 class _Worker:
@@ -140,7 +157,7 @@ class _Worker:
         if spec.tells_accesses:
             decider = recorded(decider, self._line.send, spec.sensitive_imports)
         services = RemoteServices(self._desk, self._calls, (spec.data_dir, spec.folder)).table(names)
-        own_process(confined=spec.confined and root_is_shut())
+        own_process(confined=is_confined(spec))
         configure_guard(
             decider=decider,
             recorder=RemoteRecorder(self._line),
