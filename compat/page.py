@@ -42,6 +42,11 @@ def write_results(name: str, content: dict[str, Any]) -> None:
     (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
 
 
+def stored() -> dict[str, dict[str, Any]]:
+    """Return the results by the names of their files."""
+    return {file.stem: json.loads(file.read_text()) for file in sorted(RESULTS.glob("*.json"))}
+
+
 def write() -> None:
     """Write the page."""
     PAGE.write_text(text())
@@ -51,7 +56,7 @@ def text() -> str:
     """Return the page."""
     from compat.running import TRUSTED  # it is a script as well
 
-    found = {file.stem: json.loads(file.read_text()) for file in sorted(RESULTS.glob("*.json"))}
+    found = stored()
     parts = [BEGINNING.format(trusted=", ".join(f"`{name}`" for name in TRUSTED))]
     if "programs" in found:
         parts += programs(found.pop("programs"))
