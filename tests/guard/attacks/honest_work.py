@@ -47,6 +47,26 @@ def lock_of_multiprocessing(ground: Ground) -> bool:
         return True
 
 
+def own_semaphores(ground: Ground) -> bool:
+    from _multiprocessing import SemLock
+
+    class Own(SemLock):
+        __slots__ = ("handle", "kind", "maxvalue")
+
+    for kind in (0, 1):
+        lock = Own(kind, 1, 1, "/own", True)
+        lock.handle = lock.kind = lock.maxvalue = lock
+        taken = lock.acquire() and lock._count() == 1
+        lock.release()
+        if not taken or lock._get_value() != 1 or lock.name is not None:
+            return False
+    try:
+        SemLock(2, 1, 1, "/own", True)
+    except ValueError:
+        return all(SemLock(1, 1, 1, "/own", True).acquire() for _ in range(100_000))
+    return False
+
+
 def ordered_proxies(ground: Ground) -> bool:
     from collections import OrderedDict
     from types import MappingProxyType
@@ -185,6 +205,7 @@ attacks_of(
         "temporary_folder": temporary_folder,
         "timed_statement": timed_statement,
         "lock_of_multiprocessing": lock_of_multiprocessing,
+        "own_semaphores": own_semaphores,
         "ordered_proxies": ordered_proxies,
         "own_error_handler": own_error_handler,
         "dumb_database": dumb_database,
