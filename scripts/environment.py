@@ -1,11 +1,11 @@
 """Brings an environment to the state that this checkout needs, and shows what it does meanwhile.
 
-    python scripts/environment.py VENV runtime|tests|development|compat|cuda
+    python scripts/environment.py VENV runtime|tests|development|torch-cpu|torch-cuda
 
 ``runtime`` is what `make run` needs, ``tests`` what the tests need on another interpreter, ``development`` is both and
-the tools; ``compat`` has the packages of `make compat`, ``cuda`` also what a CUDA build of torch needs. An environment
-grows: what is there already stays. Each step that was finished leaves a stamp, so that nothing is done
-twice, and an interrupted setup goes on where it was. Runs with the interpreter that the environment is made for.
+the tools; the last two have the packages of `make compat`, with one of two builds of torch. An environment grows: what
+is there already stays. Each step that was finished leaves a stamp, so that nothing is done twice, and an interrupted
+setup goes on where it was. Runs with the interpreter that the environment is made for.
 """
 
 from __future__ import annotations
@@ -26,11 +26,15 @@ SETS = {
     "runtime": ("build", "product"),
     "tests": ("build", "product", "tests", "workload"),
     "development": ("build", "product", "tests", "workload", "dev"),
-    "compat": ("build", "product", "compat"),
-    "cuda": ("build", "product", "compat", "cuda"),
+    "torch-cpu": ("build", "product", "compat", "torch-cpu"),
+    "torch-cuda": ("build", "product", "compat", "torch-cuda"),
 }
 ROOT = Path(__file__).resolve().parents[1]
-PLACES = {"compat": ROOT / "compat" / "requirements.txt", "cuda": ROOT / "compat" / "cuda.txt"}
+PLACES = {
+    "compat": ROOT / "compat" / "requirements.txt",
+    "torch-cpu": ROOT / "compat" / "torch-cpu.txt",
+    "torch-cuda": ROOT / "compat" / "torch-cuda.txt",
+}
 """Files of requirements that are not in the folder of that name."""
 SOURCES = ("src/democrai_sandbox/guard/_core", "src/democrai_sandbox/kernel/_native")
 

@@ -1,0 +1,33 @@
+"""Move torch, and what only its CUDA build needs, from a hashed file of requirements to another one.
+
+    python scripts/separate_torch.py REQUIREMENTS TORCH
+
+The usual index has a build of torch for CUDA, which needs gigabytes of libraries. `compat/torch-cpu.txt` has the build
+without CUDA, which other indexes have.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+MOVED = re.compile(r"torch==|triton==|nvidia-|cuda-")
+
+
+def separate(text: str) -> tuple[str, str]:
+    """Return the file without the packages that are moved, and the file with them."""
+    head, *blocks = re.split(r"^(?=[A-Za-z0-9])", text, flags=re.MULTILINE)
+    kept = [block for block in blocks if not MOVED.match(block)]
+    return head + "".join(kept), head + "".join(block for block in blocks if MOVED.match(block))
+
+
+def main(requirements: str, torch: str) -> None:
+    """Write both files."""
+    kept, moved = separate(Path(requirements).read_text())
+    Path(requirements).write_text(kept)
+    Path(torch).write_text(moved)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
