@@ -194,6 +194,49 @@ def test_without_the_kernel_layer_native_code_reaches_everything(case):
     assert "SIGSYS" not in died[1]
 
 
+LIBRARIES = """
+from democrai_sandbox import sdk
+
+@sdk.action("uses")
+def uses():
+    import numpy
+    return numpy.arange(3).ctypes.data > 0
+
+@sdk.action("pools")
+def pools():
+    from multiprocessing.pool import ThreadPool
+    with ThreadPool(2) as pool:
+        return pool.map(abs, [-1, -2])
+"""
+
+
+def installed(world):
+    lab = (parts := world.load(LAB))["Lab"](world, on=world.args[0])
+    house, entry = lab.house, parts["entry"]
+    house.extension("apart", LIBRARIES)
+    house.extension("connected", LIBRARIES, access=[entry("connect", "127.0.0.1:9")])
+
+    async def story():
+        used = [await lab.action(name, "uses") for name in ("apart", "connected")]
+        return [used, await lab.action("apart", "pools")]
+
+    return lab.serve(story, isolation={"module:apart": "process", "module:connected": "process"})
+
+
+def test_an_installed_package_uses_ctypes_in_a_worker_that_the_kernel_holds(fresh_case):
+    """Without the egress allowlist, that is one that may make no socket."""
+    (apart, connected), pooled = fresh_case.run(installed, True)
+    assert apart is True
+    assert connected[0] == "ModuleDenied"
+    assert pooled == [1, 2]
+
+
+def test_an_installed_package_does_not_use_ctypes_in_a_worker_without_the_kernel_layer(fresh_case):
+    (apart, _), pooled = fresh_case.run(installed, False)
+    assert apart[0] == "ModuleDenied"
+    assert pooled == [1, 2]
+
+
 def decided(world):
     import asyncio
 

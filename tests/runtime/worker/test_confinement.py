@@ -211,6 +211,44 @@ def test_the_access_policy_service_answers_for_a_worker_and_an_approval_reaches_
     assert told["asked afterwards"] == 0
 
 
+COPYING = """
+from democrai_sandbox import sdk
+import os
+
+@sdk.method("captures")
+def captures(path):
+    print("before", flush=True)
+    kept = os.dup(1)
+    file = os.open(path, os.O_CREAT | os.O_RDWR)
+    os.dup2(file, 1)
+    os.write(1, b"captured")
+    os.dup2(kept, 1)
+    os.write(kept, b"kept ")
+    os.close(kept)
+    os.close(file)
+    print("after", flush=True)
+    with open(path) as found:
+        return found.read()
+"""
+
+
+def copying_story(world):
+    worker, host = make_worker(world, COPYING)
+
+    async def story():
+        told = await worker.call("method", "captures", {"path": os.path.join(worker.spec.data_dir, "out")})
+        await until(lambda: "after" in host.text())
+        await worker.stop()
+        return told, host.text()
+
+    return run(story)
+
+
+def test_a_subject_replaces_the_standard_output_of_its_worker_and_puts_it_back(case):
+    """As pytest does it to capture what is written."""
+    assert case.run(copying_story) == ["captured", "before\nkept after\n"]
+
+
 REACHING = """
 from democrai_sandbox import sdk
 import _socket, gc, os, select, socket, sys, threading
