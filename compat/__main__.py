@@ -47,8 +47,8 @@ def run(mode: str, program: Path) -> dict[str, Any]:
     return found
 
 
-def host(programs: list[Path]) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
-    """Run programs in workers of one host; return the states of the kernel's controls, and what came of each."""
+def host(programs: list[Path]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Run programs in workers of one host; return what the kernel confines them with, and what came of each."""
     command = [sys.executable, "-P", str(HERE / "hosting.py"), *map(str, programs)]
     with subprocess.Popen(command, env=environment(), cwd="/", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         printed, said = child.communicate()

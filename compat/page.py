@@ -71,7 +71,7 @@ def text() -> str:
 def programs(content: dict[str, Any]) -> Iterator[str]:
     """Yield the section about programs."""
     rows, expected = content["programs"], Expected()
-    yield f"## Packages\n\n{summary(rows)} CPython {content['python']}.\n"
+    yield f"## Packages\n\n{summary(rows)}\n{machine(content)}\n"
     yield "| package | version | " + " | ".join(HEADINGS[mode] for mode in MODES) + " |"
     yield "|---|---|" + "---|" * len(MODES)
     for row in rows:
@@ -86,6 +86,13 @@ def summary(rows: list[dict[str, str]]) -> str:
     good = Counter(mode for row in rows for mode, result in results_of(row) if result in GOOD)
     told = ", ".join(f"{HEADINGS[mode]} {good[mode]}" for mode in MODES)
     return f"{len(rows)} programs; those that work as they do without the guard: {told}."
+
+
+def machine(content: dict[str, Any]) -> str:
+    """Say what the programs ran on."""
+    egress = "the egress allowlist" if content["layers"]["egress"] else "no egress allowlist"
+    abi = content["layers"]["landlock_abi"]
+    return f"CPython {content['python']}; workers with Landlock (ABI {abi}), seccomp and {egress}."
 
 
 def ordered(row: dict[str, str]) -> Iterator[tuple[str, str]]:

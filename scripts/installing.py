@@ -39,7 +39,8 @@ class Failure(Exception):  # noqa: N818 - it says what happened
     def of(cls, said: str, otherwise: str) -> Failure:
         """Find out from the words of a program why it failed."""
         if "No space left on device" in said or "Disk quota exceeded" in said:
-            return cls("the disk is full", "free some space (runtime: 250 MB, development: 1 GB, compat: 3 GB, with CUDA 8 GB), and run it again")
+            sizes = "runtime: 250 MB, development: 1 GB, compat: 3 GB, with CUDA 9 GB"
+            return cls("the disk is full", f"free some space ({sizes}), and run it again")
         if "Read-only file system" in said or "Permission denied" in said:
             why = "Read-only file system" if "Read-only" in said else "Permission denied"
             return cls(f"this folder cannot be written to ({why})", "clone into a folder that you may write to")

@@ -51,7 +51,7 @@ def test_an_entry_that_does_not_happen_is_outdated(expected):
 
 def test_an_entry_without_a_reason_is_refused(tmp_path):
     (tmp_path / "expected.toml").write_text(ENTRY.replace("It uses ctypes.", ""))
-    with pytest.raises(ValueError, match="an entry has"):
+    with pytest.raises(ValueError, match="expected.toml"):
         Expected(tmp_path / "expected.toml")
 
 
@@ -59,7 +59,7 @@ def test_more_failures_than_explained_are_refused():
     counts = {"plain": {"ran": 9, "failed": 0, "skipped": 0}, "guarded": {"ran": 9, "failed": 2, "skipped": 0}}
     one = {"mode": "guarded", "tests": ["t"], "reason": "r", "declare": ""}
     suite = {"name": "s", "version": "1", "counts": counts, "differences": [one]}
-    with pytest.raises(ValueError, match="2 more tests fail, and 1 are explained"):
+    with pytest.raises(ValueError, match="guarded: 2"):
         page.check(suite, ("plain", "guarded"))
 
 
