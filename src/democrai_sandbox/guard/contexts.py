@@ -282,7 +282,7 @@ def _native(
     return _core.policy(
         subject=compiled.subject.name,
         kind=compiled.subject.kind.value,
-        entries=(*roots, *owned, *_core.protected_entries()),
+        entries=(*roots, *owned, *_core.protected_entries(), *_core.read_only_entries()),
         imports=compiled.allowed_imports,
         allow_subprocess=compiled.allow_subprocess,
         include_runtime=include_runtime_paths,

@@ -28,6 +28,10 @@ IMPORTABLE = 8192
 OWNED = 128
 """Counts below a protected path too: the runtime gave it to this subject."""
 PROTECTED = 256
+READ_ONLY = 16384
+"""Code of the host: a grant of a folder around it does not make it writable, one of a folder below it does."""
+PINNED = 32768
+"""A link on the way to code of the host: it can be neither removed nor replaced."""
 STREAM = 2048
 """May be opened for writing, and nothing else be done to it."""
 
@@ -53,6 +57,9 @@ _SYSTEM_FILES = (
     *("/sys/devices/system/cpu", "/sys/devices/system/node", "/sys/fs/cgroup", "/sys/kernel/mm/transparent_hugepage"),
     *("/dev/zero", "/dev/urandom", "/dev/random", "/dev/full"),
 )
+
+_MOST_LINKS = 40
+"""As many as the kernel follows."""
 
 Entry = tuple[bytes, int]
 
@@ -88,11 +95,49 @@ def runtime_entries() -> Iterator[Entry]:
 
 def data_entries() -> Iterator[Entry]:
     """Yield what ``include_runtime_paths`` adds to the code roots: the interpreter, system files, temp."""
-    for path in (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix, os.path.realpath(sys.executable)):
+    for path in (*_prefixes(), os.path.realpath(sys.executable)):
         yield entry(path, _READ)
     for path in _SYSTEM_FILES:
         yield entry(path, _READ)
     yield entry(tempfile.gettempdir(), _SCRATCH)
+
+
+def read_only_entries(libraries: Iterable[Entry] = ()) -> tuple[Entry, ...]:
+    """Return the entries that keep the host's code unchanged, for every policy.
+
+    The whole environment counts, not only its packages: another ``pyvenv.cfg`` or interpreter would be code as well.
+    """
+    further = (os.fsdecode(path) for path, _ in libraries)
+    places = dict.fromkeys((*_prefixes(), sys.executable, *_code_roots(), *further))
+    fixed = [entry(path, READ_ONLY) for path in places if path and normalise_path(path) != "/"]
+    links = dict.fromkeys(link for path in places if path for link in _links_to(path))
+    return (*fixed, *(entry(link, PINNED) for link in links))
+
+
+def _links_to(path: str) -> Iterator[str]:
+    """Yield the links on the way to a path, each by where it really lies."""
+    here, rest, seen = "/", path.split("/")[::-1], 0
+    while rest and seen <= _MOST_LINKS:
+        name = rest.pop()
+        if name in ("", "."):
+            continue
+        if name == "..":
+            here = os.path.dirname(here)
+            continue
+        place = os.path.join(here, name)
+        try:
+            target = os.readlink(place)
+        except OSError:  # not a link, or not there
+            here = place
+            continue
+        seen += 1
+        yield place
+        here = "/" if target.startswith("/") else here
+        rest += target.split("/")[::-1]
+
+
+def _prefixes() -> tuple[str, ...]:
+    return sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix
 
 
 def library_entries(paths: Iterable[str]) -> tuple[Entry, ...]:

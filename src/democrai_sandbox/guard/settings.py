@@ -23,7 +23,7 @@ from .denials import make_denial
 from .handles import handle_code
 from .interface import CandidateWatcher, Decider, DenialRecorder, EndpointObserver
 from .native_modules import allowed_modules, native_folder, native_names
-from .runtime_paths import Entry, code_entries, data_entries, library_entries, protected_entries
+from .runtime_paths import Entry, code_entries, data_entries, library_entries, protected_entries, read_only_entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -115,7 +115,8 @@ def install_defaults(child_environment: Callable[[tuple[Any, ...]], dict[str, st
 def install_runtime_paths() -> None:
     """Compute the runtime paths; again when the protected paths change, never per activation."""
     code = tuple(code_entries())
-    further = (*_core.library_entries(), *_core.protected_entries())
+    _core.setup(read_only=read_only_entries(_core.library_entries()))
+    further = (*_core.library_entries(), *_core.protected_entries(), *_core.read_only_entries())
     _core.setup(
         code_policy=bare_policy("runtime", (*code, *further)),
         runtime_policy=bare_policy("runtime", (*code, *data_entries(), *further)),

@@ -8,6 +8,7 @@ PyObject *child_environment = NULL;
 
 static PyObject *libraries = NULL; /* entries of further read-only code */
 static PyObject *protected = NULL; /* entries of what the host protects, for every policy made from now on */
+static PyObject *read_only = NULL; /* entries of code that no subject may change, for every policy made from now on */
 static PyObject *policies = NULL;  /* compiled policies by their declarations; out of reach of guarded code */
 enum { POLICIES_KEPT = 1024 };
 
@@ -36,22 +37,23 @@ static PyObject *setup(PyObject *module, PyObject *args, PyObject *kwargs)
                             "observer",          "adapters",
                             "diverted",          "libraries",
                             "watcher",           "native_allowed",
-                            "native_refused",    "native_folder",    "native_packages",
+                            "native_refused",    "native_folder",
+                            "native_packages",   "read_only",
                             NULL};
     PyObject *factory = NULL, *usage = NULL, *environment = NULL, *ask = NULL, *record = NULL, *facade = NULL,
              *roots = NULL;
     PyObject *shut = NULL, *runtime = NULL, *code = NULL, *codes = NULL, *failed = NULL, *handle = NULL;
     PyObject *invalid = NULL, *decision = NULL, *ports = NULL, *parse = NULL, *normalise = NULL, *watch = NULL,
              *clients = NULL, *exchanged = NULL, *further = NULL, *shadow = NULL, *natives = NULL, *refused = NULL, *folder = NULL,
-             *packages = NULL;
+             *packages = NULL, *fixed = NULL;
     if (refuse_when_sealed() < 0 ||
-        !PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOOOO!O!O!O!O!OOO!OOO!OOOO!O!O!OO!O!UO!", names, &factory, &usage,
+        !PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOOOO!O!O!O!O!OOO!OOO!OOOO!O!O!OO!O!UO!O!", names, &factory, &usage,
                                      &environment, &ask, &record, &PyFrozenSet_Type, &facade, &PyFrozenSet_Type, &roots,
                                      &PyTuple_Type, &shut, &Policy_Type, &runtime, &Policy_Type, &code, &codes, &failed,
                                      &PyCode_Type, &handle, &invalid, &decision, &PyDict_Type, &ports, &parse,
                                      &normalise, &watch, &PyDict_Type, &clients, &PyTuple_Type, &exchanged, &PyTuple_Type, &further,
                                      &shadow, &PyFrozenSet_Type, &natives, &PyFrozenSet_Type, &refused, &folder, &PyFrozenSet_Type,
-                                     &packages)) {
+                                     &packages, &PyTuple_Type, &fixed)) {
         return NULL;
     }
     struct {
@@ -65,6 +67,7 @@ static PyObject *setup(PyObject *module, PyObject *args, PyObject *kwargs)
                  {&sensitive_roots, roots},
                  {&protected, shut},
                  {&libraries, further},
+                 {&read_only, fixed},
                  {&check_failed, failed},
                  {&handle_code, handle},
                  {&invalid_target, invalid},
@@ -99,8 +102,8 @@ static PyObject *setup(PyObject *module, PyObject *args, PyObject *kwargs)
     if (handle != NULL) {
         imports_happened = true; /* asyncio may have been loaded before its code was known */
     }
-    if (shut != NULL && policies != NULL) {
-        PyDict_Clear(policies); /* compiled without the new protected paths */
+    if ((shut != NULL || fixed != NULL) && policies != NULL) {
+        PyDict_Clear(policies); /* compiled without the new paths */
     }
     Py_RETURN_NONE;
 }
@@ -113,6 +116,11 @@ static PyObject *protected_entries(PyObject *module, PyObject *unused)
 static PyObject *library_entries(PyObject *module, PyObject *unused)
 {
     return libraries ? Py_NewRef(libraries) : PyTuple_New(0);
+}
+
+static PyObject *read_only_entries(PyObject *module, PyObject *unused)
+{
+    return read_only ? Py_NewRef(read_only) : PyTuple_New(0);
 }
 
 static PyObject *get_sensitive_roots(PyObject *module, PyObject *unused)
@@ -238,6 +246,7 @@ static PyMethodDef methods[] = {
     {"remember", remember, METH_VARARGS, NULL},
     {"protected_entries", protected_entries, METH_NOARGS, NULL},
     {"library_entries", library_entries, METH_NOARGS, NULL},
+    {"read_only_entries", read_only_entries, METH_NOARGS, NULL},
     {"sensitive_roots", get_sensitive_roots, METH_NOARGS, NULL},
     {"recent", recent_for_host, METH_NOARGS, NULL},
     {"current_view", current_view, METH_NOARGS, NULL},

@@ -120,8 +120,8 @@ static bool is_importable_from(const PathKey *key, const uint16_t *bases, int co
 /* What a policy gives beside what another one has given: reading that is there already is not looked for. */
 unsigned policy_mask_beside(const Policy *policy, const PathKey *key, unsigned given_by_other)
 {
-    unsigned mask = 0;
-    bool guarded = false, above = false;
+    unsigned mask = 0, owned = 0;
+    bool guarded = false, above = false, fixed = false;
     uint16_t bases[MOST_NESTED]; /* folders of the application; looked into last, and only where no entry gives reading */
     int count = 0;
     if (policy->slots == 0) {
@@ -147,6 +147,11 @@ unsigned policy_mask_beside(const Policy *policy, const PathKey *key, unsigned g
             count += guarded ? 0 : 1;
         }
         mask |= guarded ? 0 : given;
+        owned |= entry->owned;
+        fixed = entry->read_only || (fixed && !(given & OP_WRITING));
+        if (entry->read_only) {
+            mask = (mask & ~OP_WRITING) | (owned & OP_WRITING); /* the installer writes the environment it was given */
+        }
         if (entry->above_protected && i == key->count - 1) {
             /* moving the folder away would carry the protected file out of its place, and planting a link where the
              * folder is still missing would decide where the host puts the file */
@@ -158,7 +163,7 @@ unsigned policy_mask_beside(const Policy *policy, const PathKey *key, unsigned g
         is_importable_from(key, bases, count)) {
         mask |= OP_READ;
     }
-    return mask | (guarded ? FLAG_PROTECTED : 0u) | (above ? FLAG_ABOVE : 0u);
+    return mask | (guarded ? FLAG_PROTECTED : 0u) | (above ? FLAG_ABOVE : 0u) | (fixed ? FLAG_READ_ONLY : 0u);
 }
 
 unsigned policy_mask(const Policy *policy, const PathKey *key)
@@ -264,7 +269,19 @@ static void locate(const char *path, bool resolve, char *out)
     }
 }
 
-/* Room for every entry, and for every ancestor of a protected one. Where each really is goes to `places`: it is looked
+/* Entries whose ancestors must not be moved away. */
+#define STAYING (FLAG_PROTECTED | FLAG_READ_ONLY | FLAG_PINNED)
+
+static size_t components(const char *path)
+{
+    size_t count = 0;
+    for (; *path; path++) {
+        count += *path == '/';
+    }
+    return count;
+}
+
+/* Room for every entry, and for every ancestor of one that stays. Where each really is goes to `places`: it is looked
  * up once, since a link may lead elsewhere the next time. */
 static int measure(PyObject *entries, bool resolve, PyObject *places, size_t *count, size_t *bytes)
 {
@@ -291,8 +308,9 @@ static int measure(PyObject *entries, bool resolve, PyObject *places, size_t *co
             return -1;
         }
         size_t parts = 1, size = strlen(where);
-        for (size_t k = 0; k < size && (mask & FLAG_PROTECTED); k++) {
-            parts += where[k] == '/';
+        if (mask & STAYING) {
+            parts += components(where) + components(path);
+            size = size > (size_t)length ? size : (size_t)length;
         }
         *count += parts + 1;
         *bytes += parts * size + (size_t)length;
@@ -357,6 +375,19 @@ int file_may_be_subjects(const char *path)
     return stat(path, &info) == 0 && nanoseconds(&info.st_ctim) >= since;
 }
 
+/* The code lies at `where`, and the host finds it by `path`: neither way there may be changed. */
+static void keep_in_place(Policy *policy, const char *path, const char *where, unsigned mask, uint32_t *used)
+{
+    mark_ancestors(policy, path, used);
+    if (mask & FLAG_PINNED) {
+        insert(policy, path, strlen(path), used)->above_protected = 1;
+        return;
+    }
+    mark_ancestors(policy, where, used);
+    insert(policy, where, strlen(where), used)->read_only = 1;
+    insert(policy, path, strlen(path), used)->read_only = 1;
+}
+
 static int fill(Policy *policy, PyObject *entries, PyObject *places)
 {
     uint32_t used = 0;
@@ -368,6 +399,12 @@ static int fill(Policy *policy, PyObject *entries, PyObject *places)
             return -1;
         }
         const char *where = PyBytes_AS_STRING(PyList_GET_ITEM(places, i));
+        if (mask & (FLAG_READ_ONLY | FLAG_PINNED)) {
+            keep_in_place(policy, path, where, (unsigned)mask, &used);
+        }
+        if (mask & FLAG_PINNED) {
+            continue;
+        }
         Entry *entry = insert(policy, where, strlen(where), &used);
         unsigned bits = (unsigned)mask & (OP_ALL | FLAG_CODE | FLAG_IMPORT | FLAG_IMPORTABLE | FLAG_STREAM);
         bits &= bits & FLAG_IMPORTABLE ? ~(unsigned)OP_READ : ~0u; /* kept apart from what others give there */

@@ -59,7 +59,8 @@ bool path_narrowed_away(const State *state, const char *path, unsigned bit)
 /* What of this location nobody can approve, by its mask. */
 unsigned never_approved(unsigned mask)
 {
-    return mask & FLAG_PROTECTED ? OP_ALL : mask & FLAG_ABOVE ? OP_DELETE | OP_CREATE : 0;
+    unsigned writing = mask & FLAG_READ_ONLY ? OP_WRITING : 0;
+    return mask & FLAG_PROTECTED ? OP_ALL : mask & FLAG_ABOVE ? writing | OP_DELETE | OP_CREATE : writing;
 }
 
 /* *granted = which of the wanted operations the chain or an approval allows at this exact location. */
