@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from .output import Output
 
 _MISSING = "its rules open what is there: declare the folder around it, or make it before"
+_CLOSED = (
+    "nothing new can be made directly in this folder, because the Python environment of this command lies in it; "
+    "declare a folder beside the environment, or move the environment out"
+)
 _SYSTEM = ("PermissionError: [Errno 1]", "PermissionError: [Errno 13]")
 _NO_CODE = "this was not the guard, which names a code: with --no-kernel it decides alone, and says what is missing"
 
@@ -57,7 +61,8 @@ def run_script(options: argparse.Namespace, output: Output) -> int:
         temp = _temp(shut, stack)
         spec = script_spec(options, file, manifest, shut)
         spec = spec._replace(env=(*(("TMPDIR", place) for place in temp), *spec.env))
-        whose = Whose(spec.label, rules_of(manifest), (file, spec.environment), temp, protected=shut)
+        read = (file, spec.environment)
+        whose = Whose(spec.label, rules_of(manifest), read, temp, protected=shut, own_temp=bool(temp))
         held = _held(whose, output, stack, kernel=options.kernel)
         start = running.PlainStart if held is None else held.start
         confined = spec._replace(no_exec=held is not None, confined=held is not None)
@@ -75,12 +80,13 @@ def run_module(options: argparse.Namespace, output: Output) -> int:
 
     folder, shut, packages = os.path.realpath(options.folder), protected(options), environment(options) or PREFIX
     wanted, params = surface(options), parameters(options)
-    module = testing.module(
-        folder, environment=packages, env=variables(options.env), protected=shut, timeout=options.timeout
-    )
-    rules = rules_of(module.manifest)
-    whose = Whose(str(module.manifest.subject), rules, (folder, packages), (str(module.data_dir),), protected=shut)
     with ExitStack() as stack:
+        temp = _temp(shut, stack)
+        env = (*(("TMPDIR", place) for place in temp), *variables(options.env))
+        module = testing.module(folder, environment=packages, env=env, protected=shut, timeout=options.timeout)
+        write = (str(module.data_dir), *temp)
+        label, rules = str(module.manifest.subject), rules_of(module.manifest)
+        whose = Whose(label, rules, (folder, packages), write, protected=shut, own_temp=bool(temp))
         held = _held(whose, output, stack, kernel=options.kernel)
         module.start_by(*((None, None) if held is None else (held.starter, held.launcher)))
         try:
@@ -118,7 +124,8 @@ def run_program(options: argparse.Namespace, output: Output) -> int:
     with ExitStack() as stack:
         temp = _temp(shut, stack)
         env = (*(("TMPDIR", place) for place in temp), *variables(options.env))
-        whose = Whose(str(manifest.subject), rules_of(manifest), write=temp, execute=(program,), protected=shut)
+        label, rules = str(manifest.subject), rules_of(manifest)
+        whose = Whose(label, rules, write=temp, execute=(program,), protected=shut, own_temp=bool(temp))
         spec = WorkerSpec(manifest.kind.value, manifest.name, here, program, env=env)
         command = running.Command(tuple(options.argv), environment_of(spec), here, program=program)
         held = stack.enter_context(alone(whose))  # nothing else would hold it
@@ -131,9 +138,10 @@ def run_program(options: argparse.Namespace, output: Output) -> int:
 def _temp(shut: tuple[str, ...], stack: ExitStack) -> tuple[str, ...]:
     """Return a temp folder of its own, where the usual one has files of the host in it: the kernel keeps that shut."""
     from democrai_sandbox.policy import is_at_or_below  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.runtime.confinement.paths import read_only_places  # noqa: PLC0415
 
     usual = os.path.realpath(gettempdir())
-    if not any(is_at_or_below(os.path.realpath(place), usual) for place in shut):
+    if not any(is_at_or_below(os.path.realpath(place), usual) for place in (*shut, *read_only_places())):
         return ()
     return (stack.enter_context(TemporaryDirectory(prefix="run-")),)
 
@@ -163,16 +171,19 @@ def _say_layers(output: Output, held: Alone) -> None:
     output.say(f"held by: {', '.join(_layers(held)['held'])}", Mood.FAINT)
     for text in held.unenforced:
         output.say(f"not kept by the kernel: {visible(text)}", Mood.FAINT)
+    for path in held.closed:
+        output.say(f"kept shut by the kernel: {visible(path)}: {_CLOSED}", Mood.WARNING)
     for path in held.missing:
         output.say(f"kept shut by the kernel: {visible(path)} is not there; {_MISSING}", Mood.WARNING)
 
 
 def _layers(held: Alone | None) -> dict[str, list[str]]:
     if held is None:
-        return {"held": ["guard"], "unenforced": [], "missing": []}
+        return {"held": ["guard"], "unenforced": [], "missing": [], "closed": []}
     guard = [] if held.is_program else ["guard"]
     layers = [*guard, f"Landlock (ABI {held.abi})", "seccomp"]
-    return {"held": layers, "unenforced": list(held.unenforced), "missing": list(held.missing)}
+    closed = list(held.closed)
+    return {"held": layers, "unenforced": list(held.unenforced), "missing": list(held.missing), "closed": closed}
 
 
 # ---- what is said ----------------------------------------------------------------------------------------------------

@@ -174,7 +174,8 @@ def _workers_line(sandbox: Sandbox) -> Line:
         apart |= {f"{kind}:{name}": pid for name, pid in installed.workers.items()}
     running = sum(pid is not None for pid in apart.values())
     summary = f"{_number(len(modules), 'module')} loaded, {_number(running, 'process', 'processes')} beside this one"
-    details = {"loaded": len(modules), "processes": apart, "unenforced": runtime.confinement.unenforced}
+    held = runtime.confinement
+    details = {"loaded": len(modules), "processes": apart, "unenforced": held.unenforced, "closed": held.closed}
     return Line("workers", "Workers", Area.RUNTIME, LineState.OK, summary, details=details)
 
 

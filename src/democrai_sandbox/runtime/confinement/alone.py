@@ -96,6 +96,11 @@ class Alone:
         return self._prepared.enforcement.unenforced
 
     @property
+    def closed(self) -> tuple[str, ...]:
+        """Writable folders in which the kernel lets it make nothing new, because code of the host lies in them."""
+        return self._prepared.closed
+
+    @property
     def missing(self) -> tuple[str, ...]:
         """What its rules let it make, and the kernel does not: a rule of Landlock is for what is there."""
         rules = (rule for rule in self._whose.rules if rule.resource_type is ResourceType.FILESYSTEM)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 from democrai_sandbox.errors import KernelLayerError
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
     from .interface import Egress, KernelLayer
     from .observing import Told
+
+_TEMP = "TMPDIR"
 
 
 class ConfinedWorker(NamedTuple):
@@ -72,6 +75,7 @@ class Confinement:
         self._confiner = None if kernel is None or spawner is None else Confiner(kernel, spawner)
         self._has_landlock = kernel is not None and kernel.abi > 0
         self._following: Following | None = None
+        self._temps: list[TemporaryDirectory[str]] = []
         self.launcher: ConfinedLauncher | None = None
         """How children are started; None for directly."""
         if self._confiner is not None:
@@ -112,6 +116,11 @@ class Confinement:
         """What was not kept of the latest confinement of each subject, in words."""
         return {} if self._confiner is None else self._confiner.unenforced
 
+    @property
+    def closed(self) -> dict[str, tuple[str, ...]]:
+        """Writable folders of each subject in which the kernel lets it make nothing new: host code lies in them."""
+        return {} if self._confiner is None else self._confiner.closed
+
     # ---- limits ------------------------------------------------------------------------------------------------------
 
     def limits_of(self, view: RawView | None) -> Limits:
@@ -137,6 +146,8 @@ class Confinement:
         if confiner is None:
             return ConfinedWorker(spec, None, None)
         has_egress = self._egress is not None
+        if confiner.needs_temp(spec.protected):
+            spec = self._with_temp(spec)
         confined = spec._replace(
             no_exec=not spec.allow_subprocess, tells_endpoints=has_egress, confined=self._has_landlock
         )
@@ -147,6 +158,12 @@ class Confinement:
         starter = ConfinedStarter(confiner, lambda: self._whose(confined, limits))
         return ConfinedWorker(confined, starter, rights)
 
+    def _with_temp(self, spec: WorkerSpec) -> WorkerSpec:
+        """Give a worker a temp folder of its own, which is removed when this process ends."""
+        folder = TemporaryDirectory(prefix=f"{spec.kind}-", ignore_cleanup_errors=True)
+        self._temps.append(folder)
+        return spec._replace(env=(*spec.env, (_TEMP, folder.name)), own_write=(*spec.own_write, folder.name))
+
     def _whose(self, spec: WorkerSpec, limits: Limits) -> Whose:
         read = (*spec.own_read, spec.folder, spec.environment, *spec.code_paths)
         return Whose(
@@ -155,6 +172,7 @@ class Confinement:
             read=tuple(dict.fromkeys(filter(None, read))),
             write=spec.own_write,
             protected=spec.protected,
+            own_temp=_TEMP in dict(spec.env),
             limits=limits,
             wall=False,
         )

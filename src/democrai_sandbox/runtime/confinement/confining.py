@@ -15,7 +15,7 @@ from democrai_sandbox.kernel.egress.endpoints import endpoints_of
 from democrai_sandbox.kernel.egress.interface import NotMaterialised
 from democrai_sandbox.kernel.seccomp import Inet, child_profile, program
 from democrai_sandbox.kernel.spawn import Enforcement, SpawnOrder, confinement_of, enforcement_of
-from democrai_sandbox.policy import ResourceType, TargetKind, parse_declaration
+from democrai_sandbox.policy import ResourceType, TargetKind, is_at_or_below, parse_declaration
 
 from .limits import resource_limits
 from .paths import Shut, followed, runtime_paths, written_places
@@ -56,6 +56,8 @@ class Prepared(NamedTuple):
     label: str
     enforcement: Enforcement
     cgroup: ChildCgroup | None = None
+    closed: tuple[str, ...] = ()
+    """Writable folders around code of the host: the kernel lets it make nothing new directly in them."""
 
 
 class Confiner:
@@ -69,13 +71,25 @@ class Confiner:
         self._known = self._ways()
         self._root = geteuid() == 0
         self._lock = threading.Lock()
-        self._noted: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+        self._noted: OrderedDict[str, Prepared] = OrderedDict()
 
     @property
     def unenforced(self) -> dict[str, tuple[str, ...]]:
         """What was not kept of the latest confinement of each subject, in words."""
         with self._lock:
-            return dict(self._noted)
+            return {label: prepared.enforcement.unenforced for label, prepared in self._noted.items()}
+
+    @property
+    def closed(self) -> dict[str, tuple[str, ...]]:
+        """Writable folders of each subject in which the kernel lets it make nothing new; see ``Prepared``."""
+        with self._lock:
+            return {label: prepared.closed for label, prepared in self._noted.items() if prepared.closed}
+
+    def needs_temp(self, protected: tuple[str, ...]) -> bool:
+        """Whether a process needs a temp folder of its own: in the usual one there are files or code of the host."""
+        temp = followed(self._runtime.temp) or self._runtime.temp
+        places = (followed(place) or place for place in (*protected, *self._runtime.read_only))
+        return any(is_at_or_below(place, temp) for place in places)
 
     def prepare(self, whose: Whose | None) -> Prepared:
         """Work out what a process is held to, and make its cgroup; may wait for the helper. None is for the host."""
@@ -83,12 +97,13 @@ class Confiner:
             return Prepared("", Enforcement(None, _host_filter(), (), None, ()))
         egress = self._kernel.egress
         endpoints = None if egress is None else _endpoints(whose)
-        enforcement = self._enforcement(whose, packet_filter=endpoints is not None)
+        enforcement, closed = self._enforcement(whose, packet_filter=endpoints is not None)
         if egress is not None and endpoints is None:
             enforcement = enforcement._replace(unenforced=(*enforcement.unenforced, _PATTERN))
-        self._note(whose.label, enforcement.unenforced)
+        prepared = Prepared(whose.label, enforcement, closed=closed)
+        self._note(prepared)
         cgroup = None if egress is None or endpoints is None else egress.child(endpoints)
-        return Prepared(whose.label, enforcement, cgroup)
+        return prepared._replace(cgroup=cgroup)
 
     def start_with_pipes(
         self, prepared: Prepared, what: Program, *, with_input: bool = False
@@ -141,20 +156,24 @@ class Confiner:
         except KernelLayerError as error:
             _log.warning("the cgroup of a process of %s could not be removed: %s", prepared.label, error)
 
-    def _enforcement(self, whose: Whose, *, packet_filter: bool) -> Enforcement:
+    def _enforcement(self, whose: Whose, *, packet_filter: bool) -> tuple[Enforcement, tuple[str, ...]]:
         written = written_places(whose.rules, *whose.write, *whose.written, self._runtime.temp)
-        shut = Shut(whose.protected, (*whose.read, *whose.write), self._system(), written=written)
+        own, code = (*whose.read, *whose.write), self._runtime.read_only
+        shut = Shut(whose.protected, own, self._system(), written=written, read_only=code)
+        rules, temp = shut.rules(whose.rules), () if whose.own_temp else (self._runtime.temp,)
+        closed = shut.split
         confinement = confinement_of(
-            shut.rules(whose.rules),
+            rules,
             runtime_read=shut.paths((*self._runtime.read, *whose.readable)),
             runtime_listed=shut.paths(self._runtime.listed),
             runtime_execute=(*shut.paths(self._runtime.execute), *_ways(whose.execute, written)),
             # What lies in a folder of its own is covered by that folder; a link there may be of its installation.
             own_read=_ways(whose.read, frozenset(whose.read)),
-            own_write=(*_ways(whose.write, ()), *shut.paths((self._runtime.temp,))),
+            own_write=(*_ways(whose.write, ()), *shut.paths(temp, writing=True)),
             limits=resource_limits(whose.limits, wall=whose.wall),
         )
-        return _enforcement_of(confinement, self._kernel.abi, packet_filter=packet_filter, root=self._root, exact=True)
+        abi, root = self._kernel.abi, self._root
+        return _enforcement_of(confinement, abi, packet_filter=packet_filter, root=root, exact=True), closed
 
     def _system(self) -> Mapping[str, str]:
         """Return where the paths of the system lead: one of them may be changed by its administrator."""
@@ -167,10 +186,10 @@ class Confiner:
         fixed = (*self._runtime.read, *self._runtime.listed, *self._runtime.execute, self._runtime.temp)
         return {path: followed(path) or "" for path in fixed}
 
-    def _note(self, label: str, unenforced: tuple[str, ...]) -> None:
+    def _note(self, prepared: Prepared) -> None:
         with self._lock:
-            self._noted[label] = unenforced
-            self._noted.move_to_end(label)
+            self._noted[prepared.label] = prepared
+            self._noted.move_to_end(prepared.label)
             while len(self._noted) > _MOST_NOTED:
                 self._noted.popitem(last=False)
 

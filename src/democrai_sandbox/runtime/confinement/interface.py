@@ -113,6 +113,8 @@ class Whose(NamedTuple):
     """Where it may have put links besides: what was approved for it to write, and is not among the rules."""
     protected: tuple[str, ...] = ()
     """What the host keeps from all subjects, also where it lies below something that is open to this one."""
+    own_temp: bool = False
+    """Whether a temp folder of its own is among what it writes: then the usual one is not open to it."""
     limits: Limits = NO_LIMITS
     wall: bool = True
     """Whether the limit of time by the clock is for the whole process."""

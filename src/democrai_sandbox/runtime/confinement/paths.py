@@ -14,7 +14,13 @@ from os import getpid, readlink, scandir
 from os.path import isfile, realpath
 from typing import TYPE_CHECKING, NamedTuple
 
-from democrai_sandbox.guard.runtime_paths import IMPORT_ONLY, IMPORTABLE, runtime_entries
+from democrai_sandbox.guard.runtime_paths import (
+    IMPORT_ONLY,
+    IMPORTABLE,
+    READ_ONLY,
+    read_only_entries,
+    runtime_entries,
+)
 from democrai_sandbox.policy import AccessRule, FileAccess, Operation, ResourceType
 
 if TYPE_CHECKING:
@@ -39,6 +45,8 @@ class RuntimePaths(NamedTuple):
     """Folders of the application on ``sys.path``: importing looks for names there."""
     execute: tuple[str, ...]
     temp: str
+    read_only: tuple[str, ...] = ()
+    """The host's code, which no process of a subject changes although it lies in a folder that the subject writes."""
 
 
 def runtime_paths() -> RuntimePaths:
@@ -51,7 +59,13 @@ def runtime_paths() -> RuntimePaths:
     read += [place for folder in listed if folder not in read for place in importable_places(folder)]
     interpreter = realpath(getattr(sys, "_base_executable", sys.executable))
     execute = (*_SYSTEM, f"{sys.prefix}/bin", f"{sys.base_prefix}/bin", interpreter)
-    return RuntimePaths(_unique(read), _unique(listed), _unique(execute), tempfile.gettempdir())
+    temp = tempfile.gettempdir()
+    return RuntimePaths(_unique(read), _unique(listed), _unique(execute), temp, read_only_places())
+
+
+def read_only_places() -> tuple[str, ...]:
+    """Return where the code of this process lies, which no subject may change."""
+    return _unique(decoded(path) for path, mask in read_only_entries() if mask & READ_ONLY)
 
 
 def _unique(paths: Iterable[str]) -> tuple[str, ...]:
@@ -118,7 +132,8 @@ class Shut:
     """Follows what is to be opened to a process, and keeps out of it what the host protects.
 
     The kernel opens a folder with all that is beneath it. So a folder around a protected place is replaced by what lies
-    in it, beside the way to that place: what is made there later is not open.
+    in it, beside the way to that place: what is made there later is not open. The same goes for writing in a folder
+    around code of the host.
     """
 
     def __init__(
@@ -128,20 +143,29 @@ class Shut:
         known: Mapping[str, str] | None = None,
         *,
         written: Container[str] = (),
+        read_only: Iterable[str] = (),
     ) -> None:
         """Take the places, wherever they lead, and those among them that the runtime gave to the subject itself.
 
-        ``known`` says where some roots lead that never change, ``written`` where the subject can put links.
+        ``known`` says where some roots lead that never change, ``written`` where the subject can put links,
+        ``read_only`` what can be opened for reading and not for writing.
         """
         self._ways = dict(known or {})
         self._written = written
         self._protected = _ends(protected)
         self._own = _ends(own)
+        self._read_only = _ends(read_only)
+        self._split: dict[str, None] = {}
         self._this = f"/proc/{getpid()}/"
 
-    def paths(self, roots: Iterable[str]) -> tuple[str, ...]:
+    @property
+    def split(self) -> tuple[str, ...]:
+        """The writable folders around code of the host: nothing new can be made directly in them."""
+        return tuple(self._split)
+
+    def paths(self, roots: Iterable[str], *, writing: bool = False) -> tuple[str, ...]:
         """Return where the roots lead, each as it is or as what is left of it."""
-        return tuple(dict.fromkeys(path for root in roots for path in self._left(root)))
+        return tuple(dict.fromkeys(path for root in roots for path in self._left(root, writing=writing)))
 
     def rules(self, rules: Iterable[AccessRule]) -> tuple[AccessRule, ...]:
         """Return the rules, those about files for what is left of their targets."""
@@ -152,11 +176,11 @@ class Shut:
         if rule.resource_type is not ResourceType.FILESYSTEM and not program:
             yield rule
             return
-        for path in self._left(rule.normalized_target):
+        for path in self._left(rule.normalized_target, writing=_is_writing(rule)):
             same = path == rule.normalized_target
             yield rule if same else AccessRule(rule.resource_type, rule.operation, path, path)
 
-    def _left(self, root: str) -> Iterable[str]:
+    def _left(self, root: str, *, writing: bool = False) -> Iterable[str]:
         if _end(root).startswith(_OWN_PROC):
             return (root,)
         if root not in self._ways:
@@ -165,30 +189,39 @@ class Shut:
         real = _end(way)
         if not way or real.startswith(self._this):  # a link by way of /proc/self: for the child it would lead here
             return ()
-        if real.startswith(self._own):
-            return (way,)
-        if real.startswith(self._protected):
+        protected = () if real.startswith(self._own) else self._protected
+        if real.startswith(protected) or (writing and real in self._read_only):
             return ()
-        return self._beside(real) if self._is_around(real) else (way,)
+        around = (*protected, *self._around_code(real)) if writing else protected
+        return _beside(real, around) if _is_around(real, around) else (way,)
 
-    def _is_around(self, folder: str) -> bool:
-        return any(place.startswith(folder) for place in self._protected)
+    def _around_code(self, folder: str) -> tuple[str, ...]:
+        """Return the places of code in a folder that is written."""
+        inside = tuple(place for place in self._read_only if place.startswith(folder))
+        if inside:
+            self._split[folder.rstrip("/") or "/"] = None
+        return inside
 
-    def _beside(self, folder: str) -> Iterator[str]:
-        """Yield what lies beside the way to protected places. A link is left out: its rule would be its target's."""
-        try:
-            with scandir(folder) as entries:
-                found = [entry.path for entry in islice(entries, _MOST_ENTRIES) if not entry.is_symlink()]
-        except OSError:
-            return
-        for path in found:
-            end = _end(path)
-            if end in self._protected:
-                continue
-            if self._is_around(end):
-                yield from self._beside(end)
-            else:
-                yield path
+
+def _is_around(folder: str, places: Iterable[str]) -> bool:
+    return any(place.startswith(folder) for place in places)
+
+
+def _beside(folder: str, places: tuple[str, ...]) -> Iterator[str]:
+    """Yield what lies beside the way to the places. A link is left out: its rule would be its target's."""
+    try:
+        with scandir(folder) as entries:
+            found = [entry.path for entry in islice(entries, _MOST_ENTRIES) if not entry.is_symlink()]
+    except OSError:
+        return
+    for path in found:
+        end = _end(path)
+        if end in places:
+            continue
+        if _is_around(end, places):
+            yield from _beside(end, places)
+        else:
+            yield path
 
 
 def _end(path: str) -> str:
