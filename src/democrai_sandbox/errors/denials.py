@@ -78,6 +78,8 @@ class FilesystemDenied(SandboxDenied):
     """A path lies outside what the subject declared for this operation."""
 
     code = "sandbox_filesystem_denied"
+    is_host_code = False
+    """Whether it was a change of the code of the host, which no declaration allows."""
 
     def __init__(self, target: str, **parts: Any) -> None:
         """Describe what was refused to whom; ``filename`` has the path, as in an error of the kernel."""
@@ -91,6 +93,10 @@ class FilesystemDenied(SandboxDenied):
     @property
     def hint(self) -> str:
         """The manifest entry that would allow it, and the approval call for paths chosen at run time."""
+        if self.is_host_code:
+            return fixes.HOST_CODE.format(target=self.target)
+        if self.operation == "execute":
+            return fixes.NATIVE_PLACE.format(target=self.target)
         operation = list(self.operations) if len(self.operations) > 1 else self.operation
         entry = json.dumps({"resource_type": "filesystem", "operation": operation, "target": self.target})
         return (

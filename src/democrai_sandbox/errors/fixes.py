@@ -20,6 +20,14 @@ RUNTIME_NAME = "DEMOCRAI_* belongs to the runtime, which sets it for children by
 OTHER_CODE = "{target} would make programs, or the process itself, use other code or names than their own."
 NEVER = "{target} is not available inside a guard; no declaration allows it."
 WAITING = "Request {request} is waiting for an administrator to approve or deny it."
+HOST_CODE = (
+    "{target} belongs to the Python environment that runs the application, or is a folder around it. "
+    "Extensions cannot change that, also where a rule covers it: write to sdk.data_dir() or another folder."
+)
+NATIVE_PLACE = (
+    "Native modules load only from installed packages, never from a folder that extensions can write. "
+    "Install the package that {target} belongs to into the Python environment that runs the extension."
+)
 ASK_FOR_PATH = "If the path is chosen while the application runs, ask for approval instead: "
 ASK_FOR_TARGET = "If the target is chosen while the application runs, ask for approval instead: "
 OTHER_SOCKETS = "Only TCP, UDP and unix sockets are available inside a guard."

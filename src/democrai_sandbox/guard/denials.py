@@ -18,6 +18,7 @@ from democrai_sandbox.errors import (
 )
 
 from . import _core
+from .runtime_paths import is_host_code
 
 if TYPE_CHECKING:
     from democrai_sandbox.policy import AccessDecision
@@ -49,6 +50,8 @@ def make_denial(
     )
     if decision is not None and isinstance(denial, NetworkDenied):
         denial.decision = decision
+    if isinstance(denial, FilesystemDenied):
+        denial.is_host_code = is_host_code(target, denial.operation)
     return denial
 
 

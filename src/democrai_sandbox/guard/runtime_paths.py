@@ -58,6 +58,8 @@ _SYSTEM_FILES = (
     *("/dev/zero", "/dev/urandom", "/dev/random", "/dev/full"),
 )
 
+_CHANGING = ("create", "modify", "delete")
+_ENCODING = sys.getfilesystemencoding()
 _MOST_LINKS = 40
 """As many as the kernel follows."""
 
@@ -108,10 +110,29 @@ def read_only_entries(libraries: Iterable[Entry] = ()) -> tuple[Entry, ...]:
     The whole environment counts, not only its packages: another ``pyvenv.cfg`` or interpreter would be code as well.
     """
     further = (os.fsdecode(path) for path, _ in libraries)
-    places = dict.fromkeys((*_prefixes(), sys.executable, *_code_roots(), *further))
-    fixed = [entry(path, READ_ONLY) for path in places if path and normalise_path(path) != "/"]
-    links = dict.fromkeys(link for path in places if path for link in _links_to(path))
+    named = [path for path in (*_prefixes(), sys.executable, *_code_roots(), *further) if path]
+    places = dict.fromkeys((*named, *map(os.path.realpath, named)))
+    fixed = [entry(path, READ_ONLY) for path in places if normalise_path(path) != "/"]
+    links = dict.fromkeys(link for path in named for link in _links_to(path))
     return (*fixed, *(entry(link, PINNED) for link in links))
+
+
+def is_host_code(path: str, operation: str) -> bool:
+    """Return whether no subject may do this to a path, because it is code of the host or a folder around it."""
+    for encoded, mask in _core.read_only_entries() if operation in _CHANGING else ():
+        root = encoded.decode(_ENCODING, "surrogateescape")
+        if mask & READ_ONLY and is_at_or_below(path, root):
+            return True
+        if operation != "modify" and is_at_or_below(root, path):  # it would be moved with the folder
+            return True
+    return False
+
+
+def is_inside_host_code(path: str) -> bool:
+    """Return whether a rule for a path counts: it names a place below code of the host, not a folder around it."""
+    roots = [os.fsdecode(path) for path, mask in _core.read_only_entries() if mask & READ_ONLY]
+    around = [root for root in roots if is_at_or_below(root, path)]
+    return not around and any(is_at_or_below(path, root) for root in roots)
 
 
 def _links_to(path: str) -> Iterator[str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from democrai_sandbox.access.coverage import answering, covers
 from democrai_sandbox.access.targets import Reader
 from democrai_sandbox.access.values import AccessTuple, DecisionFilter, Effect, Page, Scope
+from democrai_sandbox.guard.runtime_paths import is_host_code, is_inside_host_code
 from democrai_sandbox.policy import (
     InvalidInputError,
     Operation,
@@ -169,10 +170,18 @@ class _Explaining:
                 "and nobody can approve it"
             )
             return _Declared(Answer.DENIES, text, is_final=True)
+        if is_host_code(path, operation) and not self._is_declared_inside():
+            text = "it is or contains code of the host, which no subject can change, and nobody can approve it"
+            return _Declared(Answer.DENIES, text, is_final=True)
         has_runtime_paths = any(grants.has_runtime_paths for grants in self._counting)
         if has_runtime_paths and (root := runtime_path(path, operation)):
             return _Declared(Answer.ALLOWS, f"{root} belongs to the runtime, which every subject may {operation}")
         return None
+
+    def _is_declared_inside(self) -> bool:
+        """Whether a rule is about a place inside the code of the host, and not only about a folder around it."""
+        rules = filter(None, (covering_rule(grants.rules, self._wanted) for grants in self._counting))
+        return any(is_inside_host_code(os.path.realpath(rule.normalized_target)) for rule in rules)
 
     def _recorded(self) -> Iterable[LayerAnswer]:
         decisions = self._decisions()
