@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 _MISSING = "its rules open what is there: declare the folder around it, or make it before"
 _CLOSED = (
-    "nothing new can be made directly in this folder, because the Python environment of this command lies in it; "
-    "declare a folder beside the environment, or move the environment out"
+    "nothing new can be created directly in this folder, because the Python environment of this command lies in it. "
+    "Declare a folder beside the environment, or move the environment"
 )
 _SYSTEM = ("PermissionError: [Errno 1]", "PermissionError: [Errno 13]")
 _NO_CODE = "this was not the guard, which names a code: with --no-kernel it decides alone, and says what is missing"
@@ -137,11 +137,11 @@ def run_program(options: argparse.Namespace, output: Output) -> int:
 
 def _temp(shut: tuple[str, ...], stack: ExitStack) -> tuple[str, ...]:
     """Return a temp folder of its own, where the usual one has files of the host in it: the kernel keeps that shut."""
-    from democrai_sandbox.policy import is_at_or_below  # noqa: PLC0415 - takes its time
-    from democrai_sandbox.runtime.confinement.paths import read_only_places  # noqa: PLC0415
+    from democrai_sandbox.guard.runtime_paths import read_only_paths  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.policy import is_at_or_below  # noqa: PLC0415
 
     usual = os.path.realpath(gettempdir())
-    if not any(is_at_or_below(os.path.realpath(place), usual) for place in (*shut, *read_only_places())):
+    if not any(is_at_or_below(os.path.realpath(place), usual) for place in (*shut, *read_only_paths())):
         return ()
     return (stack.enter_context(TemporaryDirectory(prefix="run-")),)
 

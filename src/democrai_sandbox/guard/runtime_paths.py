@@ -104,17 +104,22 @@ def data_entries() -> Iterator[Entry]:
     yield entry(tempfile.gettempdir(), _SCRATCH)
 
 
-def read_only_entries(libraries: Iterable[Entry] = ()) -> tuple[Entry, ...]:
-    """Return the entries that keep the host's code unchanged, for every policy.
+def read_only_entries(further: Iterable[str] = ()) -> tuple[Entry, ...]:
+    """Return the entries that keep the host's code unchanged, for every policy; ``further`` are more places of it.
 
     The whole environment counts, not only its packages: another ``pyvenv.cfg`` or interpreter would be code as well.
     """
-    further = (os.fsdecode(path) for path, _ in libraries)
     named = [path for path in (*_prefixes(), sys.executable, *_code_roots(), *further) if path]
     places = dict.fromkeys((*named, *map(os.path.realpath, named)))
     fixed = [entry(path, READ_ONLY) for path in places if normalise_path(path) != "/"]
     links = dict.fromkeys(link for path in named for link in _links_to(path))
     return (*fixed, *(entry(link, PINNED) for link in links))
+
+
+def read_only_paths() -> tuple[str, ...]:
+    """Return where the code lies that no subject of this process may change."""
+    entries = _core.read_only_entries()
+    return tuple(path.decode(_ENCODING, "surrogateescape") for path, mask in entries if mask & READ_ONLY)
 
 
 def is_host_code(path: str, operation: str) -> bool:
@@ -130,7 +135,7 @@ def is_host_code(path: str, operation: str) -> bool:
 
 def is_inside_host_code(path: str) -> bool:
     """Return whether a rule for a path counts: it names a place below code of the host, not a folder around it."""
-    roots = [os.fsdecode(path) for path, mask in _core.read_only_entries() if mask & READ_ONLY]
+    roots = read_only_paths()
     around = [root for root in roots if is_at_or_below(root, path)]
     return not around and any(is_at_or_below(path, root) for root in roots)
 

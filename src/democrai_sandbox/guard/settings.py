@@ -39,6 +39,7 @@ def configure_guard(
     watcher: CandidateWatcher | None = None,
     protected_paths: Iterable[str | os.PathLike[str]] = (),
     code_paths: Iterable[str | os.PathLike[str]] = (),
+    read_only_paths: Iterable[str | os.PathLike[str]] = (),
     sensitive_imports: Iterable[str] = (),
     native_packages: Iterable[str] = (),
     runtime_code: Iterable[Callable[..., Any] | CodeType] = (),
@@ -47,6 +48,7 @@ def configure_guard(
 
     ``protected_paths`` (configuration, approval database, helper socket, ...) are outside every subject's roots.
     ``code_paths`` are further places of libraries, which every subject may read and load native modules from.
+    ``read_only_paths`` is code that no subject may change, in addition to the environment of this process.
     ``sensitive_imports`` are added to the four default roots. ``native_packages`` are installed packages that may use
     ctypes and cffi for themselves while they work for a subject, which may then run native code. ``runtime_code`` are
     the functions of the host's runtime that may merge contexts or step out of the guard while guarded code is running.
@@ -59,6 +61,7 @@ def configure_guard(
     _check_kind(watcher, CandidateWatcher, "watcher")
     shut = protected_entries(_checked_path(path) for path in protected_paths)
     libraries = library_entries(_checked_path(path, "/code_paths") for path in code_paths)
+    fixed = [_checked_path(path, "/read_only_paths") for path in read_only_paths]
     roots = _checked_roots(sensitive_imports, "/sensitive_imports")
     packages = _checked_roots(native_packages, "/native_packages")
     codes = [_code_of(function) for function in runtime_code]
@@ -75,7 +78,7 @@ def configure_guard(
         _core.setup(native_packages=packages)
     _core.setup(protected=(*_core.protected_entries(), *shut))
     _core.setup(libraries=(*_core.library_entries(), *libraries))
-    install_runtime_paths()
+    install_runtime_paths(fixed)
 
 
 def _check_kind(given: object, kind: type, name: str) -> None:
@@ -112,10 +115,12 @@ def install_defaults(child_environment: Callable[[tuple[Any, ...]], dict[str, st
     install_runtime_paths()
 
 
-def install_runtime_paths() -> None:
+def install_runtime_paths(read_only: Iterable[str] = ()) -> None:
     """Compute the runtime paths; again when the protected paths change, never per activation."""
     code = tuple(code_entries())
-    _core.setup(read_only=read_only_entries(_core.library_entries()))
+    libraries = (os.fsdecode(path) for path, _ in _core.library_entries())
+    fixed = (*_core.read_only_entries(), *read_only_entries((*libraries, *read_only)))
+    _core.setup(read_only=tuple(dict.fromkeys(fixed)))
     further = (*_core.library_entries(), *_core.protected_entries(), *_core.read_only_entries())
     _core.setup(
         code_policy=bare_policy("runtime", (*code, *further)),

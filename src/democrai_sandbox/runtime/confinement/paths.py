@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from democrai_sandbox.guard.runtime_paths import (
     IMPORT_ONLY,
     IMPORTABLE,
-    READ_ONLY,
-    read_only_entries,
+    read_only_paths,
     runtime_entries,
 )
 from democrai_sandbox.policy import AccessRule, FileAccess, Operation, ResourceType
@@ -60,12 +59,7 @@ def runtime_paths() -> RuntimePaths:
     interpreter = realpath(getattr(sys, "_base_executable", sys.executable))
     execute = (*_SYSTEM, f"{sys.prefix}/bin", f"{sys.base_prefix}/bin", interpreter)
     temp = tempfile.gettempdir()
-    return RuntimePaths(_unique(read), _unique(listed), _unique(execute), temp, read_only_places())
-
-
-def read_only_places() -> tuple[str, ...]:
-    """Return where the code of this process lies, which no subject may change."""
-    return _unique(decoded(path) for path, mask in read_only_entries() if mask & READ_ONLY)
+    return RuntimePaths(_unique(read), _unique(listed), _unique(execute), temp, read_only_paths())
 
 
 def _unique(paths: Iterable[str]) -> tuple[str, ...]:

@@ -82,6 +82,7 @@ def _settled(spec: WorkerSpec, line: Line) -> Guard:
         protected_paths=spec.protected,
         sensitive_imports=spec.sensitive_imports,
         code_paths=spec.code_paths,
+        read_only_paths=spec.read_only,
     )
     activation = Activation(
         Subject(SubjectKind(spec.kind), spec.name),

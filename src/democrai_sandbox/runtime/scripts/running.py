@@ -13,6 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from democrai_sandbox.errors import CallTimeout, SandboxDenied
+from democrai_sandbox.guard.runtime_paths import read_only_paths
 from democrai_sandbox.policy import SandboxError
 from democrai_sandbox.runtime.outcomes import release
 from democrai_sandbox.runtime.worker.codec import Inbox, encode
@@ -122,7 +123,7 @@ def run_script(
             number = theirs.fileno()
             argv = tuple(command_of(spec, _NO_LANE, number))
             started = start(Command(argv, environment_of(spec), str(Path.cwd()), (number,), stdout=stdout))
-        ours.sendall(encode(["init", spec._asdict(), list(arguments)]))
+        ours.sendall(encode(["init", spec._replace(read_only=read_only_paths())._asdict(), list(arguments)]))
         return _waited(started, timeout, _Hearing(ours, listener))
 
 

@@ -7,6 +7,8 @@ import signal
 import socket
 from typing import TYPE_CHECKING, Any
 
+from democrai_sandbox.guard.runtime_paths import read_only_paths
+
 from .budget import Allowance, Budget
 from .codec import encode
 from .errors import WorkerCrashed, WorkerFailed
@@ -50,7 +52,7 @@ class Channel:
     async def start(self, starter: Starter) -> None:
         """Start the process and say whom it is for. What it makes of that is heard later."""
         spec = self._spec
-        first = encode(["init", spec._asdict(), list(self._host.services)])
+        first = encode(["init", spec._replace(read_only=read_only_paths())._asdict(), list(self._host.services)])
         environment = environment_of(spec)
         (lane, far_lane), (control, far_control) = socket.socketpair(), socket.socketpair()
         try:

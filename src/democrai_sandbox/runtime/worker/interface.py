@@ -42,6 +42,8 @@ class WorkerSpec(NamedTuple):
     native_packages: tuple[str, ...] = ()
     code_paths: tuple[str, ...] = ()
     """Further folders of libraries, which only others than the subject can write to."""
+    read_only: tuple[str, ...] = ()
+    """Code of the host, which the subject cannot change; told to each process when it is started."""
     candidate_access: str = ""
     """The rules of a candidate that the subject is held against, as JSON; empty without one."""
     candidate_imports: tuple[str, ...] = ()

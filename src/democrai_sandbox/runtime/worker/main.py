@@ -167,6 +167,7 @@ class _Worker:
             sensitive_imports=spec.sensitive_imports,
             native_packages=spec.native_packages,
             code_paths=spec.code_paths,
+            read_only_paths=spec.read_only,
         )
         doors.install({**services, "declare": declarations.declare})
         activation = Activation(
