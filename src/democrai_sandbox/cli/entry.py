@@ -12,17 +12,20 @@ import sys
 from democrai_sandbox import __version__
 
 from .commands import COMMANDS, PROGRAM, overview
+from .terminals import give_up
 
 TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from .commands import Command
 
 _FAILED, _USAGE, _CLOSED_PIPE, _INTERRUPTED = 1, 2, 141, 130
 """As in ``Exit``, which is slow to import."""
 _LONGEST = 300
+_TRACEBACK = "DEMOCRAI_TRACEBACK"
+"""The variable that shows the traceback of an error that is a defect."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,16 +64,49 @@ def _carried_out(given: list[str], *, heeds_signals: bool) -> int:
         # What the terminal's own character set lacks is written out: a name in other letters is no reason to fail.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    ending: Callable[..., int | None] = _plain_ending
     options = None
     try:
         options = _parsed(command, given[1:])
+        # Before the command and not when it fails: an import can fail, or be refused, at that time.
+        from .failing import ending  # noqa: PLC0415 - see above
+
         if heeds_signals:
             _heed_signals()
         return _done(options)
-    except Exception as error:  # noqa: BLE001 - those that are not ours are raised again
-        from .failing import ending  # noqa: PLC0415 - see above
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        status = ending(error, getattr(options, "asked", None))
+        if status is None and os.environ.get(_TRACEBACK):
+            raise
+        return _defect(error) if status is None else status
 
-        return ending(error, getattr(options, "asked", None))
+
+def _plain_ending(error: Exception, _: object) -> int | None:
+    """Say what is wrong with the installation, before there is anything that says it better."""
+    if not isinstance(error, ImportError):
+        return None
+    if sys.stderr is not None:
+        sys.stderr.write(f"{PROGRAM}: {_one_line(error)}\nreinstall democrai-sandbox in {sys.prefix}\n")
+    return _FAILED
+
+
+def _defect(error: Exception) -> int:
+    """Say that something unforeseen has happened, in a line and not in a traceback."""
+    if sys.stderr is not None:
+        sys.stderr.write(
+            f"internal_error: {type(error).__name__}: {_one_line(error)}\n"
+            f"This is a defect of {PROGRAM}. Set {_TRACEBACK}=1 to see where it happened, and report it.\n"
+        )
+    return _FAILED
+
+
+def _one_line(error: Exception) -> str:
+    """Return the text of an error, without anything that a terminal would take for a command."""
+    text = " ".join(str(error).split())
+    shown = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+    return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}…"
 
 
 def _parsed(command: Command, given: list[str]) -> argparse.Namespace:
@@ -98,9 +134,9 @@ def _heed_signals() -> None:
 
 
 def _interrupted(interrupt: KeyboardInterrupt) -> int:
-    from .signals import end_by  # noqa: PLC0415 - see above
-
-    end_by(interrupt)
+    signals = sys.modules.get(f"{__package__}.signals")  # nothing is imported now; without it, it was Ctrl-C
+    if signals is not None:
+        signals.end_by(interrupt)
     return _INTERRUPTED
 
 
@@ -119,9 +155,7 @@ def _misused(what: str) -> int:
 
 
 def _nobody_reads() -> int:
-    """End in silence as the programs around it do: whoever read the output has enough of it."""
-    from .serving import give_up  # noqa: PLC0415 - see above
-
+    """End in silence as the programs around it do: the reader of the output has enough of it."""
     give_up(1)
     return _CLOSED_PIPE
 

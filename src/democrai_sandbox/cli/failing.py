@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -9,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from democrai_sandbox.errors import (
     AccountConflict,
     CommandMisused,
+    CommandRefused,
     DecisionConflict,
     ExternalAccessCheckFailed,
+    HostRefused,
     NodeRefused,
     NodeUnreachable,
     SandboxError,
@@ -46,16 +49,16 @@ _MISREAD = (LookupError, TypeError, ValueError, AttributeError)
 """What comes of an answer in which something is missing, or something else than it should be."""
 
 
-def ending(error: Exception, asked: Node | None = None) -> int:
-    """Say what went wrong, and return the exit status. What is no error of ours is raised again.
+def ending(error: Exception, asked: Node | None = None) -> int | None:
+    """Say what went wrong, and return the exit status; None for an unforeseen error, about which nothing is said.
 
     ``asked`` is the node that the command has asked: what cannot be done with its answers is told of it.
     """
     if asked is not None and asked.has_answered and isinstance(error, _MISREAD):
         error = asked.misread(error)
     text = told(error)
-    if text is None or isinstance(error, BrokenPipeError):
-        raise error
+    if text is None:
+        return None
     # Names, targets and files in it may be somebody else's: none of them writes to the terminal by itself.
     if sys.stderr is not None:
         print("\n".join(map(visible, text.split("\n"))), file=sys.stderr)  # noqa: T201 - a command's answer
@@ -70,7 +73,7 @@ def status_of(error: Exception) -> Exit:
 
 
 def told(error: Exception) -> str | None:
-    """Return what is wrong, with its code once; None for what is no error of ours, and needs its traceback."""
+    """Return what is wrong, with its code once; None for an error that nobody has foreseen."""
     if isinstance(error, ExternalAccessCheckFailed):
         return f"{error.code}: {_one_line(error.__cause__)}" if error.__cause__ else error.code
     if isinstance(error, NodeRefused):
@@ -79,10 +82,25 @@ def told(error: Exception) -> str | None:
         text = str(error)
         return text if text.startswith(f"{error.code}: ") else error.diagnostics()
     if isinstance(error, OSError):  # a file that a command was pointed at, a full disk
-        return _one_line(error)
-    if isinstance(error, ImportError) and str(error).startswith(f"{PROGRAM} needs "):
-        return _one_line(error)  # of the guard: what it is built on is not there
+        return f"{CommandRefused.code}: {_of_system(error)}"
+    if isinstance(error, ImportError):
+        return _one_line(error) if str(error).startswith(f"{PROGRAM} needs ") else _not_imported(error)
     return None
+
+
+def _of_system(error: OSError) -> str:
+    """Return what the system said, and about which file."""
+    if not error.strerror:
+        return _one_line(error)
+    named = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
+    return f"{' -> '.join(named)}: {error.strerror}" if named else error.strerror
+
+
+def _not_imported(error: ImportError) -> str:
+    """Return what is said of an installation of which something is missing, broken, or was changed."""
+    name = error.name or ""
+    what = f"the package {name.partition('.')[0]!r} cannot be imported: " if name else ""
+    return f"{HostRefused.code}: {what}{_one_line(error)}\nreinstall it in {sys.prefix}"
 
 
 def _refusal(error: NodeRefused) -> str:

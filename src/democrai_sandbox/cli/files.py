@@ -1,4 +1,4 @@
-"""Files that commands write: there whole or not at all, whatever interrupts the command."""
+"""Files that commands read, and files that they write: those are there whole or not at all."""
 
 from __future__ import annotations
 
@@ -16,6 +16,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 READABLE = 0o644
+
+
+@contextmanager
+def text_of(file: str, *, fix: str) -> Iterator[IO[str]]:
+    """Open a text that a command was pointed at; characters that are not UTF-8 are replaced."""
+    try:
+        stream = open(file, encoding="utf-8", errors="replace")  # noqa: SIM115, PTH123 - closed below; as it was typed
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise CommandRefused(f"{visible(file)} cannot be read: {reason}", fix=fix) from None
+    with stream:
+        yield stream
 
 
 @contextmanager

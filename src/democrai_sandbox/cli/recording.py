@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from democrai_sandbox.errors import CallTimeout, ExtensionFailed, InstallFailed, SandboxDenied
 
 from .exits import Exit
+from .files import text_of
 from .output import Mood
 from .proposed import report
 from .running import say_all, say_failure
@@ -175,7 +176,7 @@ def run_suggest(options: argparse.Namespace, output: Output) -> int:
 
     recording = Recording()
     for trace in options.traces:
-        with open(trace, encoding="utf-8") as lines:  # noqa: PTH123 - a text
+        with text_of(trace, fix="name a trace that was written with record --trace FILE") as lines:
             recording.read(lines)
     manifest, bare = read_manifest(options.manifest, named(os.path.realpath(options.traces[0])))
     return report(options, output, manifest, lambda _under: Run(recording, Exit.OK), bare=bare)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from democrai_sandbox.errors import CommandMisused
+from democrai_sandbox.errors import CommandMisused, CommandRefused
 
 from .asking import confirm
 from .databases import database_url, opened
@@ -33,14 +33,23 @@ if TYPE_CHECKING:
 
 def run_rotate(options: argparse.Namespace, output: Output) -> int:
     """Do one step of it."""
-    from democrai_sandbox.access.keyring import KeyRing  # noqa: PLC0415 - takes its time
-
     file = _key_file(options)
     with opened(database_url(options)) as store:
-        rotation = _Rotation(options, output, file, KeyRing.read(file), store)
+        rotation = _Rotation(options, output, file, _ring(file), store)
         if options.introduce:
             return rotation.introduce()
         return rotation.retire() if options.retire else rotation.exchange()
+
+
+def _ring(file: str) -> KeyRing:
+    from democrai_sandbox.access.keyring import KeyRing  # noqa: PLC0415 - takes its time
+
+    try:
+        return KeyRing.read(file)
+    except FileNotFoundError:
+        raise CommandRefused(
+            f"the key file {visible(file)} does not exist", fix="start a node, which creates it, or add --key-file FILE"
+        ) from None
 
 
 def _key_file(options: argparse.Namespace) -> str:

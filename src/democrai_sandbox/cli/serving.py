@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from .logs import set_up_logging
+from .terminals import give_up
 
 if TYPE_CHECKING:
     import argparse
@@ -66,11 +66,3 @@ def _say(line: str) -> None:
     except OSError:
         give_up(sys.stdout.fileno())
         raise
-
-
-def give_up(number: int) -> None:
-    """Have what is left for a stream that nobody reads go nowhere: at the end it would fail once more."""
-    with suppress(OSError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, number)
-        os.close(nowhere)

@@ -1,4 +1,4 @@
-"""What a terminal is like: how wide, and whether it shows colours."""
+"""The standard streams: how wide a terminal is, whether it shows colours, and giving up a stream."""
 
 from __future__ import annotations
 
@@ -22,3 +22,13 @@ def columns(stream: TextIO | None) -> int:
 def has_colour(stream: TextIO) -> bool:
     """Whether a stream is a terminal that shows colours, and nobody asked for none."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def give_up(number: int) -> None:
+    """Have what is left for a stream that is not read go nowhere: at the end it would fail once more."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, number)
+        os.close(nowhere)
+    except OSError:
+        return

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from . import places
 from .databases import database_url, opened
 from .exits import Exit
+from .files import text_of
 from .output import Mood, visible
 
 if TYPE_CHECKING:
@@ -51,5 +52,5 @@ def _of_database(options: argparse.Namespace) -> dict[str, Any]:
 def _of_export(file: str) -> dict[str, Any]:
     from democrai_sandbox.access.audit import verify_export  # noqa: PLC0415 - takes its time
 
-    with open(file, encoding="utf-8", errors="replace") as lines:  # noqa: PTH123 - as it was typed
+    with text_of(file, fix="name a file that was written by audit export") as lines:
         return asdict(verify_export(lines))
