@@ -92,14 +92,14 @@ class _Rotation:
             raise CommandMisused(f"{self._file} has no key {wanted!r}", fix=f"name one of {known}")
         key = f"the key {wanted}" if wanted else "a new key"
         kept = sum(self._used.values())
-        if not self._goes_on(f"encrypt with {key} from now on, and the {kept} stored contexts with it"):
+        if not self._goes_on(f"encrypt with {key} from now on, and {_contexts(kept)} with it"):
             return Exit.OK
         self._ring = promote(self._file, wanted) if wanted else rotate(self._file)
         done = self._resealed()
-        text = f"{self._ring.first.id} encrypts; {done.replaced} stored contexts were encrypted with it"
+        text = f"{self._ring.first.id} encrypts; encrypted again with it: {_contexts(done.replaced)}"
         status = self._told(text, replaced=done.replaced, unreadable=done.unreadable)
         if done.unreadable:
-            self._output.say(f"no key opens the contexts of {len(done.unreadable)} requests; they stay as they are")
+            self._output.say(f"no key opens {_contexts(len(done.unreadable))}, unchanged")
         return status
 
     def retire(self) -> int:
@@ -127,7 +127,7 @@ class _Rotation:
         """Return the keys with which nothing is encrypted, and tell of the others."""
         for key in keys:
             if self._used[key]:
-                self._output.say(f"{key} stays: {self._used[key]} stored contexts are encrypted with it")
+                self._output.say(f"{key} stays: it encrypts {_contexts(self._used[key])}")
         return [key for key in keys if not self._used[key]]
 
     def _resealed(self) -> Resealed:
@@ -191,3 +191,7 @@ def _used(store: SqlStore) -> Counter[str]:
 
 def _keys(ids: list[str]) -> str:
     return f"the key{'' if len(ids) == 1 else 's'} {', '.join(ids)}"
+
+
+def _contexts(number: int) -> str:
+    return f"{number} stored context{'' if number == 1 else 's'}"

@@ -233,7 +233,7 @@ def _machine(moment: datetime) -> str:
 
 
 def _plural(count: int, one: str, many: str = "") -> str:
-    return f"{count} {one if count == 1 else many or one + 's'}"
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def _verb(operation: object) -> str:

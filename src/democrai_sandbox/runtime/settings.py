@@ -112,6 +112,7 @@ class RuntimeSettings:
                 yield from (Problem(f"/isolation/{label}", item.message) for item in error.problems)
             else:
                 if kind not in _ISOLATED:
-                    yield Problem(f"/isolation/{label}", f"modules and tools are isolated, not a {kind}: {_WHY[kind]}")
+                    why = f"isolation is for modules and tools, not for {kind}s: {_WHY[kind]}"
+                    yield Problem(f"/isolation/{label}", why)
             if how not in tuple(Isolation):
                 yield Problem(f"/isolation/{label}", f"expected one of {', '.join(Isolation)}, got {how!r}")

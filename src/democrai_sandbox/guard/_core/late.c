@@ -140,6 +140,14 @@ static int adapt(const char *name, PyObject *module)
     if ((result == 1 ? PyDict_SetItemString(adapted, name, module) : PyDict_DelItemString(adapted, name)) < 0) {
         PyErr_Clear();
     }
+    if (done == NULL && PyErr_GivenExceptionMatches(type, PyExc_Exception)) {
+        /* a broken package, or what a subject put in its place, must not fail every later import: its sockets are
+         * checked as ever. It is adapted at a later look if it can be by then. */
+        Py_CLEAR(type);
+        Py_CLEAR(value);
+        Py_CLEAR(trace);
+        result = 0;
+    }
     PyErr_Restore(type, value, trace);
     Py_XDECREF(done);
     return result;

@@ -3,7 +3,13 @@
  * The interpreter's own come from a list for its version. Others come from read-only code; see import_native_check(). */
 #include "core.h"
 
+#include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#ifdef __linux__
+#include <link.h>
+#endif
 
 PyObject *native_allowed = NULL; /* frozenset: names of the interpreter's modules that guarded code loads */
 PyObject *native_refused = NULL; /* frozenset: names of all others that it has */
@@ -151,6 +157,65 @@ static int native_check(State *state, PyObject *spec, bool has_file)
     return result;
 }
 
+/* ---- damaged files ------------------------------------------------------------------------------- */
+
+#ifdef __linux__
+/* What is wrong with the file of a native module; NULL when nothing is, or when loading it will tell. */
+static const char *damage(int fd)
+{
+    struct stat info;
+    ElfW(Ehdr) head;
+    if (fstat(fd, &info) < 0 || pread(fd, &head, sizeof head, 0) != (ssize_t)sizeof head ||
+        memcmp(head.e_ident, ELFMAG, SELFMAG) != 0 || head.e_phentsize != sizeof(ElfW(Phdr))) {
+        return NULL;
+    }
+    uint64_t size = (uint64_t)info.st_size;
+    for (unsigned i = 0; i < head.e_phnum; i++) {
+        ElfW(Phdr) part;
+        uint64_t at = head.e_phoff + (uint64_t)i * sizeof part;
+        if (at > size || pread(fd, &part, sizeof part, (off_t)at) != (ssize_t)sizeof part) {
+            return "the file is truncated";
+        }
+        if (part.p_type == PT_LOAD && (part.p_offset > size || part.p_filesz > size - part.p_offset)) {
+            return "the file is truncated";
+        }
+    }
+    return NULL;
+}
+
+/* The system's loader maps a truncated file and then ends the whole process by a signal, when it reads behind the end. */
+static int refuse_damaged(State *state, PyObject *spec)
+{
+    PyObject *name = PyObject_GetAttrString(spec, "name"), *origin = PyObject_GetAttrString(spec, "origin");
+    PyObject *path = NULL;
+    /* first whether it may be loaded at all: of any other file, not even this is told */
+    bool may = name && origin && import_native_check(state, origin) == 0;
+    int result = may && PyUnicode_FSConverter(origin, &path) ? 0 : -1;
+    int fd = result == 0 ? open(PyBytes_AS_STRING(path), O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+    const char *wrong = fd >= 0 ? damage(fd) : NULL;
+    if (wrong != NULL) {
+        PyObject *text = PyUnicode_FromFormat("%U: %s", origin, wrong);
+        if (text != NULL) {
+            PyErr_SetImportError(text, name, origin);
+        }
+        Py_XDECREF(text);
+        result = -1;
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    Py_XDECREF(name);
+    Py_XDECREF(origin);
+    Py_XDECREF(path);
+    return result;
+}
+#else
+static int refuse_damaged(State *state, PyObject *spec)
+{
+    return 0;
+}
+#endif
+
 /* create_dynamic(spec, file=None) and create_builtin(spec). */
 PyObject *on_create_native(State *unused, Call *call)
 {
@@ -161,7 +226,8 @@ PyObject *on_create_native(State *unused, Call *call)
     }
     PyObject *spec = state ? settled_spec(call->args[0], has_file) : Py_NewRef(call->args[0]);
     PyObject *result = NULL, *name = NULL;
-    if (spec != NULL && (state == NULL || native_check(state, spec, has_file) == 0)) {
+    if (spec != NULL && (state == NULL || (native_check(state, spec, has_file) == 0 &&
+                                           (!has_file || refuse_damaged(state, spec) == 0)))) {
         Call settled = *call;
         settled.tuple = NULL;
         settled.args = &spec;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.guard import _core
 
@@ -23,14 +23,33 @@ _CALLING = ("__code__", "__defaults__", "__kwdefaults__", "__wrapped__")
 _told: set[str] = set()
 
 
+class _Point(NamedTuple):
+    """A method that is to be replaced, where the module has it."""
+
+    owner: Any
+    name: str
+    original: Any
+    make: Callable[[Method], Method]
+
+
 def adapter(*points: tuple[str, str, Callable[[Method], Method]]) -> Install:
-    """Return what installs an adapter: class (dotted, from the module), name of the method, maker of the wrapper."""
+    """Return what installs an adapter: class (dotted, from the module), name of the method, maker of the wrapper.
+
+    All methods are looked up first: a package that fails while it is looked at, because it is broken or installed by
+    half, is left as it is.
+    """
 
     def install(module: ModuleType) -> bool:
         if is_loading(module):
             return False
-        for path, name, make in points:
-            replace(module, path, name, make)
+        try:
+            found = [_point(module, *point) for point in points]
+        except Exception as error:  # noqa: BLE001 - attributes of a module can be code, and do anything
+            unexpected(f"{_name_of(module)} ({type(error).__name__} while it was looked at)")
+            return False
+        for point in found:
+            if point is not None:
+                _replace(point)
         return True
 
     return install
@@ -46,18 +65,33 @@ def replace(module: ModuleType, path: str, name: str, make: Callable[[Method], M
 
     The wrapper is called only where something is guarded: a gate of the core leads all others to the method itself.
     """
+    point = _point(module, path, name, make)
+    if point is not None:
+        _replace(point)
+
+
+def _point(module: ModuleType, path: str, name: str, make: Callable[[Method], Method]) -> _Point | None:
     owner: Any = module
     for part in path.split("."):
         owner = getattr(owner, part, None)
     original = getattr(owner, name, None)
     if not callable(original):
-        unexpected(f"{module.__name__}.{path}.{name}")
-    elif not getattr(original, _MARK, False):
-        wrapper = _like(original, make(original))
-        way = getattr(wrapper, _USUAL, None)
-        if way is not None or not hasattr(make, _EVERYONE):
-            wrapper = _core.gate(original, wrapper, _attributes(wrapper), getattr(make, _PAST, None), way)
-        setattr(owner, name, wrapper)
+        unexpected(f"{_name_of(module)}.{path}.{name}")
+        return None
+    return None if getattr(original, _MARK, False) else _Point(owner, name, original, make)
+
+
+def _replace(point: _Point) -> None:
+    owner, name, original, make = point
+    wrapper = _like(original, make(original))
+    way = getattr(wrapper, _USUAL, None)
+    if way is not None or not hasattr(make, _EVERYONE):
+        wrapper = _core.gate(original, wrapper, _attributes(wrapper), getattr(make, _PAST, None), way)
+    setattr(owner, name, wrapper)
+
+
+def _name_of(module: ModuleType) -> str:
+    return str(vars(module).get("__name__", "")) if type(module) is type(sys) else type(module).__name__
 
 
 def for_everyone(make: Callable[[Method], Method]) -> Callable[[Method], Method]:

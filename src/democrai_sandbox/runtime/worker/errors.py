@@ -6,6 +6,8 @@ from democrai_sandbox.errors import CallTimeout, SandboxError
 
 __all__ = ["FrameError", "WorkerBroken", "WorkerCrashed", "WorkerFailed", "WorkerFlooded", "WorkerTimeout"]
 
+_LONGEST_LINE = 300
+
 
 class WorkerFailed(SandboxError, RuntimeError):  # noqa: N818 - named after its code
     """The worker did not do its part: nothing was denied, and nothing is known of what the call achieved."""
@@ -27,6 +29,12 @@ class WorkerFailed(SandboxError, RuntimeError):  # noqa: N818 - named after its 
     def __str__(self) -> str:
         """Return one line."""
         return f"{self.code}:{self.label}: {self.why}"
+
+    def before_ready(self) -> WorkerFailed:
+        """Return the same for a process that ended before it could serve, with the last line that it wrote."""
+        last = next((line.strip() for line in reversed(self.output.splitlines()) if line.strip()), "")
+        said = f"; the last line it wrote is: {last[:_LONGEST_LINE]}" if last else ", without writing why"
+        return type(self)(self.label, f"{self.why} before it was ready{said}", output=self.output)
 
     def diagnostics(self) -> str:
         """Return the line, and the end of the worker's standard error below it."""

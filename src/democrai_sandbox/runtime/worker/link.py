@@ -107,7 +107,7 @@ class Link:
         for flight in flights:
             flight.fail(error)
         if not self._ready.done():
-            self._ready.set_exception(error)
+            self._ready.set_exception(error.before_ready())
             self._ready.exception()
         self._settled.set()
         self.ended.set_result(None)
