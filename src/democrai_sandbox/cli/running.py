@@ -200,6 +200,8 @@ def say_failure(output: Output, error: SandboxError, printed: str) -> None:
     say_all(output, printed)
     trace = getattr(error, "traceback", "")
     say_all(output, trace or error.diagnostics(), Mood.BAD)
+    if trace:
+        say_all(output, getattr(error, "advice", ""))
 
 
 def say_all(output: Output, text: str, mood: Mood | None = None) -> None:

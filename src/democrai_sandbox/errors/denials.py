@@ -20,6 +20,8 @@ class SandboxDenied(SandboxError, PermissionError):  # noqa: N818 - it says what
 
     code = "sandbox_denied"
     layer = "guard"
+    package = ""
+    """The installed package that was being imported for an extension, where that is known."""
 
     def __init__(
         self,
@@ -67,6 +69,7 @@ class SandboxDenied(SandboxError, PermissionError):  # noqa: N818 - it says what
         """Return the shape, who asked for what, and the hint."""
         chain = " -> ".join(self._chain) or f"{self.subject_kind}:{self.subject}"
         asked = f"{self.operation} {self.target}".strip()
+        asked += f", while the package {self.package!r} was imported" if self.package else ""
         return "\n".join(filter(None, (str(self), f"  {chain} asked for: {asked}", self.hint)))
 
     def _place(self, key: str) -> str:

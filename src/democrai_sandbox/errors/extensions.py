@@ -22,16 +22,17 @@ class ExtensionFailed(SandboxError, RuntimeError):  # noqa: N818 - it says what 
 
     code = "extension_failed"
 
-    def __init__(self, message: str, *, kind: str = "", traceback: str = "") -> None:
-        """Take the text, the name of the exception's class, and where it was raised."""
+    def __init__(self, message: str, *, kind: str = "", traceback: str = "", advice: str = "") -> None:
+        """Take the text, the name of the exception's class, where it was raised, and what helps."""
         super().__init__(f"{kind}: {message}" if kind else message)
         self.kind = kind
         self.message = message
         self.traceback = traceback
+        self.advice = advice
 
     def diagnostics(self) -> str:
-        """Return the text, and where it was raised."""
-        return "\n".join(filter(None, (super().diagnostics(), self.traceback.rstrip())))
+        """Return the text, where it was raised, and what helps."""
+        return "\n".join(filter(None, (super().diagnostics(), self.traceback.rstrip(), self.advice)))
 
 
 class CallTimeout(SandboxError, TimeoutError):  # noqa: N818 - it says what happened

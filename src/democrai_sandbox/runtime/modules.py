@@ -14,8 +14,9 @@ from democrai_sandbox.policy import Problem, SandboxError, nearest
 from .activation import Activation
 from .calls import check_params, run_surface
 from .hidden import hidden
+from .import_failures import capture_import
 from .loading import Surface, import_entry, prepare
-from .outcomes import capture, release
+from .outcomes import release
 from .settings import Isolation
 from .threads import Threads
 
@@ -195,7 +196,7 @@ class ModuleRuntime:
         outcome: list[Any] = []
 
         def work() -> None:
-            outcome.append(activation.guard(nobody).run(capture, import_entry, package, entry, extension.folder))
+            outcome.append(activation.guard(nobody).run(capture_import, import_entry, package, entry, extension.folder))
 
         self._declarations.begin(label)
         thread = threading.Thread(target=hidden(work), name=f"load-{label}", daemon=True)

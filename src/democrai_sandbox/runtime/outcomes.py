@@ -99,8 +99,8 @@ def _rebuilt(kind: Any, facts: list[Any]) -> BaseException:
         return found
     if kind == REFUSED:
         return _refusal(*facts)
-    name, message, trace = facts
-    return errors.ExtensionFailed(message, kind=name, traceback=trace)
+    name, message, trace, *advice = facts
+    return errors.ExtensionFailed(message, kind=name, traceback=trace, advice=advice[0] if advice else "")
 
 
 def _denial_facts(error: errors.SandboxDenied) -> dict[str, Any]:
@@ -112,6 +112,8 @@ def _denial_facts(error: errors.SandboxDenied) -> dict[str, Any]:
         "chain": list(map(str, error.subject_chain)),
         "operations": list(error.operations),
         "installing": error.installing,
+        "package": error.package,
+        "is_host_code": getattr(error, "is_host_code", False),
         "decision": [str(decision.code), decision.requires_approval, decision.message, decision.request_id]
         if isinstance(decision, AccessDecision)
         else None,
@@ -119,10 +121,13 @@ def _denial_facts(error: errors.SandboxDenied) -> dict[str, Any]:
 
 
 def _denial(name: str, facts: dict[str, Any]) -> errors.SandboxDenied:
-    decision = facts.pop("decision")
+    decision, package, is_host_code = facts.pop("decision"), facts.pop("package"), facts.pop("is_host_code")
     for key in ("chain", "operations"):
         facts[key] = tuple(facts[key])
     denial = _DENIALS[name](**facts)
+    denial.package = str(package)
+    if isinstance(denial, errors.FilesystemDenied):
+        denial.is_host_code = bool(is_host_code)
     if decision is not None and isinstance(denial, errors.NetworkDenied):
         code, *rest = decision
         denial.decision = AccessDecision(DecisionCode(code).allows, DecisionCode(code), *rest)

@@ -20,8 +20,9 @@ from democrai_sandbox.policy import AccessRule, InvalidInputError, Subject, Subj
 from democrai_sandbox.runtime import doors, loading
 from democrai_sandbox.runtime.activation import Activation
 from democrai_sandbox.runtime.confinement.observing import RemoteObserver
+from democrai_sandbox.runtime.import_failures import capture_import
 from democrai_sandbox.runtime.noticing import recorded
-from democrai_sandbox.runtime.outcomes import VALUE, capture, describe
+from democrai_sandbox.runtime.outcomes import VALUE, describe
 
 from .calls import Calls
 from .interface import Identity, WorkerSpec
@@ -204,7 +205,7 @@ def _imported(guard: Guard, package: str, entry: str, environment: str) -> Any:
 
 
 def _import(guard: Guard, package: str, entry: str, environment: str, give: Callable[[Any], None]) -> None:
-    give(guard.run(capture, _start, package, entry, environment))
+    give(guard.run(capture_import, _start, package, entry, environment))
 
 
 def _start(package: str, entry: str, environment: str) -> None:
