@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 SURFACES = ("render", "action", "command", "task")
 """What of a module people can run, in the order in which it is shown."""
 _LONGEST_HINT = 300
+_IN_PROCESS = "in_process"
 
 
 class ExtensionState(StrEnum):
@@ -165,7 +166,7 @@ def _overview(sandbox: Sandbox, extension: Extension) -> Overview:
         extension.folder,
         _isolation(sandbox, extension),
         extension.problems,
-        () if manifest is None else lint(manifest),
+        () if manifest is None else lint(manifest, in_process=_isolation(sandbox, extension) == _IN_PROCESS),
         install,
     )
 
@@ -178,7 +179,7 @@ def _install(sandbox: Sandbox, extension: Extension) -> InstallStatus | None:
 def _isolation(sandbox: Sandbox, extension: Extension) -> str:
     if extension.kind is not ManifestKind.MODULE:
         return "process"
-    return sandbox.settings.isolation.get(f"module:{extension.name}", "in_process")
+    return sandbox.settings.isolation.get(f"module:{extension.name}", _IN_PROCESS)
 
 
 def _offered(surface: Surface | SurfaceInfo) -> Offered:

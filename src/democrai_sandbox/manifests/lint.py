@@ -25,7 +25,8 @@ from democrai_sandbox.policy.hosts import LOOPBACK, host_key, is_address
 from .covering import Coverage
 from .limits import LARGEST
 from .loading import manifest_to_dict, open_at_once
-from .models import Manifest, McpServer
+from .models import Manifest, McpServer, ModuleManifest
+from .native_access import NATIVE_ACCESS, native_imports
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -62,6 +63,7 @@ class FindingCode(StrEnum):
     UNUSED_IMPORT = "unused_import"
     SENSITIVE_IMPORT = "sensitive_import"
     NEEDLESS_LIMIT = "needless_limit"
+    NATIVE_ACCESS = "native_access"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +95,12 @@ class _Declared(NamedTuple):
     """The place in the entry's list of operations, if it has several."""
 
 
-def lint(manifest: Manifest, *, sensitive_imports: Iterable[str] = SENSITIVE_IMPORTS) -> tuple[Finding, ...]:
+def lint(
+    manifest: Manifest, *, sensitive_imports: Iterable[str] = SENSITIVE_IMPORTS, in_process: bool = True
+) -> tuple[Finding, ...]:
     """Return the findings about a manifest, in the order of its text.
 
+    ``in_process`` says whether a module runs in the process of the host, which it does if no configuration says else.
     Looks at the disk, next to the manifest and at the roots it declares, but changes nothing and imports nothing.
     """
     found: dict[Finding, None] = {}
@@ -106,6 +111,8 @@ def lint(manifest: Manifest, *, sensitive_imports: Iterable[str] = SENSITIVE_IMP
         found.update(dict.fromkeys(_covered_entries(declared)))
         found.update(dict.fromkeys(_import_findings(manifest, pointer, frozenset(sensitive_imports))))
         found.update(dict.fromkeys(_limit_findings(manifest, pointer)))
+    if in_process and isinstance(manifest, ModuleManifest):
+        found.update(dict.fromkeys(_native_findings(manifest)))
     return tuple(sorted((_placed(finding, manifest) for finding in found), key=lambda finding: finding.line))
 
 
@@ -235,6 +242,21 @@ def _import_findings(manifest: Manifest, pointer: str, sensitive: frozenset[str]
             yield Finding(FindingCode.SENSITIVE_IMPORT, Severity.NOTICE, place, message, advice)
 
 
+def _native_findings(manifest: ModuleManifest) -> Iterator[Finding]:
+    """Find packages that reach files and hosts past a guard in the same process."""
+    folder = manifest.source.folder
+    for root in native_imports(filter(None, map(_text_of, _sources(folder)))) if folder is not None else ():
+        yield Finding(
+            FindingCode.NATIVE_ACCESS,
+            Severity.WARNING,
+            "/name",
+            f"it imports {root}, whose native code opens {NATIVE_ACCESS[root]} itself: the guard in the process of the "
+            "host cannot see that",
+            f'Run it in a worker that the kernel confines: "{manifest.subject}": process in sandbox.isolation, with '
+            "sandbox.os.enabled.",
+        )
+
+
 def _limit_findings(manifest: Manifest, pointer: str) -> Iterator[Finding]:
     """Find limits that limit nothing: a reviewer would take them for protection."""
     written = _written(manifest, pointer).get("limits")
@@ -268,12 +290,17 @@ def _sources(folder: str) -> list[str]:
 
 
 def _may_hold(word: re.Pattern[bytes], source: str) -> bool:
+    text = _text_of(source)
+    return text is None or len(text) > _LARGEST_FILE or word.search(text) is not None
+
+
+def _text_of(source: str) -> bytes | None:
+    """Return what is in a file, or as much as can be looked at; None if it cannot be read."""
     try:
         with open(source, "rb", opener=open_at_once) as stream:
-            text = stream.read(_LARGEST_FILE + 1) or b""  # None from a pipe in which nothing is waiting
+            return stream.read(_LARGEST_FILE + 1) or b""  # None from a pipe in which nothing is waiting
     except OSError:
-        return True
-    return len(text) > _LARGEST_FILE or word.search(text) is not None
+        return None
 
 
 def _placed(finding: Finding, manifest: Manifest) -> Finding:

@@ -7,14 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.host.lines import Area, Line, LineState
-from democrai_sandbox.manifests import Severity, lint
+from democrai_sandbox.manifests import FindingCode, Severity, lint
 from democrai_sandbox.runtime.extensions import discover
-from democrai_sandbox.runtime.settings import RuntimeSettings
+from democrai_sandbox.runtime.settings import Isolation, RuntimeSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from democrai_sandbox.host.settings import HostSettings
+    from democrai_sandbox.manifests import Finding
     from democrai_sandbox.runtime.extensions import Extension
 
 _MOST_NAMED = 5
@@ -25,9 +26,12 @@ _EXTRA = ("extra_module_dirs", "extra_engine_dirs", "extra_extractor_dirs")
 def extension_lines(settings: HostSettings) -> Iterator[Line]:
     """Read all manifests."""
     folders = {name: getattr(settings, name) for name in (*_FOLDERS, *_EXTRA)}
-    found = tuple(discover(RuntimeSettings(data_dir=settings.data_dir, **folders)))
+    runtime = RuntimeSettings(data_dir=settings.data_dir, isolation=dict(settings.isolation), **folders)
+    found = tuple(discover(runtime))
+    findings = {str(each.subject): tuple(_findings(each, runtime)) for each in found}
     yield _sound(found)
-    yield _reviewed(found)
+    yield _reviewed(findings)
+    yield _native(findings)
 
 
 def _sound(found: tuple[Extension, ...]) -> Line:
@@ -41,9 +45,15 @@ def _sound(found: tuple[Extension, ...]) -> Line:
     return replace(line, state=LineState.DEGRADED, summary=f"{counted}; cannot run: {_named(broken)}", fix=fix)
 
 
-def _reviewed(found: tuple[Extension, ...]) -> Line:
+def _findings(extension: Extension, settings: RuntimeSettings) -> Iterator[Finding]:
+    if extension.manifest is not None:
+        in_process = settings.isolation_of(extension.subject) is Isolation.IN_PROCESS
+        yield from lint(extension.manifest, in_process=in_process)
+
+
+def _reviewed(findings: dict[str, tuple[Finding, ...]]) -> Line:
     """Count what gives more than is likely to be needed. It is advice: everything works as it is."""
-    warned = [str(each.subject) for each in found if each.manifest is not None and _has_warning(each)]
+    warned = [subject for subject, found in findings.items() if any(map(_is_warning, found))]
     line = Line("lint", "Manifests", Area.RUNTIME, LineState.OK, "nothing to point out", details={"warned": warned})
     if warned:
         summary = f"democrai-sandbox manifest lint points something out about {_named(warned)}"
@@ -51,10 +61,24 @@ def _reviewed(found: tuple[Extension, ...]) -> Line:
     return line
 
 
-def _has_warning(extension: Extension) -> bool:
-    return extension.manifest is not None and any(
-        finding.severity is Severity.WARNING for finding in lint(extension.manifest)
+def _native(findings: dict[str, tuple[Finding, ...]]) -> Line:
+    """Warn of packages that the guard cannot see into, in extensions that nothing but the guard holds."""
+    found = {
+        subject: [one for one in each if one.code is FindingCode.NATIVE_ACCESS] for subject, each in findings.items()
+    }
+    affected = {subject: [one.message for one in each] for subject, each in found.items() if each}
+    line = Line("native", "Native packages", Area.RUNTIME, LineState.OK, "none is used in process", details=affected)
+    if not affected:
+        return line
+    summary = (
+        "warning: packages in this process open files or connections that the guard cannot see; "
+        f"run in a worker (sandbox.isolation): {_named(list(affected))}"
     )
+    return replace(line, summary=summary)
+
+
+def _is_warning(finding: Finding) -> bool:
+    return finding.severity is Severity.WARNING
 
 
 def _named(subjects: list[str]) -> str:
