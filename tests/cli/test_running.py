@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import pytest
 from democrai_sandbox.kernel.landlock.support import landlock_support
 from tests.cli.goldens import CTRL_C, golden, in_terminal, piped, transcript, within
 from tests.cli.local import configured, says
+from tests.services.environments import Environment
 
 held = pytest.mark.skipif(landlock_support().abi < 4, reason="needs Landlock with TCP ports")
 
@@ -322,3 +324,38 @@ def test_the_interpreter_of_a_script_is_this_one(world):
     done = run(world, "script", "--no-kernel", script)
     assert (done.status, done.out) == (1, f"{sys.version_info[:2]}\n")
     assert "ModuleNotFoundError" in done.err and "'beside'" in done.err
+
+
+WRITES = """
+import os, sys
+for path in (*sys.argv[1:], os.environ.get("TMPDIR", "/tmp") + "/new"):
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT))
+        print("done")
+    except OSError as error:
+        print(error.errno)
+"""
+
+
+@held
+@pytest.mark.parametrize("place", ["granted", "temp"])
+def test_the_kernel_keeps_the_environment_of_the_command(tmp_path, place):
+    """A program without a guard writes beside the environment that it was started from, and not into it."""
+    folder = tmp_path / "my work"
+    made = Environment(folder / "env")
+    (folder / "out").mkdir()
+    (tmp_path / "temp").mkdir()
+    acts = ("read", "create", "modify", "delete") if place == "granted" else ()
+    rules = policy(tmp_path, access=[entry(act, folder) for act in acts])
+    paths = [made.packages / "new.py", made.folder / "pyvenv.cfg", made.folder / "new", folder / "out" / "new"]
+    done = made.command(
+        *("run", "program", "--json", "--config", configured(tmp_path), "--manifest", rules, "--"),
+        *(os.path.realpath(sys.executable), "-S", "-c", WRITES, *paths),
+        cwd=tmp_path,
+        TMPDIR=str(folder if place == "temp" else tmp_path / "temp"),
+    )
+    report = json.loads(done.stderr.splitlines()[-1])
+    refused = str(errno.EACCES)
+    assert done.stdout.split() == [refused, refused, refused, "done" if acts else refused, "done"]
+    assert report["layers"]["closed"] == ([str(folder)] if acts else [])
+    assert not list(made.packages.glob("new*"))

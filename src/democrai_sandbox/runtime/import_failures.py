@@ -33,8 +33,7 @@ def capture_import(function: Callable[..., None], /, *args: Any) -> Outcome:
     try:
         function(*args)
     except BaseException as error:  # noqa: BLE001 - an extension must not end its host
-        _trim(error)
-        outcome = describe(error)
+        outcome = describe(_trimmed(error))
         try:
             return _explained(outcome, error)
         except BaseException:  # noqa: BLE001 - what is looked at here is the extension's, and may raise anything
@@ -52,13 +51,14 @@ def _explained(outcome: Outcome, error: BaseException) -> Outcome:
     return outcome
 
 
-def _trim(error: BaseException) -> None:
+def _trimmed(error: BaseException) -> BaseException:
+    """Take what the runtime does, which is the same for every import, out of the traceback of an error."""
     with suppress(BaseException):  # likewise
         BaseException.with_traceback(error, _own_trace(error.__traceback__))
+    return error
 
 
 def _own_trace(trace: TracebackType | None) -> TracebackType | None:
-    """Return a traceback from the extension's own code on: what is above it is the same for every import."""
     while trace is not None and not str(trace.tb_frame.f_globals.get("__name__")).startswith(f"{PACKAGE}."):
         trace = trace.tb_next
     return trace

@@ -120,3 +120,46 @@ def test_names_in_a_folder_are_listed_without_its_files_being_read():
 
     ruleset = plan(ChildConfinement(paths_listed=("/srv",), bind_ports=()), 7)
     assert dict(ruleset.paths) == {"/srv": int(FsRight.READ_DIR)}
+
+
+def around_code(world):
+    from democrai_sandbox.policy import rules_for_paths
+    from democrai_sandbox.runtime.confinement.paths import Shut
+
+    base = f"{world.base}/code"
+    for name in ("env/lib/pkg/cache", "env/bin", "out", "other"):
+        os.makedirs(f"{base}/{name}")
+    shut = Shut((), own=[f"{base}/env"], read_only=[f"{base}/env", f"{base}/env/lib"])
+
+    def left(root, *, writing):
+        return sorted(path.removeprefix(base) for path in shut.paths([base + root], writing=writing))
+
+    rules = shut.rules(rules_for_paths([base]))
+    return {
+        "read": left("", writing=False),
+        "written": left("", writing=True),
+        "itself": left("/env", writing=True),
+        "around its packages": left("/env/lib", writing=True),
+        "inside": left("/env/lib/pkg/cache", writing=True),
+        "beside": left("/out", writing=True),
+        "split": [path.removeprefix(base) for path in shut.split],
+        "rules": sorted({f"{rule.operation} {rule.normalized_target.removeprefix(base)}" for rule in rules}),
+    }
+
+
+def test_code_of_the_host_is_opened_for_reading_alone(case):
+    """A written folder around it is opened as what lies beside it; a place inside that a rule names is written."""
+    found = case.run(around_code)
+    assert found["rules"] == sorted(
+        ["read ", *(f"{act} /{name}" for act in ("create", "modify", "delete") for name in ("out", "other"))]
+    )
+    del found["rules"]
+    assert found == {
+        "read": [""],
+        "written": ["/other", "/out"],
+        "itself": [],
+        "around its packages": [],
+        "inside": ["/env/lib/pkg/cache"],
+        "beside": ["/out"],
+        "split": [""],
+    }
