@@ -98,7 +98,7 @@ def instead(module, *arguments):
     return f"import runpy, sys\nsys.argv[1:] = {words!r}\n{run}\nsys.exit()"
 
 
-def printed(program, *arguments, folder, environ=None, beside=(), timeout=60):
+def printed(program, *arguments, folder, environ=None, beside=(), timeout=240):
     """Run a file of Python to its end in a fork, with more folders to import from; return status, output and errors."""
     words = [str(program), *map(str, arguments)]
     places = [str(Path(program).parent), *map(str, beside)]
