@@ -284,6 +284,58 @@ def punning(ground: Ground) -> bool:
 attack("memory is read through a union, without a call", expect=SANDBOX, prepare=load_ctypes)(punning)
 
 
+def hold_structures(ground: Ground) -> None:
+    """Objects that a package of the host has made, with room for an address in them."""
+    import ctypes
+
+    class Record(ctypes.Structure):
+        _fields_ = (("text", ctypes.c_char_p), ("thing", ctypes.py_object))
+
+    ground.held.record, ground.held.texts = Record(), (ctypes.c_char_p * 2)()
+    ground.held.things, ground.held.value = (ctypes.py_object * 2)(), ctypes.c_char_p()
+    ground.held.secret = b"marker-text"
+
+
+def set_address(ground: Ground, name: str, address: int) -> object:
+    """The object, with an address put into its memory."""
+    found = getattr(ground.held, name)
+    memoryview(found).cast("B")[:8] = address.to_bytes(8, sys.byteorder)
+    return found
+
+
+def text_address(ground: Ground) -> int:
+    return id(ground.held.secret) + bytes.__basicsize__ - 1
+
+
+def with_other_code(ground: Ground) -> bool:
+    """The type of a field is told to be another one, so that it looks harmless."""
+    type(ground.held.value)._type_ = "i"
+    return set_address(ground, "record", text_address(ground)).text == b"marker-text"
+
+
+def set_field(ground: Ground) -> bool:
+    ground.held.record.text = text_address(ground)
+    return ground.held.record.text == b"marker-text"
+
+
+attacks_of(
+    {
+        "field": lambda ground: set_address(ground, "record", text_address(ground)).text == b"marker-text",
+        "set_field": set_field,
+        "other_code": with_other_code,
+        "item": lambda ground: set_address(ground, "texts", text_address(ground))[0] == b"marker-text",
+        "slice": lambda ground: set_address(ground, "texts", text_address(ground))[:1] == [b"marker-text"],
+        "iteration": lambda ground: next(iter(set_address(ground, "texts", text_address(ground)))) == b"marker-text",
+        "value": lambda ground: set_address(ground, "value", text_address(ground)).value == b"marker-text",
+        "object_item": lambda ground: set_address(ground, "things", id(ground))[0] is ground,
+    },
+    "memory is read through an object that a package has made: {}",
+    expect=SANDBOX,
+    group="made_",
+    prepare=hold_structures,
+)
+
+
 def hold_pointers(ground: Ground) -> None:
     import ctypes
 

@@ -125,6 +125,8 @@ static bool is_trusted(const char *package)
 /* ---- who made a function pointer ----------------------------------------------------------------- */
 
 static PyObject *makers = NULL; /* address of the object -> the package that made it */
+static const char anyone[] = "*"; /* in place of a package: it was made before the guard was loaded, when there were no
+                                   * subjects */
 
 static void set_maker(PyObject *function, const char *package)
 {
@@ -146,7 +148,8 @@ static bool is_made_by(PyObject *function, const char *package)
 {
     PyObject *key = makers ? PyLong_FromVoidPtr(function) : NULL;
     PyObject *name = key ? PyDict_GetItemWithError(makers, key) : NULL;
-    bool is = name != NULL && (package == NULL || PyUnicode_CompareWithASCIIString(name, package) == 0);
+    bool is = name != NULL && (package == NULL || PyUnicode_CompareWithASCIIString(name, package) == 0 ||
+                               PyUnicode_CompareWithASCIIString(name, anyone) == 0);
     Py_XDECREF(key);
     PyErr_Clear();
     return is;
@@ -161,11 +164,10 @@ static PyObject *opener_key(PyObject *handle, const char *package)
     return handle && PyLong_CheckExact(handle) ? PyUnicode_FromFormat("%S:%s", handle, package) : NULL;
 }
 
-static void note_opener(PyObject *handle)
+static void set_opener(PyObject *handle, const char *package)
 {
-    Caller caller;
     openers = openers ? openers : PySet_New(NULL);
-    PyObject *key = openers && find_caller(&caller) ? opener_key(handle, caller.package) : NULL;
+    PyObject *key = openers ? opener_key(handle, package) : NULL;
     if (key != NULL) {
         PySet_Add(openers, key);
     }
@@ -173,16 +175,39 @@ static void note_opener(PyObject *handle)
     PyErr_Clear();
 }
 
-/* The number of a library that a package opened, as ctypes keeps it; no code of the object's runs. */
-static bool is_opened_by(PyObject *library, const char *package)
+static void note_opener(PyObject *handle)
+{
+    Caller caller;
+    if (find_caller(&caller)) {
+        set_opener(handle, caller.package);
+    }
+}
+
+/* The number of an open library, as ctypes keeps it; no code of the object's runs. */
+static PyObject *handle_of(PyObject *library)
 {
     PyObject *fields = library ? PyObject_GenericGetDict(library, NULL) : NULL;
     PyObject *handle = fields && PyDict_Check(fields) ? PyDict_GetItemString(fields, "_handle") : NULL;
-    PyObject *key = openers ? opener_key(handle, package) : NULL;
-    bool is = key != NULL && PySet_Contains(openers, key) == 1;
-    Py_XDECREF(key);
+    Py_XINCREF(handle);
     Py_XDECREF(fields);
     PyErr_Clear();
+    return handle;
+}
+
+static bool has_opener(PyObject *handle, const char *package)
+{
+    PyObject *key = openers ? opener_key(handle, package) : NULL;
+    bool has = key != NULL && PySet_Contains(openers, key) == 1;
+    Py_XDECREF(key);
+    PyErr_Clear();
+    return has;
+}
+
+static bool is_opened_by(PyObject *library, const char *package)
+{
+    PyObject *handle = handle_of(library);
+    bool is = has_opener(handle, package) || has_opener(handle, anyone);
+    Py_XDECREF(handle);
     return is;
 }
 
@@ -223,7 +248,7 @@ static int check_use(State *state, const char *root, PyObject *function, PyObjec
     return result;
 }
 
-static int foreign_check(State *state, const char *root, PyObject *function)
+int foreign_check(State *state, const char *root, PyObject *function)
 {
     return check_use(state, root, function, NULL);
 }
@@ -331,6 +356,12 @@ static int data_index(PyTypeObject *type)
     return -1;
 }
 
+/* Whether it is a type of ctypes: what its attributes say decides how memory is read. */
+bool is_foreign_type(PyTypeObject *type)
+{
+    return type->tp_new == data_new;
+}
+
 static PyObject *data_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     State *state = state_guarding();
@@ -363,149 +394,7 @@ static void function_dealloc(PyObject *self)
     function_dealloc_original(self);
 }
 
-/* ---- what a package gives away ---------------------------------------------------------------------- */
-
-static ssizeargfunc item_original = NULL;
-static binaryfunc subscript_original = NULL;
-static ssizeobjargproc set_item_original = NULL;
-
-static int pointer_check(void)
-{
-    State *state = state_guarding();
-    return state == NULL ? 0 : foreign_check(state, "ctypes", NULL);
-}
-
-static PyObject *pointer_item(PyObject *self, Py_ssize_t index)
-{
-    return pointer_check() < 0 ? NULL : item_original(self, index);
-}
-
-static PyObject *pointer_subscript(PyObject *self, PyObject *index)
-{
-    return pointer_check() < 0 ? NULL : subscript_original(self, index);
-}
-
-static int pointer_set_item(PyObject *self, Py_ssize_t index, PyObject *value)
-{
-    return pointer_check() < 0 ? -1 : set_item_original(self, index, value);
-}
-
-typedef struct {
-    const char *type, *name;
-    getter get;
-    setter set;
-    getter own_get;
-    setter own_set;
-} Member;
-
-static PyObject *get_contents(PyObject *self, void *closure);
-static int set_contents(PyObject *self, PyObject *value, void *closure);
-static PyObject *get_value(PyObject *self, void *closure);
-static int set_value(PyObject *self, PyObject *value, void *closure);
-
-static Member members[] = {{"_Pointer", "contents", NULL, NULL, get_contents, set_contents},
-                           {"_SimpleCData", "value", NULL, NULL, get_value, set_value}};
-
-static PyObject *get_contents(PyObject *self, void *closure)
-{
-    return pointer_check() < 0 ? NULL : members[0].get(self, closure);
-}
-
-static int set_contents(PyObject *self, PyObject *value, void *closure)
-{
-    return pointer_check() < 0 ? -1 : members[0].set(self, value, closure);
-}
-
-static PyObject *get_value(PyObject *self, void *closure)
-{
-    return pointer_check() < 0 ? NULL : members[1].get(self, closure);
-}
-
-static int set_value(PyObject *self, PyObject *value, void *closure)
-{
-    return pointer_check() < 0 ? -1 : members[1].set(self, value, closure);
-}
-
-/* Pointers and values of pointers read and write at any address. */
-static int patch_member(PyObject *module, Member *member)
-{
-    PyObject *type = PyObject_GetAttrString(module, member->type);
-    PyObject *found = type ? PyObject_GetAttrString(type, member->name) : NULL;
-    if (found == NULL || !Py_IS_TYPE(found, &PyGetSetDescr_Type)) {
-        PyErr_Format(PyExc_ImportError, "ctypes.%s.%s is not as CPython has it", member->type, member->name);
-    }
-    else {
-        PyGetSetDef *entry = ((PyGetSetDescrObject *)found)->d_getset;
-        if (entry->get != member->own_get) {
-            member->get = entry->get;
-            member->set = entry->set;
-            entry->get = member->own_get;
-            entry->set = member->own_set;
-        }
-    }
-    Py_XDECREF(type);
-    Py_XDECREF(found);
-    return PyErr_Occurred() ? -1 : 1;
-}
-
-/* A class takes copies of these functions when it is made, so all that derive from it are looked at. */
-static int patch_pointer_type(PyTypeObject *type)
-{
-    PySequenceMethods *sequence = type->tp_as_sequence;
-    if (sequence != NULL && sequence->sq_item == item_original) {
-        sequence->sq_item = pointer_item;
-    }
-    if (sequence != NULL && sequence->sq_ass_item == set_item_original) {
-        sequence->sq_ass_item = pointer_set_item;
-    }
-    if (type->tp_as_mapping != NULL && type->tp_as_mapping->mp_subscript == subscript_original) {
-        type->tp_as_mapping->mp_subscript = pointer_subscript;
-    }
-    PyObject *derived = PyObject_CallMethod((PyObject *)&PyType_Type, "__subclasses__", "O", type);
-    int result = derived ? 0 : -1;
-    for (Py_ssize_t i = 0; result == 0 && i < PyList_GET_SIZE(derived); i++) {
-        result = patch_pointer_type((PyTypeObject *)PyList_GET_ITEM(derived, i));
-    }
-    Py_XDECREF(derived);
-    return result;
-}
-
-static int patch_descriptor(PyTypeObject *type, const char *name, void *replacement)
-{
-    PyObject *found = PyObject_GetAttrString((PyObject *)type, name);
-    if (found == NULL || !Py_IS_TYPE(found, &PyWrapperDescr_Type)) {
-        Py_XDECREF(found);
-        return -1;
-    }
-    ((PyWrapperDescrObject *)found)->d_wrapped = replacement;
-    Py_DECREF(found);
-    return 0;
-}
-
-static int patch_pointers(PyObject *module)
-{
-    PyTypeObject *type = (PyTypeObject *)PyObject_GetAttrString(module, "_Pointer");
-    if (type == NULL || type->tp_as_sequence == NULL || type->tp_as_mapping == NULL) {
-        Py_XDECREF(type);
-        return -1;
-    }
-    if (type->tp_as_sequence->sq_item != pointer_item) {
-        item_original = type->tp_as_sequence->sq_item;
-        subscript_original = type->tp_as_mapping->mp_subscript;
-        set_item_original = type->tp_as_sequence->sq_ass_item;
-    }
-    int result = patch_pointer_type(type);
-    if (result == 0 && (patch_descriptor(type, "__getitem__", (void *)pointer_subscript) < 0 ||
-                        patch_descriptor(type, "__setitem__", (void *)pointer_set_item) < 0)) {
-        result = -1;
-    }
-    PyType_Modified(type);
-    Py_DECREF(type);
-    for (size_t i = 0; i < sizeof members / sizeof *members && result == 0; i++) {
-        result = patch_member(module, &members[i]) < 0 ? -1 : 0;
-    }
-    return result < 0 ? -1 : 1;
-}
+/* ---- patching -------------------------------------------------------------------------------------- */
 
 /* ctypes makes these functions for itself, before the guard knows where libraries lie. */
 int ctypes_functions(PyObject *module)
@@ -523,6 +412,32 @@ int ctypes_functions(PyObject *module)
     return found > 0;
 }
 
+/* What packages have made and opened before the guard was loaded, so that they work for subjects, too. */
+static void note_earlier(void)
+{
+    PyObject *ctypes = PyDict_GetItemString(PyImport_GetModuleDict(), "ctypes");
+    PyObject *library = ctypes ? PyObject_GetAttrString(ctypes, "CDLL") : NULL;
+    PyObject *own = library ? PyObject_GetAttrString(ctypes, "pythonapi") : NULL;
+    PyObject *collector = own && PyType_Check(library) ? PyImport_ImportModule("gc") : NULL;
+    PyObject *objects = collector ? PyObject_CallMethod(collector, "get_objects", NULL) : NULL;
+    for (Py_ssize_t i = 0; objects != NULL && i < PyList_GET_SIZE(objects); i++) {
+        PyObject *object = PyList_GET_ITEM(objects, i);
+        if (Py_TYPE(object)->tp_call == pointer_call) {
+            set_maker(object, anyone);
+        }
+        else if (object != own && PyType_IsSubtype(Py_TYPE(object), (PyTypeObject *)library)) {
+            PyObject *handle = handle_of(object);
+            set_opener(handle, anyone);
+            Py_XDECREF(handle);
+        }
+    }
+    PyErr_Clear();
+    Py_XDECREF(objects);
+    Py_XDECREF(collector);
+    Py_XDECREF(own);
+    Py_XDECREF(library);
+}
+
 int ctypes_patch(PyObject *module)
 {
     int result = patch_type(module, "CFuncPtr", "__call__", offsetof(PyTypeObject, tp_call), (void *)pointer_call,
@@ -535,5 +450,8 @@ int ctypes_patch(PyObject *module)
         result = patch_type(module, "CFuncPtr", NULL, offsetof(PyTypeObject, tp_dealloc), (void *)function_dealloc,
                             &function_dealloc_original);
     }
-    return result == 1 ? patch_pointers(module) : result;
+    if (result == 1 && makers == NULL && state_guarding() == NULL) {
+        note_earlier();
+    }
+    return result == 1 ? pointers_patch(module) : result;
 }

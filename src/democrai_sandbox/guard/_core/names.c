@@ -32,7 +32,9 @@ static int type_setattro(PyObject *type, PyObject *name, PyObject *value)
     if (module == NULL && !PyErr_ExceptionMatches(PyExc_AttributeError)) {
         return -1;
     }
-    bool refused = is_ours(module) || is_environment_type(type) || PyUnicode_Compare(name, finaliser_name) == 0;
+    bool layout = PyUnicode_CompareWithASCIIString(name, "_type_") == 0 && is_foreign_type((PyTypeObject *)type);
+    bool refused = is_ours(module) || is_environment_type(type) || PyUnicode_Compare(name, finaliser_name) == 0 ||
+                   (layout && !caller_is_library());
     Py_XDECREF(module);
     PyErr_Clear();
     if (refused) {
