@@ -303,7 +303,7 @@ def what_was_handed_over(w):
         assert loop.get_task_factory() is factory
         loop.set_task_factory(None)
         try:
-            await loop.create_connection(asyncio.Protocol, "localhost")
+            await loop.create_connection(asyncio.Protocol, "localhost", 1, sock=object())
         except ValueError as error:
             traceback.clear_frames(error.__traceback__)
         assert future.remove_done_callback(callback) == 1
