@@ -189,3 +189,16 @@ def test_a_configuration_that_is_wrong(tmp_path):
     found = says("doctor", "--config", configured(tmp_path, sandbx={}))
     assert (found.status, found.out, code_of(found.err)) == (1, "", "config_invalid")
     assert "/sandbx: " in found.err and "'sandbox'" in found.err
+
+
+@pytest.mark.parametrize(("isolation", "found"), [({}, ["module:feeds"]), ({"module:feeds": "process"}, [])])
+def test_native_packages_in_process_are_pointed_out(tmp_path, isolation, found):
+    """A module that runs in process and imports a package that the guard cannot see into; it stays well."""
+    folder = tmp_path / "modules" / "feeds"
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text(json.dumps({"name": "feeds"}))
+    (folder / "module.py").write_text("import lxml.etree\n")
+    config = configured(tmp_path, modules_path=str(folder.parent), sandbox={"isolation": isolation})
+    done = piped(("doctor", "--json", "--config", config))
+    line = lines_of(done.out)["native"]
+    assert (sorted(line["details"]), line["state"]) == (found, "ok")

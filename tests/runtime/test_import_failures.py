@@ -28,7 +28,9 @@ def environment(tmp_path_factory):
     made.package("needs_raises", "import raises\n")
     made.package("opens", "open('/etc/passwd')\n")
     made.package("calls_ctypes", "import ctypes\nctypes.CDLL(None)\n")
-    made.package("wraps_denial", "try:\n    open('/etc/passwd')\nexcept OSError:\n    raise ImportError('no settings')\n")
+    made.package(
+        "wraps_denial", "try:\n    open('/etc/passwd')\nexcept OSError:\n    raise ImportError('no settings')\n"
+    )
     whole = NATIVE.read_bytes()
     (made.package("truncated", IMPORTS_NATIVE) / f"_native{SUFFIX}").write_bytes(whole[:1000])
     (made.package("other_abi", IMPORTS_NATIVE) / "_native.cpython-39-x86_64-linux-gnu.so").write_bytes(whole)

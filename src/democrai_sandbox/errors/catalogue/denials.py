@@ -18,7 +18,9 @@ DENIALS = (
             "The path, after links and `..` are resolved, is neither a declared root nor below one; or it lies "
             "inside a root that was declared for another operation, for example `read` when the file was "
             "opened for writing; or it is declared for another phase, `install` instead of `runtime`; or the "
-            "host protects it. Moving and linking need rights at both ends."
+            "host protects it. Moving and linking need rights at both ends. The Python environment of the "
+            "application, and the folders above it, cannot be changed, also inside a folder that is declared. "
+            "`execute` is missing for a native module that does not lie among installed packages."
         ),
         fix=(
             "Find the subject in the line, and its kind. Modules and their tasks declare it in `access` of the "
@@ -28,7 +30,7 @@ DENIALS = (
             "a path that a user or an administrator chooses while the application runs, ask for approval before "
             "opening it instead of declaring a broad root: a denied file operation puts no request down. If the "
             "resolved path surprises you, look for a symbolic link on the way. A protected path cannot be "
-            "allowed."
+            "allowed. Install native modules into the environment that runs the extension."
         ),
         classes=("FilesystemDenied",),
         see=("manifests.md", "approvals.md#for-extensions-asking"),

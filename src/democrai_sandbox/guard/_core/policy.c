@@ -300,7 +300,8 @@ static int measure(PyObject *entries, bool resolve, PyObject *places, size_t *co
             return -1;
         }
         char where[PATH_MAX];
-        locate(path, resolve, where);
+        /* the code of the host is given by its own path and by where that leads, and both stay */
+        locate(path, resolve && !(mask & (FLAG_READ_ONLY | FLAG_PINNED)), where);
         PyObject *place = PyBytes_FromString(where);
         int failed = place ? PyList_Append(places, place) : -1;
         Py_XDECREF(place);
