@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
+import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from compat.running_suites import Outcomes, Run, Suite
+from compat.running_suites import PREFIX, Outcomes, Run, Suite
 from tests.oracle.accepted import Accepted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FILE = Path(__file__).with_name("differences.toml")
 MATCHED = frozenset({"suite", "test", "after", "text", "denied"})
 NEEDED = frozenset({"test", "reason"})
 ABSENT = ("absent", "")
+GRANTED = re.compile(rf"{re.escape(tempfile.gettempdir())}/{PREFIX}\w+/work")
 
 
 class Reviewed(Accepted):
@@ -24,14 +30,15 @@ class Reviewed(Accepted):
 class Comparison:
     """One suite in all modes."""
 
-    def __init__(self, suite: Suite, minor: str, reviewed: Reviewed) -> None:
+    def __init__(self, suite: Suite, minor: str, reviewed: Reviewed, run: Callable[..., Any] = Run) -> None:
         self.suite = suite
         self.minor = minor
         self.reviewed = reviewed
-        self.runs = {mode: Run(suite, mode).outcomes for mode in ("plain", "idle", "guarded")}
+        self.run = run
+        self.runs = {mode: run(suite, mode).outcomes for mode in ("plain", *suite.modes)}
         self.reasons: dict[tuple[str, str, str], list[str]] = {}
         self.unexplained: list[tuple[str, str]] = []
-        for mode in ("idle", "guarded"):
+        for mode in suite.modes:
             self._compare(mode)
 
     def _compare(self, mode: str) -> None:
@@ -39,7 +46,7 @@ class Comparison:
         left = [test for test in self._differing(mode, self.runs["plain"]) if not self._explain(mode, test)]
         if not left:
             return
-        again = {name: Run(self.suite, name, left).outcomes for name in ("plain", mode)}
+        again = {name: self.run(self.suite, name, left).outcomes for name in ("plain", mode)}
         for test in left:
             before, after = (again[name].words.get(test, ABSENT) for name in ("plain", mode))
             if before[0] != after[0] or before == ABSENT:
@@ -67,21 +74,22 @@ class Comparison:
 
     def _found(self, mode: str, test: str) -> dict[str, str]:
         after, text = self.runs[mode].words.get(test, ABSENT)
-        denied = self.runs[mode].denied
-        about = [one for name, ones in denied.items() if test == name for one in ones]
-        return {"suite": self.suite.name, "test": test, "after": after, "text": text, "denied": "\n".join(about)}
+        denied = "\n".join(self.runs[mode].denied.get(test, []))
+        text, denied = (GRANTED.sub("GRANTED", part) for part in (text, denied))
+        return {"suite": self.suite.name, "test": test, "after": after, "text": text, "denied": denied}
 
     def line(self) -> str:
         """Return the suite's counts in one line."""
-        plain, same = self.runs["plain"], {}
-        for mode in ("idle", "guarded"):
+        plain, same = self.runs["plain"], []
+        for mode in self.suite.modes:
             words = self.runs[mode].words
-            same[mode] = sum(words.get(test, ABSENT)[0] == word for test, (word, _) in plain.words.items())
+            number = sum(words.get(test, ABSENT)[0] == word for test, (word, _) in plain.words.items())
+            same.append(f"{mode} {number}")
         explained = sum(len(tests) for tests in self.reasons.values())
         counts = plain.counts()
         return (
             f"{self.suite.name:34}{self.suite.version:9}{counts['ran']:6} tests, {counts['failed']} fail plain; "
-            f"same: idle {same['idle']}, guarded {same['guarded']}; explained {explained}, open {len(self.unexplained)}"
+            f"same: {', '.join(same)}; explained {explained}, open {len(self.unexplained)}"
         )
 
     def unexplained_lines(self) -> list[str]:

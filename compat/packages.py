@@ -86,9 +86,7 @@ def source_of(python: str, name: str, entry: dict[str, Any]) -> Path:
 
 def package_suites(python: str, names: list[str]) -> list[Suite]:
     """Return the suites of the packages in `packages.toml`."""
-    entries = {
-        name: entry for name, entry in tomllib.loads(FILE.read_text()).items() if not names or name in names
-    }
+    entries = {name: entry for name, entry in tomllib.loads(FILE.read_text()).items() if not names or name in names}
     if not entries:
         return []
     made = environment(python)
@@ -101,6 +99,7 @@ def package_suites(python: str, names: list[str]) -> list[Suite]:
             {"arguments": entry["arguments"], "plugins": entry.get("plugins", [])},
             LOOPBACK,
             source_of(made, name, entry),
+            ("guarded",),
         )
         for name, entry in entries.items()
     ]

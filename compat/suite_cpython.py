@@ -1,6 +1,6 @@
 """Run one of CPython's test modules in one mode, in a process of its own; `compat.suites` starts it.
 
-usage: suite_cpython.py SPEC   (JSON: mode, module, folder, lines, targets, skip, only)
+usage: suite_cpython.py SPEC   (a file of JSON: mode, module, folder, lines, targets, skip, only)
 
 Each outcome goes to the file ``lines``, which is mapped into memory, so that a test that ends the process loses none.
 """
@@ -19,21 +19,19 @@ HERE = Path(__file__).parent
 sys.path += [str(HERE), str(HERE.parent / "tests" / "oracle")]
 
 import test.support
-
 from guarding import guard_for
 from outcomes import Lines, Result
 from test.support import import_helper, os_helper, script_helper, socket_helper, threading_helper, warnings_helper  # noqa: F401
 
 
-
 def chosen(suite: Any, skip: frozenset[str], only: frozenset[str]) -> unittest.TestSuite:
     """Return the tests of a suite without those to skip, or only some of them; a class keeps its tests together."""
     kept = unittest.TestSuite()
-    for test in suite:
-        if isinstance(test, unittest.TestSuite):
-            kept.addTest(chosen(test, skip, only))
-        elif test.id() not in skip and (not only or test.id() in only):
-            kept.addTest(test)
+    for one in suite:
+        if isinstance(one, unittest.TestSuite):
+            kept.addTest(chosen(one, skip, only))
+        elif one.id() not in skip and (not only or one.id() in only):
+            kept.addTest(one)
     return kept
 
 
@@ -69,4 +67,4 @@ def main(spec: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    main(json.loads(Path(sys.argv[1]).read_text()))

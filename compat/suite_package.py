@@ -1,9 +1,9 @@
 """Run the test suite of a package with pytest in one mode, in a process of its own; `compat.suites` starts it.
 
-usage: suite_package.py SPEC   (JSON: mode, folder, lines, targets, arguments, plugins, skip, only)
+usage: suite_package.py SPEC   (a file of JSON: mode, folder, lines, targets, arguments, plugins, skip, only)
 
-Under a guard, pytest itself runs in it: collection, fixtures and tests. The suite is a copy of the source archive in the
-granted folder; the package is the installed one.
+Under a guard, pytest itself runs in it: collection, fixtures and tests. The suite is a copy of the source archive in
+the granted folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from guarding import guard_for
 from outcomes import Lines
 
 sys.path[:] = [path for path in sys.path if path not in OURS]  # a suite has modules of the same names
-
 
 
 class Report:
@@ -73,7 +72,15 @@ def main(spec: dict[str, Any]) -> None:
     guard = guard_for(spec, lines)
     source = f"{spec['folder']}/source"
     os.chdir(source)
-    options = ["-p", "no:cacheprovider", "-q", "-o", "addopts=", f"--basetemp={spec['folder']}/tmp/pytest", f"--rootdir={source}"]
+    options = [
+        "-p",
+        "no:cacheprovider",
+        "-q",
+        "-o",
+        "addopts=",
+        f"--basetemp={spec['folder']}/tmp/pytest",
+        f"--rootdir={source}",
+    ]
     options += [option for plugin in spec["plugins"] for option in ("-p", plugin)]
     arguments = [*options, *spec["arguments"]]
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
@@ -93,4 +100,4 @@ def main(spec: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    main(json.loads(Path(sys.argv[1]).read_text()))

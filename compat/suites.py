@@ -25,6 +25,7 @@ ABOUT = {
     "packages": "The test suite of each package's source archive runs in a process of its own, with a copy of the "
     "archive granted and loopback declared (`python -m compat.suites --only packages`).",
 }
+SHOWN = 25
 TITLE = {"cpython": "CPython's own tests", "packages": "Test suites of packages"}
 
 
@@ -34,23 +35,36 @@ def version_of(python: str) -> str:
     return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def run_kind(kind: str, suites: list[Suite], version: str, reviewed: Reviewed, *, write: bool) -> int:
+def write(kind: str, version: str, suites: list[Suite], found: list[dict[str, Any]]) -> None:
+    """Write the results; those of suites that did not run this time stay."""
+    minor = version.rpartition(".")[0]
+    path = RESULTS / (f"{kind}-{minor}.json" if kind == "cpython" else f"{kind}.json")
+    before = json.loads(path.read_text())["suites"] if path.exists() else []
+    together = {one["name"]: one for one in before + found}
+    value = {
+        "title": f"{TITLE[kind]} ({minor})" if kind == "cpython" else TITLE[kind],
+        "about": ABOUT[kind],
+        "python": version,
+        "modes": suites[0].modes,
+        "suites": [together[name] for name in sorted(together)],
+    }
+    RESULTS.mkdir(exist_ok=True)
+    path.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
+
+
+def run_kind(kind: str, suites: list[Suite], version: str, reviewed: Reviewed) -> int:
     """Compare the suites of a kind; return how many differences have no explanation."""
     minor = version.rpartition(".")[0]
     found, unexplained = [], 0
     for suite in suites:
         comparison = Comparison(suite, minor, reviewed)
         print(comparison.line(), flush=True)
-        for line in comparison.unexplained_lines():
+        lines = comparison.unexplained_lines()
+        for line in lines[:SHOWN] + [f"... and {len(lines) - SHOWN} more"] * (len(lines) > SHOWN):
             print(f"    {line}", flush=True)
         unexplained += len(comparison.unexplained)
         found.append(comparison.result())
-    if write:
-        RESULTS.mkdir(exist_ok=True)
-        title = f"{TITLE[kind]} ({minor})" if kind == "cpython" else TITLE[kind]
-        value = {"title": title, "about": ABOUT[kind], "python": version, "modes": ["idle", "guarded"], "suites": found}
-        name = f"{kind}-{minor}.json" if kind == "cpython" else f"{kind}.json"
-        (RESULTS / name).write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
+        write(kind, version, suites, found)
     return unexplained
 
 
@@ -74,8 +88,9 @@ def main(arguments: list[str] | None = None) -> int:
         if number == 0:  # packages on the first one alone
             kinds["packages"] = lambda python=python: package_suites(python, options.names)
         for kind, suites in kinds.items():
-            if options.only in (None, kind):
-                unexplained += run_kind(kind, suites(), version, reviewed, write=not options.names)
+            chosen = suites() if options.only in (None, kind) else []
+            if chosen:
+                unexplained += run_kind(kind, chosen, version, reviewed)
     complete = not options.names and not options.only
     unused = reviewed.unused(minors) if complete else []
     for entry in unused:

@@ -19,8 +19,8 @@ import unittest
 sys.path.append(os.path.dirname(os.path.abspath(__file__)))
 os.makedirs(os.environ["TMPDIR"], exist_ok=True)
 
-import test.support  # by the host: it looks for modules that do not load in a guard
 import outcomes
+import test.support  # by the host: it looks for modules that do not load in a guard
 import world
 from test.support import import_helper, os_helper, script_helper, socket_helper, threading_helper, warnings_helper  # noqa: F401
 
