@@ -83,7 +83,7 @@ def main(spec: dict[str, Any]) -> None:
     ]
     options += [option for plugin in spec["plugins"] for option in ("-p", plugin)]
     arguments = [*options, *spec["arguments"]]
-    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    os.environ |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "HYPOTHESIS_NO_PLUGINS": "1"}  # plugins of other packages
     plugins = [Report(lines, spec["skip"], spec["only"])]
     status: object
     try:
