@@ -53,7 +53,8 @@ class Noticed(NamedTuple):
 def needed(noticed: Iterable[Noticed]) -> Iterator[Noticed]:
     """Yield what has to be declared. A library that looks for a file is told that there is none, and goes on.
 
-    So does an import that looks into a folder; of those, the ones are needed from which something was read.
+    So does an import that looks into a folder; of those, the ones are needed from which something was read. The folders
+    above what is declared can be looked at, which is all that a library needs that makes a folder and those around it.
     """
     every = list(noticed)
     made = {one.target for one in every if one.operation == Operation.CREATE}
@@ -65,7 +66,15 @@ def needed(noticed: Iterable[Noticed]) -> Iterator[Noticed]:
     found = [one for one in found if not (one.operation == Operation.CREATE and one.exists and one.target in changed)]
     read = {one.target for one in found if _is_looked_at(one) and os.path.isfile(one.target)}  # noqa: PTH113 - a text
     leading = {place for file in read for place in prefixes_of(file)}
+    above = _above_folders(made)
+    found = [one for one in found if not (one.by == LIBRARY and one.operation == Operation.READ and one.target in above)]
     yield from (one for one in found if not _is_looked_at(one) or one.target in leading)
+
+
+def _above_folders(made: set[str]) -> set[str]:
+    """Return what lies above the folders that were made, and was there before."""
+    folders = [place for place in made if os.path.isdir(place)]  # noqa: PTH112 - a text
+    return {place for folder in folders for place in prefixes_of(folder)} - made
 
 
 def _is_looked_at(one: Noticed) -> bool:
@@ -79,6 +88,11 @@ class Whence:
         """Know which code is a library's."""
         self._facade = facade_files()
         self._roots = tuple(f"{os.fsdecode(path)}/" for path, mask in code_entries() if mask & CODE)
+        self._above = {place for root in self._roots for place in prefixes_of(root.rstrip("/"))}
+
+    def is_above_code(self, target: str) -> bool:
+        """Tell whether libraries lie below a folder. They look at it to find themselves, and do without an answer."""
+        return target in self._above
 
     def of(self, frame: FrameType | None) -> tuple[str, str]:
         """Return whose code asked, and the place of the subject's own code on the way there."""
@@ -118,7 +132,8 @@ class NoticingDecider:
             return False
         by, place = self._whence.of(self._frame(1))
         exists = not is_file or self._is_there(question.target)
-        self._tell([question.resource_type, question.operation, question.target, by, place, exists])
+        if not (is_file and by == LIBRARY and self._whence.is_above_code(question.target)):
+            self._tell([question.resource_type, question.operation, question.target, by, place, exists])
         return True if self._decider is None else self._decider.decide(question)
 
     def _is_of_others(self, target: str) -> bool:
