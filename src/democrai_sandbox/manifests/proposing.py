@@ -34,6 +34,7 @@ __all__ = ["Entry", "Observed", "Proposal", "allowing", "propose"]
 _ORDER = tuple((kind, operation) for kind, operations in VALID_OPERATIONS.items() for operation in operations)
 _TEMPORARY = re.compile(
     r"(?<![a-z0-9])tmp[a-z0-9_]{8}(?![a-z0-9])"  # as the tempfile module makes them
+    r"|(?<=\.tmp\.)[a-z0-9_]{6,}"
     r"|(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])"
     r"|(?<![0-9a-f])[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![0-9a-f])"
 )
