@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.guard import _core
 
-from .checks import asks_for_websocket, checked, checked_websocket, is_web, raise_denial
+from .checks import UNGUARDED, Permitted, asks_for_websocket, is_web, raise_denial
 from .patching import adapter, is_loading, unexpected
 
 if TYPE_CHECKING:
@@ -19,20 +19,50 @@ _FIRST_CONTROL_FRAME = 8
 _KEY_FIELD = "proxy_headers_hash"
 
 
+def _ticket(request: Any, url: str) -> AbstractContextManager[Any] | None:
+    if asks_for_websocket(url) or ("Upgrade" in (headers := request.headers) and _is_websocket(headers["Upgrade"])):
+        return _core.websocket(url)
+    return _core.request(request.method, url)
+
+
+def _is_websocket(upgrade: str) -> bool:
+    return upgrade.lower() == "websocket"
+
+
 def _permitted(request: Any, url: str) -> AbstractContextManager[Any]:
-    if asks_for_websocket(url) or request.headers.get("Upgrade", "").lower() == "websocket":
-        return checked_websocket(url)
-    return checked(request.method, url)
+    ticket = _ticket(request, url)
+    return UNGUARDED if ticket is None else Permitted(ticket)
 
 
 def _connect(original: Method) -> Method:
-    async def connect(self: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
-        if not is_web(url := str(req.url)):
+    """Check each request; the ticket is needed only where a connection is opened, which is the exception."""
+    own = original.__globals__.get("TCPConnector")
+
+    async def connect_with_ticket(self: Any, req: Any, url: str, *args: Any, **kwargs: Any) -> Any:
+        with _permitted(req, url):
+            return await original(self, req, *args, **kwargs)
+
+    def connect(self: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
+        url = str(req.url)
+        if is_web(url):
+            if type(self) is not own:
+                return connect_with_ticket(self, req, url, *args, **kwargs)
+            _ticket(req, url)
+        return original(self, req, *args, **kwargs)
+
+    return connect
+
+
+def _create_connection(original: Method) -> Method:
+    own = original.__globals__.get("TCPConnector")
+
+    async def _create_connection(self: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(self) is not own or not is_web(url := str(req.url)):
             return await original(self, req, *args, **kwargs)
         with _permitted(req, url):
             return await original(self, req, *args, **kwargs)
 
-    return connect
+    return _create_connection
 
 
 def _request(original: Method) -> Method:
@@ -114,21 +144,30 @@ def _keep_apart(module: ModuleType) -> None:
     if not isinstance(original, property) or _KEY_FIELD not in fields:
         unexpected(f"{module.__name__}.ClientRequest.connection_key with a field {_KEY_FIELD}")
     elif not isinstance(original, _SubjectKey):
-        request_class.connection_key = _SubjectKey(original.fget, doc=original.__doc__)
+        request_class.connection_key = _SubjectKey(original, fields.index(_KEY_FIELD))
 
 
 class _SubjectKey(property):
     """The key of a connection, which is another one for each subject."""
 
+    def __init__(self, original: property, place: int) -> None:
+        super().__init__(original.fget, doc=original.__doc__)
+        self._place = place
+
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        key = super().__get__(instance, owner)
+        key = property.__get__(self, instance, owner)
         subject = 0 if instance is None else _core.subject_key()
+        if not subject:
+            return key
         # This field is compared and never read: None, or a number that stands for the headers sent to a proxy.
-        return key._replace(**{_KEY_FIELD: (subject, getattr(key, _KEY_FIELD))}) if subject else key
+        values = list(key)
+        values[self._place] = (subject, values[self._place])
+        return tuple.__new__(type(key), values)
 
 
 _install = adapter(
     ("connector.BaseConnector", "connect", _connect),
+    ("TCPConnector", "_create_connection", _create_connection),
     ("TCPConnector", "_resolve_host", _resolve_host),
     ("ClientSession", "_request", _request),
     ("ClientWebSocketResponse", "receive", _receive),
