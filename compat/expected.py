@@ -5,13 +5,14 @@ from __future__ import annotations
 import tomllib
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 FILE = Path(__file__).with_name("expected.toml")
 FIELDS = {"program", "mode", "result", "reason", "declare"}
+REMEDIES = {"access", "native_packages"}
 GOOD = ("works", "same")
 
 
@@ -20,13 +21,13 @@ class Expected:
 
     def __init__(self, path: Path = FILE) -> None:
         """Read them; refuse an entry that is not complete."""
-        self.entries: list[dict[str, str]] = tomllib.loads(path.read_text()).get("expected", [])
+        self.entries: list[dict[str, Any]] = tomllib.loads(path.read_text()).get("expected", [])
         self._happened: set[int] = set()
         for entry in self.entries:
-            if set(entry) != FIELDS or not entry["reason"]:
-                raise ValueError(f"{path}: an entry has {', '.join(sorted(FIELDS))}: {entry}")
+            if set(entry) - {"remedy"} != FIELDS or not entry["reason"] or set(entry.get("remedy", ())) - REMEDIES:
+                raise ValueError(f"{path}: an entry has {', '.join(sorted(FIELDS))}, and may have a remedy: {entry}")
 
-    def find(self, program: str, mode: str, result: str) -> dict[str, str] | None:
+    def find(self, program: str, mode: str, result: str) -> dict[str, Any] | None:
         """Return the entry for a result."""
         for number, entry in enumerate(self.entries):
             if (entry["program"], entry["mode"]) == (program, mode) and fnmatchcase(result, entry["result"]):
@@ -42,6 +43,10 @@ class Expected:
             for mode, result in results_of(row)
             if result not in GOOD and self.find(row["name"], mode, result) is None
         ]
+
+    def happened(self) -> list[dict[str, Any]]:
+        """Return the entries that happened."""
+        return [self.entries[number] for number in sorted(self._happened)]
 
     def outdated(self) -> list[str]:
         """Return the entries that did not happen, in words."""

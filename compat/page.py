@@ -130,7 +130,7 @@ def reasons(rows: list[dict[str, str]], expected: Expected) -> Iterator[str]:
         yield ""
 
 
-def reason(mode: str, result: str, entry: dict[str, str] | None) -> str:
+def reason(mode: str, result: str, entry: dict[str, Any] | None) -> str:
     """Return a line about a difference."""
     if entry is None:
         return f"* {HEADINGS[mode]}: not explained: `{result}`"
