@@ -10,8 +10,10 @@ import argparse
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
@@ -25,20 +27,21 @@ IN_PROCESS = ("plain", "idle", "guarded")
 AT_ONCE = 6
 """Programs that one host serves: their workers stay until it ends."""
 SECONDS = 300
+Access = Sequence[dict[str, Any]]
 
 
-def environment(remedy: dict[str, Any] | None = None) -> dict[str, str]:
+def environment(access: Access = ()) -> dict[str, str]:
     """Return the environment of a run: packages do not ask the network for news."""
-    ours = {"PYTHONPATH": str(HERE.parent / "src"), "HF_HUB_OFFLINE": "1", "COMPAT_REMEDY": json.dumps(remedy or {})}
+    ours = {"PYTHONPATH": str(HERE.parent / "src"), "HF_HUB_OFFLINE": "1", "COMPAT_ACCESS": json.dumps(access)}
     return os.environ | ours
 
 
-def run(mode: str, program: Path, remedy: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Run a program in a process of its own; a remedy is declared besides its folder."""
+def run(mode: str, program: Path, access: Access = ()) -> dict[str, Any]:
+    """Run a program in a process of its own; ``access`` is declared besides its folder."""
     command = [sys.executable, "-P", str(HERE / "running.py"), mode, str(program)]
     try:
         done = subprocess.run(
-            command, env=environment(remedy), cwd="/", capture_output=True, text=True, timeout=SECONDS, check=False
+            command, env=environment(access), cwd="/", capture_output=True, text=True, timeout=SECONDS, check=False
         )
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
@@ -48,13 +51,11 @@ def run(mode: str, program: Path, remedy: dict[str, Any] | None = None) -> dict[
     return found
 
 
-def host(
-    programs: list[Path], remedy: dict[str, Any] | None = None
-) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+def host(programs: list[Path], access: Access = ()) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Run programs in workers of one host; return what the kernel confines them with, and what came of each."""
     command = [sys.executable, "-P", str(HERE / "hosting.py"), *map(str, programs)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, env=environment(remedy), cwd="/", **pipes) as child:
+    with subprocess.Popen(command, env=environment(access), cwd="/", **pipes) as child:
         printed, said = child.communicate()
     lines = [json.loads(line) for line in printed.decode().splitlines() if line.startswith("{")]
     found = {line.pop("name"): line for line in lines if "name" in line}
@@ -81,7 +82,7 @@ def version_of(name: str) -> str:
 def verdict(found: dict[str, Any], plain: dict[str, Any]) -> str:
     """Tell how a run compares with the plain one: ``same``, ``differs``, or the error."""
     if "error" in found:
-        return f"{found['error']}: {found['text']}"
+        return re.sub(r"\bpid=\d+", "pid=N", f"{found['error']}: {found['text']}")
     return "same" if found == plain else "differs"
 
 
@@ -112,11 +113,11 @@ def useless(expected: Expected) -> list[str]:
     """Try what the entries that happened say to declare; return those that do not help, in words."""
     found = []
     for entry in expected.happened():
-        program, remedy = HERE / "programs" / f"use_{entry['program']}.py", entry.get("remedy")
-        if remedy is None:
+        program, access = HERE / "programs" / f"use_{entry['program']}.py", entry.get("access")
+        if access is None:
             continue
         in_worker = entry["mode"] == "worker"
-        ended = host([program], remedy)[1][name_of(program)] if in_worker else run(entry["mode"], program, remedy)
+        ended = host([program], access)[1][name_of(program)] if in_worker else run(entry["mode"], program, access)
         told = verdict(ended, run("plain", program))
         if told != "same":
             found.append(f"{entry['program']}, {entry['mode']}: {told}")
@@ -143,7 +144,7 @@ def main() -> int:
     for line in outdated:
         print(f"compat: this no longer happens, so remove it from expected.toml: {line}", file=sys.stderr)
     for line in vain:
-        print(f"compat: the remedy in expected.toml does not help: {line}", file=sys.stderr)
+        print(f"compat: the access in expected.toml does not help: {line}", file=sys.stderr)
     return 1 if unexplained or outdated or vain else 0
 
 

@@ -1,7 +1,7 @@
 """Run programs in worker processes of a real host, one worker each, and print a line of JSON for each of them.
 
 Each program is a module with one declared folder. The host has the kernel layer, with the parts that this machine has.
-``COMPAT_REMEDY`` in the environment has further ``access`` entries for all of them.
+``COMPAT_ACCESS`` in the environment has further entries for all of them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def install(file: Path, modules: Path, folder: Path) -> str:
     module.mkdir()
     folder.mkdir()
     entry = {"resource_type": "filesystem", "operation": OPERATIONS, "target": str(folder)}
-    more = json.loads(os.environ.get("COMPAT_REMEDY", "{}")).get("access", [])
+    more = json.loads(os.environ.get("COMPAT_ACCESS", "[]"))
     (module / "manifest.json").write_text(json.dumps({"name": name, "access": [entry, *more]}))
     (module / "module.py").write_text(MODULE)
     shutil.copyfile(file, module / "program.py")

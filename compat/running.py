@@ -32,9 +32,9 @@ def guard_for(mode: str, folder: str) -> Any:
         return contextlib.nullcontext()
     from democrai_sandbox import configure_guard, process_guard_context
 
-    more = json.loads(os.environ.get("COMPAT_REMEDY", "{}"))
-    configure_guard(native_packages=(*TRUSTED, *more.get("native_packages", ())))
-    guard = process_guard_context(subject="compat", allowed_paths=[folder], access=more.get("access", ()))
+    configure_guard(native_packages=TRUSTED)
+    access = json.loads(os.environ.get("COMPAT_ACCESS", "[]"))
+    guard = process_guard_context(subject="compat", allowed_paths=[folder], access=access)
     return guard if mode == "guarded" else contextlib.nullcontext()
 
 
