@@ -1,7 +1,7 @@
 """Compare popular packages in every mode, and write the page: ``python -m compat [NAME ...]``.
 
 Run it with an interpreter that has the packages of ``compat/requirements.txt`` and this checkout: ``make compat`` makes
-one. With names it prints what it finds and writes nothing.
+one. With names it writes nothing unless ``--update`` has it replace the stored results of these programs.
 """
 
 from __future__ import annotations
@@ -109,6 +109,12 @@ def row_of(name: str, found: dict[str, dict[str, Any]]) -> dict[str, str]:
     return {"name": name, "version": version_of(name), "plain": works, **row}
 
 
+def updated(results: dict[str, Any]) -> dict[str, Any]:
+    """Return the stored results with new ones in their place."""
+    rows = {row["name"]: row for row in (*page.stored()["programs"]["programs"], *results["programs"])}
+    return results | {"programs": [rows[name] for name in sorted(rows)]}
+
+
 def useless(expected: Expected) -> list[str]:
     """Try what the entries that happened say to declare; return those that do not help, in words."""
     found = []
@@ -128,15 +134,19 @@ def main() -> int:
     """Run the programs, write the page, and say what is not explained."""
     parser = argparse.ArgumentParser(prog="python -m compat", description="Compare popular packages in every mode.")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 2), help="processes at a time")
+    parser.add_argument("--update", action="store_true", help="replace the stored results of the named programs")
     parser.add_argument("names", nargs="*", help="programs, such as numpy; all without any")
     options = parser.parse_args()
     chosen = [HERE / "programs" / f"use_{name}.py" for name in options.names]
     results = compare(chosen or sorted((HERE / "programs").glob("use_*.py")), options.jobs)
+    if chosen and options.update:
+        results = updated(results)
+    is_whole = options.update or not chosen
     expected = Expected()
     unexplained = expected.unexplained(results["programs"])
-    outdated = [] if chosen else expected.outdated()
+    outdated = expected.outdated() if is_whole else []
     vain = useless(expected)
-    if not chosen:
+    if is_whole:
         page.write_results("programs", results)
         page.write()
     for line in unexplained:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from typing import Any
 
-TRUSTED = ("llvmlite", "numba", "numpy", "safetensors", "scipy", "threadpoolctl", "torch")
+TRUSTED = ("llvmlite", "nacl", "numba", "numpy", "polars", "safetensors", "scipy", "threadpoolctl", "torch", "watchdog")
 """Packages that a host which uses them in its own process would list in ``sandbox.guard.native_packages``."""
 
 
