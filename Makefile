@@ -81,4 +81,4 @@ clean: ## remove everything that make created
 	rm -rf .venv .venv.lock .venvs .bench .demo build dist src/*.egg-info
 	rm -f src/democrai_sandbox/guard/_core.*.so src/democrai_sandbox/kernel/_native.*.so
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
-	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find src tests bench compat -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
