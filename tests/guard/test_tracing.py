@@ -254,7 +254,7 @@ def tools(world):
     import cProfile
     import doctest
     import io
-    import pdb
+    import pdb  # noqa: T100 - it is tried
     import pstats
     import trace
 

@@ -67,7 +67,9 @@ def needed(noticed: Iterable[Noticed]) -> Iterator[Noticed]:
     read = {one.target for one in found if _is_looked_at(one) and os.path.isfile(one.target)}  # noqa: PTH113 - a text
     leading = {place for file in read for place in prefixes_of(file)}
     above = _above_folders(made)
-    found = [one for one in found if not (one.by == LIBRARY and one.operation == Operation.READ and one.target in above)]
+    found = [
+        one for one in found if not (one.by == LIBRARY and one.operation == Operation.READ and one.target in above)
+    ]
     yield from (one for one in found if not _is_looked_at(one) or one.target in leading)
 
 

@@ -185,11 +185,11 @@ DENIALS = (
         shape="sandbox_guard_denied:<what>",
         meaning="The subject reached for machinery of the interpreter by which guards could be undone.",
         cause=(
-            "For example `sys.settrace`, `gc.get_objects`, giving a function other code, making code objects, "
-            "other interpreters, loading an extension into SQLite, replacing names of the sandbox, or opening "
-            "the bypass."
+            "For example `gc.get_objects`, tracing every thread of the process, giving a function other code, making "
+            "code objects, other interpreters, loading an extension into SQLite, replacing names of the sandbox, or "
+            "opening the bypass."
         ),
-        fix="Do without it inside a guard; no declaration allows it. Debuggers and profilers belong to the host.",
+        fix="Do without it inside a guard; no declaration allows it. Debug and profile the subject's own code only.",
         classes=("TamperDenied",),
     ),
     Entry(
