@@ -435,7 +435,7 @@ PyObject *on_traced_by(State *state, Call *call)
 {
     TracingKind kind = (TracingKind)call->row->operations;
     Tracing *tracing = find_in_force(kind);
-    if (tracing == NULL) {
+    if (tracing == NULL || installed_here(kind).object == NULL) {
         return Py_NewRef(Py_None);
     }
     adopt(tracing);
