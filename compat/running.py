@@ -12,7 +12,20 @@ import sys
 import tempfile
 from typing import Any
 
-TRUSTED = ("llvmlite", "nacl", "numba", "numpy", "polars", "safetensors", "scipy", "threadpoolctl", "torch", "watchdog")
+TRUSTED = (
+    "llvmlite",
+    "nacl",
+    "numba",
+    "numpy",
+    "polars",
+    "pypdfium2",
+    "pypdfium2_raw",
+    "safetensors",
+    "scipy",
+    "threadpoolctl",
+    "torch",
+    "watchdog",
+)
 """Packages that a host which uses them in its own process would list in ``sandbox.guard.native_packages``."""
 
 

@@ -143,16 +143,23 @@ static void set_maker(PyObject *function, const char *package)
     PyErr_Clear();
 }
 
-/* Whether a library made it: `package`, or with NULL any. */
-static bool is_made_by(PyObject *function, const char *package)
+/* The package that made a function; NULL when no library has. Borrowed. */
+static PyObject *maker_of(PyObject *function)
 {
     PyObject *key = makers ? PyLong_FromVoidPtr(function) : NULL;
     PyObject *name = key ? PyDict_GetItemWithError(makers, key) : NULL;
-    bool is = name != NULL && (package == NULL || PyUnicode_CompareWithASCIIString(name, package) == 0 ||
-                               PyUnicode_CompareWithASCIIString(name, anyone) == 0);
     Py_XDECREF(key);
     PyErr_Clear();
-    return is;
+    return name;
+}
+
+/* Whether a trusted package made it, which need not be the caller: packages come in two parts, one for the functions. */
+static bool is_made_by_trusted(PyObject *function)
+{
+    PyObject *name = maker_of(function);
+    const char *text = name ? PyUnicode_AsUTF8(name) : NULL;
+    PyErr_Clear();
+    return text != NULL && (strcmp(text, anyone) == 0 || is_trusted(text));
 }
 
 /* ---- who opened a library -------------------------------------------------------------------------- */
@@ -215,7 +222,7 @@ static bool is_opened_by(PyObject *library, const char *package)
 
 /* Whether a package may do this; `function` is the pointer that it calls and `library` the one that it looks a name up
  * in, NULL for anything else. While a module is imported, the library works for itself. Later a subject may be behind it:
- * then the package itself has to speak of what it uses, and has to have made the function. */
+ * then the package itself has to speak of what it uses, and a trusted package has to have made the function. */
 static bool is_package_use(PyObject *function, PyObject *library)
 {
     Caller caller;
@@ -229,12 +236,12 @@ static bool is_package_use(PyObject *function, PyObject *library)
         return false;
     }
     if (library_is_imported()) {
-        return function == NULL || is_made_by(function, NULL);
+        return function == NULL || maker_of(function) != NULL;
     }
     if (library != NULL) {
         return is_opened_by(library, caller.package);
     }
-    return caller.behind_helper ? caller.named : function == NULL || is_made_by(function, caller.package);
+    return caller.behind_helper ? caller.named : function == NULL || is_made_by_trusted(function);
 }
 
 static int check_use(State *state, const char *root, PyObject *function, PyObject *library)
