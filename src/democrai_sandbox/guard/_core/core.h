@@ -564,6 +564,7 @@ void tracing_follow(void);
 void tracing_gone(const State *state);
 void tracing_failed(TracingKind kind);
 bool tracing_has_place(const State *state);
+uint64_t thread_here(void); /* a number that no other thread has or will have */
 int tracing_event(State *state, const char *event, TracingKind kind);
 bool monitoring_works(void);
 void monitoring_follow(void);

@@ -24,11 +24,6 @@ bool monitoring_works(void)
     return working;
 }
 
-static uint64_t this_thread(void)
-{
-    return PyThreadState_GetID(PyThreadState_Get());
-}
-
 /* A call of sys.monitoring on behalf of the guard; NULL without an exception when it fails: the tool stays as it is. */
 static PyObject *call(const char *name, int tool, PyObject *second, PyObject *third)
 {
@@ -122,7 +117,7 @@ void monitoring_follow(void)
 {
     for (int id = 0; id < TOOLS; id++) {
         const Tool *tool = &tools[id];
-        if (tool->state == NULL || tool->thread != this_thread()) {
+        if (tool->state == NULL || tool->thread != thread_here()) {
             continue;
         }
         bool wanted = state_descends(floor_get(), tool->state);
@@ -164,7 +159,7 @@ static PyObject *exact_int(PyObject *argument, long *value)
 static int keep(int id, State *state, PyObject *name)
 {
     clear(id);
-    tools[id] = (Tool){.state = state, .thread = this_thread(), .name = Py_NewRef(name), .in_force = true};
+    tools[id] = (Tool){.state = state, .thread = thread_here(), .name = Py_NewRef(name), .in_force = true};
     tools[id].local = PyDict_New();
     tracings++;
     return tools[id].local ? 0 : -1;
@@ -253,6 +248,45 @@ static PyObject *set_local_events(Call *call, long id)
     return result;
 }
 
+static PyObject *free_tool(Call *call, long id)
+{
+    PyObject *result = call_original(call);
+    if (result != NULL) {
+        take_down((int)id);
+        clear((int)id);
+    }
+    return result;
+}
+
+static PyObject *use_own(State *state, Call *call, long id)
+{
+    switch (call->row->operations) {
+    case 'c':
+        return set_callback(state, call, id);
+    case 'e':
+        return set_events(call, id);
+    case 'l':
+        return set_local_events(call, id);
+    case 'f':
+        return free_tool(call, id);
+    default:
+        return call_original(call);
+    }
+}
+
+/* A tool that is not the subject's: one that is in use stays as it is, and one that is free gets no callbacks. */
+static PyObject *use_other(State *state, Call *call, long id)
+{
+    bool plants = call->row->operations == 'c' && (call->nargs < 3 || call->args[2] != Py_None);
+    if (is_used(id) || plants) {
+        return deny_text(state, DENY_TAMPER, call->row->argument);
+    }
+    working = true;
+    PyObject *result = call_original(call);
+    working = false;
+    return result;
+}
+
 /* The functions whose first argument is a tool. */
 PyObject *on_tool(State *state, Call *call)
 {
@@ -263,38 +297,11 @@ PyObject *on_tool(State *state, Call *call)
         return call_original(call);
     }
     PyObject *number = exact_int(call->args[0], &id);
-    if (number == NULL || call_copy(call, argv, &copy) < 0) {
-        Py_XDECREF(number);
-        return NULL;
+    if (number != NULL && call_copy(call, argv, &copy) == 0) {
+        argv[0] = number;
+        result = is_own(state, id) ? use_own(state, &copy, id) : use_other(state, &copy, id);
     }
-    argv[0] = number;
-    char what = (char)call->row->operations;
-    bool own = is_own(state, id), plants = what == 'c' && (call->nargs < 3 || call->args[2] != Py_None);
-    if (!own && (is_used(id) || plants)) {
-        result = deny_text(state, DENY_TAMPER, call->row->argument);
-    }
-    else if (!own) {
-        working = true; /* nothing is there: the interpreter says so */
-        result = call_original(&copy);
-        working = false;
-    }
-    else if (what == 'c') {
-        result = set_callback(state, &copy, id);
-    }
-    else if (what == 'e') {
-        result = set_events(&copy, id);
-    }
-    else if (what == 'l') {
-        result = set_local_events(&copy, id);
-    }
-    else {
-        result = call_original(&copy);
-        if (result != NULL && what == 'f') {
-            take_down((int)id);
-            clear((int)id);
-        }
-    }
-    Py_DECREF(number);
+    Py_XDECREF(number);
     return result;
 }
 

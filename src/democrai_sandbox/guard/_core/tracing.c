@@ -186,7 +186,7 @@ typedef struct Tracing {
 } Tracing;
 static Tracing *all = NULL;
 
-static uint64_t this_thread(void)
+uint64_t thread_here(void)
 {
     return PyThreadState_GetID(PyThreadState_Get());
 }
@@ -194,7 +194,7 @@ static uint64_t this_thread(void)
 static Tracing *find_in_force(TracingKind kind)
 {
     Tracing *tracing = all;
-    uint64_t thread = this_thread();
+    uint64_t thread = thread_here();
     while (tracing != NULL && !(tracing->in_force && tracing->kind == kind && tracing->thread == thread)) {
         tracing = tracing->next;
     }
@@ -204,7 +204,7 @@ static Tracing *find_in_force(TracingKind kind)
 /* That of the innermost state around here which has one. */
 static Tracing *find_wanted(TracingKind kind)
 {
-    uint64_t thread = this_thread();
+    uint64_t thread = thread_here();
     for (const State *state = floor_get(); state != NULL; state = state->parent) {
         for (Tracing *tracing = all; tracing != NULL; tracing = tracing->next) {
             if (tracing->state == state && tracing->kind == kind && tracing->thread == thread) {
@@ -261,7 +261,7 @@ static void drop(Tracing *tracing)
     }
     *at = tracing->next;
     tracings--;
-    if (tracing->in_force && tracing->thread == this_thread()) {
+    if (tracing->in_force && tracing->thread == thread_here()) {
         take_down(tracing);
     }
     PyObject *own = tracing->own.object, *host = tracing->host.object;
@@ -308,7 +308,7 @@ static Tracing *tracing_of(State *state, TracingKind kind)
         PyErr_NoMemory();
         return NULL;
     }
-    *tracing = (Tracing){.next = all, .thread = this_thread(), .state = state, .kind = kind, .in_force = true};
+    *tracing = (Tracing){.next = all, .thread = thread_here(), .state = state, .kind = kind, .in_force = true};
     tracing->host = installed_here(kind);
     Py_XINCREF(tracing->host.object);
     all = tracing;
