@@ -656,6 +656,16 @@ bool is_imported_library(PyObject *code);
 bool called_by_library_import(void);
 bool is_library_code(PyObject *code);
 bool cache_path(const char *source, char *out);
+
+/* The part of a text of bytes that code was unmarshalled from. */
+typedef struct {
+    PyObject *bytes;
+    Py_ssize_t start, length;
+} Bytecode;
+
+bool bytecode_of(PyObject *data, Bytecode *out);
+void bytecode_note(PyObject *made, Bytecode *from);
+void bytecode_forget(void);
 int register_runtime_code(PyObject *codes);
 PyObject *guard_new(PyObject *module, PyObject *args, PyObject *kwargs);
 PyObject *bypass_new(PyObject *module, PyObject *unused);

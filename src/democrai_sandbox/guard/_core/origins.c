@@ -33,6 +33,84 @@ static void remember_code(PyObject *code)
     known_count++;
 }
 
+/* ---- what running modules were read from --------------------------------------------------------- */
+
+enum { RUNNING = 64 };
+
+/* The code of a module, and the bytes it was unmarshalled from: the same bytes in the file are the same code, and are
+ * compared far sooner than code with code. */
+typedef struct {
+    PyObject *code;
+    Bytecode from;
+} Made;
+static Made running[RUNNING];
+static size_t running_count = 0;
+
+static void forget_made(size_t at)
+{
+    Made gone = running[at];
+    running[at] = running[--running_count];
+    Py_DECREF(gone.code);
+    Py_DECREF(gone.from.bytes);
+}
+
+/* When a module has run, nobody else has its code any more. */
+static void forget_finished(void)
+{
+    for (size_t i = running_count; i-- > 0;) {
+        if (i < running_count && Py_REFCNT(running[i].code) == 1) { /* letting go may run code that forgets others */
+            forget_made(i);
+        }
+    }
+}
+
+void bytecode_forget(void)
+{
+    while (running_count > 0) {
+        forget_made(running_count - 1);
+    }
+}
+
+/* The bytes behind what marshal is given, if nobody can change them; false for anything else. */
+bool bytecode_of(PyObject *data, Bytecode *out)
+{
+    Py_buffer *view = PyMemoryView_Check(data) ? PyMemoryView_GET_BUFFER(data) : NULL;
+    PyObject *bytes = view ? view->obj : data;
+    if (bytes == NULL || !PyBytes_CheckExact(bytes) || (view != NULL && !PyBuffer_IsContiguous(view, 'C'))) {
+        return false;
+    }
+    const char *start = view ? view->buf : PyBytes_AS_STRING(bytes);
+    Py_ssize_t length = view ? view->len : PyBytes_GET_SIZE(bytes), from = start - PyBytes_AS_STRING(bytes);
+    if (from < 0 || length < 0 || length > PyBytes_GET_SIZE(bytes) - from) {
+        return false;
+    }
+    *out = (Bytecode){Py_NewRef(bytes), from, length};
+    return true;
+}
+
+/* Takes over the reference to the bytes. */
+void bytecode_note(PyObject *made, Bytecode *from)
+{
+    forget_finished();
+    if (made == NULL || !PyCode_Check(made) || running_count == RUNNING) {
+        Py_DECREF(from->bytes);
+        return;
+    }
+    running[running_count++] = (Made){Py_NewRef(made), *from};
+}
+
+static const Bytecode *bytecode_behind(PyObject *code)
+{
+    for (size_t i = running_count; i > 0; i--) {
+        if (running[i - 1].code == code) {
+            return &running[i - 1].from;
+        }
+    }
+    return NULL;
+}
+
+/* ---- what a file holds ---------------------------------------------------------------------------- */
+
 /* The whole file as bytes with a NUL behind; NULL without an exception when it cannot be read. */
 static PyObject *read_file(const char *path)
 {
@@ -65,17 +143,35 @@ bool cache_path(const char *source, char *out)
     return length < PATH_MAX;
 }
 
-static PyObject *cached_code(const char *source)
+static bool equals(PyObject *found, PyObject *code)
+{
+    bool same = found != NULL && PyCode_Check(found) && PyObject_RichCompareBool(found, code, Py_EQ) == 1;
+    Py_XDECREF(found);
+    PyErr_Clear();
+    return same;
+}
+
+static bool same_bytes(const Bytecode *from, const char *found, Py_ssize_t length)
+{
+    return from != NULL && from->length == length &&
+           memcmp(PyBytes_AS_STRING(from->bytes) + from->start, found, (size_t)length) == 0;
+}
+
+/* Whether the cached bytecode of a source file is this code. */
+static bool is_cached_code(const char *source, PyObject *code)
 {
     char path[PATH_MAX];
-    PyObject *bytes = cache_path(source, path) ? read_file(path) : NULL, *code = NULL;
+    PyObject *bytes = cache_path(source, path) ? read_file(path) : NULL;
+    bool same = false;
     if (bytes != NULL && PyBytes_GET_SIZE(bytes) > PYC_HEADER) {
-        code =
-            PyMarshal_ReadObjectFromString(PyBytes_AS_STRING(bytes) + PYC_HEADER, PyBytes_GET_SIZE(bytes) - PYC_HEADER);
+        const char *found = PyBytes_AS_STRING(bytes) + PYC_HEADER;
+        Py_ssize_t length = PyBytes_GET_SIZE(bytes) - PYC_HEADER;
+        same = same_bytes(bytecode_behind(code), found, length) ||
+               equals(PyMarshal_ReadObjectFromString(found, length), code);
     }
     Py_XDECREF(bytes);
     PyErr_Clear();
-    return code;
+    return same;
 }
 
 static PyObject *compiled_code(const char *source)
@@ -85,14 +181,6 @@ static PyObject *compiled_code(const char *source)
     Py_XDECREF(bytes);
     PyErr_Clear();
     return code;
-}
-
-static bool equals(PyObject *found, PyObject *code)
-{
-    bool same = found != NULL && PyCode_Check(found) && PyObject_RichCompareBool(found, code, Py_EQ) == 1;
-    Py_XDECREF(found);
-    PyErr_Clear();
-    return same;
 }
 
 /* A code root; or, for `importable`, also another folder that the host imports from and that the subject was not given
@@ -121,7 +209,7 @@ static bool is_genuine(PyCodeObject *code, bool importable)
     if (!is_library_place(&key, importable)) {
         return false;
     }
-    return equals(cached_code(path), (PyObject *)code) || equals(compiled_code(file), (PyObject *)code);
+    return is_cached_code(path, (PyObject *)code) || equals(compiled_code(file), (PyObject *)code);
 }
 
 static bool is_metaclass_step(PyCodeObject *code)

@@ -256,7 +256,12 @@ int resident_take(State *state, PyObject *code)
 /* compile, marshal.load, marshal.loads */
 PyObject *on_made_code(State *state, Call *call)
 {
+    Bytecode from;
+    bool noted = call->nargs > 0 && strcmp(call->row->name, "loads") == 0 && bytecode_of(call->args[0], &from);
     PyObject *made = call_original(call);
+    if (noted) {
+        bytecode_note(made, &from);
+    }
     if (made != NULL && resident_claim(state, made) < 0) {
         Py_CLEAR(made);
     }

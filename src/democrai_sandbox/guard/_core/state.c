@@ -82,6 +82,7 @@ static void state_dealloc(PyObject *self)
     hooklist_follow(live_states > 0);
     if (live_states == 0) {
         Py_CLEAR(clean_context);
+        bytecode_forget();
     }
     Py_XDECREF(state->parent);
     Py_XDECREF(state->policy);

@@ -22,6 +22,7 @@
     X(userinfo)                                                                                                        \
     X(default_port)                                                                                                    \
     X(sock)                                                                                                            \
+    X(upgrade)                                                                                                         \
     X(_latest)                                                                                                         \
     X(_mounts)                                                                                                         \
     X(_pools)                                                                                                          \
@@ -486,6 +487,37 @@ static PyObject *usual_handle(const Usual *usual, PyObject *const *args, size_t 
     return result;
 }
 
+/* ---- aiohttp --------------------------------------------------------------------------------------------------- */
+
+static bool holds_no_upgrade(PyObject *headers, PyObject *unused)
+{
+    int found = PySequence_Contains(headers, name_upgrade); /* in whatever case */
+    PyErr_Clear();
+    return found == 0;
+}
+
+/* BaseConnector.connect(self, req, ...) of the usual connector, which asks for a ticket where it opens a connection. */
+static PyObject *usual_connect(const Usual *usual, PyObject *const *args, size_t nargs, PyObject *names)
+{
+    if (PyVectorcall_NARGS(nargs) < 2 || (PyObject *)Py_TYPE(args[0]) != usual->objects[0] ||
+        !attribute_is(args[1], name_headers, holds_no_upgrade, NULL)) {
+        return NULL;
+    }
+    PyObject *url = attribute(args[1], name_url), *address = url ? PyObject_Str(url) : NULL, *ticket = NULL;
+    PyObject *method = address ? attribute(args[1], name_method) : NULL;
+    PyErr_Clear();
+    bool plain = method && PyUnicode_CheckExact(method) && is_plain_url(address, NULL);
+    if (plain) {
+        PyObject *asked[2] = {method, address};
+        ticket = core_request(NULL, asked, 2);
+    }
+    Py_XDECREF(url);
+    Py_XDECREF(address);
+    Py_XDECREF(method);
+    Py_XDECREF(ticket);
+    return ticket ? PyObject_Vectorcall(usual->original, args, nargs, names) : NULL;
+}
+
 /* ---- the ways ------------------------------------------------------------------------------------------------- */
 
 static const struct {
@@ -497,7 +529,7 @@ static const struct {
     {"urllib3.urlopen", usual_urlopen, 1, false},       {"urllib3.get_conn", usual_get_conn, 0, false},
     {"urllib3.put_conn", usual_put_conn, 0, true},      {"requests.send", usual_send, 2, false},
     {"httpx.send_single", usual_send_single, 2, false}, {"httpcore.handle", usual_handle, 1, false},
-    {"http_client.putrequest", usual_putrequest, 0, false},
+    {"http_client.putrequest", usual_putrequest, 0, false}, {"aiohttp.connect", usual_connect, 1, false},
 };
 
 /* From None, or a tuple: the name of a way, and the objects it needs. They are borrowed from the tuple. */

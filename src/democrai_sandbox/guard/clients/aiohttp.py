@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from democrai_sandbox.guard import _core
 
 from .checks import UNGUARDED, Permitted, asks_for_websocket, is_web, raise_denial
-from .patching import adapter, is_loading, unexpected
+from .patching import adapter, is_loading, unexpected, usual
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -50,7 +50,7 @@ def _connect(original: Method) -> Method:
             _ticket(req, url)
         return original(self, req, *args, **kwargs)
 
-    return connect
+    return usual("aiohttp.connect", connect, own)
 
 
 def _create_connection(original: Method) -> Method:
