@@ -78,6 +78,7 @@ def main(spec: dict[str, Any]) -> None:
         "-q",
         "-o",
         "addopts=",
+        "--continue-on-collection-errors",
         f"--basetemp={spec['folder']}/tmp/pytest",
         f"--rootdir={source}",
     ]

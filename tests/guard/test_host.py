@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import inspect
 import os
 import shutil
 import signal
@@ -85,6 +86,10 @@ def freedoms(world):
         assert [given for given, _ in future._callbacks] == [in_context]
         loop.close()
 
+    def signature_of_import():
+        assert list(inspect.signature(__import__).parameters) == ["name", "globals", "locals", "fromlist", "level"]
+        assert __import__.__module__ == "builtins"
+
     async def child_process():
         process = await asyncio.create_subprocess_exec("true")
         assert await process.wait() == 0
@@ -110,6 +115,7 @@ def freedoms(world):
         "signal": handled,
         "context": in_context,
         "callbacks": shown_callbacks,
+        "signature of import": signature_of_import,
         "weakref": lambda: weakref.finalize(handled, int).detach(),
         "proc": lambda: read("/proc/self/maps"),
         "copy of a link": copied_link,

@@ -229,17 +229,21 @@ static PyObject *guarded_sanity(PyObject *module, PyObject *args)
 }
 
 static PyMethodDef import_def = {"__import__", (PyCFunction)(void (*)(void))guarded_import,
-                                 METH_FASTCALL | METH_KEYWORDS,
-                                 "__import__(name, globals=None, locals=None, fromlist=(), level=0) -> module"};
+                                 METH_FASTCALL | METH_KEYWORDS, NULL};
 static PyMethodDef sanity_def = {"_sanity_check", guarded_sanity, METH_VARARGS, NULL};
 
 static int replace(const char *module_name, const char *name, PyMethodDef *def, PyObject **original)
 {
     PyObject *module = PyImport_ImportModule(module_name);
-    PyObject *function = module ? PyCFunction_New(def, NULL) : NULL;
+    PyObject *owner = module ? PyUnicode_FromString(module_name) : NULL;
+    PyObject *function = owner ? PyCFunction_NewEx(def, module, owner) : NULL;
     *original = function ? PyObject_GetAttrString(module, name) : NULL;
+    if (*original != NULL && PyCFunction_Check(*original)) {
+        def->ml_doc = ((PyCFunctionObject *)*original)->m_ml->ml_doc; /* its signature is read from there */
+    }
     int result = *original ? PyObject_SetAttrString(module, name, function) : -1;
     Py_XDECREF(function);
+    Py_XDECREF(owner);
     Py_XDECREF(module);
     return result;
 }

@@ -165,3 +165,31 @@ def multiprocessing_connection(world):
             client.send(21)
             assert client.recv() == 42
         thread.join()
+
+
+def own_broken_connection(world):
+    """Sending on a connection that the other end has reset, and on one that was never made: the kernel's errors."""
+    import select
+    import socket
+    import struct
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname(), timeout=5)
+        accepted, _ = server.accept()
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        accepted.close()
+        select.select([client], [], [], 5)
+        errors = []
+        for _ in range(2):
+            try:
+                client.send(b"x")
+            except OSError as error:
+                errors.append(type(error))
+        client.close()
+    assert errors == [ConnectionResetError, BrokenPipeError], errors
+    with socket.socket() as unconnected:
+        try:
+            unconnected.send(b"x")
+        except BrokenPipeError:
+            return
+    raise AssertionError("a socket without a connection was sent on")
