@@ -40,6 +40,9 @@ class Comparison:
         self.unexplained: list[tuple[str, str]] = []
         for mode in suite.modes:
             self._compare(mode)
+        counts = self.runs["plain"].counts()
+        if counts["failed"] * 2 > counts["ran"]:
+            self.unexplained.append(("plain", "most of the suite"))
 
     def _compare(self, mode: str) -> None:
         """Sort the differences of a mode into explained and unexplained ones; the latter happen twice."""

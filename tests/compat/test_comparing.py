@@ -16,11 +16,11 @@ def outcomes(**words):
     return Outcomes({test: (word, "SomeError: text") for test, word in words.items()}, {"two": ["code use thing"]})
 
 
-def comparison(tmp_path, entries, *, idle=None, guarded=None, again=None):
+def comparison(tmp_path, entries, *, plain=None, idle=None, guarded=None, again=None):
     """Compare made-up runs of three tests; `again` is what the second run of a test gives in every mode."""
     path = tmp_path / "differences.toml"
     path.write_text(entries or "accept = []")
-    plain = {"one": "ok", "two": "ok", "three": "skipped"}
+    plain = {"one": "ok", "two": "ok", "three": "skipped"} | (plain or {})
     modes = {"plain": plain, "idle": plain | (idle or {}), "guarded": plain | (guarded or {})}
     reviewed = Reviewed(path)
 
@@ -67,6 +67,12 @@ def test_a_test_that_does_not_run_is_a_difference(tmp_path):
     """One that is missing under a guard, because its class could not be prepared."""
     found, _ = comparison(tmp_path, "", guarded={"extra": "failed"})
     assert found.unexplained == [("guarded", "extra")]
+
+
+def test_a_suite_that_fails_by_itself_compares_nothing(tmp_path):
+    """Most of its tests fail without a guard: that is an error, not a result."""
+    found, _ = comparison(tmp_path, "", plain={"one": "failed", "two": "failed"})
+    assert [mode for mode, _ in found.unexplained] == ["plain"]
 
 
 def test_counts(tmp_path):
