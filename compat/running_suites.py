@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 HERE = Path(__file__).parent
+NAMED = ("example.com", "destination.com", "proxy.com", "dummy")
+"""Hosts that tests of HTTP name in requests on sockets of their own making, which reach nobody."""
 SILENCE = 60
 """Seconds without a new line after which a test counts as hung."""
 RESTARTS = 25
@@ -168,7 +170,14 @@ def cpython_suites(python: str, names: list[str]) -> list[Suite]:
     done = subprocess.run([python, "-c", code, *wanted], capture_output=True, text=True, check=True)
     version, found = json.loads(done.stdout)
     return [
-        Suite(module, version, python, "suite_cpython.py", {"module": module})
+        Suite(
+            module,
+            version,
+            python,
+            "suite_cpython.py",
+            {"module": module},
+            (*LOOPBACK, *NAMED) if module in ("test_httplib", "test_urllib2") else LOOPBACK,
+        )
         for module in found
         if not names or module in names or module.partition(".")[0] in names
     ]
