@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -81,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Print a line for each suite; return 1 for a difference without a reason, or an entry that explains nothing."""
     options = options_of(arguments)
     reviewed, unexplained, minors = Reviewed(), 0, []
-    for number, python in enumerate(options.python or [sys.executable]):
+    for number, python in enumerate(map(os.path.abspath, options.python or [sys.executable])):
         version = version_of(python)
         minors.append(version.rpartition(".")[0])
         kinds = {"cpython": lambda python=python: cpython_suites(python, options.names)}
