@@ -216,6 +216,41 @@ static int on_mmap_event(State *state, PyObject *args)
     return descriptor_check(state, number, WANT_PLACE | OP_READ | (reads ? 0 : OP_MODIFY));
 }
 
+/* Of what a check has raised, a denial stays: other errors are for the caller to find by itself. */
+static int keep_denial(void)
+{
+    if (PyErr_Occurred() && !error_is_denial()) {
+        PyErr_Clear();
+    }
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* pathlib lists nothing where it is refused something, from 3.13 on already for the folder that it begins with. */
+static int on_glob_event(PyObject *args)
+{
+    PyObject *path = PyObject_Str(item(args, 0));
+    PyObject *found = path ? row_call(stat_row, stat_row->module_object, NULL, &path, 1, NULL) : NULL;
+    Py_XDECREF(found);
+    Py_XDECREF(path);
+    return keep_denial();
+}
+
+/* shutil.unpack_archive takes a file that it cannot open for one that is no archive. */
+static int on_unpack_event(State *state, PyObject *args)
+{
+    PathText *text = PyMem_Malloc(sizeof *text);
+    int fd = -1;
+    if (text != NULL && path_text(item(args, 0), text) == 0) {
+        fd = guarded_open(state, text, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
+        Py_XDECREF(text->object);
+    }
+    PyMem_Free(text);
+    if (fd >= 0) {
+        close(fd);
+    }
+    return keep_denial();
+}
+
 static int on_event(State *state, const char *event, PyObject *args)
 {
     switch (event[0]) {
@@ -234,6 +269,9 @@ static int on_event(State *state, const char *event, PyObject *args)
     case 's':
         if (is(event, "subprocess.Popen") || is(event, "signal.pthread_kill")) {
             return refuse_process(state, event);
+        }
+        if (is(event, "shutil.unpack_archive")) {
+            return on_unpack_event(state, args);
         }
         if (is(event, "sys.settrace") || is(event, "sys.setprofile")) {
             return tracing_event(state, event, is(event, "sys.settrace") ? TRACE : PROFILE);
@@ -269,6 +307,9 @@ static int on_event(State *state, const char *event, PyObject *args)
     case 'g':
         return begins(event, "gc.get_") ? refuse(state, event) : 0;
     case 'p':
+        if (is(event, "pathlib.Path.glob") || is(event, "pathlib.Path.rglob")) {
+            return on_glob_event(args);
+        }
         return is(event, "pty.spawn") ? refuse_process(state, event) : 0;
     case 'r':
         return is(event, "resource.setrlimit") || is(event, "resource.prlimit") ? refuse_process(state, event) : 0;
