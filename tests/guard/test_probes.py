@@ -249,3 +249,45 @@ class TestRecords:
         seen, kept = case.run(recorder)
         assert seen == ["FilesystemDenied"] * 3
         assert len(kept) == 3
+
+
+def swallowing(world):
+    """Functions of the standard library that take a refusal for something else."""
+    import pathlib
+    import shutil
+    import zipfile
+
+    outside, inside = os.path.dirname(world.secret), os.path.join(world.root, "inside")
+    os.makedirs(inside)
+    for folder in (outside, inside):
+        with zipfile.ZipFile(os.path.join(folder, "a.zip"), "w") as archive:
+            archive.writestr("name", "text")
+
+    def code(function, *args):
+        try:
+            return [str(found)[-8:] for found in function(*args) or ()]
+        except Exception as error:
+            return getattr(error, "code", type(error).__name__)
+
+    with guard_of(world):
+        return {
+            "glob": code(pathlib.Path(outside).glob, "*"),
+            "rglob": code(pathlib.Path(outside).rglob, "*.zip"),
+            "unpack": code(shutil.unpack_archive, os.path.join(outside, "a.zip"), inside),
+            "missing": code(pathlib.Path(inside, "missing").rglob, "*"),
+            "own glob": code(pathlib.Path(world.root).glob, "*/*.zip"),
+            "own unpack": code(shutil.unpack_archive, os.path.join(inside, "a.zip"), inside),
+            "no archive": code(shutil.unpack_archive, os.path.join(inside, "name"), inside, "zip"),
+        }
+
+
+def test_a_denial_is_not_taken_for_an_empty_folder_or_for_a_bad_archive(case):
+    assert case.run(swallowing) == {
+        "glob": "sandbox_filesystem_denied",
+        "rglob": "sandbox_filesystem_denied",
+        "unpack": "sandbox_filesystem_denied",
+        "missing": [],
+        "own glob": ["de/a.zip"],
+        "own unpack": [],
+        "no archive": "ReadError",
+    }
