@@ -438,7 +438,7 @@ def planted_native_call(ground: Ground) -> object:
 attacks_of(
     {
         "vectorize_open": lambda ground: os.read(vectorized(ground.held.open, ground.outside.encode(), 0), 99),
-        "vectorize_memory": lambda ground: b"marker" in vectorized(ground.held.string_at, id(b"marker-text"), 60),
+        "vectorize_memory": lambda ground: b"marker" in vectorized(ground.held.string_at, id(b"marker-text" * 9), 60),
         "vectorize_write": lambda ground: vectorized(ground.held.memmove, id(b"x" * 99) + 40, b"y", 1) > 0,
         "partial": lambda ground: __import__("functools").partial(ground.held.getpid)() == os.getpid(),
         "sorted": lambda ground: bool(sorted([b"a"], key=ground.held.getpid)),

@@ -115,15 +115,16 @@ static PyObject *tracer_call(PyObject *self, PyObject *args, PyObject *kwargs)
         !sees(tracer, frame)) {
         return Py_NewRef(Py_None);
     }
+    Py_INCREF(self); /* the function may replace itself, and the interpreter does not hold what it calls */
     PyObject *result = PyObject_Call(tracer->function, args, NULL);
-    if (tracer->kind == MONITOR) {
-        return result;
-    }
-    if (result == NULL) {
+    if (result == NULL && tracer->kind != MONITOR) {
         tracing_failed(tracer->kind);
-        return NULL;
     }
-    return tracer->kind == TRACE ? local_tracer(tracer, result) : result;
+    else if (result != NULL && tracer->kind == TRACE) {
+        result = local_tracer(tracer, result);
+    }
+    Py_DECREF(self);
+    return result;
 }
 
 PyTypeObject Tracer_Type = {
@@ -140,7 +141,13 @@ PyTypeObject Tracer_Type = {
 static int native_event(PyObject *self, PyFrameObject *frame, int what, PyObject *argument)
 {
     Tracer *tracer = (Tracer *)self;
-    return tracer->function != NULL && sees(tracer, frame) ? tracer->native(tracer->function, frame, what, argument) : 0;
+    if (tracer->function == NULL || !sees(tracer, frame)) {
+        return 0;
+    }
+    Py_INCREF(self);
+    int result = tracer->native(tracer->function, frame, what, argument);
+    Py_DECREF(self);
+    return result;
 }
 
 /* ---- what the thread has installed --------------------------------------------------------------- */
