@@ -145,7 +145,7 @@ static int set_frame_trace(PyObject *frame, PyObject *value, void *closure)
 
 static int set_frame_line(PyObject *frame, PyObject *value, void *closure)
 {
-    State *state = state_guarding();
+    State *state = value ? state_guarding() : NULL; /* it cannot be deleted */
     if (state != NULL && !may_trace(state, frame)) {
         deny_text(state, DENY_TAMPER, "f_lineno");
         return -1;

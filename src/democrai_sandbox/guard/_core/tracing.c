@@ -409,6 +409,8 @@ static PyObject *remove_function(State *state, TracingKind kind)
     return Py_NewRef(Py_None);
 }
 
+static FAST_THREAD_LOCAL bool installing = false; /* this thread lets go of the function before the new one */
+
 static PyObject *install_function(State *state, Call *call, TracingKind kind)
 {
     PyObject *tracer = tracer_new(state, call->args[0], kind);
@@ -423,7 +425,9 @@ static PyObject *install_function(State *state, Call *call, TracingKind kind)
         Py_XINCREF(tracing->own.object);
     }
     Py_XDECREF(tracer);
+    installing = true;
     Py_XDECREF(before); /* last: its finaliser may install another one */
+    installing = false;
     return result;
 }
 
@@ -433,6 +437,10 @@ PyObject *on_trace(State *state, Call *call)
     TracingKind kind = (TracingKind)call->row->operations;
     if (!tracing_has_place(state)) {
         return deny_text(state, DENY_TAMPER, call->row->argument);
+    }
+    if (installing && PY_VERSION_HEX < 0x030C0000) { /* as the interpreter itself, up to 3.11 */
+        PyErr_Format(PyExc_RuntimeError, "Cannot call %s while another one is being installed", call->row->argument);
+        return NULL;
     }
     return call->args[0] == Py_None ? remove_function(state, kind) : install_function(state, call, kind);
 }
