@@ -109,12 +109,15 @@ VERDICT = attempt()
 TAKE_OVER = """
 import sys
 python = sys.prefix + "/bin/python"
-if os.path.islink(python):
-    os.rename(python, python + ".real")
-    with open(python, "w") as file:
-        file.write("#!/bin/sh\\ncase \\"$*\\" in *bootstrap.py*|*runner.py*) touch {flag};; esac\\n")
-        file.write("exec " + python + '.real "$@"\\n')
-    os.chmod(python, 0o755)
+try:
+    if os.path.islink(python):
+        os.rename(python, python + ".real")
+        with open(python, "w") as file:
+            file.write("#!/bin/sh\\ncase \\"$*\\" in *bootstrap.py*|*runner.py*) touch {flag};; esac\\n")
+            file.write("exec " + python + '.real "$@"\\n')
+        os.chmod(python, 0o755)
+except PermissionError:
+    pass
 """
 
 
@@ -176,9 +179,9 @@ def test_the_phases_do_not_leak_into_each_other(workshop, web, kind):
         "data": "1",
         "variables": [],
     }
-    # The environment's own interpreter was replaced by the installation: it is never what is started.
+    # The installation cannot replace the environment's own interpreter, which is never what is started either.
     environment = next((workshop.base / f"data/installs/{kind}s/demo/environments").iterdir())
-    assert (environment / "bin" / "python").read_text().startswith("#!/bin/sh")
+    assert (environment / "bin" / "python").is_symlink()
     assert interpreter[0] is True
     assert not interpreter[1].startswith(str(workshop.base))
     assert not flag.exists()
