@@ -124,7 +124,7 @@ def _fix(error: BaseException, package: str) -> str:
 
 
 def _built_for_others(folder: str) -> Iterator[str]:
-    """Yield the native modules in a folder of which there is no file for this interpreter."""
+    """Yield the native modules of a folder that lack a file for this interpreter."""
     files = [name for name in os.listdir(folder)[:_MOST_FILES] if name.endswith(".so")]  # noqa: PTH208 - texts
     loadable = {name.partition(".")[0] for name in files if name[name.index(".") :] in EXTENSION_SUFFIXES}
     yield from sorted(name for name in files if name.partition(".")[0] not in loadable)

@@ -235,7 +235,7 @@ static int on_glob_event(PyObject *args)
     return keep_denial();
 }
 
-/* shutil.unpack_archive takes a file that it cannot open for one that is no archive. */
+/* shutil.unpack_archive reports a file that it cannot open as a bad archive. */
 static int on_unpack_event(State *state, PyObject *args)
 {
     PathText *text = PyMem_Malloc(sizeof *text);
@@ -279,7 +279,8 @@ static int on_event(State *state, const char *event, PyObject *args)
         if (begins(event, "sys.monitoring.register")) {
             return monitoring_works() ? 0 : refuse(state, event);
         }
-        if (is(event, "socket.sethostname") || is(event, "sys.addaudithook") || is(event, "sys._current_frames") || is(event, "sys._current_exceptions") ||
+        if (is(event, "socket.sethostname") || is(event, "sys.addaudithook") || is(event, "sys._current_frames") ||
+            is(event, "sys._current_exceptions") ||
             is(event, "sqlite3.enable_load_extension") || is(event, "sqlite3.load_extension")) {
             return refuse(state, event);
         }

@@ -1,7 +1,7 @@
 /* Calls with names in folders that are held open, for the functions that take a folder's descriptor beside a name.
  *
- * What was checked is what is used, whatever is renamed meanwhile. A path through /proc/self/fd does the same for all
- * functions, but the kernel has to walk through /proc then. */
+ * The call reaches the file that was checked, also if a folder is renamed meanwhile. A path through /proc/self/fd does the
+ * same for all functions, but the kernel has to walk through /proc then. */
 #include "core.h"
 
 /* Whether the function takes these names: not the root folder's, which has none of its own. */

@@ -224,27 +224,35 @@ static PyObject *set_callback(State *state, Call *call, long id)
     return result;
 }
 
+/* A call whose last of `count` arguments is a set of events: an exact int is passed on, and given to the caller. */
+static PyObject *call_with_events(Call *call, Py_ssize_t count, PyObject **events)
+{
+    long value;
+    *events = NULL;
+    if (call->nargs != count) {
+        return call_original(call); /* which refuses it */
+    }
+    *events = exact_int(call->args[count - 1], &value);
+    return *events ? call_with(call, count - 1, *events) : NULL;
+}
+
 static PyObject *set_events(Call *call, long id)
 {
-    long events;
-    PyObject *number = call->nargs == 2 ? exact_int(call->args[1], &events) : NULL;
-    PyObject *result = number ? call_with(call, 1, number) : call->nargs == 2 ? NULL : call_original(call);
-    if (result != NULL && number != NULL) {
-        Py_XSETREF(tools[id].events, Py_NewRef(number));
+    PyObject *events, *result = call_with_events(call, 2, &events);
+    if (result != NULL && events != NULL) {
+        Py_XSETREF(tools[id].events, Py_NewRef(events));
     }
-    Py_XDECREF(number);
+    Py_XDECREF(events);
     return result;
 }
 
 static PyObject *set_local_events(Call *call, long id)
 {
-    long events;
-    PyObject *number = call->nargs == 3 ? exact_int(call->args[2], &events) : NULL;
-    PyObject *result = number ? call_with(call, 2, number) : call->nargs == 3 ? NULL : call_original(call);
-    if (result != NULL && number != NULL && PyDict_SetItem(tools[id].local, call->args[1], number) < 0) {
+    PyObject *events, *result = call_with_events(call, 3, &events);
+    if (result != NULL && events != NULL && PyDict_SetItem(tools[id].local, call->args[1], events) < 0) {
         Py_CLEAR(result);
     }
-    Py_XDECREF(number);
+    Py_XDECREF(events);
     return result;
 }
 

@@ -54,7 +54,7 @@ static void forget_made(size_t at)
     Py_DECREF(gone.from.bytes);
 }
 
-/* When a module has run, nobody else has its code any more. */
+/* A module that has run no longer holds its code. */
 static void forget_finished(void)
 {
     for (size_t i = running_count; i-- > 0;) {
@@ -71,7 +71,7 @@ void bytecode_forget(void)
     }
 }
 
-/* The bytes behind what marshal is given, if nobody can change them; false for anything else. */
+/* The immutable bytes behind the argument of marshal.loads; false for any other argument. */
 bool bytecode_of(PyObject *data, Bytecode *out)
 {
     Py_buffer *view = PyMemoryView_Check(data) ? PyMemoryView_GET_BUFFER(data) : NULL;

@@ -491,7 +491,7 @@ static PyObject *usual_handle(const Usual *usual, PyObject *const *args, size_t 
 
 static bool holds_no_upgrade(PyObject *headers, PyObject *unused)
 {
-    int found = PySequence_Contains(headers, name_upgrade); /* in whatever case */
+    int found = PySequence_Contains(headers, name_upgrade); /* in upper or lower case */
     PyErr_Clear();
     return found == 0;
 }
