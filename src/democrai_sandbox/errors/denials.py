@@ -14,6 +14,9 @@ from . import fixes
 if TYPE_CHECKING:
     from democrai_sandbox.policy import AccessDecision, SubjectChain
 
+_EACCES = errno.EACCES
+_REASON = os.strerror(_EACCES)
+
 
 class SandboxDenied(SandboxError, PermissionError):  # noqa: N818 - it says what happened, not that something broke
     """Policy said no. ``str()`` is the documented shape; the attributes say the same in parts."""
@@ -22,6 +25,8 @@ class SandboxDenied(SandboxError, PermissionError):  # noqa: N818 - it says what
     layer = "guard"
     package = ""
     """The installed package that was being imported for an extension, where that is known."""
+    names_path = False
+    """Whether ``filename`` has the target, as in an error of the kernel."""
 
     def __init__(
         self,
@@ -34,7 +39,10 @@ class SandboxDenied(SandboxError, PermissionError):  # noqa: N818 - it says what
         installing: bool = False,
     ) -> None:
         """Describe what was refused to whom."""
-        super().__init__(errno.EACCES, os.strerror(errno.EACCES))
+        if self.names_path:
+            OSError.__init__(self, _EACCES, _REASON, target)
+        else:
+            OSError.__init__(self, _EACCES, _REASON)
         self.target = target
         self.subject = subject
         self.subject_kind = subject_kind
@@ -81,13 +89,9 @@ class FilesystemDenied(SandboxDenied):
     """A path lies outside what the subject declared for this operation."""
 
     code = "sandbox_filesystem_denied"
+    names_path = True
     is_host_code = False
     """Whether it was a change of the code of the host, which no declaration allows."""
-
-    def __init__(self, target: str, **parts: Any) -> None:
-        """Describe what was refused to whom; ``filename`` has the path, as in an error of the kernel."""
-        super().__init__(target, **parts)
-        self.filename = target
 
     def __str__(self) -> str:
         """Return ``sandbox_filesystem_denied:<subject>:<path>``."""

@@ -32,25 +32,26 @@ _CLASSES: dict[str, type[SandboxDenied]] = {
     "tamper": TamperDenied,
     "network": NetworkDenied,
 }
+_HARMLESS = frozenset({"read", "execute", "use"})
+"""Operations that change no code of the host."""
 
 
 def make_denial(
     kind: str, view: tuple[Any, ...], operation: str, target: str, *, decision: AccessDecision | None = None
 ) -> SandboxDenied:
     """Return the exception for a refusal of the core, with what the decider said if it was asked."""
-    links, labels, _, _, _, installing, *_ = view
-    subject_kind, subject, _, _ = links[-1]
+    subject_kind, subject, _, _ = view[0][-1]
     denial = _CLASSES[kind](
         target,
         subject=subject,
         subject_kind=subject_kind,
-        chain=labels,
-        operations=tuple(operation.split(",")),
-        installing=installing,
+        chain=view[1],
+        operations=tuple(operation.split(",")) if "," in operation else (operation,),
+        installing=view[5],
     )
     if decision is not None and isinstance(denial, NetworkDenied):
         denial.decision = decision
-    if isinstance(denial, FilesystemDenied):
+    if operation not in _HARMLESS and isinstance(denial, FilesystemDenied):
         denial.is_host_code = is_host_code(target, denial.operation)
     return denial
 

@@ -379,9 +379,11 @@ void *deny_path(State *state, const char *path, unsigned missing, bool probe)
 /* Whether the present exception is a denial of ours, as against an error of the system's. */
 bool error_is_denial(void)
 {
+    static PyObject *layer = NULL;
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
-    bool is = type != NULL && PyObject_HasAttrString(type, "layer");
+    layer = layer ? layer : PyUnicode_InternFromString("layer");
+    bool is = type != NULL && layer != NULL && PyObject_HasAttr(type, layer);
     PyErr_Restore(type, value, trace);
     return is;
 }
@@ -406,9 +408,10 @@ void errno_filename(PyObject *filename, PyObject *second)
     PyErr_Fetch(&type, &value, &trace);
     PyErr_NormalizeException(&type, &value, &trace);
     if (value != NULL && PyObject_TypeCheck(value, (PyTypeObject *)PyExc_OSError)) {
-        if (PyObject_SetAttrString(value, "filename", filename) < 0 ||
-            (second != NULL && PyObject_SetAttrString(value, "filename2", second) < 0)) {
-            PyErr_Clear();
+        PyOSErrorObject *error = (PyOSErrorObject *)value;
+        Py_XSETREF(error->filename, Py_NewRef(filename));
+        if (second != NULL) {
+            Py_XSETREF(error->filename2, Py_NewRef(second));
         }
     }
     PyErr_Restore(type, value, trace);

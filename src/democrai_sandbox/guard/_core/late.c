@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-bool imports_happened = true;
+bool look_at_all_modules = true;
 
 typedef struct {
     const char *module;
@@ -34,13 +34,15 @@ static LatePatch late[] = {
     {"_cffi_backend", cffi_patch, true},
 };
 
-/* Names of modules that still have something to be patched. */
-static PyObject *awaited = NULL;
+/* Names of modules that still have something to be patched, and those of them that are loaded, but were not complete
+ * at the last look. */
+static PyObject *awaited = NULL, *incomplete = NULL;
 static Py_ssize_t modules_seen = -1;
 
 static int await_all(void)
 {
-    awaited = PySet_New(NULL);
+    Py_XSETREF(incomplete, PySet_New(NULL));
+    awaited = incomplete ? PySet_New(NULL) : NULL;
     for (int i = 0; awaited != NULL && i < row_count + (int)(sizeof late / sizeof *late); i++) {
         PyObject *name = PyUnicode_InternFromString(i < row_count ? rows[i].module : late[i - row_count].module);
         if (name == NULL || PySet_Add(awaited, name) < 0) {
@@ -51,11 +53,16 @@ static int await_all(void)
     return awaited ? 0 : -1;
 }
 
+static bool other_modules(void)
+{
+    PyObject *modules = PyImport_GetModuleDict();
+    return look_at_all_modules || (modules && PyDict_CheckExact(modules) && PyDict_GET_SIZE(modules) != modules_seen);
+}
+
 /* Whether something optional may have come since the last look. */
 bool modules_changed(void)
 {
-    PyObject *modules = PyImport_GetModuleDict();
-    return imports_happened || (modules && PyDict_CheckExact(modules) && PyDict_GET_SIZE(modules) != modules_seen);
+    return other_modules() || PySet_GET_SIZE(incomplete) > 0;
 }
 
 /* 1 when everything of this module is patched, 0 when it is still being imported. */
@@ -91,7 +98,7 @@ static int await_names(PyObject *names)
         }
     }
     Py_XDECREF(iterator);
-    imports_happened = true;
+    look_at_all_modules = true;
     return PyErr_Occurred() ? -1 : 0;
 }
 
@@ -179,34 +186,36 @@ int patch_module(const char *name, PyObject *module)
     if (suited < 0) {
         return -1;
     }
-    complete = complete && diverted && suited;
-    if (!complete || is_initialising(module)) {
-        imports_happened = true; /* look again when it is finished */
-        return 0;
-    }
-    if (adapters != NULL && PyDict_GetItemString(adapters, name) != NULL) {
-        return 0; /* stays on the list */
-    }
+    bool finished = complete && diverted && suited && !is_initialising(module);
     PyObject *key = PyUnicode_FromString(name);
-    int result = key ? PySet_Discard(awaited, key) : -1;
+    int wanted = key ? PySet_Contains(awaited, key) : -1, result = wanted;
+    if (wanted == 1) {
+        bool adaptable = adapters != NULL && PyDict_GetItemWithError(adapters, key) != NULL; /* stays on the list */
+        result = finished ? PySet_Discard(incomplete, key) : PySet_Add(incomplete, key);
+        result = result >= 0 && finished && !adaptable ? PySet_Discard(awaited, key) : result;
+    }
     Py_XDECREF(key);
     return result < 0 ? -1 : 0;
 }
 
-/* Optional modules are patched as soon as they are there, without importing them ourselves. */
+/* Optional modules are patched as soon as they are there, without importing them ourselves. While no other module came,
+ * only the incomplete ones are looked at. */
 int patch_loaded_modules(void)
 {
     if (awaited == NULL && await_all() < 0) {
         return -1;
     }
-    imports_happened = false;
-    PyObject *names = PySequence_List(awaited), *modules = PyImport_GetModuleDict();
+    PyObject *names = PySequence_List(other_modules() ? awaited : incomplete), *modules = PyImport_GetModuleDict();
     int result = names && modules ? 0 : -1;
+    look_at_all_modules = false;
     for (Py_ssize_t i = 0; result == 0 && i < PyList_GET_SIZE(names); i++) {
         PyObject *name = PyList_GET_ITEM(names, i);
         PyObject *module = PyDict_GetItemWithError(modules, name);
         if (module != NULL) {
             result = patch_module(PyUnicode_AsUTF8(name), module);
+        }
+        else if (PySet_Discard(incomplete, name) < 0) {
+            result = -1;
         }
     }
     Py_XDECREF(names);

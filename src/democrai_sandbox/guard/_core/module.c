@@ -100,7 +100,7 @@ static PyObject *setup(PyObject *module, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     if (handle != NULL) {
-        imports_happened = true; /* asyncio may have been loaded before its code was known */
+        look_at_all_modules = true; /* asyncio may have been loaded before its code was known */
     }
     if ((shut != NULL || fixed != NULL) && policies != NULL) {
         PyDict_Clear(policies); /* compiled without the new paths */

@@ -162,12 +162,14 @@ PyObject *row_call_tuple(Row *row, PyObject *self, PyObject *args, PyObject *kwa
 
 static int make_writable(void *address)
 {
+    static void *last = NULL; /* one table holds many entries, and modules are never unloaded */
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     void *start = (void *)((uintptr_t)address & ~(page - 1));
-    if (mprotect(start, page, PROT_READ | PROT_WRITE) < 0) {
+    if (start != last && mprotect(start, page, PROT_READ | PROT_WRITE) < 0) {
         PyErr_SetFromErrno(PyExc_OSError);
         return -1;
     }
+    last = start;
     return 0;
 }
 
