@@ -85,7 +85,9 @@ static int patch_late(const char *name, PyObject *module)
 /* ---- clients: adapted by Python, which only asks; see guard/clients -------------------------------- */
 
 static PyObject *adapters = NULL; /* dict: module name -> function(module) -> whether it is done */
-static PyObject *adapted = NULL;  /* dict: module name -> the module it was done for, or None while it is being done */
+/* dict: module name -> the module it was done for, None while it is being done, or the number of names that the module
+ * had when it could not be done yet */
+static PyObject *adapted = NULL;
 
 static int await_names(PyObject *names)
 {
@@ -127,6 +129,42 @@ int diverted_await(PyObject *rows)
     return result;
 }
 
+static bool is_initialising(PyObject *module)
+{
+    PyObject *spec = PyObject_GetAttrString(module, "__spec__");
+    PyObject *flag = spec ? PyObject_GetAttrString(spec, "_initializing") : NULL;
+    bool is = flag != NULL && PyObject_IsTrue(flag) == 1;
+    Py_XDECREF(spec);
+    Py_XDECREF(flag);
+    PyErr_Clear();
+    return is;
+}
+
+static Py_ssize_t names_in(PyObject *module)
+{
+    return PyModule_Check(module) ? PyDict_GET_SIZE(PyModule_GetDict(module)) : -1;
+}
+
+static bool is_without_news(PyObject *known, PyObject *module)
+{
+    return known != NULL && PyLong_CheckExact(known) && PyLong_AsSsize_t(known) == names_in(module) &&
+           is_initialising(module);
+}
+
+static bool is_adapted(PyObject *name, PyObject *module)
+{
+    return adapted != NULL && PyDict_GetItemWithError(adapted, name) == module;
+}
+
+static void note_adapted(const char *name, PyObject *module, bool done)
+{
+    PyObject *value = done ? Py_NewRef(module) : PyLong_FromSsize_t(names_in(module));
+    if (value == NULL || PyDict_SetItemString(adapted, name, value) < 0) {
+        PyErr_Clear();
+    }
+    Py_XDECREF(value);
+}
+
 /* 1 when done or nothing is to be done, 0 when the module is still being imported. The adapter runs as whoever imported
  * the client: it needs no rights, and a subject may have had a hand in what it meets. It is done again for another
  * module under the same name, since a subject could have put a first one there. */
@@ -137,6 +175,9 @@ static int adapt(const char *name, PyObject *module)
     if (function == NULL || known == module || known == Py_None || module == Py_None) { /* None: "not to be imported" */
         return 1;
     }
+    if (is_without_news(known, module)) {
+        return 0;
+    }
     if (PyDict_SetItemString(adapted, name, Py_None) < 0) {
         return -1;
     }
@@ -144,9 +185,7 @@ static int adapt(const char *name, PyObject *module)
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
     int result = done == NULL ? -1 : done != Py_False;
-    if ((result == 1 ? PyDict_SetItemString(adapted, name, module) : PyDict_DelItemString(adapted, name)) < 0) {
-        PyErr_Clear();
-    }
+    note_adapted(name, module, result == 1);
     if (done == NULL && PyErr_GivenExceptionMatches(type, PyExc_Exception)) {
         /* a broken package, or what a subject put in its place, must not fail every later import: its sockets are
          * checked as ever. It is adapted at a later look if it can be by then. */
@@ -158,17 +197,6 @@ static int adapt(const char *name, PyObject *module)
     PyErr_Restore(type, value, trace);
     Py_XDECREF(done);
     return result;
-}
-
-static bool is_initialising(PyObject *module)
-{
-    PyObject *spec = PyObject_GetAttrString(module, "__spec__");
-    PyObject *flag = spec ? PyObject_GetAttrString(spec, "_initializing") : NULL;
-    bool is = flag != NULL && PyObject_IsTrue(flag) == 1;
-    Py_XDECREF(spec);
-    Py_XDECREF(flag);
-    PyErr_Clear();
-    return is;
 }
 
 int patch_module(const char *name, PyObject *module)
@@ -211,6 +239,9 @@ int patch_loaded_modules(void)
     for (Py_ssize_t i = 0; result == 0 && i < PyList_GET_SIZE(names); i++) {
         PyObject *name = PyList_GET_ITEM(names, i);
         PyObject *module = PyDict_GetItemWithError(modules, name);
+        if (module != NULL && is_adapted(name, module) && PySet_Contains(incomplete, name) == 0) {
+            continue;
+        }
         if (module != NULL) {
             result = patch_module(PyUnicode_AsUTF8(name), module);
         }
