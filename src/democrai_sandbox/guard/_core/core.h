@@ -421,7 +421,7 @@ bool has_slot(PyTypeObject *type, size_t offset, const void *replacement);
 int patch_module(const char *name, PyObject *module);
 int patch_loaded_modules(void);
 bool modules_changed(void);
-extern bool look_at_all_modules, finders_suspect;
+extern bool look_at_all_modules, subjects_ran, finders_suspect;
 int adapters_set(PyObject *functions);
 int diverted_await(PyObject *rows);
 extern PyTypeObject Diverted_Type;

@@ -34,14 +34,20 @@ static LatePatch late[] = {
     {"_cffi_backend", cffi_patch, true},
 };
 
-/* Names of modules that still have something to be patched, and those of them that are loaded, but were not complete
- * at the last look. */
+/* Names of modules that still have something to be patched; and of those that are loaded, but were not complete at the
+ * last look, how many names they had then. */
 static PyObject *awaited = NULL, *incomplete = NULL;
-static Py_ssize_t modules_seen = -1;
+
+/* sys.modules at the last look: its table, the position behind its last entry, and its size. */
+static struct {
+    const void *table;
+    Py_ssize_t position, count;
+} seen = {NULL, 0, -1};
+bool subjects_ran = true; /* since the last look, or they may run now */
 
 static int await_all(void)
 {
-    Py_XSETREF(incomplete, PySet_New(NULL));
+    Py_XSETREF(incomplete, PyDict_New());
     awaited = incomplete ? PySet_New(NULL) : NULL;
     for (int i = 0; awaited != NULL && i < row_count + (int)(sizeof late / sizeof *late); i++) {
         PyObject *name = PyUnicode_InternFromString(i < row_count ? rows[i].module : late[i - row_count].module);
@@ -56,13 +62,13 @@ static int await_all(void)
 static bool other_modules(void)
 {
     PyObject *modules = PyImport_GetModuleDict();
-    return look_at_all_modules || (modules && PyDict_CheckExact(modules) && PyDict_GET_SIZE(modules) != modules_seen);
+    return look_at_all_modules || (modules && PyDict_CheckExact(modules) && PyDict_GET_SIZE(modules) != seen.count);
 }
 
 /* Whether something optional may have come since the last look. */
 bool modules_changed(void)
 {
-    return other_modules() || PySet_GET_SIZE(incomplete) > 0;
+    return other_modules() || PyDict_GET_SIZE(incomplete) > 0;
 }
 
 /* 1 when everything of this module is patched, 0 when it is still being imported. */
@@ -85,9 +91,7 @@ static int patch_late(const char *name, PyObject *module)
 /* ---- clients: adapted by Python, which only asks; see guard/clients -------------------------------- */
 
 static PyObject *adapters = NULL; /* dict: module name -> function(module) -> whether it is done */
-/* dict: module name -> the module it was done for, None while it is being done, or the number of names that the module
- * had when it could not be done yet */
-static PyObject *adapted = NULL;
+static PyObject *adapted = NULL;  /* dict: module name -> the module it was done for, or None while it is being done */
 
 static int await_names(PyObject *names)
 {
@@ -129,42 +133,6 @@ int diverted_await(PyObject *rows)
     return result;
 }
 
-static bool is_initialising(PyObject *module)
-{
-    PyObject *spec = PyObject_GetAttrString(module, "__spec__");
-    PyObject *flag = spec ? PyObject_GetAttrString(spec, "_initializing") : NULL;
-    bool is = flag != NULL && PyObject_IsTrue(flag) == 1;
-    Py_XDECREF(spec);
-    Py_XDECREF(flag);
-    PyErr_Clear();
-    return is;
-}
-
-static Py_ssize_t names_in(PyObject *module)
-{
-    return PyModule_Check(module) ? PyDict_GET_SIZE(PyModule_GetDict(module)) : -1;
-}
-
-static bool is_without_news(PyObject *known, PyObject *module)
-{
-    return known != NULL && PyLong_CheckExact(known) && PyLong_AsSsize_t(known) == names_in(module) &&
-           is_initialising(module);
-}
-
-static bool is_adapted(PyObject *name, PyObject *module)
-{
-    return adapted != NULL && PyDict_GetItemWithError(adapted, name) == module;
-}
-
-static void note_adapted(const char *name, PyObject *module, bool done)
-{
-    PyObject *value = done ? Py_NewRef(module) : PyLong_FromSsize_t(names_in(module));
-    if (value == NULL || PyDict_SetItemString(adapted, name, value) < 0) {
-        PyErr_Clear();
-    }
-    Py_XDECREF(value);
-}
-
 /* 1 when done or nothing is to be done, 0 when the module is still being imported. The adapter runs as whoever imported
  * the client: it needs no rights, and a subject may have had a hand in what it meets. It is done again for another
  * module under the same name, since a subject could have put a first one there. */
@@ -175,9 +143,6 @@ static int adapt(const char *name, PyObject *module)
     if (function == NULL || known == module || known == Py_None || module == Py_None) { /* None: "not to be imported" */
         return 1;
     }
-    if (is_without_news(known, module)) {
-        return 0;
-    }
     if (PyDict_SetItemString(adapted, name, Py_None) < 0) {
         return -1;
     }
@@ -185,7 +150,9 @@ static int adapt(const char *name, PyObject *module)
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
     int result = done == NULL ? -1 : done != Py_False;
-    note_adapted(name, module, result == 1);
+    if ((result == 1 ? PyDict_SetItemString(adapted, name, module) : PyDict_DelItemString(adapted, name)) < 0) {
+        PyErr_Clear();
+    }
     if (done == NULL && PyErr_GivenExceptionMatches(type, PyExc_Exception)) {
         /* a broken package, or what a subject put in its place, must not fail every later import: its sockets are
          * checked as ever. It is adapted at a later look if it can be by then. */
@@ -196,6 +163,56 @@ static int adapt(const char *name, PyObject *module)
     }
     PyErr_Restore(type, value, trace);
     Py_XDECREF(done);
+    return result;
+}
+
+/* ---- looking ------------------------------------------------------------------------------------- */
+
+static bool is_initialising(PyObject *module)
+{
+    static PyObject *spec_name = NULL, *flag_name = NULL;
+    spec_name = spec_name ? spec_name : PyUnicode_InternFromString("__spec__");
+    flag_name = flag_name ? flag_name : PyUnicode_InternFromString("_initializing");
+    PyObject *spec = spec_name ? PyObject_GetAttr(module, spec_name) : NULL;
+    PyObject *flag = spec && flag_name ? PyObject_GetAttr(spec, flag_name) : NULL;
+    bool is = flag != NULL && PyObject_IsTrue(flag) == 1;
+    Py_XDECREF(spec);
+    Py_XDECREF(flag);
+    PyErr_Clear();
+    return is;
+}
+
+static PyObject *names_in(PyObject *module)
+{
+    return PyLong_FromSsize_t(PyModule_Check(module) ? PyDict_GET_SIZE(PyModule_GetDict(module)) : -1);
+}
+
+/* Whether a module is still being imported, and has no more names than at the last look. */
+static bool is_unchanged(PyObject *name, PyObject *module)
+{
+    PyObject *before = PyDict_GetItemWithError(incomplete, name), *now = before ? names_in(module) : NULL;
+    bool is = now != NULL && PyObject_RichCompareBool(before, now, Py_EQ) == 1 && is_initialising(module);
+    Py_XDECREF(now);
+    return is;
+}
+
+/* Whether nothing is left to do for this very module; an adapted one stays on the list for others of its name. */
+static bool is_done(PyObject *name, PyObject *module)
+{
+    return adapted != NULL && PyDict_GetItemWithError(adapted, name) == module &&
+           PyDict_GetItemWithError(incomplete, name) == NULL;
+}
+
+static int forget_incomplete(PyObject *name)
+{
+    return PyDict_GetItemWithError(incomplete, name) ? PyDict_DelItem(incomplete, name) : 0;
+}
+
+static int note_incomplete(PyObject *name, PyObject *module)
+{
+    PyObject *count = names_in(module);
+    int result = count ? PyDict_SetItem(incomplete, name, count) : -1;
+    Py_XDECREF(count);
     return result;
 }
 
@@ -219,37 +236,80 @@ int patch_module(const char *name, PyObject *module)
     int wanted = key ? PySet_Contains(awaited, key) : -1, result = wanted;
     if (wanted == 1) {
         bool adaptable = adapters != NULL && PyDict_GetItemWithError(adapters, key) != NULL; /* stays on the list */
-        result = finished ? PySet_Discard(incomplete, key) : PySet_Add(incomplete, key);
+        result = finished ? forget_incomplete(key) : note_incomplete(key, module);
         result = result >= 0 && finished && !adaptable ? PySet_Discard(awaited, key) : result;
     }
     Py_XDECREF(key);
     return result < 0 ? -1 : 0;
 }
 
+/* Whether new modules are behind the position of the last look: the table is the same, and no subject ran, which could
+ * have put entries before it by removing others. */
+static bool only_grew(PyObject *modules)
+{
+    return !look_at_all_modules && !subjects_ran && PyDict_CheckExact(modules) &&
+           ((PyDictObject *)modules)->ma_keys == seen.table && PyDict_GET_SIZE(modules) > seen.count;
+}
+
+/* The awaited names behind the position; NULL without an exception when a name is not plain text. */
+static PyObject *new_names(PyObject *modules)
+{
+    PyObject *names = PyList_New(0), *name, *module;
+    Py_ssize_t position = seen.position;
+    while (names != NULL && PyDict_Next(modules, &position, &name, &module)) {
+        int wanted = PyUnicode_CheckExact(name) ? PySet_Contains(awaited, name) : -1;
+        if (wanted < 0 || (wanted == 1 && PyList_Append(names, name) < 0)) {
+            Py_CLEAR(names);
+        }
+    }
+    for (position = 0; names != NULL && PyDict_Next(incomplete, &position, &name, &module);) {
+        if (PyList_Append(names, name) < 0) {
+            Py_CLEAR(names);
+        }
+    }
+    return names;
+}
+
+static PyObject *names_to_look_at(PyObject *modules)
+{
+    PyObject *names = only_grew(modules) ? new_names(modules) : NULL;
+    return names || PyErr_Occurred() ? names : PySequence_List(other_modules() ? awaited : incomplete);
+}
+
+static void note_seen(PyObject *modules)
+{
+    bool plain = PyDict_CheckExact(modules);
+    Py_ssize_t position = plain && only_grew(modules) ? seen.position : 0;
+    while (plain && PyDict_Next(modules, &position, NULL, NULL)) {
+    }
+    seen.table = plain ? ((PyDictObject *)modules)->ma_keys : NULL;
+    seen.position = position;
+    seen.count = plain ? PyDict_GET_SIZE(modules) : -1;
+    look_at_all_modules = false;
+    subjects_ran = live_states > 0;
+}
+
 /* Optional modules are patched as soon as they are there, without importing them ourselves. While no other module came,
  * only the incomplete ones are looked at. */
 int patch_loaded_modules(void)
 {
-    if (awaited == NULL && await_all() < 0) {
+    PyObject *modules = PyImport_GetModuleDict();
+    if (modules == NULL || (awaited == NULL && await_all() < 0)) {
         return -1;
     }
-    PyObject *names = PySequence_List(other_modules() ? awaited : incomplete), *modules = PyImport_GetModuleDict();
-    int result = names && modules ? 0 : -1;
-    look_at_all_modules = false;
+    PyObject *names = names_to_look_at(modules);
+    int result = names ? 0 : -1;
+    note_seen(modules);
     for (Py_ssize_t i = 0; result == 0 && i < PyList_GET_SIZE(names); i++) {
         PyObject *name = PyList_GET_ITEM(names, i);
         PyObject *module = PyDict_GetItemWithError(modules, name);
-        if (module != NULL && is_adapted(name, module) && PySet_Contains(incomplete, name) == 0) {
-            continue;
+        if (module == NULL) {
+            result = forget_incomplete(name);
         }
-        if (module != NULL) {
+        else if (!is_done(name, module) && !is_unchanged(name, module)) {
             result = patch_module(PyUnicode_AsUTF8(name), module);
-        }
-        else if (PySet_Discard(incomplete, name) < 0) {
-            result = -1;
         }
     }
     Py_XDECREF(names);
-    modules_seen = modules && PyDict_CheckExact(modules) ? PyDict_GET_SIZE(modules) : -1;
     return result;
 }

@@ -22,13 +22,15 @@ static bool is_ours(PyObject *name)
     return text != NULL && strncmp(text, prefix, sizeof prefix - 1) == 0;
 }
 
+static PyObject *module_name = NULL; /* "__module__", interned: types look others up without their cache */
+
 static int type_setattro(PyObject *type, PyObject *name, PyObject *value)
 {
     State *state = state_guarding();
     if (LIKELY(state == NULL) || !PyUnicode_Check(name)) {
         return type_setattro_original(type, name, value);
     }
-    PyObject *module = PyObject_GetAttrString(type, "__module__");
+    PyObject *module = PyObject_GetAttr(type, module_name);
     if (module == NULL && !PyErr_ExceptionMatches(PyExc_AttributeError)) {
         return -1;
     }
@@ -234,7 +236,8 @@ PyObject *on_display(State *state, Call *call)
 
 int names_ready(void)
 {
-    if (proxies_ready() < 0 || replace_wrapper("__setattr__", wrap_set, &set_wrapper) < 0 ||
+    module_name = PyUnicode_InternFromString("__module__");
+    if (module_name == NULL || proxies_ready() < 0 || replace_wrapper("__setattr__", wrap_set, &set_wrapper) < 0 ||
         replace_wrapper("__delattr__", wrap_delete, &delete_wrapper) < 0) {
         return -1;
     }

@@ -151,23 +151,41 @@ static bool equals(PyObject *found, PyObject *code)
     return same;
 }
 
-static bool same_bytes(const Bytecode *from, const char *found, Py_ssize_t length)
+/* Whether a file of bytecode holds these bytes behind its header. */
+static bool file_holds(const char *path, const Bytecode *from)
 {
-    return from != NULL && from->length == length &&
-           memcmp(PyBytes_AS_STRING(from->bytes) + from->start, found, (size_t)length) == 0;
+    static char part[1 << 16]; /* nothing runs between reading and comparing */
+    const char *expected = PyBytes_AS_STRING(from->bytes) + from->start;
+    struct stat info;
+    Py_ssize_t done = 0;
+    int fd = open_beneath(path, O_RDONLY, 0);
+    if (fd < 0) {
+        return false;
+    }
+    bool same = fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_size == PYC_HEADER + from->length;
+    while (same && done < from->length) {
+        ssize_t count = pread(fd, part, sizeof part, PYC_HEADER + done);
+        same = count > 0 && count <= from->length - done && memcmp(expected + done, part, (size_t)count) == 0;
+        done += count;
+    }
+    close(fd);
+    return same;
 }
 
 /* Whether the cached bytecode of a source file is this code. */
 static bool is_cached_code(const char *source, PyObject *code)
 {
     char path[PATH_MAX];
-    PyObject *bytes = cache_path(source, path) ? read_file(path) : NULL;
+    bool cached = cache_path(source, path);
+    const Bytecode *from = cached ? bytecode_behind(code) : NULL;
+    if (from != NULL && file_holds(path, from)) {
+        return true;
+    }
+    PyObject *bytes = cached ? read_file(path) : NULL;
     bool same = false;
     if (bytes != NULL && PyBytes_GET_SIZE(bytes) > PYC_HEADER) {
         const char *found = PyBytes_AS_STRING(bytes) + PYC_HEADER;
-        Py_ssize_t length = PyBytes_GET_SIZE(bytes) - PYC_HEADER;
-        same = same_bytes(bytecode_behind(code), found, length) ||
-               equals(PyMarshal_ReadObjectFromString(found, length), code);
+        same = equals(PyMarshal_ReadObjectFromString(found, PyBytes_GET_SIZE(bytes) - PYC_HEADER), code);
     }
     Py_XDECREF(bytes);
     PyErr_Clear();
