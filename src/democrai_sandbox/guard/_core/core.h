@@ -258,6 +258,7 @@ PyObject *core_own_code(PyObject *module, PyObject *code);
 /* ---- paths.c ------------------------------------------------------------------------------- */
 typedef struct {
     PyObject *object; /* exact str or bytes, owned */
+    PyObject *shown;  /* in errors: the object that the caller gave, borrowed */
     char text[PATH_MAX];
     char raw[PATH_MAX]; /* absolute, as the kernel would walk it */
     bool directory;     /* ended in a slash: only a directory will do */

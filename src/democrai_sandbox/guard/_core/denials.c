@@ -397,7 +397,7 @@ PyObject *errno_error(PyObject *filename)
 int deny_given(State *state, const PathText *given, const char *path, unsigned missing, bool probe)
 {
     deny_path(state, path, missing, probe);
-    errno_filename(given->object, NULL);
+    errno_filename(given->shown, NULL);
     return -1;
 }
 

@@ -65,7 +65,7 @@ static PyObject *call_through(Call *call, Py_ssize_t at, int how, const PathText
     if (call_takes_folders(call, &place, 1)) {
         PyObject *result = call_in_folders(call, &place, 1);
         if (result == NULL) {
-            errno_filename(text->object, NULL);
+            errno_filename(text->shown, NULL);
         }
         return result;
     }
@@ -76,7 +76,7 @@ static PyObject *call_through(Call *call, Py_ssize_t at, int how, const PathText
     PyObject *result = call_with(call, at, handle);
     Py_DECREF(handle);
     if (result == NULL) {
-        errno_filename(text->object, NULL);
+        errno_filename(text->shown, NULL);
     }
     return result;
 }
@@ -93,7 +93,7 @@ static PyObject *stat_handle(const Resolved *where, const PathText *text)
     PyObject *result = call_original(&call);
     Py_DECREF(number);
     if (result == NULL) {
-        errno_filename(text->object, NULL);
+        errno_filename(text->shown, NULL);
     }
     return result;
 }
@@ -338,7 +338,7 @@ static PyObject *call_pair(Call *call, End *source, End *target)
     if (call_takes_folders(call, places, 2)) {
         PyObject *result = call_in_folders(call, places, 2);
         if (result == NULL) {
-            errno_filename(source->text.object, target->text.object);
+            errno_filename(source->text.shown, target->text.shown);
         }
         return result;
     }
@@ -355,7 +355,7 @@ static PyObject *call_pair(Call *call, End *source, End *target)
         argv[target->at] = to;
         result = call_original(&copy);
         if (result == NULL) {
-            errno_filename(source->text.object, target->text.object);
+            errno_filename(source->text.shown, target->text.shown);
         }
     }
     Py_XDECREF(from);
@@ -482,7 +482,7 @@ static int replace_path(State *state, PyObject **slot, unsigned wanted)
     int result = location_of(&text, FOLLOW, location) == 0 && require(state, location, wanted) == 0 ? 0 : -1;
     if (result == 0 && stat(location, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) {
         errno = EINVAL; /* a library that waits for the other end of a pipe does not let others run meanwhile */
-        errno_error(text.object);
+        errno_error(text.shown);
         result = -1;
     }
     *slot = result == 0 ? path_object(location, text.object) : NULL;

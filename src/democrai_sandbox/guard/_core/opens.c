@@ -122,7 +122,7 @@ static int open_once(Opening *opening, int *fd)
         }
     }
     errno = failed;
-    errno_error(opening->text->object);
+    errno_error(opening->text->shown);
     return -1;
 }
 
@@ -136,7 +136,7 @@ int guarded_open(State *state, PathText *text, int flags, int mode)
     opening.wanted = wanted_by(flags);
     if (text->directory && (flags & O_CREAT)) {
         errno = EISDIR; /* as the kernel says of a name that ends in a slash */
-        errno_error(text->object);
+        errno_error(text->shown);
         return -1;
     }
     opening.flags = flags | (text->directory ? O_DIRECTORY : 0);
@@ -166,7 +166,7 @@ int guarded_open(State *state, PathText *text, int flags, int mode)
         }
     }
     errno = ELOOP;
-    errno_error(text->object);
+    errno_error(text->shown);
     return -1;
 }
 
@@ -332,6 +332,7 @@ static int init_path(State *state, PyObject *self, PyObject *file, PyObject *ope
         return -1;
     }
     int result = -1;
+    text.shown = file; /* also an object that only names a path */
     if (announce(text.object, mode, flags) == 0) {
         if (opener != Py_None) {
             result = init_from_opener(state, self, text.object, opener, mode, flags);

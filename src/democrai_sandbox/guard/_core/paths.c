@@ -161,7 +161,7 @@ static int fill_text(const char *bytes, size_t length, const char *base, PathTex
     if (bytes[0] != '/') {
         if (base == NULL) {
             if (getcwd(out->raw, PATH_MAX) == NULL) {
-                PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, out->object);
+                PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, out->shown);
                 return -1;
             }
         }
@@ -172,13 +172,13 @@ static int fill_text(const char *bytes, size_t length, const char *base, PathTex
         out->raw[used++] = '/';
     }
     if (used + length + 1 > PATH_MAX) {
-        return too_long(out->object);
+        return too_long(out->shown);
     }
     memcpy(out->raw + used, bytes, length + 1);
     out->directory = means_directory(out->raw, used + length);
     out->dotted = strstr(bytes, "..") != NULL;
     out->written = used;
-    return path_normalise(out->raw, out->text) < 0 ? too_long(out->object) : 0;
+    return path_normalise(out->raw, out->text) < 0 ? too_long(out->shown) : 0;
 }
 
 /* Fills `out` from an exact or convertible path object; relative paths start at `base` (NULL: the working directory).
@@ -191,20 +191,21 @@ int path_text_at(PyObject *object, const char *base, PathText *out)
     if (out->object == NULL) {
         return -1;
     }
+    out->shown = PyUnicode_Check(object) || PyBytes_Check(object) ? object : out->object;
     const char *bytes = path_bytes(out->object, &length, &held);
     int result = -1;
     if (bytes == NULL) {
         goto done;
     }
     if (length >= PATH_MAX) {
-        too_long(out->object);
+        too_long(out->shown);
     }
     else if (strlen(bytes) != (size_t)length) {
         PyErr_SetString(PyExc_ValueError, "embedded null byte");
     }
     else if (length == 0) {
         errno = ENOENT;
-        PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, out->object);
+        PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, out->shown);
     }
     else {
         result = fill_text(bytes, (size_t)length, base, out);

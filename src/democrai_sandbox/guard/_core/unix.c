@@ -99,7 +99,7 @@ static int connect_path(State *state, PyObject *bytes, PyObject **replacement, i
     else if (owns(state, &key) || require_socket(state, NET_CONNECT, path) == 0) {
         *handle = open_beneath(path, O_PATH, 0);
         if (*handle < 0) {
-            errno_error(text->object);
+            errno_error(text->shown);
         }
         else {
             snprintf(link, sizeof link, "/proc/self/fd/%d", *handle);

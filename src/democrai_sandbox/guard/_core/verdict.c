@@ -173,7 +173,7 @@ int location_of(const PathText *text, int follow, char *path)
     case ENAMETOOLONG:
         return 0;
     default:
-        PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, text->object);
+        PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, text->shown);
         return -1;
     }
 }
@@ -253,13 +253,13 @@ int resolve(State *state, PathText *text, unsigned wanted, int how, Resolved *ou
         }
         if (failed != ELOOP) {
             errno = failed;
-            errno_error(text->object);
+            errno_error(text->shown);
             return -1;
         }
         failed = find_location(text, how & FOLLOW, out->path);
         decided = false;
     }
     errno = ELOOP;
-    errno_error(text->object);
+    errno_error(text->shown);
     return -1;
 }
