@@ -16,7 +16,12 @@ def guard_for(spec: dict[str, Any], lines: Lines) -> Any:
 
     configure_guard(recorder=Recorder(lines))
     own_process()
-    guard = process_guard_context(subject="suite", allowed_paths=[spec["folder"]], allowed_targets=spec["targets"])
+    guard = process_guard_context(
+        subject="suite",
+        allowed_paths=[spec["folder"]],
+        allowed_targets=spec["targets"],
+        allow_subprocess=spec["processes"],
+    )
     if spec["mode"] == "guarded":
         return guard
     guard.run(int)

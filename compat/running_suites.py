@@ -29,6 +29,8 @@ SILENCE = 60
 RESTARTS = 25
 LEFT_OUT = ("test.test_socket.ThreadedVSOCKSocketStreamTest.testStream",)
 """Tests that hang without a guard: a connection between virtual machines, where there is only one."""
+STARTING = ("test_subprocess", "test_asyncio.test_subprocess")
+"""Modules whose tests all start processes, which is declared for them."""
 PREFIX = "suite-"
 GRANTED = re.compile(rf"{re.escape(tempfile.gettempdir())}/{PREFIX}\w+/work")
 LOOPBACK = ("127.0.0.1", "0.0.0.0", "[::]")
@@ -46,6 +48,7 @@ class Suite:
     targets: tuple[str, ...] = LOOPBACK
     source: Path | None = None
     modes: tuple[str, ...] = ("idle", "guarded")
+    processes: bool = False
 
 
 @dataclass
@@ -101,7 +104,8 @@ class Run:
         with report.open("r+b") as file:
             lines = Lines(file.fileno())
         spec = {**self.suite.spec, "mode": self.mode, "folder": str(work), "lines": str(report)}
-        spec |= {"targets": self.suite.targets, "skip": sorted({*LEFT_OUT, *self.outcomes.words}), "only": self.only}
+        spec |= {"targets": self.suite.targets, "processes": self.suite.processes}
+        spec |= {"skip": sorted({*LEFT_OUT, *self.outcomes.words}), "only": self.only}
         (base / "spec").write_text(json.dumps(spec))
         command = [self.suite.python, "-P", str(HERE / self.suite.program), str(base / "spec")]
         with log.open("wb") as output:
@@ -181,6 +185,7 @@ def cpython_suites(python: str, names: list[str]) -> list[Suite]:
             "suite_cpython.py",
             {"module": module},
             (*LOOPBACK, *NAMED) if module in ("test_httplib", "test_urllib2") else LOOPBACK,
+            processes=module in STARTING,
         )
         for module in found
         if not names or module in names or module.partition(".")[0] in names

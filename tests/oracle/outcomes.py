@@ -31,13 +31,17 @@ class Lines:
 
 
 class Recorder:
-    """Adds each refusal to the lines, also one that a library swallows."""
+    """Adds each refusal to the lines, also one that a library swallows; one that only repeats the last says nothing."""
 
     def __init__(self, lines):
         self.lines = lines
+        self.last = ()
 
     def record(self, denial, *rest):
-        self.lines.add("denied", denial.code, str(denial.operation), str(denial.target))
+        facts = (denial.code, str(denial.operation), str(denial.target))
+        if facts != self.last:
+            self.lines.add("denied", *facts)
+            self.last = facts
 
 
 class Result(unittest.TestResult):

@@ -183,7 +183,6 @@ attacks_of(
         "crashes": lambda ground: __import__("faulthandler").disable() and None,
         "turns": lambda ground: sys.setswitchinterval(5),
         "digits": lambda ground: sys.set_int_max_str_digits(0),
-        "wakeup": lambda ground: signal.set_wakeup_fd(-1) and None,
         "children_ignored": lambda ground: signal.signal(signal.SIGCHLD, signal.SIG_IGN) and None,
         "children_ignored_natively": lambda ground: __import__("_signal").signal(signal.SIGCHLD, 1) and None,
         "end_ignored": lambda ground: signal.signal(signal.SIGTERM, signal.SIG_IGN) and None,
@@ -216,6 +215,40 @@ attacks_of(
     "the collector is set for the whole process, which has no effect: {}",
     expect=Fruitless("ordinary code tunes the collector, so it is not refused"),
     group="collector_",
+    prepare=hold_settings,
+    after=lambda ground: settings() != ground.held.before,
+)
+
+
+def loop_sets_wakeup(ground: Ground) -> None:
+    """An event loop of the subject's sets its own number, and none when it closes."""
+    import asyncio
+
+    events = asyncio.new_event_loop()
+    events.call_soon(events.add_signal_handler, signal.SIGUSR2, int)
+    events.call_soon(events.stop)
+    events.run_forever()
+    events.close()
+
+
+def wakeup_left(ground: Ground) -> None:
+    """The subject leaves the guard with a number of its own set."""
+    import socket
+
+    ground.held.left = socket.socketpair()
+    ground.held.left[1].setblocking(False)
+    signal.set_wakeup_fd(ground.held.left[1].fileno())
+
+
+attacks_of(
+    {
+        "removed": lambda ground: signal.set_wakeup_fd(-1) and None,
+        "exchanged_by_loop": loop_sets_wakeup,
+        "left": wakeup_left,
+    },
+    "the number by which signals wake the host is taken from it: {}",
+    expect=Fruitless("event loops set one, so it is not refused; the host's comes back"),
+    group="wakeup_",
     prepare=hold_settings,
     after=lambda ground: settings() != ground.held.before,
 )

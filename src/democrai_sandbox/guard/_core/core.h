@@ -436,7 +436,7 @@ PyObject *on_symlink(State *state, Call *call);
 PyObject *on_scan(State *state, Call *call);
 PyObject *on_entry(State *state, Call *call);
 PyObject *on_certificates(State *state, Call *call);
-PyObject *on_history(State *state, Call *call);
+PyObject *on_file_argument(State *state, Call *call);
 PyObject *on_device(State *state, Call *call);
 PyObject *on_open(State *state, Call *call);
 PyObject *on_descriptor(State *state, Call *call);
@@ -466,6 +466,8 @@ PyObject *on_file_place(State *state, Call *call);
 int fcntl_check(State *state, PyObject *request, PyObject *argument);
 int ioctl_check(State *state, PyObject *number, PyObject *request);
 PyObject *on_wakeup_number(State *state, Call *call);
+extern int wakeup_lent; /* the number that guarded code has set, or -1 */
+void wakeup_restore(void);
 int refuse_internet_socket(State *state, PyObject *number);
 PyObject *on_umask(State *state, Call *call);
 PyObject *on_code_replace(State *state, Call *call);

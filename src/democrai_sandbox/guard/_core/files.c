@@ -521,7 +521,7 @@ done:
 }
 
 /* A file that is the argument at `index`; for append_history_file behind a number of lines. */
-PyObject *on_history(State *state, Call *call)
+PyObject *on_file_argument(State *state, Call *call)
 {
     Py_ssize_t at = call_find(call, call->row->index, "");
     if (call->row->index == 1 && call->nargs > 0 &&
@@ -530,7 +530,8 @@ PyObject *on_history(State *state, Call *call)
         return NULL;
     }
     if (at < 0 || call->args[at] == Py_None) {
-        return deny_text(state, DENY_FILESYSTEM, "~/.history"); /* the default lies in the user's home */
+        bool has_default = strcmp(call->row->module, "readline") == 0; /* it lies in the user's home */
+        return has_default ? deny_text(state, DENY_FILESYSTEM, "~/.history") : call_original(call);
     }
     PyObject *path = call->args[at];
     if (replace_path(state, &path, call->row->operations) < 0) {

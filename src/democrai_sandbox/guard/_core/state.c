@@ -336,6 +336,9 @@ void state_leave(Entered *entered)
     if (UNLIKELY(tracings > 0)) {
         tracing_follow();
     }
+    if (UNLIKELY(wakeup_lent >= 0) && thread_floor == NULL) {
+        wakeup_restore();
+    }
     Py_XDECREF(left);
 }
 

@@ -105,12 +105,37 @@ static void end_step(Steps *steps, Entered *entered)
 static PyObject *waitable[5]; /* Future, Task, _GatheringFuture, and the first two as written in Python */
 static PyObject *cancelled_error = NULL;
 
+static PyObject *future_type = NULL; /* in C */
 static getter waiter_original = NULL, callbacks_original[2];
 
-/* What a task waits for, and who is called when it is done, are the ways by which one task gets hold of another. */
+/* A future that is as far as another one, and leads nowhere. */
+static PyObject *future_like(PyObject *other)
+{
+    PyObject *done = PyObject_CallMethod(other, "done", NULL), *loop = done ? PyObject_GetAttrString(other, "_loop") : NULL;
+    PyObject *keywords = loop ? Py_BuildValue("{sO}", "loop", loop) : NULL, *none = PyTuple_New(0);
+    PyObject *future = keywords && none ? PyObject_Call(future_type, none, keywords) : NULL;
+    int is_done = future ? PyObject_IsTrue(done) : -1;
+    PyObject *ended = is_done == 1 ? PyObject_CallMethod(future, "cancel", NULL) : NULL;
+    if (is_done < 0 || (is_done == 1 && ended == NULL)) {
+        Py_CLEAR(future);
+    }
+    Py_XDECREF(done);
+    Py_XDECREF(loop);
+    Py_XDECREF(keywords);
+    Py_XDECREF(none);
+    Py_XDECREF(ended);
+    return future;
+}
+
+/* What a task waits for, and who is called when it is done, are the ways by which one task gets hold of another. Guarded
+ * code learns whether a task waits. */
 static PyObject *task_waiter(PyObject *task, void *closure)
 {
-    return state_guarding() ? Py_NewRef(Py_None) : waiter_original(task, closure);
+    PyObject *waiter = waiter_original(task, closure);
+    if (waiter != NULL && waiter != Py_None && state_guarding() != NULL) {
+        Py_SETREF(waiter, future_like(waiter));
+    }
+    return waiter;
 }
 
 /* (callback, context) as it was given; NULL without an exception for one that is not for guarded code to see. */
@@ -176,7 +201,10 @@ void futures_patch(PyObject *module)
     PyErr_Clear();
     exchange(future, "_callbacks", future_callbacks, &callbacks_original[0]);
     exchange(task, "_callbacks", task_callbacks, &callbacks_original[1]);
-    exchange(task, "_fut_waiter", task_waiter, &waiter_original);
+    if (future != NULL) {
+        Py_XSETREF(future_type, Py_NewRef(future));
+        exchange(task, "_fut_waiter", task_waiter, &waiter_original);
+    }
     Py_XDECREF(future);
     Py_XDECREF(task);
 }

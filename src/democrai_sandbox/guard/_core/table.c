@@ -267,8 +267,8 @@
     X(_ssl, _SSLContext, load_cert_chain, on_certificates, OP_READ, 0, NULL, 0, 1, 0)                                  \
     X(_ssl, _SSLContext, load_verify_locations, on_certificates, OP_READ, 0, NULL, 0, 1, 0)                            \
     X(_ssl, _SSLContext, set_default_verify_paths, on_named_by_environment, 0, 0, "SSL_CERT_FILE SSL_CERT_DIR", 0, 1, 0)\
-    X(_ssl, _SSLContext, load_dh_params, on_history, OP_READ, 0, NULL, 0, 1, 0)                                         \
-    X(_ssl, _, _test_decode_cert, on_history, OP_READ, 0, NULL, 0, 1, 0)                                               \
+    X(_ssl, _SSLContext, load_dh_params, on_file_argument, OP_READ, 0, NULL, 0, 1, 0)                                   \
+    X(_ssl, _, _test_decode_cert, on_file_argument, OP_READ, 0, NULL, 0, 1, 0)                                         \
     X(_locale, _, bindtextdomain, on_host_setting, 0, 0, "locale.bindtextdomain", 0, 1, 0)                             \
     X(_locale, _, textdomain, on_catalogue, 0, 0, "locale.textdomain", 0, 1, 0)                                        \
     X(_locale, _, gettext, on_catalogue, 0, 0, "locale.gettext", -1, 1, 0)                                             \
@@ -308,10 +308,10 @@
     X(_tkinter, TkappType, evalfile, on_tamper, 0, 0, NULL, 0, 1, 0)                                                   \
     X(_tkinter, TkappType, call, on_tamper, 0, 0, NULL, 0, 1, 0)                                                       \
     X(_tkinter, TkappType, record, on_tamper, 0, 0, NULL, 0, 1, 0)                                                     \
-    X(readline, _, read_history_file, on_history, OP_READ, 0, NULL, 0, 1, 0)                                           \
-    X(readline, _, read_init_file, on_history, OP_READ, 0, NULL, 0, 1, 0)                                              \
-    X(readline, _, write_history_file, on_history, OP_CREATE | OP_MODIFY, 0, NULL, 0, 1, 0)                            \
-    X(readline, _, append_history_file, on_history, OP_CREATE | OP_MODIFY, 0, NULL, 1, 1, 0)                           \
+    X(readline, _, read_history_file, on_file_argument, OP_READ, 0, NULL, 0, 1, 0)                                     \
+    X(readline, _, read_init_file, on_file_argument, OP_READ, 0, NULL, 0, 1, 0)                                        \
+    X(readline, _, write_history_file, on_file_argument, OP_CREATE | OP_MODIFY, 0, NULL, 0, 1, 0)                      \
+    X(readline, _, append_history_file, on_file_argument, OP_CREATE | OP_MODIFY, 0, NULL, 1, 1, 0)                     \
     X(_dbm, _, open, on_dbm, 0, 0, "filename", 0, 1, 0)                                                                \
     X(_gdbm, _, open, on_dbm, 0, 0, "filename", 0, 1, 0)                                                               \
     X(_posixshmem, _, shm_open, on_shared_memory, OP_READ | OP_CREATE | OP_MODIFY, 0, "path", 0, 1, 0)                 \
