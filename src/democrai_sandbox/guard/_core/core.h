@@ -519,6 +519,7 @@ void descriptor_approved(const State *state, int fd);
 bool descriptor_has_wire(const State *state, int fd);
 void descriptor_adopt(State *state, int fd);
 void descriptor_hold(int fd);
+PyObject *descriptor_number(PyObject *object);
 int descriptor_check(State *state, PyObject *number, unsigned wanted);
 extern bool process_owned;
 PyObject *core_own_process(PyObject *module, PyObject *confined);

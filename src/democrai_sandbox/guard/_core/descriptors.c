@@ -229,6 +229,17 @@ int descriptor_check(State *state, PyObject *number, unsigned wanted)
     return foreign(state, fd, wanted, &info);
 }
 
+/* The number that an object is; newer interpreters warn of False and True. */
+PyObject *descriptor_number(PyObject *object)
+{
+#if PY_VERSION_HEX >= 0x030D0000
+    if (PyBool_Check(object) && PyErr_WarnEx(PyExc_RuntimeWarning, "bool is used as a file descriptor", 1) < 0) {
+        return NULL;
+    }
+#endif
+    return PyNumber_Index(object);
+}
+
 /* An argument that is a number, or an object with fileno(): read once, passed on as the number. */
 static PyObject *number_of(PyObject *object)
 {
@@ -236,7 +247,7 @@ static PyObject *number_of(PyObject *object)
         return Py_NewRef(object);
     }
     if (PyIndex_Check(object)) {
-        return PyNumber_Index(object);
+        return descriptor_number(object);
     }
     int fd = PyObject_AsFileDescriptor(object);
     return fd < 0 ? NULL : PyLong_FromLong(fd);

@@ -175,7 +175,7 @@ PyObject *on_path(State *state, Call *call)
         return call_original(call); /* a TypeError of its own */
     }
     if (path_is_descriptor(call->args[at])) {
-        PyObject *number = PyNumber_Index(call->args[at]);
+        PyObject *number = descriptor_number(call->args[at]);
         PyObject *result = NULL;
         unsigned wanted = call->row->operations | (call->row->operations & OP_MODIFY ? WANT_PATH : 0);
         if (number != NULL && descriptor_check(state, number, wanted) == 0) {

@@ -334,7 +334,7 @@ static PyObject *scan_new(State *state, Call *call, Py_ssize_t at, int folder)
 /* Opened anew through the name of the descriptor, which checks where it leads. */
 static PyObject *scan_descriptor(State *state, Call *call, Py_ssize_t at)
 {
-    PyObject *number = PyNumber_Index(call->args[at]), *result = NULL;
+    PyObject *number = descriptor_number(call->args[at]), *result = NULL;
     if (number != NULL && descriptor_check(state, number, OP_READ) == 0) {
         PyObject *handle = PyUnicode_FromFormat("/proc/self/fd/%S", number);
         Call plain = *call;

@@ -348,7 +348,7 @@ static int init_path(State *state, PyObject *self, PyObject *file, PyObject *ope
 
 static int init_descriptor(State *state, PyObject *self, PyObject *file, const char *mode, int closefd, int flags)
 {
-    PyObject *number = PyNumber_Index(file);
+    PyObject *number = descriptor_number(file);
     int result = -1;
     /* closing the object closes the descriptor, so that has to be the subject's own */
     if (number != NULL && descriptor_check(state, number, mode_operations(flags)) == 0 &&
