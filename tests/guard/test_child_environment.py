@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -55,6 +56,35 @@ def nested(world, probe):
 
     with process_guard_context(subject="job", subject_kind="task"):
         return probe()
+
+
+def started_otherwise(world):
+    """Processes that guarded code starts past subprocess; each says what it found of its subject."""
+    from democrai_sandbox import process_guard_context
+
+    tell = [sys.executable, "-S", "-c", "import os; print(os.environ['DEMOCRAI_NETWORK_SUBJECT'])"]
+
+    def read_all(number, child):
+        text = b""
+        with contextlib.suppress(OSError):  # a terminal ends with an error
+            while part := os.read(number, 1000):
+                text += part
+        os.close(number)
+        return [text.decode().strip(), os.waitpid(child, 0)[1]]
+
+    def on_terminal():
+        child, number = os.forkpty()
+        if child == 0:
+            os.execv(tell[0], tell)
+        return read_all(number, child)
+
+    def handle():
+        child = os.spawnv(os.P_NOWAIT, tell[0], [tell[0], "-c", ""])
+        os.close(os.pidfd_open(child))
+        return os.waitpid(child, 0)[1]
+
+    guard = process_guard_context(subject="demo", allowed_paths=[world.root], allow_subprocess=True)
+    return [*guard.run(on_terminal), guard.run(handle)]
 
 
 def round_trip(world):
@@ -190,6 +220,10 @@ class TestRoundTrip:
 
 
 class TestMalformed:
+    def test_it_reaches_programs_that_are_started_without_subprocess(self, case):
+        """By exec, on a terminal of its own; a handle of such a process can be closed."""
+        assert case.run(started_otherwise) == ["demo", 0, 0]
+
     def test_a_malformed_value_is_an_error_never_an_empty_guard(self, case):
         """Every broken variable is refused with InvalidInputError that names it."""
         seen = case.run(malformed)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextvars
 import gc
 import inspect
 import os
+import pickle
 import shutil
 import signal
 import sqlite3
@@ -90,6 +92,12 @@ def freedoms(world):
         assert list(inspect.signature(__import__).parameters) == ["name", "globals", "locals", "fromlist", "level"]
         assert __import__.__module__ == "builtins"
 
+    def replaced_methods():
+        submit = concurrent.futures.ThreadPoolExecutor.submit
+        assert list(inspect.signature(submit).parameters) == ["self", "fn", "args", "kwargs"]
+        assert inspect.isfunction(submit) and submit.__qualname__ == "ThreadPoolExecutor.submit"
+        assert pickle.loads(pickle.dumps(submit)) is submit
+
     async def child_process():
         process = await asyncio.create_subprocess_exec("true")
         assert await process.wait() == 0
@@ -116,6 +124,7 @@ def freedoms(world):
         "context": in_context,
         "callbacks": shown_callbacks,
         "signature of import": signature_of_import,
+        "replaced methods": replaced_methods,
         "weakref": lambda: weakref.finalize(handled, int).detach(),
         "proc": lambda: read("/proc/self/maps"),
         "copy of a link": copied_link,

@@ -158,7 +158,7 @@ def attempt(text, file):
     except Exception as error:
         return type(error).__name__
 FILES = (types.__file__, "<frozen os>", "<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
-TEXTS = ("import builtins; builtins.len = 1", "import os; os.umask(0o777)", "import _thread; _thread.stack_size(1 << 20)")
+TEXTS = ("import builtins; builtins.len = 1", "import os; os.umask(0o777)", "import _thread; _thread.stack_size(65536)")
 found = {attempt(text, file) for file in FILES for text in TEXTS}
 """
 

@@ -392,7 +392,7 @@ struct Row {
 };
 
 extern Row rows[];
-extern Row *stat_row, *spawn_row, *getaddrinfo_row;
+extern Row *stat_row, *spawn_row, *execve_row, *getaddrinfo_row;
 extern const int row_count;
 
 PyObject *call_original(const Call *call);
@@ -447,6 +447,7 @@ PyObject *on_close(State *state, Call *call);
 PyObject *on_refuse_descriptor(State *state, Call *call);
 PyObject *on_process(State *state, Call *call);
 PyObject *on_fork(State *state, Call *call);
+PyObject *on_process_handle(State *state, Call *call);
 PyObject *on_own_signal(State *state, Call *call);
 PyObject *on_spawn(State *state, Call *call);
 PyObject *on_system(State *state, Call *call);

@@ -1,6 +1,7 @@
 /* Python classes that keep callables (executors, futures, pools, loops, tasks): patched when they are loaded. */
 #include "core.h"
 
+#include <stddef.h>
 #include <string.h>
 
 /* The replaced methods. The C function in a method's place knows its row by number; the originals are out of reach. */
@@ -158,9 +159,8 @@ static bool is_plain_executor(PyObject *args)
     return is;
 }
 
-static PyObject *replaced(PyObject *number, PyObject *args, PyObject *kwargs)
+static PyObject *call_replaced(int index, PyObject *args, PyObject *kwargs)
 {
-    int index = (int)PyLong_AsLong(number);
     if (index == SUBMIT) {
         return submit(args, kwargs);
     }
@@ -183,11 +183,103 @@ static PyObject *replaced(PyObject *number, PyObject *args, PyObject *kwargs)
     return call_bound(state, index, args, kwargs);
 }
 
-/* Puts a C function in the place of a Python method or function; the original stays reachable from C only. */
+/* ---- what stands in the place of a method --------------------------------------------------------- */
+
+/* It looks like the function it stands for: unguarded code can inspect and pickle it. The function itself stays
+ * reachable from C only. */
+typedef struct {
+    PyObject_HEAD PyObject *weak;
+    int index;
+    bool binds;
+} Keeper;
+
+static PyTypeObject Keeper_Type;
+
+static PyObject *keeper_call(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    return call_replaced(((Keeper *)self)->index, args, kwargs);
+}
+
+static PyObject *keeper_bind(PyObject *self, PyObject *object, PyObject *type)
+{
+    return object == NULL || object == Py_None || !((Keeper *)self)->binds ? Py_NewRef(self) : PyMethod_New(self, object);
+}
+
+static bool is_one_of(PyObject *name, const char *const *names, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, names[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static PyObject *keeper_get(PyObject *self, PyObject *name)
+{
+    static const char *const words[] = {"__name__", "__qualname__", "__doc__", "__module__"};
+    static const char *const parts[] = {"__code__",        "__defaults__", "__kwdefaults__",
+                                        "__annotations__", "__globals__",  "__type_params__"};
+    bool guarded = state_guarding() != NULL;
+    if (!guarded && PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, "__class__") == 0) {
+        return Py_NewRef(&PyFunction_Type);
+    }
+    bool shown = is_one_of(name, words, sizeof words / sizeof *words) ||
+                 (!guarded && is_one_of(name, parts, sizeof parts / sizeof *parts));
+    return shown ? PyObject_GetAttr(originals[((Keeper *)self)->index], name) : PyObject_GenericGetAttr(self, name);
+}
+
+static PyObject *keeper_repr(PyObject *self)
+{
+    PyObject *name = PyObject_GetAttrString(originals[((Keeper *)self)->index], "__qualname__");
+    PyObject *text = name ? PyUnicode_FromFormat("<function %U at %p>", name, self) : NULL;
+    Py_XDECREF(name);
+    return text;
+}
+
+static PyObject *keeper_reduce(PyObject *self, PyObject *unused)
+{
+    return PyObject_GetAttrString(originals[((Keeper *)self)->index], "__qualname__");
+}
+
+static void keeper_dealloc(PyObject *self)
+{
+    if (((Keeper *)self)->weak != NULL) {
+        PyObject_ClearWeakRefs(self);
+    }
+    PyObject_Free(self);
+}
+
+static PyMethodDef keeper_methods[] = {{"__reduce__", keeper_reduce, METH_NOARGS, NULL}, {NULL}};
+
+static PyTypeObject Keeper_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "democrai_sandbox.guard._core.Keeper",
+    .tp_basicsize = sizeof(Keeper),
+    .tp_weaklistoffset = offsetof(Keeper, weak),
+    .tp_dealloc = keeper_dealloc,
+    .tp_call = keeper_call,
+    .tp_descr_get = keeper_bind,
+    .tp_getattro = keeper_get,
+    .tp_repr = keeper_repr,
+    .tp_methods = keeper_methods,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE |
+                Py_TPFLAGS_METHOD_DESCRIPTOR,
+};
+
+static PyObject *keeper_new(int index)
+{
+    Keeper *keeper = PyType_Ready(&Keeper_Type) < 0 ? NULL : PyObject_New(Keeper, &Keeper_Type);
+    if (keeper != NULL) {
+        keeper->weak = NULL;
+        keeper->index = index;
+        keeper->binds = methods[index].type != NULL && index != WORKER_THREAD;
+    }
+    return (PyObject *)keeper;
+}
+
+/* Puts a keeper in the place of a Python method or function. */
 static int replace_method(PyObject *module, int index)
 {
-    static PyMethodDef definition = {"replaced", (PyCFunction)(void (*)(void))replaced, METH_VARARGS | METH_KEYWORDS,
-                                     NULL};
     const Method *method = &methods[index];
     PyObject *owner = method->type ? PyObject_GetAttrString(module, method->type) : Py_NewRef(module);
     PyObject *found = owner ? PyObject_GetAttrString(owner, method->name) : NULL;
@@ -196,20 +288,15 @@ static int replace_method(PyObject *module, int index)
         PyErr_Clear();
         return 0; /* still being imported */
     }
-    PyObject *number = PyLong_FromLong(index);
-    PyObject *function = number ? PyCFunction_New(&definition, number) : NULL;
-    bool of_instance = method->type != NULL && index != WORKER_THREAD;
-    PyObject *value = !function ? NULL : of_instance ? PyInstanceMethod_New(function) : Py_NewRef(function);
+    PyObject *keeper = keeper_new(index);
     int result = -1;
-    if (value != NULL && PyObject_SetAttrString(owner, method->name, value) == 0) {
+    if (keeper != NULL && PyObject_SetAttrString(owner, method->name, keeper) == 0) {
         originals[index] = Py_NewRef(found);
         result = 1;
     }
     Py_XDECREF(owner);
     Py_XDECREF(found);
-    Py_XDECREF(number);
-    Py_XDECREF(function);
-    Py_XDECREF(value);
+    Py_XDECREF(keeper);
     return result;
 }
 

@@ -25,12 +25,26 @@ PyObject *on_process(State *state, Call *call)
     return state->allow_subprocess ? call_original(call) : refuse(state, call);
 }
 
-/* fork, fork1, forkpty: the child's number comes first. */
+/* pidfd_open: a descriptor that stands for a process. */
+PyObject *on_process_handle(State *state, Call *call)
+{
+    PyObject *result = on_process(state, call);
+    if (result != NULL && PyLong_CheckExact(result)) {
+        descriptor_adopt(state, (int)PyLong_AsLong(result));
+    }
+    return result;
+}
+
+/* fork, fork1, forkpty: the child's number comes first, then the descriptor of its terminal. */
 PyObject *on_fork(State *state, Call *call)
 {
     PyObject *result = on_process(state, call);
     if (result != NULL) {
-        child_started(state, PyTuple_Check(result) ? PyTuple_GET_ITEM(result, 0) : result);
+        bool has_terminal = PyTuple_Check(result) && PyTuple_GET_SIZE(result) == 2;
+        child_started(state, has_terminal ? PyTuple_GET_ITEM(result, 0) : result);
+        if (has_terminal) {
+            descriptor_adopt(state, (int)PyLong_AsLong(PyTuple_GET_ITEM(result, 1)));
+        }
     }
     return result;
 }
@@ -261,12 +275,10 @@ PyObject *on_fork_exec(State *state, Call *call)
 
 static PyObject *exec_without_environment(State *state, Call *call)
 {
-    PyObject *mapping = environment_mapping(state, NULL);
-    PyObject *posix = mapping ? PyImport_ImportModule("posix") : NULL;
-    PyObject *result =
-        posix ? PyObject_CallMethod(posix, "execve", "OOO", call->args[0], call->args[1], mapping) : NULL;
+    PyObject *mapping = environment_mapping(state, NULL), *args[3] = {call->args[0], call->args[1], mapping};
+    Call exec = {.row = execve_row, .self = execve_row->module_object, .args = args, .nargs = 3};
+    PyObject *result = mapping ? call_original(&exec) : NULL;
     Py_XDECREF(mapping);
-    Py_XDECREF(posix);
     return result;
 }
 

@@ -136,7 +136,7 @@
     X(posix, _, killpg, on_process, 0, 0, "os", 0, 0, 0)                                                               \
     X(posix, _, abort, on_process, 0, 0, "os", 0, 0, 0)                                                                \
     X(posix, _, _exit, on_process, 0, 0, "os", 0, 0, 0)                                                                \
-    X(posix, _, pidfd_open, on_process, 0, 0, "os", 0, 1, 0)                                                           \
+    X(posix, _, pidfd_open, on_process_handle, 0, 0, "os", 0, 1, 0)                                                    \
     X(posix, _, setns, on_process, 0, 0, "os", 0, 1, 0)                                                                \
     X(posix, _, unshare, on_process, 0, 0, "os", 0, 1, 0)                                                              \
     X(posix, _, setuid, on_process, 0, 0, "os", 0, 0, 0)                                                               \
@@ -404,4 +404,5 @@ Row rows[] = {ROWS(MAKE_ROW)};
 const int row_count = ROW_COUNT;
 Row *stat_row = &rows[row_posix___stat];
 Row *spawn_row = &rows[row_posix___posix_spawn];
+Row *execve_row = &rows[row_posix___execve];
 Row *getaddrinfo_row = &rows[row__socket___getaddrinfo];
