@@ -9,6 +9,10 @@ import unittest
 SHARED = 1 << 24
 
 
+def line(fields):
+    return json.dumps(fields, default=repr).encode() + b"\n"
+
+
 class Lines:
     """Lines in memory that one process writes and another reads: a fork, or one that maps the same file."""
 
@@ -18,30 +22,33 @@ class Lines:
     def clear(self):
         self.memory[0:8] = bytes(8)
 
+    def size(self):
+        return int.from_bytes(self.memory[0:8], "little")
+
     def add(self, *fields):
-        text = json.dumps(fields, default=repr).encode() + b"\n"
-        at = int.from_bytes(self.memory[0:8], "little")
+        text, at = line(fields), self.size()
         if 8 + at + len(text) < SHARED:
             self.memory[8 + at : 8 + at + len(text)] = text
             self.memory[0:8] = (at + len(text)).to_bytes(8, "little")
 
+    def add_once(self, *fields):
+        """Add a line, unless it repeats the last one: what only repeats itself counts as silent."""
+        text, end = line(fields), 8 + self.size()
+        if self.memory[max(0, end - len(text)) : end] != text:
+            self.add(*fields)
+
     def read(self):
-        at = int.from_bytes(self.memory[0:8], "little")
-        return self.memory[8 : 8 + at].decode().splitlines()
+        return self.memory[8 : 8 + self.size()].decode().splitlines()
 
 
 class Recorder:
-    """Adds each refusal to the lines, also one that a library swallows; one that only repeats the last says nothing."""
+    """Adds each refusal to the lines, also one that a library swallows."""
 
     def __init__(self, lines):
         self.lines = lines
-        self.last = ()
 
     def record(self, denial, *rest):
-        facts = (denial.code, str(denial.operation), str(denial.target))
-        if facts != self.last:
-            self.lines.add("denied", *facts)
-            self.last = facts
+        self.lines.add_once("denied", denial.code, str(denial.operation), str(denial.target))
 
 
 class Result(unittest.TestResult):
