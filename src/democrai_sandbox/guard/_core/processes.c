@@ -213,6 +213,16 @@ static PyObject *environment_pairs(State *state, PyObject *given)
     return list;
 }
 
+/* A name may begin with "=", as the interpreter has it; newer ones refuse another one in it. */
+static PyObject *environment_pair(const char *name, const char *value)
+{
+    if (PY_VERSION_HEX >= 0x030D0000 && name[0] != '\0' && strchr(name + 1, '=') != NULL) {
+        PyErr_SetString(PyExc_ValueError, "illegal environment variable name");
+        return NULL;
+    }
+    return PyBytes_FromFormat("%s=%s", name, value);
+}
+
 /* The same as a mapping, which posix_spawn and execve take. */
 static PyObject *environment_mapping(State *state, PyObject *given)
 {
@@ -223,7 +233,7 @@ static PyObject *environment_mapping(State *state, PyObject *given)
         for (Py_ssize_t i = 0; list != NULL && i < PyList_GET_SIZE(items); i++) {
             PyObject *name = NULL, *value = NULL, *item = PyList_GET_ITEM(items, i), *pair = NULL;
             if (PyArg_ParseTuple(item, "O&O&", PyUnicode_FSConverter, &name, PyUnicode_FSConverter, &value)) {
-                pair = PyBytes_FromFormat("%s=%s", PyBytes_AS_STRING(name), PyBytes_AS_STRING(value));
+                pair = environment_pair(PyBytes_AS_STRING(name), PyBytes_AS_STRING(value));
             }
             if (pair == NULL || PyList_Append(list, pair) < 0) {
                 Py_CLEAR(list);
@@ -241,7 +251,7 @@ static PyObject *environment_mapping(State *state, PyObject *given)
     Py_XDECREF(list);
     mapping = pairs ? PyDict_New() : NULL;
     for (Py_ssize_t i = 0; mapping != NULL && i < PyList_GET_SIZE(pairs); i++) {
-        const char *pair = PyBytes_AS_STRING(PyList_GET_ITEM(pairs, i)), *equals = strchr(pair, '=');
+        const char *pair = PyBytes_AS_STRING(PyList_GET_ITEM(pairs, i)), *equals = strchr(pair + (*pair == '='), '=');
         PyObject *name = equals ? PyBytes_FromStringAndSize(pair, equals - pair) : NULL;
         PyObject *value = name ? PyBytes_FromString(equals + 1) : NULL;
         if (value != NULL && PyDict_SetItem(mapping, name, value) < 0) {
