@@ -55,7 +55,7 @@ sanitize: servers ## compile the extensions with sanitizers, and run the guard's
 oracle: setup ## compare what guarded code does, as the kernel sees it, with the policy, on every interpreter (tens of minutes)
 	@$(RUN) scripts/oracle $(ORACLE)
 
-compat: ## run typical programs for popular packages in every mode, and write docs/compatibility.md (a quarter of an hour)
+compat: ## run typical programs for popular packages in every mode, and write docs/compatibility.md (about an hour)
 	@PYTHON="$(PYTHON)" $(RUN) scripts/compat $(COMPAT)
 
 bench: servers ## print the table of what the guard costs
