@@ -117,18 +117,6 @@ static bool same_code(PyObject *function, PyObject *value)
     return same;
 }
 
-/* Whether code comes from a file that the subject may change, so that it decides anyway what its functions do. */
-static bool is_in_own_file(State *state, PyCodeObject *code)
-{
-    char path[PATH_MAX];
-    const char *file = PyUnicode_AsUTF8(code->co_filename);
-    if (file == NULL || file[0] != '/' || strlen(file) >= PATH_MAX || path_canonical(file, 1, path) < 0) {
-        PyErr_Clear();
-        return false;
-    }
-    return location_mask(state, path) & OP_MODIFY;
-}
-
 /* Whether the code of a function and what it gets instead are the same subject's, or a library changes its own function:
  * what it compiles for a subject is marked as the subject's, and stays guarded wherever it runs. */
 static bool same_owner(State *state, PyObject *function, PyObject *value)
@@ -138,9 +126,6 @@ static bool same_owner(State *state, PyObject *function, PyObject *value)
         return false;
     }
     const Policy *before = resident_owner(old);
-    if (before == NULL && is_in_own_file(state, old)) {
-        return true;
-    }
     bool own = before == NULL && caller_is_library_of(old);
     if (own && resident_take(state, value) < 0) {
         PyErr_Clear();

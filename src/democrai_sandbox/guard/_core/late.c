@@ -248,7 +248,7 @@ int patch_module(const char *name, PyObject *module)
 static bool only_grew(PyObject *modules)
 {
     return !look_at_all_modules && !subjects_ran && PyDict_CheckExact(modules) &&
-           ((PyDictObject *)modules)->ma_keys == seen.table && PyDict_GET_SIZE(modules) > seen.count;
+           ((PyDictObject *)modules)->ma_keys == seen.table && PyDict_GET_SIZE(modules) >= seen.count;
 }
 
 /* The awaited names behind the position; NULL without an exception when a name is not plain text. */
@@ -276,13 +276,14 @@ static PyObject *names_to_look_at(PyObject *modules)
     return names || PyErr_Occurred() ? names : PySequence_List(other_modules() ? awaited : incomplete);
 }
 
+/* The position is looked for only where it will be used: beside a subject, every look is at all names. */
 static void note_seen(PyObject *modules)
 {
-    bool plain = PyDict_CheckExact(modules);
-    Py_ssize_t position = plain && only_grew(modules) ? seen.position : 0;
-    while (plain && PyDict_Next(modules, &position, NULL, NULL)) {
+    bool plain = PyDict_CheckExact(modules), growing = plain && live_states == 0;
+    Py_ssize_t position = growing && only_grew(modules) ? seen.position : 0;
+    while (growing && PyDict_Next(modules, &position, NULL, NULL)) {
     }
-    seen.table = plain ? ((PyDictObject *)modules)->ma_keys : NULL;
+    seen.table = growing ? ((PyDictObject *)modules)->ma_keys : NULL;
     seen.position = position;
     seen.count = plain ? PyDict_GET_SIZE(modules) : -1;
     look_at_all_modules = false;
