@@ -305,6 +305,23 @@ def library_code(ground: Ground) -> None:
     textwrap.dedent.__code__ = (lambda ground: open(ground.outside).read()).__code__
 
 
+def hold_function_from_granted_folder(ground: Ground) -> None:
+    """Keep a function of the host whose file is named in a folder that the subject may write, as in a notebook."""
+    space: dict[str, object] = {}
+    exec(compile("def held(path): return path", f"{ground.inside}/cell.py", "exec"), space)
+    ground.held.function = space["held"]
+
+
+@attack(
+    "the code of a function of the host, whose file the subject may write, is exchanged",
+    expect=SANDBOX,
+    prepare=hold_function_from_granted_folder,
+    after=lambda ground: ground.held.function(ground.outside),
+)
+def code_from_granted_folder(ground: Ground) -> None:
+    ground.held.function.__code__ = open_it.__code__
+
+
 @attack(
     "marshal brings bytecode in",
     expect=Fruitless("code that marshal loads runs under the same guard"),
