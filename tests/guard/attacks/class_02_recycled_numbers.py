@@ -9,6 +9,10 @@ from tests.guard.attacks.kit import FILES_OR_FD, Ground, attack, attacks_of
 
 def hold_reopen(ground: Ground) -> None:
     """A host thread that opens the secret whenever it is asked to, outside every guard."""
+    reopen_by_host(ground, ground.outside)
+
+
+def reopen_by_host(ground: Ground, path: str) -> None:
     import queue
     import threading
 
@@ -17,7 +21,7 @@ def hold_reopen(ground: Ground) -> None:
     def serve() -> None:
         while True:
             orders.get()
-            answers.put(os.open(ground.outside, os.O_RDONLY))
+            answers.put(os.open(path, os.O_RDONLY))
 
     threading.Thread(target=serve, daemon=True).start()
     ground.held.reopen = lambda number: (orders.put(number), answers.get())[1]
@@ -81,6 +85,40 @@ attacks_of(
     expect=FILES_OR_FD.or_raises("RuntimeError"),
     group="recycled_",
     prepare=hold_reopen,
+)
+
+
+def hold_folders(ground: Ground) -> None:
+    """Two folders with the same names in them; a host thread opens the one outside."""
+    os.mkdir(f"{ground.inside}/listed")
+    ground.write(f"{ground.inside}/listed/secret.txt", "short")
+    ground.write(f"{ground.inside}/listed/target.txt", "short")
+    os.symlink("target.txt", f"{ground.inside}/listed/link")
+    os.symlink("secret.txt", f"{ground.outside_dir}/link")
+    reopen_by_host(ground, ground.outside_dir)
+
+
+def recycled_entry(ground: Ground, name: str) -> os.DirEntry[str]:
+    """List a folder by its number, and have the host use that number for another folder."""
+    number = os.open(f"{ground.inside}/listed", os.O_RDONLY)
+    with os.scandir(number) as entries:
+        found = next(entry for entry in entries if entry.name == name)
+    closed_under(ground, number)
+    return found
+
+
+attacks_of(
+    {
+        "stat": lambda ground: recycled_entry(ground, "secret.txt").stat().st_size == len(ground.SECRET),
+        "lstat": lambda ground: recycled_entry(ground, "secret.txt").stat(follow_symlinks=False).st_size > len("short"),
+        "link": lambda ground: recycled_entry(ground, "link").stat().st_size == len(ground.SECRET),
+        "is_file": lambda ground: recycled_entry(ground, "link").is_file(),
+        "is_dir": lambda ground: recycled_entry(ground, "link").is_dir() in (True, False),
+    },
+    "an entry of a listed folder asks by a number that now is the host's: {}",
+    expect=FILES_OR_FD.or_raises("RuntimeError", "FileNotFoundError"),
+    group="recycled_entry_",
+    prepare=hold_folders,
 )
 
 

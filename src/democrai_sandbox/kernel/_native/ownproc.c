@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -12,23 +11,20 @@ enum { READ_DIR = 1 << 3 };
 
 /* What a process is told about itself. The folder as a whole would also open "net", the tables of the network, which
  * stand once more below each thread. So threads can be listed, and a few files of the first one be read. */
+static const char *const own_folders[] = {"fd", "fdinfo"};
 static const char *const own_files[] = {
-    "auxv", "cgroup",    "cmdline", "comm",          "environ", "fd",           "fdinfo", "io",    "limits",
-    "maps", "mountinfo", "mounts",  "oom_score_adj", "smaps",   "smaps_rollup", "stat",   "statm", "status",
+    "auxv",   "cgroup",    "cmdline", "comm",          "environ", "io",           "limits", "maps",
+    "mounts", "mountinfo", "smaps",   "oom_score_adj", "stat",    "smaps_rollup", "statm",  "status",
 };
 static const char *const thread_files[] = {"comm", "stat", "status"};
-enum { OWN_FILES = sizeof own_files / sizeof *own_files, THREAD_FILES = sizeof thread_files / sizeof *thread_files };
+#define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
 
 /* Which files there are depends on the kernel: one that is not there opens nothing. */
 static int open_file(int ruleset, int folder, const char *name, uint64_t access)
 {
-    struct stat found;
     int file = openat(folder, name, O_PATH | O_CLOEXEC);
     if (file < 0) {
         return 0;
-    }
-    if (fstat(file, &found) == 0 && !S_ISDIR(found.st_mode)) {
-        access &= ~(uint64_t)READ_DIR;
     }
     int failed = access ? kernel_add_path(ruleset, file, access) : 0;
     close(file);
@@ -55,14 +51,17 @@ int kernel_open_own_proc(int ruleset, uint64_t access, bool whole)
         close(folder);
         return failed;
     }
-    failed = open_files(ruleset, folder, own_files, OWN_FILES, access);
+    failed = open_files(ruleset, folder, own_folders, LENGTH(own_folders), access);
+    if (failed == 0) {
+        failed = open_files(ruleset, folder, own_files, LENGTH(own_files), access & ~(uint64_t)READ_DIR);
+    }
     if (failed == 0) {
         failed = open_file(ruleset, folder, "task", access & READ_DIR);
     }
     close(folder);
     int thread = failed == 0 ? open("/proc/thread-self", O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
     if (thread >= 0) {
-        failed = open_files(ruleset, thread, thread_files, THREAD_FILES, access);
+        failed = open_files(ruleset, thread, thread_files, LENGTH(thread_files), access & ~(uint64_t)READ_DIR);
         close(thread);
     }
     return failed;
