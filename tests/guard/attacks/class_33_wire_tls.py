@@ -266,6 +266,10 @@ class Side:
         connect_plain(self.ground, self.sock)
         return 0
 
+    def __bool__(self) -> bool:
+        """Answer for interpreters that take the flag as a truth value."""
+        return bool(self.__index__())
+
 
 def wrapped_meanwhile(ground: Ground) -> None:
     sock = ground.held.sock = socket.socket()

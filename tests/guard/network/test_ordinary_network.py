@@ -48,7 +48,8 @@ def test_the_same_work_without_a_guard(net):
 def test_without_a_manifest_nothing_of_it_works(net):
     """But for what stays inside the process or below the subject's own root; and nothing arrives anywhere."""
     told, arrived = net.run(work_undeclared, FILES, loaded=True)
-    inside = {"socket_pairs", "own_unix_server", "httpx_mock_transport", "httpx2_mock_transport"}
+    inside = {"socket_pairs", "own_unix_server"}
+    inside |= {f"{library}_{item}" for library in ("httpx", "httpx2") for item in ("mock_transport", "no_target")}
     assert {name for name, outcome in told.items() if outcome == "ok"} == inside
     assert arrived == []
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # The lists that make up the state of a pool; the first was once called otherwise.
 _CONNECTIONS = {"_connections", "_pool"}
 _REQUESTS = "_requests"
+_SCHEMES = frozenset({b"http", b"https", b"ws", b"wss"})
 
 
 def _text(value: bytes | str) -> str:
@@ -32,6 +33,8 @@ def _address(url: Any) -> str:
 
 
 def _ticket(request: Any) -> Any:
+    if request.url.scheme not in _SCHEMES:
+        return UNGUARDED  # the pool refuses it with an error of its own, and a connection has no ticket
     address = _address(request.url)
     method = request.method
     if asks_for_websocket(address, request.headers):

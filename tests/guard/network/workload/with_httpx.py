@@ -40,6 +40,21 @@ def httpx2_timeout(world):
     httpx_timeout(world, "httpx2")
 
 
+def httpx_no_target(world, library="httpx"):
+    """What is not the URL of a web server is refused by the client, with its own error."""
+    module = __import__(library)
+    for url in ("nothing", "://example.com", "http://", "unknown://example.com"):
+        try:
+            module.get(url)
+        except module.UnsupportedProtocol:
+            continue
+        raise AssertionError(url)
+
+
+def httpx2_no_target(world):
+    httpx_no_target(world, "httpx2")
+
+
 def httpx_proxy(world, library="httpx"):
     module = __import__(library)
     context = world.tls()
