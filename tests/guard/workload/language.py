@@ -464,3 +464,26 @@ def own_codecs(w):
     codecs.register(search)
     assert "x".encode("democrai_own") == b"x"
     codecs.unregister(search)
+
+
+def signatures_of_replaced_methods(w):
+    """They are those of the functions that were replaced."""
+    import asyncio
+    import concurrent.futures
+    import inspect
+    import multiprocessing.pool
+    import weakref
+
+    replaced = {
+        concurrent.futures.ThreadPoolExecutor.submit: "self fn args kwargs",
+        concurrent.futures.Future.add_done_callback: "self fn",
+        weakref.finalize.__init__: "self obj func args kwargs",
+        multiprocessing.pool.Pool.apply_async: "self func args kwds callback error_callback",
+        multiprocessing.pool.Pool.imap: "self func iterable chunksize",
+        asyncio.BaseEventLoop.set_exception_handler: "self handler",
+        asyncio.BaseEventLoop.set_task_factory: "self factory",
+        asyncio.BaseEventLoop.set_default_executor: "self executor",
+        asyncio.BaseEventLoop.get_task_factory: "self",
+    }
+    for method, names in replaced.items():
+        assert list(inspect.signature(method).parameters) == names.split()

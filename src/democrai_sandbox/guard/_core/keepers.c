@@ -8,6 +8,7 @@
 typedef struct {
     const char *type, *name;
     unsigned positions; /* bit n: argument n is a callable kept for later */
+    const char *signature;
 } Method;
 
 enum {
@@ -28,21 +29,26 @@ enum {
     METHODS
 };
 
+#define POOLED "($self, func, iterable, chunksize=1)"
+
 static const Method methods[METHODS] = {
-    [SUBMIT] = {"ThreadPoolExecutor", "submit", 0},
-    [FINALIZE] = {"finalize", "__init__", 1 << 2},
-    [DONE_CALLBACK] = {"Future", "add_done_callback", 1 << 1},
-    [POOL_APPLY] = {"Pool", "apply_async", 1 << 1 | 1 << 4 | 1 << 5},
-    [POOL_MAP] = {"Pool", "_map_async", 1 << 1 | 1 << 5 | 1 << 6},
-    [POOL_IMAP] = {"Pool", "imap", 1 << 1},
-    [POOL_UNORDERED] = {"Pool", "imap_unordered", 1 << 1},
-    [THREAD_EXIT] = {NULL, "_register_atexit", 1 << 0},
-    [LOOP_ERRORS] = {"BaseEventLoop", "set_exception_handler", 1 << 1},
-    [LOOP_TASKS] = {"BaseEventLoop", "set_task_factory", 1 << 1},
-    [LOOP_EXECUTOR] = {"BaseEventLoop", "set_default_executor", 0},
-    [LOOP_ERRORS_GET] = {"BaseEventLoop", "get_exception_handler", 0},
-    [LOOP_TASKS_GET] = {"BaseEventLoop", "get_task_factory", 0},
-    [WORKER_THREAD] = {"AsyncIOBackend", "run_sync_in_worker_thread", 0}, /* of the class: it is called without one */
+    [SUBMIT] = {"ThreadPoolExecutor", "submit", 0, "($self, fn, /, *args, **kwargs)"},
+    [FINALIZE] = {"finalize", "__init__", 1 << 2, "($self, obj, func, /, *args, **kwargs)"},
+    [DONE_CALLBACK] = {"Future", "add_done_callback", 1 << 1, "($self, fn)"},
+    [POOL_APPLY] = {"Pool", "apply_async", 1 << 1 | 1 << 4 | 1 << 5,
+                    "($self, func, args=(), kwds={}, callback=None, error_callback=None)"},
+    [POOL_MAP] = {"Pool", "_map_async", 1 << 1 | 1 << 5 | 1 << 6,
+                  "($self, func, iterable, mapper, chunksize=None, callback=None, error_callback=None)"},
+    [POOL_IMAP] = {"Pool", "imap", 1 << 1, POOLED},
+    [POOL_UNORDERED] = {"Pool", "imap_unordered", 1 << 1, POOLED},
+    [THREAD_EXIT] = {NULL, "_register_atexit", 1 << 0, "(func, *arg, **kwargs)"},
+    [LOOP_ERRORS] = {"BaseEventLoop", "set_exception_handler", 1 << 1, "($self, handler)"},
+    [LOOP_TASKS] = {"BaseEventLoop", "set_task_factory", 1 << 1, "($self, factory)"},
+    [LOOP_EXECUTOR] = {"BaseEventLoop", "set_default_executor", 0, "($self, executor)"},
+    [LOOP_ERRORS_GET] = {"BaseEventLoop", "get_exception_handler", 0, "($self)"},
+    [LOOP_TASKS_GET] = {"BaseEventLoop", "get_task_factory", 0, "($self)"},
+    [WORKER_THREAD] = {"AsyncIOBackend", "run_sync_in_worker_thread", 0,
+                       "($cls, func, args, abandon_on_cancel=False, limiter=None)"},
 };
 static PyObject *originals[METHODS];
 static PyObject *thread_pool_type = NULL;
@@ -108,12 +114,12 @@ static PyObject *submit(PyObject *args, PyObject *kwargs)
 /* anyio keeps its threads for whoever comes next: each job, a function and its arguments, runs as who submitted it. */
 static PyObject *submit_to_worker(PyObject *args, PyObject *kwargs)
 {
-    if (PyTuple_GET_SIZE(args) < 2 || !PyTuple_Check(PyTuple_GET_ITEM(args, 1))) {
+    if (PyTuple_GET_SIZE(args) < 3 || !PyTuple_Check(PyTuple_GET_ITEM(args, 2))) {
         return PyObject_Call(originals[WORKER_THREAD], args, kwargs);
     }
-    PyObject *job = bound_new(state_current(), PyTuple_GET_ITEM(args, 0), PyTuple_GET_ITEM(args, 1), NULL);
-    PyObject *front = job ? Py_BuildValue("(O())", job) : NULL;
-    PyObject *rest = front ? PyTuple_GetSlice(args, 2, PyTuple_GET_SIZE(args)) : NULL;
+    PyObject *job = bound_new(state_current(), PyTuple_GET_ITEM(args, 1), PyTuple_GET_ITEM(args, 2), NULL);
+    PyObject *front = job ? Py_BuildValue("(OO())", PyTuple_GET_ITEM(args, 0), job) : NULL;
+    PyObject *rest = front ? PyTuple_GetSlice(args, 3, PyTuple_GET_SIZE(args)) : NULL;
     PyObject *changed = rest ? PySequence_Concat(front, rest) : NULL;
     PyObject *result = changed ? PyObject_Call(originals[WORKER_THREAD], changed, kwargs) : NULL;
     Py_XDECREF(job);
@@ -185,8 +191,8 @@ static PyObject *call_replaced(int index, PyObject *args, PyObject *kwargs)
 
 /* ---- what stands in the place of a method --------------------------------------------------------- */
 
-/* It looks like the function it stands for: unguarded code can inspect and pickle it. The function itself stays
- * reachable from C only. */
+/* It looks like the function it stands for: unguarded code can inspect and pickle it, and guarded code sees its name,
+ * documentation and signature. The function itself stays reachable from C only. */
 typedef struct {
     PyObject_HEAD PyObject *weak;
     int index;
@@ -223,6 +229,9 @@ static PyObject *keeper_get(PyObject *self, PyObject *name)
     bool guarded = state_guarding() != NULL;
     if (!guarded && PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, "__class__") == 0) {
         return Py_NewRef(&PyFunction_Type);
+    }
+    if (guarded && PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, "__text_signature__") == 0) {
+        return PyUnicode_FromString(methods[((Keeper *)self)->index].signature);
     }
     bool shown = is_one_of(name, words, sizeof words / sizeof *words) ||
                  (!guarded && is_one_of(name, parts, sizeof parts / sizeof *parts));
@@ -272,12 +281,12 @@ static PyObject *keeper_new(int index)
     if (keeper != NULL) {
         keeper->weak = NULL;
         keeper->index = index;
-        keeper->binds = methods[index].type != NULL && index != WORKER_THREAD;
+        keeper->binds = methods[index].type != NULL;
     }
     return (PyObject *)keeper;
 }
 
-/* Puts a keeper in the place of a Python method or function. */
+/* Puts a keeper in the place of a Python method, class method or function. */
 static int replace_method(PyObject *module, int index)
 {
     const Method *method = &methods[index];
@@ -288,15 +297,20 @@ static int replace_method(PyObject *module, int index)
         PyErr_Clear();
         return 0; /* still being imported */
     }
-    PyObject *keeper = keeper_new(index);
+    PyObject *keeper = keeper_new(index), *shown = Py_XNewRef(keeper);
     int result = -1;
-    if (keeper != NULL && PyObject_SetAttrString(owner, method->name, keeper) == 0) {
+    if (keeper != NULL && PyMethod_Check(found)) {
+        Py_SETREF(found, Py_NewRef(PyMethod_GET_FUNCTION(found)));
+        Py_SETREF(shown, PyClassMethod_New(keeper));
+    }
+    if (shown != NULL && PyObject_SetAttrString(owner, method->name, shown) == 0) {
         originals[index] = Py_NewRef(found);
         result = 1;
     }
     Py_XDECREF(owner);
     Py_XDECREF(found);
     Py_XDECREF(keeper);
+    Py_XDECREF(shown);
     return result;
 }
 
