@@ -31,6 +31,7 @@ def extension(place: str, *arguments: str) -> Extension:
         ".".join(("democrai_sandbox", *Path(place).parts)),
         # Sorted, so that the same sources always link in the same order.
         sources=sorted(str(source) for source in folder.glob("*.c")),
+        libraries=["m"],
         depends=sorted(str(header) for header in folder.glob("*.h")),
         extra_compile_args=[*ARGUMENTS, *arguments],
     )

@@ -268,6 +268,40 @@ def metadata(w):
         assert os.getxattr(path, "user.mark") == b"x"
 
 
+def answers_of_stat(w):
+    """All fields are those that the interpreter reads from a descriptor, of each time a file can have."""
+    path = os.path.join(w.root, "dated")
+    with open(path, "w+") as file:
+        for seconds in (0, 1, 1_700_000_000, 4_000_000_000, -1, -1_000_000_000, 9_500_000_000):
+            for fraction in (0, 1, 123_456_789, 999_999_999):
+                moment = seconds * 10**9 + fraction
+                os.utime(path, ns=(moment, moment))
+                expected = os.fstat(file.fileno())
+                for found in (os.stat(path), os.lstat(path), os.stat(os.fsencode(path))):
+                    assert repr(found) == repr(expected)
+                    assert found.__reduce__() == expected.__reduce__()
+                    assert type(found) is os.stat_result
+    with os.scandir(w.root) as entries:
+        entry = next(entry for entry in entries if entry.name == "dated")
+    assert entry.stat().__reduce__() == os.stat(path).__reduce__()
+
+
+def arguments_of_stat(w):
+    for arguments, keywords in (
+        ((w.root, 1), {}),
+        ((w.root,), {"unknown": 1}),
+        ((w.root,), {"path": w.root}),
+        ((), {}),
+    ):
+        for function in (os.stat, os.lstat):
+            try:
+                function(*arguments, **keywords)
+            except TypeError:
+                continue
+            raise AssertionError((function, arguments, keywords))
+    assert os.stat(path=w.root, follow_symlinks=False) == os.lstat(path=w.root)
+
+
 def errors_are_the_systems(w):
     """Inside the root what is missing is missing and what is there is there: the kernel's errors, not denials."""
     missing = os.path.join(w.root, "missing")

@@ -22,6 +22,7 @@
  *   residents.c whose code it is, wherever it runs  shadow.c    a candidate beside what is in force
  *   plain.c     data that crosses a guard          messages.c  frames of workers, read with limits
  *   tracing.c   trace and profile functions        monitoring.c  sys.monitoring
+ *   stats.c     answers of os.stat
  * The network half is listed in network.h.
  */
 #ifndef DEMOCRAI_CORE_H
@@ -35,6 +36,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 
 #if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030E0000
 #error "the guard's core supports CPython 3.11 to 3.13"
@@ -122,7 +124,8 @@ void net_index_clear(NetIndex *index);
 
 typedef struct Policy {
     PyObject_HEAD Entry *table;
-    size_t slots; /* a power of two; 0 when there is no entry at all */
+    size_t slots;     /* a power of two; 0 when there is no entry at all */
+    uint64_t *listed; /* a bit for each hash: most of the folders on the way to a path are not in the table */
     char *arena;
     uint32_t *order; /* the places in the table of all entries that give something, in the order of their paths */
     size_t given;
@@ -271,7 +274,7 @@ enum {
     PARENT = 2,    /* hold the folder, not the object: it may not exist, or must not be followed */
     PROBE = 4,     /* an exists-style question: library code gets "not found" for an answer */
     ANY = 8,       /* one of the wanted operations is enough; the caller finds out which it is */
-    STAT = 16,     /* answer from the handle itself */
+    STAT = 16,     /* ask the handle itself */
     DEFAULTS = 32, /* without an argument it means the working directory */
     ANSWERS = 64,  /* answers False where others raise */
     LOOK = 128,    /* tells that something is there and of what kind, and nothing of its content */
@@ -282,6 +285,8 @@ typedef struct {
     char path[PATH_MAX];
     int fd; /* O_PATH handle of the object, or of its parent; -1 */
     unsigned granted;
+    bool told; /* whether the next one is filled, for STAT */
+    struct stat info;
 } Resolved;
 
 int path_is_descriptor(PyObject *object);
@@ -476,6 +481,8 @@ PyObject *on_frame_clear(State *state, Call *call);
 PyObject *on_method_reduce(State *state, Call *call);
 PyObject *on_made_code(State *state, Call *call);
 int listings_ready(void);
+int stats_ready(void);
+PyObject *stat_object(const struct stat *info);
 bool entry_has_answer(PyObject *entry, bool follow);
 PyObject *entry_path(PyObject *entry);
 void entry_keep_answer(PyObject *entry, bool follow, PyObject *answer);

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* dir_fd, src_dir_fd and dst_dir_fd are refused to the subject's own code. The standard library's rmtree and an
@@ -84,6 +83,10 @@ static PyObject *call_through(Call *call, Py_ssize_t at, int how, const PathText
 /* stat and lstat are answered from the handle: nothing can be exchanged between the check and the answer. */
 static PyObject *stat_handle(const Resolved *where, const PathText *text)
 {
+    PyObject *made = where->told ? stat_object(&where->info) : NULL;
+    if (LIKELY(made != NULL) || PyErr_Occurred()) {
+        return made;
+    }
     PyObject *number = PyLong_FromLong(where->fd);
     if (number == NULL) {
         return NULL;
@@ -98,9 +101,22 @@ static PyObject *stat_handle(const Resolved *where, const PathText *text)
     return result;
 }
 
+/* Whether a call of stat or lstat has arguments that it takes; others are left to it to refuse. */
+static bool has_usual_arguments(const Call *call)
+{
+    Py_ssize_t total = call->nargs + (call->kwnames ? PyTuple_GET_SIZE(call->kwnames) : 0), usual = 1;
+    if (LIKELY(total == 1)) {
+        return true;
+    }
+    usual += call_find(call, -1, "dir_fd") >= 0;
+    usual += (call->row->how & FOLLOW) && call_find(call, -1, "follow_symlinks") >= 0;
+    return total == usual;
+}
+
 static PyObject *finish(Call *call, Py_ssize_t at, int how, PathText *text, Resolved *where)
 {
-    PyObject *result = how & STAT ? stat_handle(where, text) : call_through(call, at, how, text, where);
+    bool answers = (how & STAT) && has_usual_arguments(call);
+    PyObject *result = answers ? stat_handle(where, text) : call_through(call, at, how, text, where);
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
     close(where->fd);
@@ -229,14 +245,13 @@ PyObject *on_entry(State *state, Call *call)
     PyObject *path = entry_path(call->self);
     PathText text;
     Resolved where;
-    struct stat info;
     int failed = path ? path_text(path, &text) : -1;
     Py_XDECREF(path);
     if (failed < 0) {
         return NULL;
     }
     PyObject *result = NULL;
-    if (resolve(state, &text, OP_READ, (follow ? FOLLOW : 0) | PROBE, &where) < 0) {
+    if (resolve(state, &text, OP_READ, (follow ? FOLLOW : 0) | PROBE | STAT, &where) < 0) {
         if (asks_kind && PyErr_ExceptionMatches(PyExc_FileNotFoundError)) {
             PyErr_Clear(); /* dangling, or gone */
             result = Py_NewRef(Py_False);
@@ -247,12 +262,12 @@ PyObject *on_entry(State *state, Call *call)
             result = stat_handle(&where, &text);
             entry_keep_answer(call->self, follow, result);
         }
-        else if (fstat(where.fd, &info) < 0) {
-            PyErr_SetFromErrno(PyExc_OSError);
+        else if (!where.told) {
+            PyErr_SetString(PyExc_OSError, "the entry cannot be looked at");
         }
         else {
             bool file = strcmp(call->row->name, "is_file") == 0;
-            result = PyBool_FromLong(file ? S_ISREG(info.st_mode) : S_ISDIR(info.st_mode));
+            result = PyBool_FromLong(file ? S_ISREG(where.info.st_mode) : S_ISDIR(where.info.st_mode));
         }
         close(where.fd);
     }

@@ -39,6 +39,18 @@ void path_key(PathKey *key, const char *path)
     }
 }
 
+enum { BITS_PER_SLOT = 8, BITS_PER_WORD = 64 };
+
+static inline uint64_t *listed_word(const Policy *policy, uint64_t hash)
+{
+    return &policy->listed[(hash >> 32 & (policy->slots * BITS_PER_SLOT - 1)) / BITS_PER_WORD];
+}
+
+static inline uint64_t listed_bit(uint64_t hash)
+{
+    return (uint64_t)1 << (hash >> 32) % BITS_PER_WORD;
+}
+
 static Entry *find_slot(const Policy *policy, uint64_t hash, const char *path, uint16_t length)
 {
     size_t at = (hash ^ (hash >> 29)) & (policy->slots - 1);
@@ -128,6 +140,9 @@ unsigned policy_mask_beside(const Policy *policy, const PathKey *key, unsigned g
         return 0;
     }
     for (int i = 0; i < key->count; i++) {
+        if (LIKELY(!(*listed_word(policy, key->hash[i]) & listed_bit(key->hash[i])))) {
+            continue;
+        }
         const Entry *entry = find_slot(policy, key->hash[i], key->path, key->length[i]);
         if (LIKELY(entry->length == 0)) {
             continue;
@@ -243,6 +258,7 @@ static Entry *insert(Policy *policy, const char *path, size_t length, uint32_t *
     Entry *entry = find_slot(policy, key.hash[key.count - 1], text, (uint16_t)length);
     if (entry->length == 0) {
         entry->hash = key.hash[key.count - 1];
+        *listed_word(policy, entry->hash) |= listed_bit(entry->hash);
         entry->offset = *used;
         entry->length = (uint16_t)length;
         memcpy(policy->arena + *used, text, length);
@@ -444,8 +460,9 @@ static int build(Policy *policy, PyObject *entries, bool resolve)
     for (policy->slots = 8; policy->slots < count * 2; policy->slots *= 2) {
     }
     policy->table = PyMem_Calloc(policy->slots, sizeof(Entry));
+    policy->listed = PyMem_Calloc(policy->slots * BITS_PER_SLOT / BITS_PER_WORD, sizeof *policy->listed);
     policy->arena = PyMem_Malloc(bytes);
-    int result = policy->table && policy->arena ? fill(policy, entries, places) : (PyErr_NoMemory(), -1);
+    int result = policy->table && policy->listed && policy->arena ? fill(policy, entries, places) : (PyErr_NoMemory(), -1);
     result = result < 0 ? -1 : put_in_order(policy);
     Py_DECREF(places);
     return result;
@@ -467,6 +484,7 @@ PyObject *policy_new(PyObject *module, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     policy->table = NULL;
+    policy->listed = NULL;
     policy->arena = NULL;
     policy->order = NULL;
     policy->given = 0;
@@ -495,6 +513,7 @@ static void policy_dealloc(PyObject *self)
 {
     Policy *policy = (Policy *)self;
     PyMem_Free(policy->table);
+    PyMem_Free(policy->listed);
     PyMem_Free(policy->arena);
     PyMem_Free(policy->order);
     net_index_clear(&policy->network);

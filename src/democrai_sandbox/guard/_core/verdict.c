@@ -246,6 +246,7 @@ int resolve(State *state, PathText *text, unsigned wanted, int how, Resolved *ou
             Py_BEGIN_ALLOW_THREADS
             out->fd = open_handle(out->path, how, directory);
             failed = out->fd < 0 ? errno : 0;
+            out->told = !failed && (how & STAT) && fstat(out->fd, &out->info) == 0;
             Py_END_ALLOW_THREADS
             if (!failed) {
                 return 0;
