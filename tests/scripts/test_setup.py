@@ -43,7 +43,8 @@ def test_failures_are_one_line(said, named):
 def test_an_index_that_is_not_there(tmp_path):
     """A dead package index ends the setup with one line that names it, and with a status."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
-    environ |= {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_CONFIG_FILE": os.devnull, "PIP_NO_CACHE_DIR": "1"}
+    environ |= {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_CONFIG_FILE": os.devnull}
+    environ |= {"PIP_NO_CACHE_DIR": "1", "PIP_RETRIES": "0"}
     command = [ROOT / "scripts" / "setup", tmp_path / "venv", sys.executable, "runtime"]
     done = subprocess.run(command, capture_output=True, text=True, env=environ)
     lines = [line for line in done.stderr.splitlines() if not line.startswith("setup: [")]
