@@ -81,8 +81,8 @@ def main() -> int:
     if unknown := set(names) - set(building.NAMES):
         parser.error(f"no such fuzzer: {', '.join(sorted(unknown))}")
     if why := building.unavailable("clang"):
-        print(f"fuzz: the parsers in C are not fuzzed: {why}; install clang with its runtime (libclang-rt)")
-        return 0
+        print(f"fuzz: {why}; install clang with its runtime (libclang-rt), then run this again", file=sys.stderr)
+        return 1
     programs = building.build("clang")
     FAILURES.mkdir(parents=True, exist_ok=True)
     passed = True

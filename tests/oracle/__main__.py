@@ -136,19 +136,23 @@ class Oracle:
 
 
 def available(python, modules):
-    """Return those of the test modules that an interpreter has."""
+    """Return those of the test modules that an interpreter has; exit when it has none of them."""
     code = (
-        "import importlib.util, sys; "
-        "found = importlib.util.find_spec; "
-        "print(*[name for name in sys.argv[1:] if found('test') and found('test.' + name)])"
+        "import importlib, pkgutil, sys; "
+        "names = {found.name for found in pkgutil.iter_modules(importlib.import_module('test').__path__)}; "
+        "print(*[name for name in sys.argv[1:] if name in names])"
     )
-    return subprocess.run([python, "-c", code, *modules], capture_output=True, text=True, check=True).stdout.split()
+    names = [name.removeprefix("test.") for name in modules]
+    done = subprocess.run([python, "-c", code, *names], capture_output=True, text=True, check=False)
+    if not (found := done.stdout.split()):
+        sys.exit(f"oracle: {python} has none of these test modules: {', '.join(names)}")
+    return found
 
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m tests.oracle")
     parser.add_argument("--only", choices=("callables", "tests"))
-    parser.add_argument("--module", action="append", help="a native module, or a test module; all without one")
+    parser.add_argument("--module", action="append", help="a native module, or with --only tests a test module")
     parser.add_argument("--minor", action="append")
     parser.add_argument("--python", action="append", default=[], help="a further interpreter")
     parser.add_argument("--classify", action="store_true", help="write the class of each callable again")

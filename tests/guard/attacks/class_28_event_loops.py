@@ -198,6 +198,31 @@ async def loop_executor(ground: Ground) -> None:
     asyncio.get_running_loop().set_default_executor(Sly(1))
 
 
+@attack(
+    "the default executor of the host's loop is of a class that looks like the library's",
+    expect=SANDBOX,
+    after=lambda ground: use_executor(ground),
+)
+async def loop_executor_forged(ground: Ground) -> None:
+    import asyncio
+    from concurrent.futures.thread import ThreadPoolExecutor
+    from types import SimpleNamespace
+
+    class Sly(ThreadPoolExecutor):
+        submit = ThreadPoolExecutor.submit
+
+        def _adjust_thread_count(self) -> None:
+            ground.steal()
+            super()._adjust_thread_count()
+
+    name = "concurrent.futures.thread"
+    library, sys.modules[name] = sys.modules[name], SimpleNamespace(ThreadPoolExecutor=Sly)
+    try:
+        asyncio.get_running_loop().set_default_executor(Sly(1))
+    finally:
+        sys.modules[name] = library
+
+
 async def use_executor(ground: Ground) -> None:
     import asyncio
 

@@ -124,7 +124,7 @@ void net_index_clear(NetIndex *index);
 
 typedef struct Policy {
     PyObject_HEAD Entry *table;
-    size_t slots;     /* a power of two; 0 when there is no entry at all */
+    size_t slots;     /* a power of two; 0 without entries */
     uint64_t *listed; /* a bit for each hash: most of the folders on the way to a path are not in the table */
     char *arena;
     uint32_t *order; /* the places in the table of all entries that give something, in the order of their paths */
@@ -405,6 +405,12 @@ PyObject *row_call(Row *row, PyObject *self, PyTypeObject *type, PyObject *const
                    PyObject *kwnames);
 PyObject *row_call_tuple(Row *row, PyObject *self, PyObject *args, PyObject *kwargs);
 Py_ssize_t call_find(const Call *call, Py_ssize_t index, const char *name);
+
+static inline Py_ssize_t call_count(const Call *call)
+{
+    return call->nargs + (call->kwnames ? PyTuple_GET_SIZE(call->kwnames) : 0);
+}
+
 int call_copy(const Call *call, PyObject **argv, Call *copy);
 PyObject *call_with(const Call *call, Py_ssize_t at, PyObject *value);
 
@@ -425,9 +431,10 @@ int patch_type(PyObject *module, const char *name, const char *descriptor, size_
                void *original);
 bool has_slot(PyTypeObject *type, size_t offset, const void *replacement);
 int patch_module(const char *name, PyObject *module);
+int late_ready(void);
 int patch_loaded_modules(void);
 bool modules_changed(void);
-extern bool look_at_all_modules, subjects_ran, finders_suspect;
+extern bool look_at_all_modules, finders_suspect;
 int adapters_set(PyObject *functions);
 int diverted_await(PyObject *rows);
 extern PyTypeObject Diverted_Type;
@@ -620,6 +627,7 @@ int future_patch(PyObject *module);
 int loop_patch(PyObject *module);
 int pool_patch(PyObject *module);
 int threading_patch(PyObject *module);
+int finalize_patch(PyObject *module);
 int task_patch(PyObject *module);
 void futures_patch(PyObject *module);
 PyObject *steps_new(State *state, PyObject *inner);

@@ -104,7 +104,7 @@ static PyObject *stat_handle(const Resolved *where, const PathText *text)
 /* Whether a call of stat or lstat has arguments that it takes; others are left to it to refuse. */
 static bool has_usual_arguments(const Call *call)
 {
-    Py_ssize_t total = call->nargs + (call->kwnames ? PyTuple_GET_SIZE(call->kwnames) : 0), usual = 1;
+    Py_ssize_t total = call_count(call), usual = 1;
     if (LIKELY(total == 1)) {
         return true;
     }
@@ -233,9 +233,8 @@ static bool is_link(PyObject *entry)
 }
 
 /* DirEntry.stat, is_dir, is_file: an entry that is a link tells about its target, which may lie outside; and stat()
- * asks anew about an entry that may have been made by somebody else. */
-/* Answers from the handle that was checked. Without an answer the entry does not look by itself: it would follow what
- * is there by then. */
+ * may be called on an entry of another subject. The answer comes from the checked handle; if that fails, the entry must
+ * not look for itself, because the name may lead elsewhere by then. */
 PyObject *on_entry(State *state, Call *call)
 {
     bool follow = follows(call), asks_kind = !(call->row->how & STAT);
@@ -262,8 +261,8 @@ PyObject *on_entry(State *state, Call *call)
             result = stat_handle(&where, &text);
             entry_keep_answer(call->self, follow, result);
         }
-        else if (!where.told) {
-            PyErr_SetString(PyExc_OSError, "the entry cannot be looked at");
+        else if (!where.told && fstat(where.fd, &where.info) < 0) {
+            PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, text.shown);
         }
         else {
             bool file = strcmp(call->row->name, "is_file") == 0;

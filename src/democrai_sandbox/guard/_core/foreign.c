@@ -403,20 +403,24 @@ static void function_dealloc(PyObject *self)
 
 /* ---- patching -------------------------------------------------------------------------------------- */
 
-/* ctypes makes these functions for itself, before the guard knows where libraries lie. */
+/* ctypes makes these functions for itself, before the guard knows where libraries lie. Another module of that name may
+ * bring functions of others, and does not count. */
 int ctypes_functions(PyObject *module)
 {
     static const char *const names[] = {"memmove", "memset", "_cast", "_string_at", "_wstring_at"};
+    static PyObject *first = NULL;
     PyObject *fields = PyModule_Check(module) ? PyModule_GetDict(module) : NULL;
-    int found = 0;
+    if (first != NULL && first != module) {
+        return 1;
+    }
     for (size_t i = 0; fields != NULL && i < sizeof names / sizeof *names; i++) {
         PyObject *function = PyDict_GetItemString(fields, names[i]);
         if (function != NULL && Py_TYPE(function)->tp_call == pointer_call) {
             set_maker(function, "");
-            found++;
+            Py_XSETREF(first, Py_NewRef(module));
         }
     }
-    return found > 0;
+    return first != NULL;
 }
 
 /* What packages have made and opened before the guard was loaded, so that they work for subjects, too. */

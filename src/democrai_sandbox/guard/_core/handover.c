@@ -125,7 +125,7 @@ PyObject *on_callables(State *state, Call *call)
     if (call_copy(call, argv, &copy) < 0) {
         return NULL;
     }
-    Py_ssize_t total = call->nargs + (call->kwnames ? PyTuple_GET_SIZE(call->kwnames) : 0), i;
+    Py_ssize_t total = call_count(call), i;
     for (i = 0; i < total; i++) {
         held[i] = argv[i] = bind_to(state, argv[i]);
         if (argv[i] == NULL) {

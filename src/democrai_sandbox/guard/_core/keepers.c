@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <string.h>
 
-/* The replaced methods. The C function in a method's place knows its row by number; the originals are out of reach. */
+/* The replaced methods. */
 typedef struct {
     const char *type, *name;
     unsigned positions; /* bit n: argument n is a callable kept for later */
@@ -50,8 +50,21 @@ static const Method methods[METHODS] = {
     [WORKER_THREAD] = {"AsyncIOBackend", "run_sync_in_worker_thread", 0,
                        "($cls, func, args, abandon_on_cancel=False, limiter=None)"},
 };
-static PyObject *originals[METHODS];
-static PyObject *thread_pool_type = NULL;
+
+/* It stands in the place of a method and looks like it: unguarded code can inspect and pickle it, and guarded code sees
+ * its name, documentation and signature. The function itself stays reachable from C only: the collector of garbage
+ * does not know it. */
+typedef struct {
+    PyObject_HEAD PyObject *weak;
+    PyObject *original;
+    PyObject *owner;   /* the class or module that it was put into */
+    PyObject *threads; /* for methods of a pool: the class of pools of threads */
+    int index;
+    bool binds;
+} Keeper;
+
+static PyTypeObject Keeper_Type;
+static PyObject *submit_name = NULL;
 
 static PyObject *bound_arguments(State *state, PyObject *args, unsigned positions)
 {
@@ -85,11 +98,11 @@ static PyObject *bound_keywords(State *state, PyObject *kwargs)
 }
 
 /* Calls the original with the callables bound to the state. */
-static PyObject *call_bound(State *state, int index, PyObject *args, PyObject *kwargs)
+static PyObject *call_bound(State *state, const Keeper *keeper, PyObject *args, PyObject *kwargs)
 {
-    PyObject *changed = bound_arguments(state, args, methods[index].positions);
+    PyObject *changed = bound_arguments(state, args, methods[keeper->index].positions);
     PyObject *keywords = changed && kwargs ? bound_keywords(state, kwargs) : NULL;
-    PyObject *result = changed && (keywords || !kwargs) ? PyObject_Call(originals[index], changed, keywords) : NULL;
+    PyObject *result = changed && (keywords || !kwargs) ? PyObject_Call(keeper->original, changed, keywords) : NULL;
     Py_XDECREF(changed);
     Py_XDECREF(keywords);
     return result;
@@ -97,31 +110,31 @@ static PyObject *call_bound(State *state, int index, PyObject *args, PyObject *k
 
 /* Each submission carries its own state into the worker, the host's "none" included: a worker started under one
  * subject's guard serves everybody as themselves. The arguments go along, so that the object is of no other use. */
-static PyObject *submit(PyObject *args, PyObject *kwargs)
+static PyObject *submit(const Keeper *keeper, PyObject *args, PyObject *kwargs)
 {
     if (PyTuple_GET_SIZE(args) < 2) {
-        return PyObject_Call(originals[SUBMIT], args, kwargs);
+        return PyObject_Call(keeper->original, args, kwargs);
     }
     PyObject *rest = PyTuple_GetSlice(args, 2, PyTuple_GET_SIZE(args));
     PyObject *bound = rest ? bound_new(state_current(), PyTuple_GET_ITEM(args, 1), rest, kwargs) : NULL;
     PyObject *result =
-        bound ? PyObject_CallFunctionObjArgs(originals[SUBMIT], PyTuple_GET_ITEM(args, 0), bound, NULL) : NULL;
+        bound ? PyObject_CallFunctionObjArgs(keeper->original, PyTuple_GET_ITEM(args, 0), bound, NULL) : NULL;
     Py_XDECREF(rest);
     Py_XDECREF(bound);
     return result;
 }
 
 /* anyio keeps its threads for whoever comes next: each job, a function and its arguments, runs as who submitted it. */
-static PyObject *submit_to_worker(PyObject *args, PyObject *kwargs)
+static PyObject *submit_to_worker(const Keeper *keeper, PyObject *args, PyObject *kwargs)
 {
     if (PyTuple_GET_SIZE(args) < 3 || !PyTuple_Check(PyTuple_GET_ITEM(args, 2))) {
-        return PyObject_Call(originals[WORKER_THREAD], args, kwargs);
+        return PyObject_Call(keeper->original, args, kwargs);
     }
     PyObject *job = bound_new(state_current(), PyTuple_GET_ITEM(args, 1), PyTuple_GET_ITEM(args, 2), NULL);
     PyObject *front = job ? Py_BuildValue("(OO())", PyTuple_GET_ITEM(args, 0), job) : NULL;
     PyObject *rest = front ? PyTuple_GetSlice(args, 3, PyTuple_GET_SIZE(args)) : NULL;
     PyObject *changed = rest ? PySequence_Concat(front, rest) : NULL;
-    PyObject *result = changed ? PyObject_Call(originals[WORKER_THREAD], changed, kwargs) : NULL;
+    PyObject *result = changed ? PyObject_Call(keeper->original, changed, kwargs) : NULL;
     Py_XDECREF(job);
     Py_XDECREF(front);
     Py_XDECREF(rest);
@@ -130,26 +143,24 @@ static PyObject *submit_to_worker(PyObject *args, PyObject *kwargs)
 }
 
 /* A process pool pickles its function, and a child is no thread. */
-static bool needs_binding(int index, PyObject *args)
+static bool needs_binding(const Keeper *keeper, PyObject *args)
 {
-    if (index >= POOL_APPLY && index <= POOL_UNORDERED) {
-        return PyTuple_GET_SIZE(args) > 0 && PyObject_IsInstance(PyTuple_GET_ITEM(args, 0), thread_pool_type) == 1;
-    }
-    return true;
+    return keeper->threads == NULL ||
+           (PyTuple_GET_SIZE(args) > 0 && PyObject_IsInstance(PyTuple_GET_ITEM(args, 0), keeper->threads) == 1);
 }
 
 /* concurrent.futures: the callback runs on the thread that completes the future, whoever's that is. */
-static PyObject *add_done_callback(PyObject *args, PyObject *kwargs)
+static PyObject *add_done_callback(const Keeper *keeper, PyObject *args, PyObject *kwargs)
 {
     bool plain = PyTuple_GET_SIZE(args) == 2 && kwargs == NULL && PyCallable_Check(PyTuple_GET_ITEM(args, 1));
     if (!plain) {
         State *state = state_guarding();
-        return state ? call_bound(state, DONE_CALLBACK, args, kwargs)
-                     : PyObject_Call(originals[DONE_CALLBACK], args, kwargs);
+        return state ? call_bound(state, keeper, args, kwargs)
+                     : PyObject_Call(keeper->original, args, kwargs);
     }
     PyObject *bound = callback_of(state_current(), PyTuple_GET_ITEM(args, 1), PyTuple_GET_ITEM(args, 0));
     PyObject *result =
-        bound ? PyObject_CallFunctionObjArgs(originals[DONE_CALLBACK], PyTuple_GET_ITEM(args, 0), bound, NULL) : NULL;
+        bound ? PyObject_CallFunctionObjArgs(keeper->original, PyTuple_GET_ITEM(args, 0), bound, NULL) : NULL;
     Py_XDECREF(bound);
     return result;
 }
@@ -157,54 +168,40 @@ static PyObject *add_done_callback(PyObject *args, PyObject *kwargs)
 /* The loop will hand its jobs to it: a class of the subject's own would get the host's. */
 static bool is_plain_executor(PyObject *args)
 {
-    PyObject *futures = PyDict_GetItemString(PyImport_GetModuleDict(), "concurrent.futures.thread");
-    PyObject *plain = futures ? PyObject_GetAttrString(futures, "ThreadPoolExecutor") : NULL;
-    bool is = plain && PyTuple_GET_SIZE(args) == 2 && (PyObject *)Py_TYPE(PyTuple_GET_ITEM(args, 1)) == plain;
-    Py_XDECREF(plain);
-    PyErr_Clear();
-    return is;
+    PyTypeObject *type = PyTuple_GET_SIZE(args) == 2 ? Py_TYPE(PyTuple_GET_ITEM(args, 1)) : NULL;
+    PyObject *found = type ? _PyType_Lookup(type, submit_name) : NULL;
+    const Keeper *keeper = found && Py_IS_TYPE(found, &Keeper_Type) ? (Keeper *)found : NULL;
+    PyObject *code = keeper && PyFunction_Check(keeper->original) ? PyFunction_GET_CODE(keeper->original) : NULL;
+    return code != NULL && keeper->owner == (PyObject *)type && resident_owner((PyCodeObject *)code) == NULL;
 }
 
-static PyObject *call_replaced(int index, PyObject *args, PyObject *kwargs)
+static PyObject *keeper_call(PyObject *self, PyObject *args, PyObject *kwargs)
 {
+    const Keeper *keeper = (Keeper *)self;
+    int index = keeper->index;
     if (index == SUBMIT) {
-        return submit(args, kwargs);
+        return submit(keeper, args, kwargs);
     }
     if (index == DONE_CALLBACK) {
-        return add_done_callback(args, kwargs);
+        return add_done_callback(keeper, args, kwargs);
     }
     if (index == WORKER_THREAD) {
-        return submit_to_worker(args, kwargs);
+        return submit_to_worker(keeper, args, kwargs);
     }
     if (index == LOOP_ERRORS_GET || index == LOOP_TASKS_GET) {
-        return unbound_own(PyObject_Call(originals[index], args, kwargs));
+        return unbound_own(PyObject_Call(keeper->original, args, kwargs));
     }
     State *state = state_guarding();
-    if (state == NULL || !needs_binding(index, args) || called_by_library_import()) {
-        return PyObject_Call(originals[index], args, kwargs);
+    if (state == NULL || !needs_binding(keeper, args) || called_by_library_import()) {
+        return PyObject_Call(keeper->original, args, kwargs);
     }
     if (index == LOOP_EXECUTOR && !is_plain_executor(args)) {
         return deny_text(state, DENY_TAMPER, "set_default_executor");
     }
-    return call_bound(state, index, args, kwargs);
+    return call_bound(state, keeper, args, kwargs);
 }
 
 /* ---- what stands in the place of a method --------------------------------------------------------- */
-
-/* It looks like the function it stands for: unguarded code can inspect and pickle it, and guarded code sees its name,
- * documentation and signature. The function itself stays reachable from C only. */
-typedef struct {
-    PyObject_HEAD PyObject *weak;
-    int index;
-    bool binds;
-} Keeper;
-
-static PyTypeObject Keeper_Type;
-
-static PyObject *keeper_call(PyObject *self, PyObject *args, PyObject *kwargs)
-{
-    return call_replaced(((Keeper *)self)->index, args, kwargs);
-}
 
 static PyObject *keeper_bind(PyObject *self, PyObject *object, PyObject *type)
 {
@@ -235,12 +232,12 @@ static PyObject *keeper_get(PyObject *self, PyObject *name)
     }
     bool shown = is_one_of(name, words, sizeof words / sizeof *words) ||
                  (!guarded && is_one_of(name, parts, sizeof parts / sizeof *parts));
-    return shown ? PyObject_GetAttr(originals[((Keeper *)self)->index], name) : PyObject_GenericGetAttr(self, name);
+    return shown ? PyObject_GetAttr(((Keeper *)self)->original, name) : PyObject_GenericGetAttr(self, name);
 }
 
 static PyObject *keeper_repr(PyObject *self)
 {
-    PyObject *name = PyObject_GetAttrString(originals[((Keeper *)self)->index], "__qualname__");
+    PyObject *name = PyObject_GetAttrString(((Keeper *)self)->original, "__qualname__");
     PyObject *text = name ? PyUnicode_FromFormat("<function %U at %p>", name, self) : NULL;
     Py_XDECREF(name);
     return text;
@@ -248,7 +245,7 @@ static PyObject *keeper_repr(PyObject *self)
 
 static PyObject *keeper_reduce(PyObject *self, PyObject *unused)
 {
-    return PyObject_GetAttrString(originals[((Keeper *)self)->index], "__qualname__");
+    return PyObject_GetAttrString(((Keeper *)self)->original, "__qualname__");
 }
 
 static void keeper_dealloc(PyObject *self)
@@ -256,6 +253,9 @@ static void keeper_dealloc(PyObject *self)
     if (((Keeper *)self)->weak != NULL) {
         PyObject_ClearWeakRefs(self);
     }
+    Py_DECREF(((Keeper *)self)->owner);
+    Py_DECREF(((Keeper *)self)->original);
+    Py_XDECREF(((Keeper *)self)->threads);
     PyObject_Free(self);
 }
 
@@ -275,19 +275,22 @@ static PyTypeObject Keeper_Type = {
                 Py_TPFLAGS_METHOD_DESCRIPTOR,
 };
 
-static PyObject *keeper_new(int index)
+static PyObject *keeper_new(int index, PyObject *owner, PyObject *original, PyObject *threads)
 {
     Keeper *keeper = PyType_Ready(&Keeper_Type) < 0 ? NULL : PyObject_New(Keeper, &Keeper_Type);
     if (keeper != NULL) {
         keeper->weak = NULL;
+        keeper->owner = Py_NewRef(owner);
+        keeper->original = Py_NewRef(original);
+        keeper->threads = Py_XNewRef(threads);
         keeper->index = index;
         keeper->binds = methods[index].type != NULL;
     }
     return (PyObject *)keeper;
 }
 
-/* Puts a keeper in the place of a Python method, class method or function. */
-static int replace_method(PyObject *module, int index)
+/* Puts a keeper in the place of a Python method, class method or function. Answers like a LatePatch. */
+static int replace_method(PyObject *module, int index, PyObject *threads)
 {
     const Method *method = &methods[index];
     PyObject *owner = method->type ? PyObject_GetAttrString(module, method->type) : Py_NewRef(module);
@@ -297,31 +300,41 @@ static int replace_method(PyObject *module, int index)
         PyErr_Clear();
         return 0; /* still being imported */
     }
-    PyObject *keeper = keeper_new(index), *shown = Py_XNewRef(keeper);
-    int result = -1;
-    if (keeper != NULL && PyMethod_Check(found)) {
+    bool of_class = PyMethod_Check(found);
+    if (of_class) {
         Py_SETREF(found, Py_NewRef(PyMethod_GET_FUNCTION(found)));
-        Py_SETREF(shown, PyClassMethod_New(keeper));
     }
-    if (shown != NULL && PyObject_SetAttrString(owner, method->name, shown) == 0) {
-        originals[index] = Py_NewRef(found);
-        result = 1;
+    int result = 1;
+    if (!Py_IS_TYPE(found, &Keeper_Type)) {
+        PyObject *keeper = keeper_new(index, owner, found, threads);
+        if (keeper != NULL && of_class) {
+            Py_SETREF(keeper, PyClassMethod_New(keeper));
+        }
+        result = keeper == NULL || PyObject_SetAttrString(owner, method->name, keeper) < 0 ? -1 : 1;
+        Py_XDECREF(keeper);
     }
-    Py_XDECREF(owner);
-    Py_XDECREF(found);
-    Py_XDECREF(keeper);
-    Py_XDECREF(shown);
+    Py_DECREF(owner);
+    Py_DECREF(found);
+    return result;
+}
+
+static int replace_methods(PyObject *module, int first, int last, PyObject *threads)
+{
+    int result = 1;
+    for (int i = first; result == 1 && i <= last; i++) {
+        result = replace_method(module, i, threads);
+    }
     return result;
 }
 
 int anyio_patch(PyObject *module)
 {
-    return replace_method(module, WORKER_THREAD);
+    return replace_method(module, WORKER_THREAD, NULL);
 }
 
 int executor_patch(PyObject *module)
 {
-    return replace_method(module, SUBMIT);
+    return replace_method(module, SUBMIT, NULL);
 }
 
 /* A step or wake-up of a task belongs to that task, whoever completed what it was waiting for. */
@@ -362,7 +375,7 @@ int asyncio_patch(PyObject *module)
     PyObject *type = PyObject_GetAttrString(module, "Handle");
     PyObject *function = type ? PyObject_GetAttrString(type, "__init__") : NULL;
     Py_XDECREF(type);
-    if (function == NULL || handle_code == NULL) {
+    if (function == NULL || handle_code == NULL || !PyFunction_Check(function)) {
         PyErr_Clear();
         Py_XDECREF(function);
         return 0; /* still being imported */
@@ -382,34 +395,28 @@ int asyncio_patch(PyObject *module)
 
 int loop_patch(PyObject *module)
 {
-    int result = 1;
-    for (int i = LOOP_ERRORS; result == 1 && i <= LOOP_TASKS_GET; i++) {
-        result = originals[i] ? 1 : replace_method(module, i);
-    }
-    return result;
+    return replace_methods(module, LOOP_ERRORS, LOOP_TASKS_GET, NULL);
 }
 
 int future_patch(PyObject *module)
 {
-    return replace_method(module, DONE_CALLBACK);
+    return replace_method(module, DONE_CALLBACK, NULL);
 }
 
 int threading_patch(PyObject *module)
 {
-    return replace_method(module, THREAD_EXIT);
+    return replace_method(module, THREAD_EXIT, NULL);
 }
 
 int pool_patch(PyObject *module)
 {
-    thread_pool_type = PyObject_GetAttrString(module, "ThreadPool");
-    if (thread_pool_type == NULL) {
+    PyObject *threads = PyObject_GetAttrString(module, "ThreadPool");
+    if (threads == NULL) {
         PyErr_Clear();
         return 0;
     }
-    int result = 1;
-    for (int i = POOL_APPLY; result == 1 && i <= POOL_UNORDERED; i++) {
-        result = originals[i] ? 1 : replace_method(module, i);
-    }
+    int result = replace_methods(module, POOL_APPLY, POOL_UNORDERED, threads);
+    Py_DECREF(threads);
     return result;
 }
 
@@ -461,10 +468,13 @@ int task_patch(PyObject *module)
     return shut_type("TaskStepMethWrapper") < 0 ? -1 : result;
 }
 
+int finalize_patch(PyObject *module)
+{
+    return replace_method(module, FINALIZE, NULL);
+}
+
 int keepers_ready(void)
 {
-    PyObject *weakref = PyImport_ImportModule("weakref");
-    int result = weakref ? replace_method(weakref, FINALIZE) : -1;
-    Py_XDECREF(weakref);
-    return result < 0 || shut_type("InstructionSequence") < 0 ? -1 : 0;
+    submit_name = PyUnicode_InternFromString("submit");
+    return submit_name ? shut_type("InstructionSequence") : -1;
 }

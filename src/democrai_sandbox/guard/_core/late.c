@@ -9,159 +9,193 @@ bool look_at_all_modules = true;
 
 typedef struct {
     const char *module;
-    int (*patch)(PyObject *module);
-    bool native; /* every copy of the module has types of its own, so each one is patched */
-    bool done;
+    int (*patch)(PyObject *module); /* 1 when everything is patched, 0 when the module is still being imported */
+    bool native;                    /* patched when it is created, under any name; see natives.c */
 } LatePatch;
 
-static LatePatch late[] = {
+static const LatePatch late[] = {
     {"_sqlite3", databases_patch, true},
     {"_multiprocessing", semaphores_patch, true},
     {"_ctypes", ctypes_patch, true},
-    {"ctypes", ctypes_functions},
     {"_socket", socket_patch, true},
     {"_ssl", ssl_patch, true},
     {"_io", fileio_patch, true},
     {"_thread", local_patch, true},
-    {"concurrent.futures.thread", executor_patch},
-    {"anyio._backends._asyncio", anyio_patch},
-    {"concurrent.futures._base", future_patch},
-    {"asyncio.events", asyncio_patch},
-    {"asyncio.base_events", loop_patch},
     {"_asyncio", task_patch, true},
-    {"multiprocessing.pool", pool_patch},
-    {"threading", threading_patch},
     {"_cffi_backend", cffi_patch, true},
+    {"ctypes", ctypes_functions, false},
+    {"concurrent.futures.thread", executor_patch, false},
+    {"anyio._backends._asyncio", anyio_patch, false},
+    {"concurrent.futures._base", future_patch, false},
+    {"asyncio.events", asyncio_patch, false},
+    {"asyncio.base_events", loop_patch, false},
+    {"multiprocessing.pool", pool_patch, false},
+    {"threading", threading_patch, false},
+    {"weakref", finalize_patch, false},
 };
 
-/* Names of modules that still have something to be patched; and of those that are loaded, but were not complete at the
- * last look, how many names they had then. */
-static PyObject *awaited = NULL, *incomplete = NULL;
+/* A name in sys.modules. Another module of that name is patched, too: a subject can remove the first one. */
+typedef struct {
+    PyObject *name;
+    PyObject *done;   /* the module that was patched last */
+    Py_ssize_t names; /* how many a module had that was still being imported at the last look; -1 for others */
+    bool native;      /* the first one is enough */
+    bool busy;        /* being patched, which may import others */
+} Awaited;
 
-/* sys.modules at the last look: its table, the position behind its last entry, and its size. */
-static struct {
-    const void *table;
-    Py_ssize_t position, count;
-} seen = {NULL, 0, -1};
-bool subjects_ran = true; /* since the last look, or they may run now */
+static Awaited *awaited = NULL;
+static Py_ssize_t awaited_count = 0, incomplete = 0;
 
-static int await_all(void)
+static int await_name(PyObject *name, bool native)
 {
-    Py_XSETREF(incomplete, PyDict_New());
-    awaited = incomplete ? PySet_New(NULL) : NULL;
-    for (int i = 0; awaited != NULL && i < row_count + (int)(sizeof late / sizeof *late); i++) {
-        PyObject *name = PyUnicode_InternFromString(i < row_count ? rows[i].module : late[i - row_count].module);
-        if (name == NULL || PySet_Add(awaited, name) < 0) {
-            Py_CLEAR(awaited);
+    look_at_all_modules = true;
+    for (Py_ssize_t i = 0; i < awaited_count; i++) {
+        if (PyUnicode_Compare(awaited[i].name, name) == 0) {
+            awaited[i].native = awaited[i].native && native;
+            Py_CLEAR(awaited[i].done);
+            return 0;
         }
-        Py_XDECREF(name);
     }
-    return awaited ? 0 : -1;
+    Awaited *grown = PyMem_Realloc(awaited, (size_t)(awaited_count + 1) * sizeof *awaited);
+    if (grown == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    awaited = grown;
+    awaited[awaited_count++] = (Awaited){.name = Py_NewRef(name), .names = -1, .native = native};
+    return 0;
+}
+
+static int await_text(const char *text, bool native)
+{
+    PyObject *name = PyUnicode_InternFromString(text);
+    int result = name ? await_name(name, native) : -1;
+    Py_XDECREF(name);
+    return result;
+}
+
+/* ---- noticing ------------------------------------------------------------------------------------- */
+
+static PyObject *sys_names = NULL; /* dict: what the sys module has */
+static PyObject *modules = NULL;   /* sys.modules, as long as sys has this version; borrowed */
+static uint64_t seen_sys = 0, seen_modules = 0;
+
+/* It changes with every change of a dict, and no two dicts of a process have the same one. */
+static uint64_t version_of(PyObject *dict)
+{
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+    return ((PyDictObject *)dict)->ma_version_tag;
+#pragma GCC diagnostic pop
+}
+
+/* Anything but a dict could hide modules from a look: beside a guard, the interpreter's own is put back, with what was
+ * added meanwhile. */
+static PyObject *find_modules(void)
+{
+    PyObject *found = PyDict_GetItemString(sys_names, "modules"), *own = PyImport_GetModuleDict(), *name, *module;
+    Py_ssize_t position = 0;
+    if (found != NULL && (PyDict_CheckExact(found) || (live_states == 0 && PyDict_Check(found)))) {
+        return found;
+    }
+    while (live_states > 0 && found != NULL && PyDict_Check(found) && PyDict_Next(found, &position, &name, &module)) {
+        if (PyUnicode_CheckExact(name) && PyDict_SetItem(own, name, module) < 0) {
+            break;
+        }
+    }
+    if (live_states > 0) {
+        PyDict_SetItemString(sys_names, "modules", own);
+    }
+    PyErr_Clear(); /* without memory, it is tried again at the next look */
+    return own;
 }
 
 static bool other_modules(void)
 {
-    PyObject *modules = PyImport_GetModuleDict();
-    return look_at_all_modules || (modules && PyDict_CheckExact(modules) && PyDict_GET_SIZE(modules) != seen.count);
+    if (UNLIKELY(version_of(sys_names) != seen_sys)) {
+        modules = find_modules();
+        seen_sys = version_of(sys_names);
+    }
+    return look_at_all_modules || version_of(modules) != seen_modules;
 }
 
 /* Whether something optional may have come since the last look. */
 bool modules_changed(void)
 {
-    return other_modules() || PyDict_GET_SIZE(incomplete) > 0;
+    return other_modules() || incomplete > 0;
 }
 
-/* 1 when everything of this module is patched, 0 when it is still being imported. */
-static int patch_late(const char *name, PyObject *module)
+static int check_versions(void)
 {
-    int complete = 1;
-    for (size_t i = 0; i < sizeof late / sizeof *late; i++) {
-        if ((late[i].native || !late[i].done) && strcmp(late[i].module, name) == 0) {
-            int state = late[i].patch(module);
-            if (state < 0) {
-                return -1;
-            }
-            late[i].done = state == 1;
-            complete = complete && late[i].done;
-        }
+    PyObject *dict = PyDict_New(), *other = PyDict_New();
+    uint64_t empty = dict ? version_of(dict) : 0;
+    int failed = !dict || !other || PyDict_SetItemString(dict, "a", Py_None) < 0;
+    uint64_t added = dict ? version_of(dict) : 0;
+    failed = failed || PyDict_SetItemString(dict, "a", Py_True) < 0;
+    uint64_t replaced = dict ? version_of(dict) : 0;
+    failed = failed || PyDict_DelItemString(dict, "a") < 0 || PyDict_SetItemString(other, "a", Py_None) < 0;
+    if (!failed && (empty == added || added == replaced || replaced == version_of(dict) ||
+                    version_of(other) <= version_of(dict))) {
+        PyErr_SetString(PyExc_ImportError, "this interpreter does not count the changes of dicts as expected");
+        failed = true;
     }
-    return complete;
+    Py_XDECREF(dict);
+    Py_XDECREF(other);
+    return failed ? -1 : 0;
+}
+
+int late_ready(void)
+{
+    PyObject *sys = PyImport_AddModule("sys");
+    sys_names = sys ? PyModule_GetDict(sys) : NULL;
+    int result = sys_names ? check_versions() : -1;
+    for (int i = 0; result == 0 && i < row_count; i++) {
+        result = await_text(rows[i].module, true);
+    }
+    for (size_t i = 0; result == 0 && i < sizeof late / sizeof *late; i++) {
+        result = await_text(late[i].module, late[i].native);
+    }
+    return result;
 }
 
 /* ---- clients: adapted by Python, which only asks; see guard/clients -------------------------------- */
 
 static PyObject *adapters = NULL; /* dict: module name -> function(module) -> whether it is done */
-static PyObject *adapted = NULL;  /* dict: module name -> the module it was done for, or None while it is being done */
-
-static int await_names(PyObject *names)
-{
-    PyObject *iterator = PyObject_GetIter(names), *name;
-    while (iterator != NULL && (name = PyIter_Next(iterator)) != NULL) {
-        int result = PySet_Add(awaited, name);
-        Py_DECREF(name);
-        if (result < 0) {
-            break;
-        }
-    }
-    Py_XDECREF(iterator);
-    look_at_all_modules = true;
-    return PyErr_Occurred() ? -1 : 0;
-}
 
 int adapters_set(PyObject *functions)
 {
+    PyObject *name, *function;
+    Py_ssize_t position = 0;
     Py_XSETREF(adapters, PyDict_Copy(functions));
-    Py_XSETREF(adapted, PyDict_New());
-    if (adapters == NULL || adapted == NULL || (awaited == NULL && await_all() < 0)) {
+    if (adapters == NULL) {
         return -1;
     }
     PyObject_GC_UnTrack(adapters);
-    PyObject_GC_UnTrack(adapted);
-    return await_names(adapters);
+    while (PyDict_Next(adapters, &position, &name, &function)) {
+        if (await_name(name, false) < 0) {
+            return -1;
+        }
+    }
+    return 0;
 }
 
 int diverted_await(PyObject *rows)
 {
-    PyObject *names = PySet_New(NULL);
-    for (Py_ssize_t i = 0; names != NULL && i < PyTuple_GET_SIZE(rows); i++) {
-        if (PySet_Add(names, PyTuple_GET_ITEM(PyTuple_GET_ITEM(rows, i), 0)) < 0) {
-            Py_CLEAR(names);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(rows); i++) {
+        if (await_name(PyTuple_GET_ITEM(PyTuple_GET_ITEM(rows, i), 0), false) < 0) {
+            return -1;
         }
     }
-    int result = names && (awaited != NULL || await_all() == 0) ? await_names(names) : -1;
-    Py_XDECREF(names);
-    return result;
+    return 0;
 }
 
-/* 1 when done or nothing is to be done, 0 when the module is still being imported. The adapter runs as whoever imported
- * the client: it needs no rights, and a subject may have had a hand in what it meets. It is done again for another
- * module under the same name, since a subject could have put a first one there. */
-static int adapt(const char *name, PyObject *module)
+/* The adapter runs as whoever imported the client: it needs no rights, and a subject may have had a hand in what it
+ * meets. */
+static int adapt(PyObject *name, PyObject *module)
 {
-    PyObject *function = adapters ? PyDict_GetItemString(adapters, name) : NULL;
-    PyObject *known = function ? PyDict_GetItemString(adapted, name) : NULL;
-    if (function == NULL || known == module || known == Py_None || module == Py_None) { /* None: "not to be imported" */
-        return 1;
-    }
-    if (PyDict_SetItemString(adapted, name, Py_None) < 0) {
-        return -1;
-    }
-    PyObject *done = PyObject_CallOneArg(function, module);
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
-    int result = done == NULL ? -1 : done != Py_False;
-    if ((result == 1 ? PyDict_SetItemString(adapted, name, module) : PyDict_DelItemString(adapted, name)) < 0) {
-        PyErr_Clear();
-    }
-    if (done == NULL && PyErr_GivenExceptionMatches(type, PyExc_Exception)) {
-        /* a broken package, or what a subject put in its place, must not fail every later import: its sockets are
-         * checked as ever. It is adapted at a later look if it can be by then. */
-        Py_CLEAR(type);
-        Py_CLEAR(value);
-        Py_CLEAR(trace);
-        result = 0;
-    }
-    PyErr_Restore(type, value, trace);
+    PyObject *function = adapters ? PyDict_GetItemWithError(adapters, name) : NULL;
+    PyObject *done = function ? PyObject_CallOneArg(function, module) : NULL;
+    int result = function == NULL ? 1 : done == NULL ? -1 : done != Py_False;
     Py_XDECREF(done);
     return result;
 }
@@ -182,38 +216,32 @@ static bool is_initialising(PyObject *module)
     return is;
 }
 
-static PyObject *names_in(PyObject *module)
+/* A broken package, or something that a subject put in its place, must not fail every later import: it is patched at a
+ * later look if it can be by then. */
+static int tolerate(int result)
 {
-    return PyLong_FromSsize_t(PyModule_Check(module) ? PyDict_GET_SIZE(PyModule_GetDict(module)) : -1);
+    bool ordinary = result < 0 && PyErr_ExceptionMatches(PyExc_Exception) && !PyErr_ExceptionMatches(PyExc_MemoryError);
+    if (ordinary) {
+        PyErr_Clear();
+    }
+    return ordinary ? 0 : result;
 }
 
-/* Whether a module is still being imported, and has no more names than at the last look. */
-static bool is_unchanged(PyObject *name, PyObject *module)
+/* 1 when everything of this module is patched, 0 when it is still being imported. */
+static int patch_late(const char *name, PyObject *module)
 {
-    PyObject *before = PyDict_GetItemWithError(incomplete, name), *now = before ? names_in(module) : NULL;
-    bool is = now != NULL && PyObject_RichCompareBool(before, now, Py_EQ) == 1 && is_initialising(module);
-    Py_XDECREF(now);
-    return is;
-}
-
-/* Whether nothing is left to do for this very module; an adapted one stays on the list for others of its name. */
-static bool is_done(PyObject *name, PyObject *module)
-{
-    return adapted != NULL && PyDict_GetItemWithError(adapted, name) == module &&
-           PyDict_GetItemWithError(incomplete, name) == NULL;
-}
-
-static int forget_incomplete(PyObject *name)
-{
-    return PyDict_GetItemWithError(incomplete, name) ? PyDict_DelItem(incomplete, name) : 0;
-}
-
-static int note_incomplete(PyObject *name, PyObject *module)
-{
-    PyObject *count = names_in(module);
-    int result = count ? PyDict_SetItem(incomplete, name, count) : -1;
-    Py_XDECREF(count);
-    return result;
+    int complete = 1;
+    for (size_t i = 0; i < sizeof late / sizeof *late; i++) {
+        if (strcmp(late[i].module, name) == 0) {
+            int state = late[i].patch(module);
+            state = late[i].native ? state : tolerate(state);
+            if (state < 0) {
+                return -1;
+            }
+            complete = complete && state;
+        }
+    }
+    return complete;
 }
 
 int patch_module(const char *name, PyObject *module)
@@ -227,90 +255,60 @@ int patch_module(const char *name, PyObject *module)
         }
     }
     int complete = patch_late(name, module), diverted = complete < 0 ? -1 : divert_module(name, module);
-    int suited = diverted < 0 ? -1 : adapt(name, module);
-    if (suited < 0) {
-        return -1;
-    }
-    bool finished = complete && diverted && suited && !is_initialising(module);
-    PyObject *key = PyUnicode_FromString(name);
-    int wanted = key ? PySet_Contains(awaited, key) : -1, result = wanted;
-    if (wanted == 1) {
-        bool adaptable = adapters != NULL && PyDict_GetItemWithError(adapters, key) != NULL; /* stays on the list */
-        result = finished ? forget_incomplete(key) : note_incomplete(key, module);
-        result = result >= 0 && finished && !adaptable ? PySet_Discard(awaited, key) : result;
-    }
-    Py_XDECREF(key);
-    return result < 0 ? -1 : 0;
+    return diverted < 0 ? -1 : complete && diverted;
 }
 
-/* Whether new modules are behind the position of the last look: the table is the same, and no subject ran, which could
- * have put entries before it by removing others. */
-static bool only_grew(PyObject *modules)
+static int look_at(Py_ssize_t index, PyObject *module)
 {
-    return !look_at_all_modules && !subjects_ran && PyDict_CheckExact(modules) &&
-           ((PyDictObject *)modules)->ma_keys == seen.table && PyDict_GET_SIZE(modules) >= seen.count;
-}
-
-/* The awaited names behind the position; NULL without an exception when a name is not plain text. */
-static PyObject *new_names(PyObject *modules)
-{
-    PyObject *names = PyList_New(0), *name, *module;
-    Py_ssize_t position = seen.position;
-    while (names != NULL && PyDict_Next(modules, &position, &name, &module)) {
-        int wanted = PyUnicode_CheckExact(name) ? PySet_Contains(awaited, name) : -1;
-        if (wanted < 0 || (wanted == 1 && PyList_Append(names, name) < 0)) {
-            Py_CLEAR(names);
-        }
+    Awaited *entry = &awaited[index];
+    Py_ssize_t names = PyModule_Check(module) ? PyDict_GET_SIZE(PyModule_GetDict(module)) : 0;
+    if (entry->busy || module == Py_None || (names == entry->names && is_initialising(module))) {
+        return 0; /* None: "not to be imported" */
     }
-    for (position = 0; names != NULL && PyDict_Next(incomplete, &position, &name, &module);) {
-        if (PyList_Append(names, name) < 0) {
-            Py_CLEAR(names);
-        }
+    entry->busy = true;
+    int result = patch_module(PyUnicode_AsUTF8(entry->name), module);
+    int suited = result < 0 ? -1 : tolerate(adapt(entry->name, module));
+    bool finished = result == 1 && suited == 1 && !is_initialising(module);
+    entry = &awaited[index]; /* there may be more of them by now, elsewhere */
+    entry->busy = false;
+    entry->names = finished ? -1 : names;
+    if (finished) {
+        Py_XSETREF(entry->done, Py_NewRef(module));
     }
-    return names;
+    return suited < 0 ? -1 : 0;
 }
 
-static PyObject *names_to_look_at(PyObject *modules)
+static int look(Py_ssize_t index, bool all)
 {
-    PyObject *names = only_grew(modules) ? new_names(modules) : NULL;
-    return names || PyErr_Occurred() ? names : PySequence_List(other_modules() ? awaited : incomplete);
-}
-
-/* The position is looked for only where it will be used: beside a subject, every look is at all names. */
-static void note_seen(PyObject *modules)
-{
-    bool plain = PyDict_CheckExact(modules), growing = plain && live_states == 0;
-    Py_ssize_t position = growing && only_grew(modules) ? seen.position : 0;
-    while (growing && PyDict_Next(modules, &position, NULL, NULL)) {
+    Awaited *entry = &awaited[index];
+    if ((entry->native && entry->done) || !(all || entry->names >= 0)) {
+        return 0;
     }
-    seen.table = growing ? ((PyDictObject *)modules)->ma_keys : NULL;
-    seen.position = position;
-    seen.count = plain ? PyDict_GET_SIZE(modules) : -1;
-    look_at_all_modules = false;
-    subjects_ran = live_states > 0;
+    PyObject *module = PyDict_GetItemWithError(modules, entry->name);
+    if (module == NULL || module == entry->done) {
+        awaited[index].names = -1;
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    Py_INCREF(module);
+    int result = look_at(index, module);
+    Py_DECREF(module);
+    return result;
 }
 
-/* Optional modules are patched as soon as they are there, without importing them ourselves. While no other module came,
- * only the incomplete ones are looked at. */
+/* While sys.modules did not change, only the incomplete ones are looked at. */
 int patch_loaded_modules(void)
 {
-    PyObject *modules = PyImport_GetModuleDict();
-    if (modules == NULL || (awaited == NULL && await_all() < 0)) {
-        return -1;
+    bool all = other_modules();
+    int result = 0;
+    seen_modules = version_of(modules);
+    look_at_all_modules = false;
+    for (Py_ssize_t i = 0; result == 0 && i < awaited_count; i++) {
+        result = look(i, all);
     }
-    PyObject *names = names_to_look_at(modules);
-    int result = names ? 0 : -1;
-    note_seen(modules);
-    for (Py_ssize_t i = 0; result == 0 && i < PyList_GET_SIZE(names); i++) {
-        PyObject *name = PyList_GET_ITEM(names, i);
-        PyObject *module = PyDict_GetItemWithError(modules, name);
-        if (module == NULL) {
-            result = forget_incomplete(name);
-        }
-        else if (!is_done(name, module) && !is_unchanged(name, module)) {
-            result = patch_module(PyUnicode_AsUTF8(name), module);
-        }
+    incomplete = 0;
+    for (Py_ssize_t i = 0; i < awaited_count; i++) {
+        incomplete += awaited[i].names >= 0;
     }
-    Py_XDECREF(names);
+    look_at_all_modules = look_at_all_modules || result < 0;
     return result;
 }

@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <string.h>
 #include <structmember.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- reading -------------------------------------------------------------------------------- */
@@ -118,8 +117,7 @@ static bool is_descriptor(const Call *call, Py_ssize_t at)
 
 static bool odd_arguments(const Call *call, Py_ssize_t at)
 {
-    Py_ssize_t total = call->nargs + (call->kwnames ? PyTuple_GET_SIZE(call->kwnames) : 0);
-    return total > (at >= 0 ? 1 : 0);
+    return call_count(call) > (at >= 0 ? 1 : 0);
 }
 
 /* ---- listdir -------------------------------------------------------------------------------- */

@@ -336,7 +336,7 @@ PyMODINIT_FUNC PyInit__core(void)
         return Py_NewRef(only); /* a second import after del sys.modules[...] finds the one that is installed */
     }
     if (check_system() < 0 || state_ready() < 0 || collection_ready() < 0 || variables_ready() < 0 || residents_ready() < 0 || frameviews_ready() < 0 || tracing_ready() < 0 || ownviews_ready() < 0 || environment_ready() < 0 || home_ready() < 0 || tickets_ready() < 0 || PyType_Ready(&Diverted_Type) < 0 ||
-        resolver_ready() < 0 || contexts_ready() < 0 || import_first() < 0 || importlib_ready() < 0 || handover_ready() < 0 || contextviews_ready() < 0 ||
+        resolver_ready() < 0 || contexts_ready() < 0 || late_ready() < 0 || import_first() < 0 || importlib_ready() < 0 || handover_ready() < 0 || contextviews_ready() < 0 ||
         names_ready() < 0 || finalisers_ready() < 0 || keepers_ready() < 0 || listings_ready() < 0 || stats_ready() < 0 ||
         opens_ready() < 0 || imports_ready() < 0 || natives_ready() < 0 || patch_loaded_modules() < 0 || all_required_patched() < 0) {
         return NULL;

@@ -5,7 +5,6 @@
 
 #include <fcntl.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #ifdef __linux__
 #include <link.h>

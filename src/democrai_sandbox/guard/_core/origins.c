@@ -9,7 +9,6 @@
 #include <marshal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { KNOWN = 128, PYC_HEADER = 16 };

@@ -89,7 +89,7 @@ Py_ssize_t call_find(const Call *call, Py_ssize_t index, const char *name)
 
 int call_copy(const Call *call, PyObject **argv, Call *copy)
 {
-    Py_ssize_t total = call->nargs + (call->kwnames ? PyTuple_GET_SIZE(call->kwnames) : 0);
+    Py_ssize_t total = call_count(call);
     if (total > MAX_ARGS) {
         PyErr_Format(PyExc_TypeError, "%s() takes too many arguments", call->row->name);
         return -1;

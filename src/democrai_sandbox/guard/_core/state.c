@@ -41,7 +41,6 @@ State *state_new(State *parent, Policy *policy, Mode mode, bool allow_subprocess
         return NULL;
     }
     live_states++;
-    subjects_ran = true;
     hooklist_follow(true);
     PyObject **own[] = {&state->user, &state->organization, &state->session};
     PyObject *inherited[] = {parent ? parent->user : NULL, parent ? parent->organization : NULL,

@@ -8,7 +8,6 @@
 #include <arpa/inet.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 
 /* ---- which objects are whose ---------------------------------------------------------------------------------------
  */
