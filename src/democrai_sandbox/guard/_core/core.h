@@ -432,6 +432,7 @@ int patch_type(PyObject *module, const char *name, const char *descriptor, size_
 bool has_slot(PyTypeObject *type, size_t offset, const void *replacement);
 int patch_module(const char *name, PyObject *module);
 int late_ready(void);
+void late_settle(void);
 int patch_loaded_modules(void);
 bool modules_changed(void);
 extern bool look_at_all_modules, finders_suspect;
@@ -696,6 +697,7 @@ int audit_ready(void);
 void hooklist_found(int (*hook)(const char *, PyObject *, void *));
 void hooklist_follow(bool guarded);
 bool hooklist_is_ours(void);
+void hooklist_silence(bool silent);
 extern bool sealed;
 
 #endif

@@ -50,6 +50,13 @@ bool hooklist_is_ours(void)
     return linked && HEAD == own && own->next == NULL && PyInterpreterState_Get()->audit_hooks == NULL;
 }
 
+/* Events of the next calls raise nothing, not even their arguments, for callers that have found the hook to be the only
+ * one. Nothing that runs code may happen until it is back. */
+void hooklist_silence(bool silent)
+{
+    HEAD = silent ? NULL : own;
+}
+
 /* Follows the number of live states: in before the first one can act, out after the last one is gone. */
 void hooklist_follow(bool guarded)
 {

@@ -39,7 +39,7 @@ typedef struct {
     PyObject *name;
     PyObject *done;   /* the module that was patched last */
     Py_ssize_t names; /* how many a module had that was still being imported at the last look; -1 for others */
-    bool native;      /* the first one is enough */
+    bool native;      /* looked for until natives.c patches those that are created */
     bool busy;        /* being patched, which may import others */
 } Awaited;
 
@@ -77,7 +77,7 @@ static int await_text(const char *text, bool native)
 /* ---- noticing ------------------------------------------------------------------------------------- */
 
 static PyObject *sys_names = NULL; /* dict: what the sys module has */
-static PyObject *modules = NULL;   /* sys.modules, as long as sys has this version; borrowed */
+static PyObject *modules = NULL;   /* sys.modules, as long as sys has this version */
 static uint64_t seen_sys = 0, seen_modules = 0;
 
 /* It changes with every change of a dict, and no two dicts of a process have the same one. */
@@ -112,8 +112,10 @@ static PyObject *find_modules(void)
 
 static bool other_modules(void)
 {
-    if (UNLIKELY(version_of(sys_names) != seen_sys)) {
-        modules = find_modules();
+    static bool odd = false; /* left there until a guard is alive */
+    if (UNLIKELY(version_of(sys_names) != seen_sys || (odd && live_states > 0))) {
+        Py_XSETREF(modules, Py_NewRef(find_modules()));
+        odd = !PyDict_CheckExact(modules) || PyDict_GetItemString(sys_names, "modules") != modules;
         seen_sys = version_of(sys_names);
     }
     return look_at_all_modules || version_of(modules) != seen_modules;
@@ -156,6 +158,22 @@ int late_ready(void)
         result = await_text(late[i].module, late[i].native);
     }
     return result;
+}
+
+/* From now on, every native module is patched when it is created: only those are looked for that are not complete. */
+void late_settle(void)
+{
+    Py_ssize_t kept = 0;
+    for (Py_ssize_t i = 0; i < awaited_count; i++) {
+        if (awaited[i].native && awaited[i].names < 0) {
+            Py_DECREF(awaited[i].name);
+            Py_XDECREF(awaited[i].done);
+        }
+        else {
+            awaited[kept++] = awaited[i];
+        }
+    }
+    awaited_count = kept;
 }
 
 /* ---- clients: adapted by Python, which only asks; see guard/clients -------------------------------- */
@@ -265,9 +283,10 @@ static int look_at(Py_ssize_t index, PyObject *module)
     if (entry->busy || module == Py_None || (names == entry->names && is_initialising(module))) {
         return 0; /* None: "not to be imported" */
     }
+    PyObject *name = entry->name;
     entry->busy = true;
-    int result = patch_module(PyUnicode_AsUTF8(entry->name), module);
-    int suited = result < 0 ? -1 : tolerate(adapt(entry->name, module));
+    int result = patch_module(PyUnicode_AsUTF8(name), module);
+    int suited = result < 0 ? -1 : tolerate(adapt(name, module));
     bool finished = result == 1 && suited == 1 && !is_initialising(module);
     entry = &awaited[index]; /* there may be more of them by now, elsewhere */
     entry->busy = false;
@@ -278,13 +297,13 @@ static int look_at(Py_ssize_t index, PyObject *module)
     return suited < 0 ? -1 : 0;
 }
 
-static int look(Py_ssize_t index, bool all)
+static int look(PyObject *table, Py_ssize_t index, bool all)
 {
     Awaited *entry = &awaited[index];
-    if ((entry->native && entry->done) || !(all || entry->names >= 0)) {
+    if (entry->names < 0 && !all) {
         return 0;
     }
-    PyObject *module = PyDict_GetItemWithError(modules, entry->name);
+    PyObject *module = PyDict_GetItemWithError(table, entry->name);
     if (module == NULL || module == entry->done) {
         awaited[index].names = -1;
         return PyErr_Occurred() ? -1 : 0;
@@ -299,12 +318,14 @@ static int look(Py_ssize_t index, bool all)
 int patch_loaded_modules(void)
 {
     bool all = other_modules();
+    PyObject *table = Py_NewRef(modules); /* patching may run code that puts another one there */
     int result = 0;
-    seen_modules = version_of(modules);
+    seen_modules = version_of(table);
     look_at_all_modules = false;
     for (Py_ssize_t i = 0; result == 0 && i < awaited_count; i++) {
-        result = look(i, all);
+        result = look(table, i, all);
     }
+    Py_DECREF(table);
     incomplete = 0;
     for (Py_ssize_t i = 0; i < awaited_count; i++) {
         incomplete += awaited[i].names >= 0;

@@ -341,6 +341,7 @@ PyMODINIT_FUNC PyInit__core(void)
         opens_ready() < 0 || imports_ready() < 0 || natives_ready() < 0 || patch_loaded_modules() < 0 || all_required_patched() < 0) {
         return NULL;
     }
+    late_settle();
     policies = PyDict_New();
     only = policies ? PyModule_Create(&definition) : NULL;
     if (only == NULL || PyModule_AddObjectRef(only, "Guard", (PyObject *)&Guard_Type) < 0 ||

@@ -12,6 +12,7 @@
 #include "core.h"
 
 #include <internal/pycore_frame.h>
+#include <marshal.h>
 #include <string.h>
 
 #if PY_VERSION_HEX < 0x030C0000
@@ -253,12 +254,35 @@ int resident_take(State *state, PyObject *code)
     return !of_text || resident_owner((PyCodeObject *)code) != NULL ? 0 : mark_for(state, code);
 }
 
+/* marshal.loads without its event, for which the interpreter copies all that is read, where no other hook would learn
+ * of it. Reading runs no code, unless a collection of garbage does. */
+static PyObject *load_code(const Call *call)
+{
+    PyObject *given = call->args[0];
+    Py_buffer content;
+    bool plain = call->nargs == 1 && call->kwnames == NULL && (PyBytes_CheckExact(given) || PyMemoryView_Check(given));
+    if (!plain || !hooklist_is_ours() || PyObject_GetBuffer(given, &content, PyBUF_SIMPLE) < 0) {
+        PyErr_Clear();
+        return call_original(call);
+    }
+    int collects = PyGC_Disable();
+    hooklist_silence(true);
+    PyObject *made = PyMarshal_ReadObjectFromString(content.buf, content.len);
+    hooklist_silence(false);
+    if (collects) {
+        PyGC_Enable();
+    }
+    PyBuffer_Release(&content);
+    return made;
+}
+
 /* compile, marshal.load, marshal.loads */
 PyObject *on_made_code(State *state, Call *call)
 {
     Bytecode from;
-    bool noted = call->nargs > 0 && strcmp(call->row->name, "loads") == 0 && bytecode_of(call->args[0], &from);
-    PyObject *made = call_original(call);
+    bool loads = call->nargs > 0 && strcmp(call->row->name, "loads") == 0;
+    bool noted = loads && bytecode_of(call->args[0], &from);
+    PyObject *made = loads ? load_code(call) : call_original(call);
     if (noted) {
         bytecode_note(made, &from);
     }
