@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import marshal
 import sys
 
 
@@ -26,7 +27,34 @@ def coming_and_going(world):
     return {"seen": len(seen), "late": len(late), "refused": sorted(set(refused)), "alive": live_states()}
 
 
+def reading_code(world):
+    """What guarded code gets from marshal.loads, before and after the host adds a hook, and what the hook sees."""
+    from democrai_sandbox import process_guard_context
+
+    def load() -> list[object]:
+        content = marshal.dumps([1, "two"])
+        results = [marshal.loads(content), marshal.loads(memoryview(content)), marshal.loads(bytearray(content))]
+        for broken in (b"", content[:-1], b"?", memoryview(content)[::2]):
+            try:
+                results.append(marshal.loads(broken))
+            except Exception as error:
+                results.append(f"{type(error).__name__}: {error}")
+        return results
+
+    guard = process_guard_context(subject="demo", allowed_paths=[world.root])
+    unguarded, alone = load(), guard.run(load)
+    refused = [guard.run(world.verdict, gc.get_objects), gc.isenabled()]
+    seen = []
+    sys.addaudithook(lambda event, args: seen.append(bytes(args[0])) if event == "marshal.loads" else None)
+    heard = guard.run(load)
+    return {"same": unguarded == alone == heard, "refused": refused, "seen": len(seen)}
+
+
 class TestHook:
     def test_it_is_there_for_every_guard_and_disturbs_no_other(self, case):
         """A hook of the host sees each event once, before, in and between guards; each guard has ours below it."""
         assert case.run(coming_and_going) == {"seen": 202, "late": 2, "refused": ["TamperDenied"], "alive": 0}
+
+    def test_code_is_read_as_without_a_guard_and_other_hooks_hear_of_it(self, case):
+        """Without another hook the event is left out; values, errors, our hook and the collector stay as they are."""
+        assert case.run(reading_code) == {"same": True, "refused": ["TamperDenied", True], "seen": 6}
