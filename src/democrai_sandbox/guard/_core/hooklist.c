@@ -50,8 +50,8 @@ bool hooklist_is_ours(void)
     return linked && HEAD == own && own->next == NULL && PyInterpreterState_Get()->audit_hooks == NULL;
 }
 
-/* Events of the next calls raise nothing, not even their arguments, for callers that have found the hook to be the only
- * one. Nothing that runs code may happen until it is back. */
+/* Turns audit events off or on again. Only for callers that have asked hooklist_is_ours(), around calls that run no
+ * Python code. */
 void hooklist_silence(bool silent)
 {
     HEAD = silent ? NULL : own;

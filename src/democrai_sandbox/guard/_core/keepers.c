@@ -51,9 +51,9 @@ static const Method methods[METHODS] = {
                        "($cls, func, args, abandon_on_cancel=False, limiter=None)"},
 };
 
-/* It stands in the place of a method and looks like it: unguarded code can inspect and pickle it, and guarded code sees
- * its name, documentation and signature. The function itself stays reachable from C only: the collector of garbage
- * does not know it. */
+/* Replaces a method and looks like it: unguarded code can inspect and pickle it, and guarded code sees its name,
+ * documentation and signature. The original is reachable from C only: the type does not take part in garbage
+ * collection, so gc.get_referents does not return it. */
 typedef struct {
     PyObject_HEAD PyObject *weak;
     PyObject *original;

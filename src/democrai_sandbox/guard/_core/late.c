@@ -207,8 +207,8 @@ int diverted_await(PyObject *rows)
     return 0;
 }
 
-/* The adapter runs as whoever imported the client: it needs no rights, and a subject may have had a hand in what it
- * meets. */
+/* Calls the adapter under the guard of the importing code: an adapter needs no rights, and the subject may have changed
+ * the module. */
 static int adapt(PyObject *name, PyObject *module)
 {
     PyObject *function = adapters ? PyDict_GetItemWithError(adapters, name) : NULL;

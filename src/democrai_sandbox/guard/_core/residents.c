@@ -254,8 +254,8 @@ int resident_take(State *state, PyObject *code)
     return !of_text || resident_owner((PyCodeObject *)code) != NULL ? 0 : mark_for(state, code);
 }
 
-/* marshal.loads without its event, for which the interpreter copies all that is read, where no other hook would learn
- * of it. Reading runs no code, unless a collection of garbage does. */
+/* Does the work of marshal.loads. Without another hook the event is left out, because the interpreter copies the whole
+ * content for it. Reading runs no Python code while garbage collection is off. */
 static PyObject *load_code(const Call *call)
 {
     PyObject *given = call->args[0];
