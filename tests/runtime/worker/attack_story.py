@@ -6,9 +6,12 @@ import json
 import os
 import shutil
 import sys
+from pathlib import Path
 
 sys.path.insert(0, os.path.dirname(__file__))
-from worker_kit import make_worker, run, verdict
+from worker_kit import make_worker, run, until, verdict
+
+HOST = Path(__file__).with_name("attack_host.py")
 
 SUBJECT = """
 from democrai_sandbox import sdk
@@ -18,60 +21,71 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, FOLDER)
 
 
-@sdk.method("play")
-def play(file, name, base):
+def find(file, name):
     from importlib import import_module
 
     kit = import_module("tests.guard.attacks.kit")
     import_module("tests.guard.attacks." + file)
-    ground = kit.Ground(base)
-    from democrai_sandbox import process_guard_context
+    return kit.REGISTRY.attacks[file][name].act
 
-    ground.held.make = process_guard_context
-    act = kit.REGISTRY.attacks[file][name].act
-    if act.__code__.co_flags & 0x80:
-        import asyncio
+"""
 
-        ground.attempt(lambda: asyncio.run(act(ground)))
-    else:
-        ground.attempt(lambda: act(ground))
-    return describe(ground)
+PLAIN = """
 
+@sdk.method("play")
+def play(file, name):
+    from attack_ground import ground
 
-def describe(ground):
-    loot = [item.decode("latin-1") if isinstance(item, (bytes, bytearray)) else item for item in ground.loot]
-    proof = any(item is True or isinstance(item, str) and ground.SECRET in item for item in loot)
-    pending, seen, denial = list(ground.errors), [], None
-    while pending and denial is None:
-        error = pending.pop(0)
-        if error in seen:
-            continue
-        seen.append(error)
-        if type(error).__module__.startswith("democrai_sandbox"):
-            denial = error
-        pending += [other for other in (error.__cause__, error.__context__) if other is not None]
-        pending += getattr(error, "exceptions", ())
-    error = denial or (ground.errors[0] if ground.errors else None)
-    return {
-        "verdict": "escaped" if proof else "denied" if denial else "failed",
-        "error_type": type(error).__name__ if error is not None else None,
-        "error_text": str(error)[:400],
-        "code": str(error)[:400] if denial is not None else None,
-    }
+    try:
+        ground.held.result = find(file, name)(ground)
+    except BaseException as error:
+        ground.errors.append(error)
+"""
+
+ON_A_LOOP = """
+
+@sdk.method("play")
+async def play(file, name):
+    import asyncio
+    from attack_ground import ground
+
+    while not ground.held.ready.is_set():
+        await asyncio.sleep(0.01)
+    try:
+        ground.held.result = await find(file, name)(ground)
+    except BaseException as error:
+        ground.errors.append(error)
 """
 
 
 def play_story(world):
-    file, grounds, attacks = world.args
+    """Play attacks of one file, each in a worker of its own."""
+    from democrai_sandbox.runtime.worker import process
+
+    file, grounds, awaiting, attacks = world.args
     package = os.path.join(world.base, "subjects", "demo", "tests", "guard")
     shutil.copytree(attacks, os.path.join(package, "attacks"), ignore=shutil.ignore_patterns("__pycache__", "test_*"))
 
     async def play(name, base):
+        host = Path(f"{base}.host")
+        host.mkdir()
+        Path(base, "tmp").mkdir(exist_ok=True)
+        part = {"file": file, "name": name, "base": base, "root": str(Path(attacks).parents[2])}
+        (host / "part.json").write_text(json.dumps(part))
+        process._BOOTSTRAP = shutil.copy(HOST, host)
         access = [{"resource_type": "filesystem", "operation": "read", "target": f"{base}/readonly"}]
         given = {"access": json.dumps(access), "protected": (f"{base}/inside/holder/vault",), "call_timeout": 60.0}
-        worker, _ = make_worker(world, SUBJECT, own_write=(f"{base}/inside",), **given)
+        given["env"] = (("TMPDIR", f"{base}/tmp"),)
+        source = SUBJECT + (ON_A_LOOP if name in awaiting else PLAIN)
+        worker, written = make_worker(world, source, own_write=(f"{base}/inside",), **given)
         try:
-            return await verdict(worker.call("method", "play", {"file": file, "name": name, "base": base}))
+            played = await verdict(worker.call("method", "play", {"file": file, "name": name}))
+            if played is not None:
+                return played
+            (host / "left").touch()
+            told = host / "told.json"
+            await until(lambda: told.exists() or worker.pid is None)
+            return json.loads(told.read_text()) if told.exists() else ["ended", written.text("stderr")]
         finally:
             await worker.stop()
 
