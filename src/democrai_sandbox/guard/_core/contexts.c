@@ -348,8 +348,11 @@ PyTypeObject Guard_Type = {
 
 int contexts_ready(void)
 {
-    return served_ready() < 0 || PyType_Ready(&Guard_Type) < 0 || PyType_Ready(&Steps_Type) < 0 ||
-                   PyType_Ready(&Ready_Type) < 0 || PyType_Ready(&Wake_Type) < 0 || doors_ready() < 0
-               ? -1
-               : 0;
+    PyTypeObject *types[] = {&Guard_Type, &Steps_Type, &Ready_Type, &Outlet_Type, &Wake_Type};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        if (PyType_Ready(types[i]) < 0) {
+            return -1;
+        }
+    }
+    return served_ready() < 0 || doors_ready() < 0 ? -1 : 0;
 }

@@ -117,6 +117,7 @@ typedef struct {
     int depth;                        /* segments of the deepest path */
     bool lengths4[33], lengths6[129]; /* which prefix lengths there are */
     bool has4, has6;
+    unsigned kinds; /* a bit for each letter that a key begins with */
 } NetIndex;
 
 int net_index_build(NetIndex *index, PyObject *entries);
@@ -633,6 +634,7 @@ int task_patch(PyObject *module);
 void futures_patch(PyObject *module);
 PyObject *steps_new(State *state, PyObject *inner);
 PyObject *ready_new(PyObject *value);
+void stop_with(PyObject *value);
 PyObject *state_chain(const State *state);
 PyObject *question_new(State *state, const Asked *asked);
 PyObject *decision_explicit(State *state, const Asked *asked);
@@ -669,7 +671,7 @@ void bound_for_signals(PyObject *bound);
 void outside_begin(void);
 int outside_end(void);
 bool outside_is_running(void);
-extern PyTypeObject Bound_Type, Guard_Type, Steps_Type, Ready_Type;
+extern PyTypeObject Bound_Type, Guard_Type, Steps_Type, Ready_Type, Outlet_Type;
 extern PyObject *usage_error, *child_environment;
 int contexts_ready(void);
 bool is_runtime_code(PyObject *code);

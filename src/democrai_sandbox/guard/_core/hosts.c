@@ -265,10 +265,26 @@ static bool is_meant_as_ipv4(const char *name)
     return looks_numeric(dot ? dot + 1 : last);
 }
 
+/* A host is mostly room for longer ones: these leave that as it is. */
+void host_clear(Host *host)
+{
+    host->text[0] = host->key[0] = '\0';
+    host->is_address = false;
+    memset(&host->address, 0, sizeof host->address);
+}
+
+void host_copy(Host *to, const Host *from)
+{
+    strcpy(to->text, from->text);
+    strcpy(to->key, from->key);
+    to->is_address = from->is_address;
+    to->address = from->address;
+}
+
 /* A name or IPv4 address, or with `colons` an IPv6 one without brackets. The text is ASCII. */
 int host_read(const char *text, size_t length, bool colons, Host *out)
 {
-    memset(out, 0, sizeof *out);
+    host_clear(out);
     if (length == 0) {
         return refuse_target("the host is missing");
     }

@@ -9,6 +9,7 @@
  *   reader.c    HTTP/1.x as it is written            requests.c  one request
  *   frames.c    HTTP/2 as it is written              hpack.c     its compressed headers
  *   tls.c       TLS objects, and what they encrypt   pipes.c     the records they give out
+ *   outlets.c   denials inside errors of clients
  */
 #ifndef DEMOCRAI_NETWORK_H
 #define DEMOCRAI_NETWORK_H
@@ -40,6 +41,8 @@ bool address_is_forbidden(const Address *address);
 bool address_is_loopback(const Address *address);
 void host_of_address(const Address *address, Host *out);
 int host_read(const char *text, size_t length, bool colons, Host *out);
+void host_clear(Host *host);
+void host_copy(Host *to, const Host *from);
 int host_of_object(PyObject *object, Host *out);
 bool host_is_own(const Host *host);
 
@@ -49,9 +52,9 @@ typedef struct {
     size_t base, length; /* without the path; with it */
     const char *scheme;  /* points into `memory` */
     char *memory;
-    Host host;
     int port;
     bool ambiguous;
+    Host host;
 } Url;
 
 extern PyObject *parse_url, *normalise_host;
@@ -135,8 +138,8 @@ typedef struct {
     size_t length;
     bool chunked, websocket, connects, closing;
     uint64_t body;
-    Host tunnel; /* of CONNECT */
-    int tunnel_port;
+    int tunnel_port; /* of CONNECT */
+    Host tunnel;     /* likewise, and not set otherwise */
 } WireRequest;
 typedef struct {
     char scheme[8];
@@ -206,17 +209,19 @@ PyObject *core_url_mask(PyObject *module, PyObject *args);
 PyObject *core_socket_mask(PyObject *module, PyObject *args);
 PyObject *core_name_mask(PyObject *module, PyObject *args);
 
-/* ---- gates.c, usual.c ------------------------------------------------------------------------------ */
+/* ---- gates.c, usual.c, outlets.c ------------------------------------------------------------------- */
 typedef struct Usual Usual;
 /* NULL without an exception: not the usual case, the wrapper has to see to it. */
 typedef PyObject *(*UsualWay)(const Usual *usual, PyObject *const *args, size_t nargs, PyObject *names);
 struct Usual {
     UsualWay way;
-    PyObject *original, *objects[2]; /* objects: what raises a denial inside an error; the client's own transport */
+    PyObject *original, *objects[2]; /* objects: as each way needs them, such as the client's own transport */
     bool everyone;                   /* there is something to do for unguarded callers, too */
 };
 int usual_read(PyObject *given, PyObject *original, Usual *out);
 PyObject *own_attribute(PyObject *object, PyObject *name);
+void let_denial_out(PyObject *lets_out);
+PyObject *outlet_new(PyObject *inner, PyObject *lets_out);
 PyObject *core_gate(PyObject *module, PyObject *args);
 
 /* ---- sockets.c, binding.c, unix.c, tls.c ---------------------------------------------------------- */

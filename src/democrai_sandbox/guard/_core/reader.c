@@ -9,6 +9,14 @@
 
 enum { LONGEST_HEAD = 256 * 1024 };
 
+static void copy_origin(WireOrigin *to, const WireOrigin *from)
+{
+    memcpy(to->scheme, from->scheme, sizeof to->scheme);
+    host_copy(&to->host, &from->host);
+    host_copy(&to->shown, &from->shown);
+    to->port = from->port;
+}
+
 int reader_copy(Reader *to, const Reader *from)
 {
     char *head = from->used > 0 ? PyMem_Malloc(from->used) : NULL;
@@ -19,7 +27,8 @@ int reader_copy(Reader *to, const Reader *from)
         PyErr_NoMemory();
         return -1; /* nothing is shared: what is cleared later is as it was */
     }
-    *to = *from;
+    memcpy(to, from, offsetof(Reader, origin));
+    copy_origin(&to->origin, &from->origin);
     to->head = head;
     to->frames = frames;
     if (head != NULL) {
@@ -161,7 +170,10 @@ static Py_ssize_t read_head(Reader *reader, State *state, const char *data, size
         reader->frames = frames_new();
         return reader->frames ? taken : -1;
     }
-    WireRequest request = {.text = reader->head, .length = reader->used};
+    WireRequest request;
+    memset(&request, 0, offsetof(WireRequest, tunnel));
+    request.text = reader->head;
+    request.length = reader->used;
     Py_CLEAR(reader->socket_url);
     if (request_check(state, &reader->origin, &request, &reader->socket_url) < 0) {
         return -1;

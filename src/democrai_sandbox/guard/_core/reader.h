@@ -21,7 +21,6 @@ typedef enum {
 
 typedef struct {
     Stage mode;
-    WireOrigin origin;
     bool inner; /* what TLS encrypts */
     bool began; /* requests have been written: HTTP/2 can no longer begin */
     char *head;
@@ -34,6 +33,7 @@ typedef struct {
     Pipe *pipe;           /* IN_RECORDS: where the records come from */
     uint64_t position;    /* of the next one there */
     Frames *frames;       /* IN_STREAMS */
+    WireOrigin origin;
 } Reader;
 
 int reader_copy(Reader *to, const Reader *from);

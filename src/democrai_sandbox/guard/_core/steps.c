@@ -17,7 +17,8 @@ PyObject *ready_new(PyObject *value)
     return (PyObject *)ready;
 }
 
-static void stop_with(PyObject *value)
+/* Raises the StopIteration with which a coroutine returns this value. */
+void stop_with(PyObject *value)
 {
     PyObject *stop = PyObject_CallOneArg(PyExc_StopIteration, value);
     if (stop != NULL) {

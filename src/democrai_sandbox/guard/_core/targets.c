@@ -40,10 +40,16 @@ static unsigned find(const NetIndex *index, const char *key, size_t length)
     return index->slots ? find_slot(index, hash_of(key, length), key, length)->mask : 0;
 }
 
-/* What lookups need to know about all keys: how deep paths go, which prefix lengths there are. */
+static unsigned kind_bit(const char *key)
+{
+    return key[0] >= 'A' && key[0] <= 'Z' ? 1u << (key[0] - 'A') : 0;
+}
+
+/* What lookups need to know about all keys: their kinds, how deep paths go, which prefix lengths there are. */
 static void note_key(NetIndex *index, const char *key, size_t length)
 {
     int version, bits;
+    index->kinds |= kind_bit(key);
     switch (key[0]) {
     case 'U': {
         int depth = 0;
@@ -134,6 +140,9 @@ void net_index_clear(NetIndex *index)
 /* "<kind><text>" for port -1, "<kind><text>|*" for 0, "<kind><text>|<port>" otherwise. */
 static unsigned find_text(const NetIndex *index, const char *kind, const char *text, int port)
 {
+    if (!(index->kinds & kind_bit(kind))) {
+        return 0;
+    }
     char key[MAX_HOST + 32], *end = put_text(put_text(key, kind), text);
     if (port >= 0) {
         *end++ = '|';

@@ -164,7 +164,7 @@ static PyObject *ticket_new(const State *state, const Url *url)
         return NULL;
     }
     ticket->policy = answering((State *)state)->policy->id;
-    ticket->host = url->host;
+    host_copy(&ticket->host, &url->host);
     ticket->port = url->port;
     ticket->open = false;
     ticket->previous = NULL;

@@ -311,9 +311,15 @@ static size_t scheme_length(const char *text, size_t length)
     return n + 3 <= length && memcmp(text + n, "://", 3) == 0 ? n : 0;
 }
 
+static void empty(Url *url)
+{
+    memset(url, 0, offsetof(Url, host));
+    host_clear(&url->host);
+}
+
 static int parse(const char *text, size_t length, Url *out)
 {
-    memset(out, 0, sizeof *out);
+    empty(out);
     if (length == 0 || length > MAX_TARGET) {
         return refuse_target(length == 0 ? "" : "the target is longer than 65535 characters");
     }
@@ -379,7 +385,8 @@ static void forget_latest(void)
 static int copy(const Url *from, Url *out)
 {
     size_t scheme = strlen(from->scheme) + 1;
-    *out = *from;
+    memcpy(out, from, offsetof(Url, host));
+    host_copy(&out->host, &from->host);
     out->key = PyMem_Malloc(from->length + 1);
     out->memory = PyMem_Malloc(scheme);
     if (out->key == NULL || out->memory == NULL) {
@@ -477,7 +484,7 @@ static PyObject *ascii_text(PyObject *object, PyObject *convert)
 
 int url_of_object(PyObject *object, Url *out)
 {
-    memset(out, 0, sizeof *out);
+    empty(out);
     PyObject *text = ascii_text(object, parse_url);
     if (text == NULL) {
         return -1;

@@ -23,9 +23,14 @@
     X(default_port)                                                                                                    \
     X(sock)                                                                                                            \
     X(upgrade)                                                                                                         \
+    X(_fragment)                                                                                                       \
     X(_latest)                                                                                                         \
     X(_mounts)                                                                                                         \
+    X(_netloc)                                                                                                         \
+    X(_path)                                                                                                           \
     X(_pools)                                                                                                          \
+    X(_query)                                                                                                          \
+    X(_scheme)                                                                                                         \
     X(_transport)                                                                                                      \
     X(_tunnel_host)                                                                                                    \
     X(_uri_reference)                                                                                                  \
@@ -118,28 +123,6 @@ static bool mounts_only(PyObject *value, PyObject *type)
 }
 
 /* ---- a request and its ticket --------------------------------------------------------------------------- */
-
-/* A denial that the client put into an error of its own comes out as itself: `lets_out` raises it. */
-static void let_denial_out(PyObject *lets_out)
-{
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
-    PyErr_NormalizeException(&type, &value, &trace);
-    if (value != NULL && PyObject_TypeCheck(value, (PyTypeObject *)PyExc_Exception)) {
-        if (trace != NULL) {
-            PyException_SetTraceback(value, trace);
-        }
-        PyObject *nothing = PyObject_CallOneArg(lets_out, value);
-        if (nothing == NULL) {
-            Py_XDECREF(type);
-            Py_XDECREF(value);
-            Py_XDECREF(trace);
-            return;
-        }
-        Py_DECREF(nothing);
-    }
-    PyErr_Restore(type, value, trace);
-}
 
 /* Makes the call inside a ticket for this request. `method` and `address`, exact texts, are stolen. */
 static PyObject *call_permitted(const Usual *usual, PyObject *method, PyObject *address, PyObject *const *args,
@@ -496,6 +479,39 @@ static bool holds_no_upgrade(PyObject *headers, PyObject *unused)
     return found == 0;
 }
 
+/* Whether str() shows this part of a URL as it is: it leaves out the ports that are a scheme's own. */
+static bool is_shown_whole(PyObject *netloc)
+{
+    Py_ssize_t size;
+    const char *text = PyUnicode_AsUTF8AndSize(netloc, &size);
+    const char *port = text ? memrchr(text, ':', (size_t)size) : NULL;
+    PyErr_Clear();
+    return text != NULL && size > 0 && (port == NULL || (strcmp(port, ":80") != 0 && strcmp(port, ":443") != 0));
+}
+
+/* str() of a yarl.URL, without what that does for relative ones and for default ports; others by str(). */
+static PyObject *text_of_url(PyObject *url, PyObject *type)
+{
+    PyObject *const names[] = {name__scheme, name__netloc, name__path, name__query, name__fragment};
+    PyObject *parts[5] = {NULL}, *text = NULL;
+    bool plain = (PyObject *)Py_TYPE(url) == type;
+    for (int i = 0; i < 5 && plain; i++) {
+        parts[i] = attribute(url, names[i]);
+        plain = parts[i] != NULL && PyUnicode_CheckExact(parts[i]);
+    }
+    if (plain && is_empty(parts[4], NULL) && !is_empty(parts[0], NULL) && is_shown_whole(parts[1]) &&
+        !is_empty(parts[2], NULL) && PyUnicode_READ_CHAR(parts[2], 0) == '/') {
+        text = PyUnicode_FromFormat(is_empty(parts[3], NULL) ? "%U://%U%U" : "%U://%U%U?%U", parts[0], parts[1],
+                                    parts[2], parts[3]);
+    } else {
+        text = PyObject_Str(url);
+    }
+    for (int i = 0; i < 5; i++) {
+        Py_XDECREF(parts[i]);
+    }
+    return text;
+}
+
 /* BaseConnector.connect(self, req, ...) of the usual connector, which asks for a ticket where it opens a connection. */
 static PyObject *usual_connect(const Usual *usual, PyObject *const *args, size_t nargs, PyObject *names)
 {
@@ -503,7 +519,8 @@ static PyObject *usual_connect(const Usual *usual, PyObject *const *args, size_t
         !attribute_is(args[1], name_headers, holds_no_upgrade, NULL)) {
         return NULL;
     }
-    PyObject *url = attribute(args[1], name_url), *address = url ? PyObject_Str(url) : NULL, *ticket = NULL;
+    PyObject *url = attribute(args[1], name_url), *ticket = NULL;
+    PyObject *address = url ? text_of_url(url, usual->objects[1]) : NULL;
     PyObject *method = address ? attribute(args[1], name_method) : NULL;
     PyErr_Clear();
     bool plain = method && PyUnicode_CheckExact(method) && is_plain_url(address, NULL);
@@ -518,6 +535,33 @@ static PyObject *usual_connect(const Usual *usual, PyObject *const *args, size_t
     return ticket ? PyObject_Vectorcall(usual->original, args, nargs, names) : NULL;
 }
 
+/* ClientSession._request: a coroutine. */
+static PyObject *usual_session_request(const Usual *usual, PyObject *const *args, size_t nargs, PyObject *names)
+{
+    return outlet_new(PyObject_Vectorcall(usual->original, args, nargs, names), usual->objects[0]);
+}
+
+/* ClientRequest.connection_key: a tuple, in which the subject becomes a part of one item. */
+static PyObject *usual_key(const Usual *usual, PyObject *const *args, size_t nargs, PyObject *names)
+{
+    PyObject *key = PyObject_Vectorcall(usual->original, args, nargs, names);
+    Py_ssize_t size = key && PyTuple_Check(key) ? PyTuple_GET_SIZE(key) : 0, place = PyLong_AsSsize_t(usual->objects[0]);
+    if (key == NULL || place < 0 || place >= size) {
+        Py_XDECREF(key);
+        return NULL;
+    }
+    PyObject *subject = core_subject_key(NULL, NULL);
+    PyObject *item = subject ? PyTuple_Pack(2, subject, PyTuple_GET_ITEM(key, place)) : NULL;
+    PyObject *apart = item ? Py_TYPE(key)->tp_alloc(Py_TYPE(key), size) : NULL;
+    for (Py_ssize_t i = 0; apart != NULL && i < size; i++) {
+        PyTuple_SET_ITEM(apart, i, Py_NewRef(i == place ? item : PyTuple_GET_ITEM(key, i)));
+    }
+    Py_XDECREF(subject);
+    Py_XDECREF(item);
+    Py_DECREF(key);
+    return apart;
+}
+
 /* ---- the ways ------------------------------------------------------------------------------------------------- */
 
 static const struct {
@@ -529,7 +573,8 @@ static const struct {
     {"urllib3.urlopen", usual_urlopen, 1, false},       {"urllib3.get_conn", usual_get_conn, 0, false},
     {"urllib3.put_conn", usual_put_conn, 0, true},      {"requests.send", usual_send, 2, false},
     {"httpx.send_single", usual_send_single, 2, false}, {"httpcore.handle", usual_handle, 1, false},
-    {"http_client.putrequest", usual_putrequest, 0, false}, {"aiohttp.connect", usual_connect, 1, false},
+    {"http_client.putrequest", usual_putrequest, 0, false}, {"aiohttp.connect", usual_connect, 2, false},
+    {"aiohttp.connection_key", usual_key, 1, false},        {"aiohttp.request", usual_session_request, 1, false},
 };
 
 /* From None, or a tuple: the name of a way, and the objects it needs. They are borrowed from the tuple. */

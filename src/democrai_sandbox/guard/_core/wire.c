@@ -11,7 +11,8 @@
 struct Wire {
     int references;
     bool busy;
-    Reader now, next;
+    Reader *now, *next; /* both of `readers` */
+    Reader readers[2];
     PyObject *refusal; /* why the last write was refused */
     PyObject *pending; /* what OpenSSL has taken but could not send: it will send that, whatever it is given next */
 };
@@ -24,9 +25,11 @@ Wire *wire_new(const char *scheme, const Host *host, int port)
         return NULL;
     }
     wire->references = 1;
-    snprintf(wire->now.origin.scheme, sizeof wire->now.origin.scheme, "%s", scheme);
-    wire->now.origin.host = *host;
-    wire->now.origin.port = port;
+    wire->now = &wire->readers[0];
+    wire->next = &wire->readers[1];
+    snprintf(wire->now->origin.scheme, sizeof wire->now->origin.scheme, "%s", scheme);
+    host_copy(&wire->now->origin.host, host);
+    wire->now->origin.port = port;
     return wire;
 }
 
@@ -35,8 +38,8 @@ Wire *wire_inside(const WireOrigin *origin)
 {
     Wire *wire = wire_new(origin->scheme, &origin->host, origin->port);
     if (wire != NULL) {
-        wire->now.inner = true;
-        wire->now.origin.shown = origin->shown;
+        wire->now->inner = true;
+        wire->now->origin.shown = origin->shown;
     }
     return wire;
 }
@@ -52,8 +55,8 @@ Wire *wire_share(Wire *wire)
 void wire_drop(Wire *wire)
 {
     if (wire != NULL && --wire->references == 0) {
-        reader_clear(&wire->now);
-        reader_clear(&wire->next);
+        reader_clear(wire->now);
+        reader_clear(wire->next);
         Py_XDECREF(wire->pending);
         Py_XDECREF(wire->refusal);
         PyMem_Free(wire);
@@ -62,7 +65,7 @@ void wire_drop(Wire *wire)
 
 bool wire_skips(const Wire *wire, size_t length)
 {
-    const Reader *now = &wire->now;
+    const Reader *now = wire->now;
     return !wire->busy && wire->pending == NULL && now->mode == IN_BODY && now->left >= length;
 }
 
@@ -92,16 +95,16 @@ int wire_begin(State *state, Wire *wire, const char *data, size_t length)
     if (wire->busy) {
         return malformed("two threads write to it at once");
     }
-    reader_clear(&wire->next);
+    reader_clear(wire->next);
     Py_CLEAR(wire->refusal);
-    if (reader_copy(&wire->next, &wire->now) < 0) {
+    if (reader_copy(wire->next, wire->now) < 0) {
         return -1;
     }
     wire->busy = true; /* checking may ask the decider, and another thread come in meanwhile */
     wire_share(wire);
-    if (reader_feed(&wire->next, state, data, length) < 0) {
+    if (reader_feed(wire->next, state, data, length) < 0) {
         wire->busy = false;
-        reader_clear(&wire->next);
+        reader_clear(wire->next);
         keep_refusal(wire);
         wire_drop(wire);
         return -1;
@@ -115,25 +118,25 @@ void wire_end(Wire *wire, const char *data, Py_ssize_t sent, size_t length)
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
     if (sent < 0) {
-        wire->now.mode = BROKEN;
+        wire->now->mode = BROKEN;
     }
     else if ((size_t)sent == length) {
-        reader_clear(&wire->now);
+        Reader *before = wire->now;
         wire->now = wire->next;
-        memset(&wire->next, 0, sizeof wire->next);
-        pipe_sent(wire->now.pipe, wire->now.position);
+        wire->next = before;
+        pipe_sent(wire->now->pipe, wire->now->position);
     }
     else {
-        if (wire->now.pipe == NULL && wire->next.pipe != NULL) { /* found when it was checked */
-            wire->now.pipe = pipe_share(wire->next.pipe);
-            wire->now.position = wire->now.pipe->start;
+        if (wire->now->pipe == NULL && wire->next->pipe != NULL) { /* found when it was checked */
+            wire->now->pipe = pipe_share(wire->next->pipe);
+            wire->now->position = wire->now->pipe->start;
         }
-        if (reader_feed(&wire->now, NULL, data, (size_t)sent) < 0) {
-            wire->now.mode = BROKEN;
+        if (reader_feed(wire->now, NULL, data, (size_t)sent) < 0) {
+            wire->now->mode = BROKEN;
         }
-        pipe_sent(wire->now.pipe, wire->now.position);
+        pipe_sent(wire->now->pipe, wire->now->position);
     }
-    reader_clear(&wire->next);
+    reader_clear(wire->next);
     wire->busy = false;
     wire_drop(wire);
     PyErr_Clear();
@@ -150,7 +153,7 @@ void wire_skip(Wire *wire)
 
 void wire_skipped(Wire *wire, Py_ssize_t sent)
 {
-    Reader *now = &wire->now;
+    Reader *now = wire->now;
     wire->busy = false;
     if (sent < 0 || now->mode != IN_BODY || (uint64_t)sent > now->left) {
         now->mode = BROKEN;
@@ -164,7 +167,7 @@ void wire_skipped(Wire *wire, Py_ssize_t sent)
 /* From here on the socket carries TLS. What is encrypted is read by the wire that comes back. */
 Wire *wire_start_tls(Wire *wire, const Host *shown)
 {
-    Reader *now = &wire->now;
+    Reader *now = wire->now;
     bool fresh = now->mode == AT_START || now->mode == IN_TUNNEL;
     if (now->mode == IN_TUNNEL) {
         strcpy(now->origin.scheme, "https");
@@ -175,7 +178,7 @@ Wire *wire_start_tls(Wire *wire, const Host *shown)
     }
     Wire *inner = wire_inside(&now->origin);
     if (inner != NULL) {
-        inner->now.origin.shown = *shown;
+        inner->now->origin.shown = *shown;
         now->mode = BROKEN; /* nobody writes plain text beside it */
     }
     return inner;
@@ -200,5 +203,5 @@ void wire_unfinished(Wire *wire, PyObject *data)
 
 const Host *wire_host(const Wire *wire)
 {
-    return &wire->now.origin.host;
+    return &wire->now->origin.host;
 }

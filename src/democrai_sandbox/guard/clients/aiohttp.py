@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.guard import _core
 
 from .checks import UNGUARDED, Permitted, asks_for_websocket, is_web, raise_denial
-from .patching import adapter, is_loading, unexpected, usual
+from .patching import adapter, is_loading, is_wrapped, unexpected, usual, wrapped
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -37,6 +39,7 @@ def _permitted(request: Any, url: str) -> AbstractContextManager[Any]:
 def _connect(original: Method) -> Method:
     """Check each request; the ticket is needed only where a connection is opened, which is the exception."""
     own = original.__globals__.get("TCPConnector")
+    url_type = getattr(sys.modules.get("yarl"), "URL", None)
 
     async def connect_with_ticket(self: Any, req: Any, url: str, *args: Any, **kwargs: Any) -> Any:
         with _permitted(req, url):
@@ -50,7 +53,7 @@ def _connect(original: Method) -> Method:
             _ticket(req, url)
         return original(self, req, *args, **kwargs)
 
-    return usual("aiohttp.connect", connect, own)
+    return usual("aiohttp.connect", connect, own, url_type)
 
 
 def _create_connection(original: Method) -> Method:
@@ -75,7 +78,7 @@ def _request(original: Method) -> Method:
             raise_denial(error)
             raise
 
-    return _request
+    return usual("aiohttp.request", _request, raise_denial)
 
 
 # ---- names -----------------------------------------------------------------------------------------------------------
@@ -139,30 +142,25 @@ def _keep_apart(module: ModuleType) -> None:
     """Make the subject a part of the key by which a connector finds idle connections."""
     requests: Any = getattr(module, "client_reqrep", None)
     request_class: Any = getattr(requests, "ClientRequest", None)
-    original = getattr(request_class, "connection_key", None)
+    key = getattr(request_class, "connection_key", None)
     fields = getattr(getattr(requests, "ConnectionKey", None), "_fields", ())
-    if not isinstance(original, property) or _KEY_FIELD not in fields:
+    if not isinstance(key, property) or key.fget is None or _KEY_FIELD not in fields:
         unexpected(f"{module.__name__}.ClientRequest.connection_key with a field {_KEY_FIELD}")
-    elif not isinstance(original, _SubjectKey):
-        request_class.connection_key = _SubjectKey(original, fields.index(_KEY_FIELD))
+    elif not is_wrapped(key.fget):
+        request_class.connection_key = property(wrapped(key.fget, partial(_connection_key, fields.index(_KEY_FIELD))))
 
 
-class _SubjectKey(property):
-    """The key of a connection, which is another one for each subject."""
+def _connection_key(place: int, original: Method) -> Method:
+    """Return the key of a connection, which is another one for each subject."""
 
-    def __init__(self, original: property, place: int) -> None:
-        super().__init__(original.fget, doc=original.__doc__)
-        self._place = place
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        key = property.__get__(self, instance, owner)
-        subject = 0 if instance is None else _core.subject_key()
-        if not subject:
-            return key
+    def connection_key(self: Any) -> Any:
+        key = original(self)
         # This field is compared and never read: None, or a number that stands for the headers sent to a proxy.
         values = list(key)
-        values[self._place] = (subject, values[self._place])
+        values[place] = (_core.subject_key(), values[place])
         return tuple.__new__(type(key), values)
+
+    return usual("aiohttp.connection_key", connection_key, place)
 
 
 _install = adapter(

@@ -78,16 +78,25 @@ def _point(module: ModuleType, path: str, name: str, make: Callable[[Method], Me
     if not callable(original):
         unexpected(f"{_name_of(module)}.{path}.{name}")
         return None
-    return None if getattr(original, _MARK, False) else _Point(owner, name, original, make)
+    return None if is_wrapped(original) else _Point(owner, name, original, make)
 
 
 def _replace(point: _Point) -> None:
-    owner, name, original, make = point
+    setattr(point.owner, point.name, wrapped(point.original, point.make))
+
+
+def wrapped(original: Any, make: Callable[[Method], Method]) -> Any:
+    """Return ``make(original)``, behind a gate of the core unless it has something to do for everyone."""
     wrapper = _like(original, make(original))
     way = getattr(wrapper, _USUAL, None)
-    if way is not None or not hasattr(make, _EVERYONE):
-        wrapper = _core.gate(original, wrapper, _attributes(wrapper), getattr(make, _PAST, None), way)
-    setattr(owner, name, wrapper)
+    if way is None and hasattr(make, _EVERYONE):
+        return wrapper
+    return _core.gate(original, wrapper, _attributes(wrapper), getattr(make, _PAST, None), way)
+
+
+def is_wrapped(method: object) -> bool:
+    """Tell whether a method is one that ``wrapped`` returned."""
+    return bool(getattr(method, _MARK, False))
 
 
 def _name_of(module: ModuleType) -> str:

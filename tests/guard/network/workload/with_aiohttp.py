@@ -71,6 +71,35 @@ async def aiohttp_timeout(world):
             pass
 
 
+async def aiohttp_as_coroutine(world):
+    """A request is also a coroutine: it is awaited, made a task, cancelled, stepped by hand, and given up."""
+    import asyncio
+
+    import aiohttp
+
+    url = world.url("http", "/work/x")
+    async with aiohttp.ClientSession() as session:
+        (await session.get(url)).release()
+        (await asyncio.create_task(session.get(url))).release()
+        slow = asyncio.create_task(session.get(world.url("http", "/work/slow?seconds=2")))
+        await asyncio.sleep(0.05)
+        slow.cancel()
+        assert isinstance((await asyncio.gather(slow, return_exceptions=True))[0], asyncio.CancelledError)
+        session.get(url).close()
+        for error in (KeyError("key"), OSError(5, "five")):
+            try:
+                session.get(url).throw(error)
+            except type(error) as raised:
+                assert raised is error
+        stepped = session.get(world.url("http", "/work/slow?seconds=2"))
+        assert asyncio.isfuture(stepped.send(None))
+        stepped.close()
+        try:
+            stepped.send(None)
+        except RuntimeError as error:
+            assert "already awaited" in str(error)
+
+
 async def aiohttp_proxy(world):
     import aiohttp
 
