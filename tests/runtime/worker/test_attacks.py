@@ -17,7 +17,7 @@ from attack_story import play_story
 ALWAYS = ("class_28_reloaded_", "class_34_", "class_35_", "class_36_", "class_37_", "class_38_", "class_39_")
 DIFFERENT = {
     "class_01_forgotten_native:ssl_keylog_environment": "the interpreter of a worker ignores the environment",
-    "class_03_next_guard:": "a worker has one subject, and its host ends it at a question of another",
+    "class_03_next_guard:next_guard_": "a worker has one subject, and its host ends it at a question of another",
     "class_23_environment:new_name": "a worker has that variable already",
     "class_24_own_configuration:paths_for_the_next_guard": "as for class_03_next_guard",
     "class_28_deferred:signal_handler": "the main thread of a worker handles a signal at the next call",

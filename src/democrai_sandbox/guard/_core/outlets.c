@@ -1,8 +1,8 @@
-/* Denials come out of a client's own errors as themselves: of a call, and of a coroutine. */
+/* Raising the denial that is inside a client's own error instead of that error, for calls and for coroutines. */
 #include "core.h"
 #include "network.h"
 
-/* In the place of the error that is being raised, the denial that it refers to: `lets_out` raises that. */
+/* Replaces the current error by the denial that it refers to. `lets_out` is raise_denial of the adapters. */
 void let_denial_out(PyObject *lets_out)
 {
     PyObject *type, *value, *trace;
@@ -24,7 +24,7 @@ void let_denial_out(PyObject *lets_out)
     PyErr_Restore(type, value, trace);
 }
 
-/* A coroutine of a client, stepped as if it were awaited by a coroutine that lets denials out. */
+/* An awaitable around a client's coroutine that lets denials out. */
 typedef struct {
     PyObject_HEAD PyObject *inner, *lets_out;
 } Outlet;

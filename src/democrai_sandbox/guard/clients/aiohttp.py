@@ -151,7 +151,7 @@ def _keep_apart(module: ModuleType) -> None:
 
 
 def _connection_key(place: int, original: Method) -> Method:
-    """Return the key of a connection, which is another one for each subject."""
+    """Give each subject its own keys, so that no subject reuses another one's connection."""
 
     def connection_key(self: Any) -> Any:
         key = original(self)
