@@ -545,7 +545,8 @@ static PyObject *usual_session_request(const Usual *usual, PyObject *const *args
 static PyObject *usual_key(const Usual *usual, PyObject *const *args, size_t nargs, PyObject *names)
 {
     PyObject *key = PyObject_Vectorcall(usual->original, args, nargs, names);
-    Py_ssize_t size = key && PyTuple_Check(key) ? PyTuple_GET_SIZE(key) : 0, place = PyLong_AsSsize_t(usual->objects[0]);
+    Py_ssize_t size = key && PyTuple_Check(key) ? PyTuple_GET_SIZE(key) : 0;
+    Py_ssize_t place = PyLong_AsSsize_t(usual->objects[0]);
     if (key == NULL || place < 0 || place >= size) {
         Py_XDECREF(key);
         return NULL;
