@@ -7,10 +7,10 @@ import re
 import pytest
 
 from democrai_sandbox.access.administration import Outcome
-from democrai_sandbox.access.groups import Risk
 from democrai_sandbox.access.identity import Caller
 from democrai_sandbox.access.likeness import alike_first
 from democrai_sandbox.access.lookups import AuditRecordUnknown
+from democrai_sandbox.access.risk import Risk
 from democrai_sandbox.access.values import AuditAction, RequestFilter, RequestState
 from democrai_sandbox.errors import (
     DecisionConflict,

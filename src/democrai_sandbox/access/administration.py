@@ -183,6 +183,8 @@ class Administration(Reading):
             raise InvalidInputError.of("requests wait for longer than no time", pointer="/pending_lifetime")
         now = self._node.clock()
         ended = self._node.store.end_expired(now=now)
+        while self._node.store.rank_waiting():
+            pass  # some at a time, so that others have their turn in between
         self._node.store.age_out(before=now - pending_lifetime, now=now)
         if ended:
             self._node.announce()

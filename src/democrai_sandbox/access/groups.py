@@ -3,49 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from democrai_sandbox.policy import Operation
-
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from datetime import datetime
 
+    from .risk import Reason, Risk
     from .values import AccessTuple
 
 MOST_USERS = 5
 """Of a group that are named; the others are counted."""
-
-
-class Risk(StrEnum):
-    """How much a yes could cost."""
-
-    HIGH = "high"
-    """Something leaves, changes, is lost or is run."""
-    MEDIUM = "medium"
-    """A connection, over which anything may pass either way."""
-    LOW = "low"
-    """Something is looked at."""
-
-    @property
-    def rank(self) -> int:
-        """A number to sort by: more risk, higher number."""
-        return _RANKS[self]
-
-
-_RANKS: Mapping[Risk, int] = MappingProxyType({Risk.HIGH: 2, Risk.MEDIUM: 1, Risk.LOW: 0})
-
-RISKS: Mapping[Operation, Risk] = MappingProxyType(
-    {
-        **dict.fromkeys((Operation.SEND, Operation.CREATE, Operation.MODIFY), Risk.HIGH),
-        **dict.fromkeys((Operation.DELETE, Operation.EXECUTE), Risk.HIGH),
-        Operation.CONNECT: Risk.MEDIUM,
-        **dict.fromkeys((Operation.RECEIVE, Operation.READ), Risk.LOW),
-    }
-)
-"""What each operation risks. The one table: lists are sorted by it in the database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,5 +33,7 @@ class RequestGroup:
     first_seen: datetime
     last_seen: datetime
     risk: Risk
+    risk_reasons: tuple[Reason, ...]
+    """The highest first."""
     chain: tuple[str, ...]
     """Of the newest request."""

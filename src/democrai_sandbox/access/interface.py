@@ -103,6 +103,10 @@ class Store(Lookups, Protocol):
         """End the decisions whose time is over; return how many."""
         ...
 
+    def rank_waiting(self) -> int:
+        """Assess pending requests that a node of an earlier version stored; return how many they were."""
+        ...
+
     def age_out(self, *, before: datetime, now: datetime) -> int:
         """Give up pending requests that were last seen before a time; return how many. Nothing is decided by it."""
         ...

@@ -9,6 +9,7 @@ from democrai_sandbox.policy import SandboxError
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from .risk import Assessment
     from .values import AccessTuple, AuditRecord, Decision, Listing, Page, Request, RequestFilter, RequestState, Resume
 
 
@@ -26,6 +27,10 @@ class Lookups(Protocol):
 
         A group moves only when somebody new asks for the same: asking again moves nothing between pages.
         """
+        ...
+
+    def assessment(self, access: AccessTuple) -> Assessment:
+        """Return the risk of approving an access, from its target and from earlier decisions about it."""
         ...
 
     def counts(self, wanted: RequestFilter) -> dict[RequestState, int]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .identity import Caller
     from .interface import Surroundings
     from .node import AccessNode
+    from .risk import Assessment
     from .values import AccessTuple, AuditRecord, Decision, Listing, Request, Resume
 
 _AT_ONCE = 500
@@ -85,6 +86,12 @@ class Reading:
         if found.origin.user_id != caller.user_id and (caller.organization_id or not caller.may_decide):
             raise RequestUnknown(f"there is no request {request_id}")
         return found
+
+    def risk(self, access: AccessTuple) -> Assessment:
+        """Return the risk of approving an access, from its target and from earlier decisions about it."""
+        self._authorised(None)
+        with self._surroundings.outside():
+            return self._node.store.assessment(access)
 
     def history_of(self, request_id: str) -> tuple[AuditRecord, ...]:
         """Return what happened to a request, the latest first; the requester may see it too."""

@@ -124,6 +124,7 @@ def _facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("wants to", f"{access['operation']} {access['target']}"),
         ("written as", raw if raw != access["target"] else ""),
         ("resource", access["resource_type"]),
+        ("risk", _risk(found)),
         ("user", origin["user_id"]),
         ("organization", origin["organization_id"]),
         ("session", origin["session_key"] + (" (it has ended)" if request["session_ended"] else "")),
@@ -138,6 +139,12 @@ def _facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("reason", request["reason"]),
     ]
     return [(name, str(value)) for name, value in facts if value]
+
+
+def _risk(found: Mapping[str, Any]) -> str:
+    """Return the level of the risk with the reasons for that level; nothing for a reader who may not decide."""
+    reasons = [reason["text"] for reason in found["risk_reasons"] if reason["level"] == found["risk"]]
+    return f"{found['risk']}: {'; '.join(reasons)}" if reasons else ""
 
 
 def _head(output: Output, text: str) -> None:

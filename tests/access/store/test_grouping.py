@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from democrai_sandbox.access.groups import RISKS, Risk
 from democrai_sandbox.access.lookups import AuditRecordUnknown
-from democrai_sandbox.access.store import grouping, looking
+from democrai_sandbox.access.risk import OPERATIONS, Risk
+from democrai_sandbox.access.store import assessing, grouping, looking
 from democrai_sandbox.access.values import AuditAction, Page, RequestFilter, RequestState
 from democrai_sandbox.errors import InvalidInputError
 from democrai_sandbox.policy import Operation, ResourceType, Subject, SubjectKind
@@ -31,18 +31,18 @@ def targets(listing):
 
 def test_every_operation_has_a_risk():
     """Nothing that could be asked for is left out of the order."""
-    assert set(RISKS) == set(Operation)
+    assert set(OPERATIONS) == set(Operation)
     assert Risk.HIGH.rank > Risk.MEDIUM.rank > Risk.LOW.rank
 
 
 def test_one_row_for_all_who_wait_for_the_same(store):
     """It says how many they are, some of their names, how often they asked, and since when."""
     for number in range(7):
-        put(store, number, "/a", user=f"user{number}", session=f"s-{number // 2}")
-    store.register(request("/a", user="user3", session="s-1"), now=at(50))
-    put(store, 8, "/a", user="", session="")
+        put(store, number, "/srv/a", user=f"user{number}", session=f"s-{number // 2}")
+    store.register(request("/srv/a", user="user3", session="s-1"), now=at(50))
+    put(store, 8, "/srv/a", user="", session="")
     (group,) = store.queue(RequestFilter(), ALL).items
-    assert group.access == about("/a")
+    assert group.access == about("/srv/a")
     assert (group.newest_id, group.requests, group.count) == ("id000008", 8, 9)
     assert group.users == ("user6", "user5", "user4", "user3", "user2")
     assert (group.user_count, group.session_count) == (7, 4)
@@ -52,15 +52,15 @@ def test_one_row_for_all_who_wait_for_the_same(store):
 
 def test_what_differs_is_another_group(store):
     """Another subject, operation or target; spellings of one host are the same."""
-    put(store, 1, "/a")
-    put(store, 2, "/a", subject="tool:x")
-    put(store, 3, "/a", operation=Operation.DELETE)
-    put(store, 4, "/b")
+    put(store, 1, "/srv/a")
+    put(store, 2, "/srv/a", subject="tool:x")
+    put(store, 3, "/srv/a", operation=Operation.DELETE)
+    put(store, 4, "/srv/b")
     put(store, 5, "http://127.0.0.1/x", user="ann", **SEND)
     put(store, 6, "http://localhost/x", user="bob", **SEND)
     found = store.queue(RequestFilter(), ALL).items
-    assert [group.newest_id for group in found] == ["id000006", "id000003", "id000004", "id000002", "id000001"]
-    assert found[0].requests == 2
+    assert [group.newest_id for group in found] == ["id000003", "id000006", "id000004", "id000002", "id000001"]
+    assert found[1].requests == 2
 
 
 def test_the_order_is_risk_and_then_the_newest(store):
@@ -68,20 +68,62 @@ def test_the_order_is_risk_and_then_the_newest(store):
     put(store, 1, URL, **SEND)
     put(store, 2, "api.example.com:443", **CONNECT)
     for number in (3, 4, 5):
-        put(store, number, f"/{number}")
-    put(store, 6, "/x", operation=Operation.EXECUTE)
-    expected = ["/x", URL, "api.example.com:443", "/5", "/4", "/3"]
+        put(store, number, f"/srv/{number}")
+    put(store, 6, "/srv/x", operation=Operation.EXECUTE)
+    expected = ["/srv/x", "api.example.com:443", URL, "/srv/5", "/srv/4", "/srv/3"]
     assert targets(store.queue(RequestFilter(), ALL)) == expected
+
+
+def test_the_order_depends_on_the_target(store):
+    """A password file, the root, plain http and a name of mixed scripts stand before a harmless file."""
+    risky = ["/etc/shadow", "/", "https://xn--pypal-4ve.com/"]
+    for number, target in enumerate([*risky, "/srv/a"]):
+        kind = ResourceType.NETWORK if "://" in target else ResourceType.FILESYSTEM
+        operation = Operation.RECEIVE if "://" in target else Operation.READ
+        put(store, number, target, operation=operation, resource_type=kind)
+    put(store, 9, "http://api.example.com/", **SEND)
+    found = store.queue(RequestFilter(), ALL).items
+    assert [(group.access.target, group.risk) for group in found] == [
+        ("http://api.example.com/", Risk.HIGH),
+        *((target, Risk.HIGH) for target in reversed(risky)),
+        ("/srv/a", Risk.LOW),
+    ]
+
+
+def test_an_earlier_denial_or_revocation_raises_the_risk(store):
+    """An access that was denied, or approved and revoked, is not routine when it is asked for again."""
+    put(store, 1, "/srv/new")
+    for number, verdict in enumerate([denial("/srv/a"), approval("/srv/b")], 2):
+        made = store.decide(verdict, now=at(number))
+        store.revoke(made.id, actor="ada", reason="", now=at(number + 10))
+        put(store, number, verdict.access.target)
+    found = store.queue(RequestFilter(), ALL).items
+    assert [(group.access.target, group.risk, group.risk_reasons[0].code) for group in found] == [
+        ("/srv/b", Risk.MEDIUM, "revoked_before"),
+        ("/srv/a", Risk.MEDIUM, "denied_before"),
+        ("/srv/new", Risk.LOW, "operation"),
+    ]
+    assert store.assessment(about("/srv/a")).level is Risk.MEDIUM
+
+
+def test_requests_of_an_earlier_version_come_first_until_they_are_assessed(url, store):
+    """They were stored without a risk."""
+    put(store, 1, "/srv/a")
+    put(store, 2, "/srv/x", operation=Operation.EXECUTE)
+    sql(url, "UPDATE access_requests SET risk = 3 WHERE id = 'id000001'")
+    assert targets(store.queue(RequestFilter(), ALL)) == ["/srv/a", "/srv/x"]
+    assert (store.rank_waiting(), store.rank_waiting()) == (1, 0)
+    assert targets(store.queue(RequestFilter(), ALL)) == ["/srv/x", "/srv/a"]
 
 
 def test_what_is_decided_is_not_in_the_queue(store):
     """A group that is half decided shows who still waits."""
-    first = put(store, 1, "/a", user="ann", session="s-1")
-    put(store, 2, "/a", user="bob", session="s-2")
-    store.decide(approval("/a", request_id=first, session="s-1"), now=at(9))
+    first = put(store, 1, "/srv/a", user="ann", session="s-1")
+    put(store, 2, "/srv/a", user="bob", session="s-2")
+    store.decide(approval("/srv/a", request_id=first, session="s-1"), now=at(9))
     (group,) = store.queue(RequestFilter(), ALL).items
     assert (group.requests, group.users) == (1, ("bob",))
-    store.decide(denial("/a"), now=at(10))
+    store.decide(denial("/srv/a"), now=at(10))
     assert store.queue(RequestFilter(), ALL).items == ()
 
 
@@ -89,7 +131,7 @@ def test_every_group_is_on_exactly_one_page(store):
     """Whatever the size of the pages, across all risks and with groups of several requests."""
     for number in range(30):
         kwargs = (SEND, CONNECT, {})[number % 3]
-        target = f"/{number // 2}" if not kwargs else f"h{number // 2}.example.com:{80 + number % 2}"
+        target = f"/srv/{number // 2}" if not kwargs else f"h{number // 2}.example.com:{80 + number % 2}"
         put(store, number, target, user=f"u{number}", **kwargs)
         put(store, 100 + number, target, user="other", **kwargs)
     whole = store.queue(RequestFilter(), ALL).items
@@ -102,13 +144,13 @@ def test_every_group_is_on_exactly_one_page(store):
 def test_asking_again_moves_nothing_between_pages(store):
     """Counting up neither brings a row back that was shown nor hides one that was not."""
     for number in range(6):
-        put(store, number, f"/{number}")
+        put(store, number, f"/srv/{number}")
     first = store.queue(RequestFilter(), Page(limit=3))
     for number in (0, 5):
-        store.register(request(f"/{number}"), now=at(1000))
-    put(store, 900, "/new")
+        store.register(request(f"/srv/{number}"), now=at(1000))
+    put(store, 900, "/srv/new")
     second = store.queue(RequestFilter(), Page(limit=3, after=first.next))
-    assert (targets(first), targets(second)) == (["/5", "/4", "/3"], ["/2", "/1", "/0"])
+    assert (targets(first), targets(second)) == (["/srv/5", "/srv/4", "/srv/3"], ["/srv/2", "/srv/1", "/srv/0"])
     assert second.next == ""
 
 
@@ -131,21 +173,21 @@ def test_the_queue_holds_what_is_pending(store):
 
 def test_filters_apply_to_the_requests_in_the_groups(store):
     """A group shows what is left of it; one of which nothing is left is not there."""
-    put(store, 1, "/a", user="ann", session="s-1")
-    put(store, 2, "/a", user="bob", session="s-2")
+    put(store, 1, "/srv/a", user="ann", session="s-1")
+    put(store, 2, "/srv/a", user="bob", session="s-2")
     put(store, 3, URL, subject="tool:x", user="cat", session="s-3", **SEND)
     for wanted, expected in [
-        (RequestFilter(user_id="ann"), [("/a", 1)]),
-        (RequestFilter(session_key="s-2"), [("/a", 1)]),
-        (RequestFilter(organization_id="acme"), [(URL, 1), ("/a", 2)]),
+        (RequestFilter(user_id="ann"), [("/srv/a", 1)]),
+        (RequestFilter(session_key="s-2"), [("/srv/a", 1)]),
+        (RequestFilter(organization_id="acme"), [(URL, 1), ("/srv/a", 2)]),
         (RequestFilter(organization_id="other"), []),
-        (RequestFilter(subject=Subject.parse("module:reports")), [("/a", 2)]),
+        (RequestFilter(subject=Subject.parse("module:reports")), [("/srv/a", 2)]),
         (RequestFilter(subject_kind=SubjectKind.TOOL), [(URL, 1)]),
-        (RequestFilter(resource_type=ResourceType.FILESYSTEM), [("/a", 2)]),
+        (RequestFilter(resource_type=ResourceType.FILESYSTEM), [("/srv/a", 2)]),
         (RequestFilter(operation=Operation.SEND), [(URL, 1)]),
         (RequestFilter(text="API.Example"), [(URL, 1)]),
-        (RequestFilter(newer_than=at(2)), [(URL, 1), ("/a", 1)]),
-        (RequestFilter(older_than=at(2)), [("/a", 1)]),
+        (RequestFilter(newer_than=at(2)), [(URL, 1), ("/srv/a", 1)]),
+        (RequestFilter(older_than=at(2)), [("/srv/a", 1)]),
         (RequestFilter(newer_than=at(2), older_than=at(3), user_id="ann"), []),
     ]:
         found = store.queue(wanted, ALL).items
@@ -158,10 +200,10 @@ def test_filters_apply_to_the_requests_in_the_groups(store):
 def test_requests_are_counted_by_state(store):
     """All of them, or those that the filter names; one that is none is refused."""
     assert store.counts(RequestFilter()) == dict.fromkeys(RequestState, 0)
-    asked = [put(store, number, f"/{number}") for number in range(5)]
-    store.decide(denial("/0", request_id=asked[0]), now=at(9))
-    store.decide(approval("/1", request_id=asked[1]), now=at(9))
-    store.decide(approval("/2", request_id=asked[2], session="s-1"), now=at(9))
+    asked = [put(store, number, f"/srv/{number}") for number in range(5)]
+    store.decide(denial("/srv/0", request_id=asked[0]), now=at(9))
+    store.decide(approval("/srv/1", request_id=asked[1]), now=at(9))
+    store.decide(approval("/srv/2", request_id=asked[2], session="s-1"), now=at(9))
     store.age_out(before=at(4), now=at(10))
     each = dict.fromkeys(RequestState, 1)
     assert store.counts(RequestFilter()) == each
@@ -174,7 +216,7 @@ def test_requests_are_counted_by_state(store):
 def test_counting_has_an_end(store, monkeypatch):
     """Of a long history only the latest part is looked at."""
     for number in range(5):
-        put(store, number, f"/{number}", user="ann" if number < 2 else "bob")
+        put(store, number, f"/srv/{number}", user="ann" if number < 2 else "bob")
     monkeypatch.setattr(grouping, "MOST_COUNTED", 3)
     assert store.counts(RequestFilter())[RequestState.PENDING] == 3
     assert store.counts(RequestFilter(user_id="ann"))[RequestState.PENDING] == 2
@@ -186,9 +228,9 @@ def test_counting_has_an_end(store, monkeypatch):
 def test_the_pulse_beats_with_every_change(store, other):
     """Also with what another node does; looking changes nothing."""
     seen = [store.pulse()]
-    asked = other.register(request("/a"), now=NOW).request_id
+    asked = other.register(request("/srv/a"), now=NOW).request_id
     seen.append(store.pulse())
-    other.decide(approval("/a", request_id=asked), now=at(1))
+    other.decide(approval("/srv/a", request_id=asked), now=at(1))
     seen.append(store.pulse())
     other.record(AuditAction.NOTED, actor="ann", now=at(2), request_id=asked, after={"text": "why?"})
     seen.append(store.pulse())
@@ -199,7 +241,7 @@ def test_the_pulse_beats_with_every_change(store, other):
 def test_how_long_requests_wait(store):
     """The oldest that is pending, and how long those waited that were decided in a time."""
     assert store.oldest_pending() is None
-    asked = [put(store, number, f"/{number}") for number in (10, 20, 30)]
+    asked = [put(store, number, f"/srv/{number}") for number in (10, 20, 30)]
     assert store.oldest_pending() == at(10)
     store.decide(denial("/10", request_id=asked[0]), now=at(70))
     store.decide(approval("/20", request_id=asked[1]), now=at(140))
@@ -211,7 +253,7 @@ def test_how_long_requests_wait(store):
 
 def test_one_record_of_the_audit(store):
     """By its number; one that is not there is told."""
-    store.register(request("/a"), now=NOW)
+    store.register(request("/srv/a"), now=NOW)
     assert store.audit_record(1).action is AuditAction.REQUESTED
     for sequence in (0, 2, -1, 1 << 70):
         with pytest.raises(AuditRecordUnknown, match=rf"(?<!\d){sequence}\b"):
@@ -220,28 +262,28 @@ def test_one_record_of_the_audit(store):
 
 def test_what_became_of_an_action(store):
     """A request that was approved and had something to go on with has a resumption; others have none."""
-    bare = put(store, 1, "/a")
-    asked = put(store, 2, "/b", action="reports.go_on")
+    bare = put(store, 1, "/srv/a")
+    asked = put(store, 2, "/srv/b", action="reports.go_on")
     assert store.resume_of(asked) is None
-    store.decide(approval("/b", request_id=asked), now=at(5))
+    store.decide(approval("/srv/b", request_id=asked), now=at(5))
     assert store.resume_of(asked).action == "reports.go_on"
     assert store.resume_of(bare) is None
 
 
 def test_related_decisions(store):
     """Those about the subject and kind of resource, ended ones too; then those of others about the same target."""
-    store.decide(approval("/a"), now=at(1))
-    store.decide(denial("/a"), now=at(2))
-    store.decide(approval("/b"), now=at(3))
-    store.decide(approval("/a", subject="tool:x"), now=at(4))
-    store.decide(approval("/b", subject="tool:x"), now=at(5))
+    store.decide(approval("/srv/a"), now=at(1))
+    store.decide(denial("/srv/a"), now=at(2))
+    store.decide(approval("/srv/b"), now=at(3))
+    store.decide(approval("/srv/a", subject="tool:x"), now=at(4))
+    store.decide(approval("/srv/b", subject="tool:x"), now=at(5))
     store.decide(approval(URL, **SEND), now=at(6))
-    found = [(str(row.access.subject), row.access.target, row.effect) for row in store.related(about("/a"))]
+    found = [(str(row.access.subject), row.access.target, row.effect) for row in store.related(about("/srv/a"))]
     assert found == [
-        ("module:reports", "/b", "approval"),
-        ("module:reports", "/a", "denial"),
-        ("module:reports", "/a", "approval"),
-        ("tool:x", "/a", "approval"),
+        ("module:reports", "/srv/b", "approval"),
+        ("module:reports", "/srv/a", "denial"),
+        ("module:reports", "/srv/a", "approval"),
+        ("tool:x", "/srv/a", "approval"),
     ]
 
 
@@ -253,13 +295,15 @@ def plan(url, query):
 
 
 def test_a_page_is_read_by_indexes(url, store):
-    """However much waits, the database walks no table and sorts no more than a page of each operation."""
+    """However much waits, the database walks no table and sorts nothing."""
     if not url.startswith("sqlite"):
         pytest.skip("PostgreSQL plans by what it finds in the tables")
     everything = RequestFilter()
     for query, index in [
-        (grouping._heads(Operation.READ, everything, None), "ix_access_requests_queue"),
-        (grouping._heads(Operation.READ, everything, None), "ix_access_requests_group"),
+        (grouping._heads(everything, is_first=True), "ix_access_requests_risk"),
+        (grouping._heads(everything, is_first=True), "ix_access_requests_group"),
+        (grouping._heads(everything, is_first=False), "ix_access_requests_risk"),
+        (assessing._HISTORY, "ix_access_decisions_digest"),
         (grouping._totals(everything), "ix_access_requests_group"),
         (grouping._users(everything), "uq_access_requests_pending"),
         (looking._OLDEST, "ix_access_requests_waiting"),
@@ -267,5 +311,7 @@ def test_a_page_is_read_by_indexes(url, store):
         steps = plan(url, query)
         assert any(index in step for step in steps), steps
         assert not any("ix_access_requests_seen" in step or "SCAN access_requests" in step for step in steps), steps
-    assert not any("TEMP B-TREE" in step for step in plan(url, grouping._heads(Operation.READ, everything, None)))
+    for is_first in (True, False):
+        steps = plan(url, grouping._heads(everything, is_first=is_first))
+        assert not any("TEMP B-TREE" in step for step in steps), steps
     del store

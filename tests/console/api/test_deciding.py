@@ -29,8 +29,11 @@ def test_request_is_listed(served, admin, ask):
     assert listed[0]["access"]["subject"] == "module:weather"
     assert listed[0]["state"] == "pending"
     group = admin.get(f"{API}/requests/queue", params={"text": "is_listed"}).json()["items"]
-    assert [(one["newest_id"], one["users"], one["risk"]) for one in group] == [(number, ["uma"], "low")]
+    assert [(one["newest_id"], one["users"], one["risk"]) for one in group] == [(number, ["uma"], "medium")]
     detail = admin.get(f"{API}/requests/{number}").json()
+    assert detail["risk"] == "medium"
+    assert [reason["code"] for reason in detail["risk_reasons"]] == ["loopback", "operation"]
+    assert group[0]["risk_reasons"] == detail["risk_reasons"]
     assert detail["request"]["raw_target"] == f"{served.web.url}/test_request_is_listed/a/b"
     targets = [choice["target"] for choice in detail["choices"]]
     assert targets[0] == detail["request"]["access"]["target"]

@@ -47,9 +47,9 @@ def test_those_who_wait_for_the_same_are_one_row(desk, ada):
 
 
 def test_what_risks_more_comes_first(desk, ada):
-    """Sending stands before connecting, and connecting before receiving, whenever they were asked for."""
-    for operation in ("send", "connect", "receive"):
-        desk.ask("https://ordered.example", operation=operation)
+    """Sending unencrypted stands before connecting, and connecting before receiving, whenever they were asked for."""
+    for operation, scheme in (("send", "http"), ("connect", "https"), ("receive", "https")):
+        desk.ask(f"{scheme}://ordered.example", operation=operation)
     shown = words(ada.get("/requests", params={"text": "ordered.example"}))
     assert shown.index("high risk") < shown.index("medium risk") < shown.index("low risk")
 

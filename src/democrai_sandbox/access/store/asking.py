@@ -14,6 +14,7 @@ from democrai_sandbox.access.values import AuditAction, Registered, RequestState
 from democrai_sandbox.errors import RequestUnknown
 from democrai_sandbox.policy import InvalidInputError
 
+from .assessing import rank_new
 from .columns import AnyText, Moment
 from .journal import SYSTEM, Entry, Ledger
 from .rows import REQUEST_COLUMNS, to_access, to_request, tuple_columns
@@ -66,6 +67,7 @@ def register(connection: Connection, request: NewRequest, *, now: datetime, most
         connection.execute(_SEAL, {"its_id": request_id, "new": context})
     if has_ended(connection, request.origin.session_key):
         connection.execute(_MARK_ENDED, {"its_id": request_id})
+    rank_new(connection, request_id, request.access)
     ledger.close([_requested(request, request_id)], now=now)
     return Registered(request_id, created=True)
 

@@ -1,7 +1,7 @@
 """The queue: pending requests in groups of the same tuple, by risk and then the newest first; and how many there are.
 
-A page costs the same however many requests wait. Each operation is walked by an index, newest request first; a request
-counts for its group only if it is the newest of it; and only the groups of the page are added up.
+A page costs the same however many requests wait. An index is walked from the highest risk, newest request first; a
+request counts for its group only if it is the newest of it; and only the groups of the page are added up.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from sqlalchemy import (
     Integer,
     and_,
     bindparam,
-    column,
     func,
     literal_column,
     select,
-    union_all,
+    tuple_,
 )
 
-from democrai_sandbox.access.groups import MOST_USERS, RISKS, RequestGroup
+from democrai_sandbox.access.groups import MOST_USERS, RequestGroup
+from democrai_sandbox.access.risk import NO_HISTORY, assess
 from democrai_sandbox.access.values import Listing, RequestFilter, RequestState
-from democrai_sandbox.policy import InvalidInputError, Operation
+from democrai_sandbox.policy import InvalidInputError
 
+from .assessing import histories
 from .paging import check_limit, of_requests, read_mark, write_mark
 from .rows import to_access
 from .tables import is_pending, requests
@@ -36,18 +37,19 @@ if TYPE_CHECKING:
 
     from sqlalchemy import BindParameter, ColumnElement, Row, Select
 
+    from democrai_sandbox.access.risk import History
     from democrai_sandbox.access.values import Page
 
 MOST_COUNTED = 10_000
 """What is more than that is not counted further: of the history only its latest part is looked at."""
 
 _PLACE = "queue"
-_RANK = column("rank", Integer)
-_MARK = (_RANK, requests.c.id)
-_SHOWN = ("id", "digest", "subject_kind", "subject_name", "resource_type", "operation", "target", "chain")
+_MARK = (requests.c.risk, requests.c.id)
+_SHOWN = ("id", "digest", "subject_kind", "subject_name", "resource_type", "operation", "target", "chain", "risk")
 _WHOSE = ("user_id", "organization_id", "session_key")
 _FILTERED = (*_WHOSE, "subject_kind", "subject_name", "resource_type", "operation", "target_folded", "first_seen")
 _EVERYTHING = RequestFilter()
+_RANK = bindparam("rank", type_=Integer)
 _LAST = bindparam("last", type_=requests.c.id.type)
 _MOST = bindparam("most", type_=Integer)
 _DIGESTS: BindParameter[Any] = bindparam("digests", expanding=True)
@@ -60,11 +62,11 @@ def list_queue(connection: Connection, wanted: RequestFilter, page: Page) -> Lis
     if any(state != RequestState.PENDING for state in wanted.states):
         raise InvalidInputError.of("the queue holds what is pending, and nothing else", pointer="/states")
     narrowed = replace(wanted, states=())
-    rank, last = read_mark(page.after, _PLACE, _MARK) if page.after else (None, "")  # type: ignore[arg-type]  # typed too
-    query = _page(narrowed, rank)
-    rows = [] if query is None else connection.execute(query, {"last": last, "most": page.limit + 1}).all()
+    rank, last = read_mark(page.after, _PLACE, _MARK) if page.after else (None, "")
+    query = _heads(narrowed, is_first=rank is None)
+    rows = connection.execute(query, {"rank": rank, "last": last, "most": page.limit + 1}).all()
     shown = rows[: page.limit]
-    more = write_mark(_PLACE, [shown[-1].rank, shown[-1].id]) if len(rows) > page.limit else ""
+    more = write_mark(_PLACE, [shown[-1].risk, shown[-1].id]) if len(rows) > page.limit else ""
     return Listing(tuple(_groups(connection, narrowed, shown)), more)
 
 
@@ -90,30 +92,17 @@ def _counts(wanted: RequestFilter) -> Select[Any]:
 
 # To put these statements together takes longer than to run them, and people mostly look at the same page.
 @lru_cache(maxsize=_REMEMBERED)
-def _page(wanted: RequestFilter, rank: int | None) -> Select[Any] | None:
-    """Return the statement for a page after an item of some rank; the first page is after none."""
-    operations = [operation for operation in Operation if wanted.operation in (None, operation)]
-    # What has more risk than the last item was all on earlier pages.
-    left = [operation for operation in operations if rank is None or RISKS[operation].rank <= rank]
-    if not left:
-        return None
-    merged = union_all(*(select(_heads(operation, wanted, rank).subquery()) for operation in left)).subquery()
-    return select(merged).order_by(merged.c.rank.desc(), merged.c.id.desc()).limit(_MOST)
-
-
-def _heads(operation: Operation, wanted: RequestFilter, rank: int | None) -> Select[Any]:
-    """Select the newest request of each group of one operation, as many as a page could show."""
-    own = RISKS[operation].rank
+def _heads(wanted: RequestFilter, *, is_first: bool) -> Select[Any]:
+    """Select the newest request of each group, as many as a page could show; the first page is after none."""
     table = requests.c
-    # Written out, so that the index over pending requests is seen to serve; an operation is no text from outside.
     query = (
-        select(*(table[name] for name in _SHOWN), literal_column(str(own), Integer).label("rank"))
-        .where(is_pending, table.operation == literal_column(f"'{operation.value}'"), *of_requests(requests, wanted))
+        select(*(table[name] for name in _SHOWN))
+        .where(is_pending, *of_requests(requests, wanted))
         .where(table.id == _newest(requests, wanted))
-        .order_by(table.id.desc())
+        .order_by(table.risk.desc(), table.id.desc())
         .limit(_MOST)
     )
-    return query.where(table.id < _LAST) if own == rank else query
+    return query if is_first else query.where(tuple_(table.risk, table.id) < tuple_(_RANK, _LAST))
 
 
 def _newest(head: Any, wanted: RequestFilter) -> Any:
@@ -135,7 +124,11 @@ def _groups(connection: Connection, wanted: RequestFilter, heads: Sequence[Row[A
     users: dict[str, list[str]] = {}
     for row in connection.execute(_users(wanted), digests):
         users.setdefault(row.digest, []).append(row.user_id)
-    return [_group(head, totals[head.digest], users.get(head.digest, ())) for head in heads]
+    known = histories(connection, digests["digests"])
+    return [
+        _group(head, totals[head.digest], users.get(head.digest, ()), known.get(head.digest, NO_HISTORY))
+        for head in heads
+    ]
 
 
 def _members(wanted: RequestFilter) -> ColumnElement[bool]:
@@ -176,8 +169,9 @@ def _users(wanted: RequestFilter) -> Select[Any]:
     return named.order_by(placed.c.digest, placed.c.place)
 
 
-def _group(head: Row[Any], total: Row[Any], users: Sequence[str]) -> RequestGroup:
+def _group(head: Row[Any], total: Row[Any], users: Sequence[str], history: History) -> RequestGroup:
     access = to_access(head)
+    risk = assess(access, history)
     return RequestGroup(
         access=access,
         newest_id=head.id,
@@ -188,7 +182,8 @@ def _group(head: Row[Any], total: Row[Any], users: Sequence[str]) -> RequestGrou
         session_count=total.sessions,
         first_seen=total.first_seen,
         last_seen=total.last_seen,
-        risk=RISKS[access.operation],
+        risk=risk.level,
+        risk_reasons=risk.reasons,
         chain=tuple(json.loads(head.chain)),
     )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.access.values import Registered
 
-from . import asking, deciding, grouping, journal, looking, paging, resuming
+from . import asking, assessing, deciding, grouping, journal, looking, paging, resuming
 from .journal import Entry, Ledger
 from .schema import check_schema, prepare_schema
 from .transactions import Database
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from democrai_sandbox.access.risk import Assessment
     from democrai_sandbox.access.values import (
         AccessTuple,
         AuditAction,
@@ -132,6 +133,10 @@ class SqlStore:
         """Give up pending requests that were last seen before a time."""
         return self._database.act(partial(asking.age_out, before=before, now=now))
 
+    def rank_waiting(self) -> int:
+        """Assess pending requests that were stored without their risk."""
+        return self._database.act(assessing.rank_waiting)
+
     def note_use(self, uses: Mapping[str, datetime]) -> None:
         """Remember when decisions were last used."""
         if uses:
@@ -160,6 +165,10 @@ class SqlStore:
     def queue(self, wanted: RequestFilter, page: Page) -> Listing:
         """List groups of pending requests, by risk and then the newest first."""
         return self._database.read(partial(grouping.list_queue, wanted=wanted, page=page))
+
+    def assessment(self, access: AccessTuple) -> Assessment:
+        """Return the risk of approving an access."""
+        return self._database.ask(partial(assessing.assessment, access=access))
 
     def counts(self, wanted: RequestFilter) -> dict[RequestState, int]:
         """Count requests by state."""

@@ -18,6 +18,7 @@ from sqlalchemy import (
     text,
 )
 
+from democrai_sandbox.access.risk import NOT_ASSESSED
 from democrai_sandbox.access.values import AuditAction, Effect, RequestState, ResumeState, Scope
 from democrai_sandbox.policy import Operation, ResourceType, SubjectKind
 
@@ -80,6 +81,7 @@ requests = Table(
     Column("decided_at", Moment),
     Column("decided_by", AnyText, nullable=False),
     Column("reason", AnyText, nullable=False),
+    Column("risk", Integer, nullable=False, server_default=text(str(NOT_ASSESSED))),
     _one_of("state", RequestState),
     Index(
         "uq_access_requests_pending",
@@ -106,8 +108,9 @@ requests = Table(
         postgresql_where=text("state = 'pending' AND session_key <> ''"),
     ),
     Index(
-        "ix_access_requests_queue",
-        "operation",
+        "ix_access_requests_risk",
+        "state",
+        "risk",
         "id",
         sqlite_where=text("state = 'pending'"),
         postgresql_where=text("state = 'pending'"),
@@ -170,6 +173,7 @@ decisions = Table(
         postgresql_where=text("ended_at IS NULL"),
     ),
     Index("ix_access_decisions_generation", "generation"),
+    Index("ix_access_decisions_digest", "digest"),
     Index(
         "ix_access_decisions_live",
         "generation",

@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import Depends, Query, Request
 from pydantic import AwareDatetime, Field
 
-from democrai_sandbox.access.groups import Risk  # noqa: TC001 - the same
+from democrai_sandbox.access.risk import Risk  # noqa: TC001 - the same
 from democrai_sandbox.access.values import RequestFilter, RequestState
 from democrai_sandbox.console.visitors import Visitor, holder, sandbox_of
 from democrai_sandbox.errors import ExternalAccessAdminRequired
@@ -75,6 +75,14 @@ class RequestQuery(QueueQuery):
         return tuple(self.state)
 
 
+class RiskReason(Answer):
+    """One reason for a risk."""
+
+    code: str
+    level: Risk
+    text: Text
+
+
 class RequestGroup(Answer):
     """All pending requests for the same, whoever made them."""
 
@@ -88,6 +96,7 @@ class RequestGroup(Answer):
     first_seen: datetime
     last_seen: datetime
     risk: Risk
+    risk_reasons: list[RiskReason]
     chain: list[Text]
 
 
@@ -105,6 +114,8 @@ class RequestDetail(Answer):
     """A request, and what helps to decide it."""
 
     request: schemas.AccessRequest
+    risk: Risk | None = Field(description="Null for a reader who may not decide.")
+    risk_reasons: list[RiskReason] = Field(description="The highest first.")
     choices: list[Choice]
     similar: list[schemas.Decision]
     alike: list[schemas.AccessRequest]
@@ -149,9 +160,12 @@ def show_request(request: Request, request_id: Id, visitor: Reader) -> RequestDe
     administration = sandbox_of(request).access.administration
     with serving(visitor.caller):
         found = administration.request(request_id)
+        risk = administration.risk(found.access) if visitor.may_decide else None
         return RequestDetail.model_validate(
             {
                 "request": found,
+                "risk": risk and risk.level,
+                "risk_reasons": risk.reasons if risk else (),
                 "choices": choices(found.access),
                 "similar": administration.similar(found.access) if visitor.may_decide else (),
                 "alike": administration.alike(found) if visitor.may_decide else (),

@@ -199,6 +199,7 @@ def _for_deciders(sandbox: Sandbox, found: Asked) -> dict[str, Any]:
     administration = sandbox.access.administration
     return {
         "declared": _declared(sandbox, found),
+        "risk": administration.risk(found.access),
         "alike": administration.alike(found),
         "similar": administration.similar(found.access),
         "decision": _answer_to(administration, found),
@@ -207,7 +208,7 @@ def _for_deciders(sandbox: Sandbox, found: Asked) -> dict[str, Any]:
 
 def _for_requesters() -> dict[str, Any]:
     """Return nothing of what only those see who decide."""
-    return {"declared": None, "alike": (), "similar": (), "decision": None}
+    return {"declared": None, "risk": None, "alike": (), "similar": (), "decision": None}
 
 
 def _declared(sandbox: Sandbox, found: Asked) -> tuple[Declared, ...] | None:

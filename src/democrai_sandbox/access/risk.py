@@ -1,0 +1,291 @@
+"""The risk of an approval: a level and its reasons, from the operation, the target and earlier decisions.
+
+The texts and the levels are for the person who decides. Nothing is allowed or refused because of them.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+from democrai_sandbox.policy import (
+    InvalidInputError,
+    Operation,
+    ResourceType,
+    TargetKind,
+    parse_declaration,
+)
+from democrai_sandbox.policy.hosts import LOOPBACK, host_key, is_address
+from democrai_sandbox.policy.lookalikes import mixed_scripts, unicode_host
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from democrai_sandbox.policy import NetworkTarget
+
+    from .values import AccessTuple
+
+
+class Risk(StrEnum):
+    """The level of a risk."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+    @property
+    def rank(self) -> int:
+        """A number to sort by: more risk, higher number."""
+        return _RANKS[self]
+
+
+_RANKS: Mapping[Risk, int] = MappingProxyType({Risk.HIGH: 2, Risk.MEDIUM: 1, Risk.LOW: 0})
+NOT_ASSESSED = 3
+"""The rank of requests that a node of an earlier version stored. They come first until they are assessed."""
+
+
+class Reason(NamedTuple):
+    """One reason for a risk. Codes are stable."""
+
+    code: str
+    level: Risk
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """The highest level of all reasons, and the reasons, the highest first."""
+
+    level: Risk
+    reasons: tuple[Reason, ...]
+
+
+class History(NamedTuple):
+    """Earlier decisions about the same access."""
+
+    denials: int = 0
+    revocations: int = 0
+    """Permanent approvals that an administrator ended."""
+
+
+NO_HISTORY = History()
+
+OPERATIONS: Mapping[Operation, Reason] = MappingProxyType(
+    {
+        Operation.READ: Reason("operation", Risk.LOW, "reads files"),
+        Operation.RECEIVE: Reason("operation", Risk.LOW, "receives data"),
+        Operation.CREATE: Reason("operation", Risk.MEDIUM, "creates files"),
+        Operation.MODIFY: Reason("operation", Risk.MEDIUM, "changes files"),
+        Operation.CONNECT: Reason("operation", Risk.MEDIUM, "opens a connection that carries data both ways"),
+        Operation.SEND: Reason("operation", Risk.MEDIUM, "sends data"),
+        Operation.DELETE: Reason("operation", Risk.HIGH, "deletes files"),
+        Operation.EXECUTE: Reason("operation", Risk.HIGH, "runs a program"),
+    }
+)
+
+
+def assess(access: AccessTuple, history: History = NO_HISTORY) -> Assessment:
+    """Return the risk of approving an access."""
+    reasons = sorted(_reasons(access, history), key=lambda reason: -reason.level.rank)
+    return Assessment(reasons[0].level, tuple(reasons))
+
+
+def _reasons(access: AccessTuple, history: History) -> Iterator[Reason]:
+    yield OPERATIONS[access.operation]
+    if access.resource_type is ResourceType.NETWORK:
+        yield from _of_network(access.target, access.operation)
+    else:
+        yield from _of_path(access.target, access.operation)
+    if history.denials:
+        yield Reason("denied_before", Risk.MEDIUM, "was denied before")
+    if history.revocations:
+        yield Reason("revoked_before", Risk.MEDIUM, "was approved before, and the approval was revoked")
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+_SECRETS = (
+    *("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/sudoers.d"),
+    *("/etc/ssl/private", "/etc/pki/tls/private", "/etc/krb5.keytab", "/etc/kubernetes", "/run/secrets"),
+    *("/var/run/secrets", "/etc/NetworkManager/system-connections", "/etc/wireguard", "/etc/letsencrypt"),
+)
+_SECRETS_OF_A_USER = (
+    *("/.ssh", "/.gnupg", "/.aws", "/.azure", "/.kube", "/.config/gcloud", "/.docker", "/.netrc", "/.pgpass"),
+    *("/.pypirc", "/.npmrc", "/.git-credentials", "/.config/gh", "/.password-store", "/.local/share/keyrings"),
+    *("/.mozilla", "/.config/google-chrome", "/.config/chromium", "/.bash_history", "/.zsh_history"),
+    *("/.python_history", "/.my.cnf", "/.vault-token", "/.config/rclone", "/.terraform.d"),
+    *("/.cargo/credentials.toml", "/.config/pip/pip.conf"),
+)
+_SECRET_NAME = re.compile(
+    r"\.env(\.[\w-]+)?|\.netrc|\.pgpass|\.git-credentials|\.htpasswd|id_(rsa|dsa|ecdsa|ed25519)(_sk)?"
+    r"|.*\.(pem|key|p12|pfx|jks|keystore|kdbx|ppk|ovpn|asc|keytab)"
+    r"|(credentials|secrets?)(\.json|\.toml|\.ya?ml)?|service[-_]account.*\.json",
+    re.IGNORECASE,
+)
+_SECRETS_OF_A_PROCESS = re.compile(r"/proc/(\d+|self|thread-self)/(environ|mem|maps|fd|root|cwd)(/.*)?|/proc/kcore")
+_PUBLIC = ("/usr/share", "/usr/lib", "/usr/include", "/usr/local/share")
+_HOME = re.compile(r"(?:/root|/home/[^/]+|/Users/[^/]+|/var/home/[^/]+)(?=/|$)")
+_HOMES = frozenset({"/home", "/Users", "/var/home"})
+_DEVICE = re.compile(r"/dev/(sd|nvme|vd|xvd|mmcblk|dm-|mapper|mem|kmem|port|disk|loop).*")
+_TEMPORARY = "/tmp"  # noqa: S108 - the name of a target; no file is created
+_SYSTEM = ("/etc", "/proc", "/sys", "/var", "/run", "/boot", "/dev")
+_PROGRAMS = ("/bin", "/sbin", "/usr", "/lib", "/lib64", "/boot", "/opt", "/etc", "/var/spool/cron", "/snap")
+_PROGRAMS_OF_A_USER = (
+    *("/.bashrc", "/.bash_profile", "/.bash_login", "/.profile", "/.zshrc", "/.zprofile", "/.zshenv", "/.config/fish"),
+    *("/.config/autostart", "/.config/systemd", "/.local/bin", "/bin", "/.local/lib", "/.vimrc", "/.gitconfig"),
+    *("/.config/git",),
+)
+_PROGRAM_NAME = re.compile(r".*\.(so(\.\d+)*|exe|dll|sh|bash|py|pyc|pth|service|timer|desktop)", re.IGNORECASE)
+_ANY_COMMAND = re.compile(
+    r"(ba|da|z|k|fi|c|tc)?sh|busybox|python[\d.]*|perl|ruby|node|deno|bun|php|lua[\d.]*|env|xargs|sudo|su|doas|pkexec"
+    r"|docker|podman|kubectl|ssh|systemctl|systemd-run|nsenter|chroot|gdb|strace"
+)
+_WRITING = frozenset({Operation.CREATE, Operation.MODIFY, Operation.DELETE})
+
+
+def _of_path(target: str, operation: Operation) -> Iterator[Reason]:
+    found = _HOME.match(target)
+    inside = target[found.end() :] if found else ""
+    if operation is Operation.EXECUTE:
+        if _ANY_COMMAND.fullmatch(target.rpartition("/")[2]):
+            yield Reason("any_command", Risk.HIGH, "this program runs any command that it is given")
+        return
+    if _is_secret(target, inside):
+        yield Reason("secret", Risk.HIGH, "holds keys, passwords or other credentials")
+    elif place := _of_place(target, inside, is_in_home=found is not None):
+        yield place
+    if operation in _WRITING and _is_program(target, inside):
+        yield Reason("program", Risk.HIGH, "changes programs, or settings that start programs")
+
+
+def _of_place(target: str, inside: str, *, is_in_home: bool) -> Reason | None:
+    found: tuple[str, Risk, str] | None = None
+    if target == "/":
+        found = ("everything", Risk.HIGH, "covers every file of the machine")
+    elif is_in_home and not inside:
+        found = ("home", Risk.HIGH, "covers a whole home folder, with its keys and passwords")
+    elif target in _HOMES:
+        found = ("homes", Risk.HIGH, "covers the home folders of all users")
+    elif _DEVICE.fullmatch(target):
+        found = ("device", Risk.HIGH, "is a disk or the memory of the machine")
+    elif target.count("/") == 1 and target != _TEMPORARY:
+        found = ("broad", Risk.HIGH, "covers a folder at the top of the file system")
+    elif is_in_home:
+        found = ("in_home", Risk.MEDIUM, "lies in a home folder")
+    elif _is_below(target, _SYSTEM):
+        found = ("system", Risk.MEDIUM, "belongs to the system")
+    return Reason(*found) if found else None
+
+
+def _is_below(path: str, places: Iterable[str]) -> bool:
+    return any(path == place or path.startswith(f"{place}/") for place in places)
+
+
+def _is_secret(target: str, inside: str) -> bool:
+    if _is_below(target, _SECRETS) or _is_below(inside, _SECRETS_OF_A_USER) or _SECRETS_OF_A_PROCESS.fullmatch(target):
+        return True
+    return bool(_SECRET_NAME.fullmatch(target.rpartition("/")[2])) and not _is_below(target, _PUBLIC)
+
+
+def _is_program(target: str, inside: str) -> bool:
+    if _is_below(target, _PROGRAMS) or _is_below(inside, _PROGRAMS_OF_A_USER):
+        return True
+    return bool(_PROGRAM_NAME.fullmatch(target))
+
+
+# ---- network ---------------------------------------------------------------------------------------------------------
+
+_WEB = frozenset({"http", "https", "ws", "wss"})
+_WEB_PORTS = frozenset({None, 80, 443, 8080, 8443})
+_NOT_ENCRYPTED = frozenset({"http", "ws", "ftp", "telnet", "smtp", "ldap", "redis", "mysql", "postgresql"})
+_METADATA_ADDRESSES = frozenset(
+    map(
+        ipaddress.ip_address,
+        ("169.254.169.254", "169.254.170.2", "169.254.170.23", "100.100.100.200", "192.0.0.192", "fd00:ec2::254"),
+    )
+)
+_METADATA = frozenset(
+    {
+        *map(str, _METADATA_ADDRESSES),
+        *("metadata.google.internal", "metadata", "instance-data", "metadata.azure.internal"),
+    }
+)
+_PRIVATE_NAMES = (".internal", ".local", ".lan", ".corp", ".home.arpa")
+_MOST_ADDRESSES = 256
+_CONTROL_SOCKET = re.compile(
+    r"/(?:var/)?run/(?:docker|podman/podman|containerd/containerd|crio/crio|dbus/system_bus_socket|systemd/).*"
+)
+
+
+def _of_network(target: str, operation: Operation) -> Iterator[Reason]:
+    try:
+        parsed = parse_declaration(target)
+    except InvalidInputError:
+        yield Reason("unreadable", Risk.HIGH, "the target cannot be read")
+        return
+    if parsed.kind is TargetKind.UNIX:
+        yield _of_socket(parsed.socket or "")
+        return
+    yield from _of_host(parsed)
+    if parsed.scheme in _NOT_ENCRYPTED and not _is_loopback(parsed):
+        level = Risk.MEDIUM if operation is Operation.RECEIVE else Risk.HIGH
+        yield Reason("not_encrypted", level, "is not encrypted: others on the way can read and change the data")
+    if parsed.scheme not in _WEB and parsed.port not in _WEB_PORTS:
+        yield Reason("service", Risk.MEDIUM, f"uses port {parsed.port}, which is not a port of the web")
+
+
+def _of_socket(address: str) -> Reason:
+    if _CONTROL_SOCKET.fullmatch(address):
+        return Reason("control", Risk.HIGH, "controls the machine or its containers")
+    return Reason("local_service", Risk.MEDIUM, "is a service of this machine")
+
+
+def _of_host(parsed: NetworkTarget) -> Iterator[Reason]:
+    host = parsed.host
+    if host in _METADATA:
+        yield Reason("metadata", Risk.HIGH, "gives out the credentials of a machine in the cloud")
+    elif parsed.kind is TargetKind.NETWORK:
+        yield from _of_range(host)
+    elif parsed.kind is TargetKind.WILDCARD:
+        yield Reason("breadth", Risk.MEDIUM, f"covers every host below {host}")
+    elif _is_loopback(parsed):
+        yield Reason("loopback", Risk.MEDIUM, "reaches services of this machine, which often trust each other")
+    elif is_address(host):
+        yield _of_address(host)
+    elif "." not in host or host.endswith(_PRIVATE_NAMES):
+        yield Reason("private", Risk.MEDIUM, "is a name of a private network")
+    yield from _of_letters(host)
+
+
+def _of_letters(host: str) -> Iterator[Reason]:
+    if mixed_scripts(unicode_host(host)):
+        yield Reason("confusable", Risk.HIGH, "mixes letters of several scripts, so it can look like another name")
+    elif "xn--" in host:
+        yield Reason("other_letters", Risk.MEDIUM, "has letters outside ASCII, so it can look like another name")
+
+
+def _of_range(text: str) -> Iterator[Reason]:
+    network = ipaddress.ip_network(text)
+    if any(address in network for address in _METADATA_ADDRESSES if address.version == network.version):
+        yield Reason("metadata", Risk.HIGH, "includes an address that gives out credentials of a machine in the cloud")
+    level = Risk.HIGH if network.num_addresses > _MOST_ADDRESSES else Risk.MEDIUM
+    yield Reason("breadth", level, f"covers {network.num_addresses:,} addresses")
+
+
+def _of_address(host: str) -> Reason:
+    address = ipaddress.ip_address(host)
+    if address.is_link_local:
+        return Reason("link_local", Risk.HIGH, "reaches the machine's own link, where metadata services are")
+    if address.is_private:
+        return Reason("private", Risk.MEDIUM, "is an address of a private network")
+    return Reason("address", Risk.MEDIUM, "is an address without a name, whose owner can change")
+
+
+def _is_loopback(parsed: NetworkTarget) -> bool:
+    if is_address(parsed.host):
+        return ipaddress.ip_address(parsed.host).is_loopback
+    return host_key(parsed.host) == LOOPBACK or parsed.host.endswith(".localhost")

@@ -1,0 +1,37 @@
+"""The risk of each request, by which the queue is sorted, and an index for earlier decisions about the same access."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0006"
+down_revision = "0005"
+branch_labels = None
+depends_on = None
+additive = True  # Requests that nodes of the version before store get the default, and are assessed later.
+
+_PENDING = sa.text("state = 'pending'")
+_NOT_ASSESSED = "3"
+
+
+def upgrade() -> None:
+    """Add the column and the indexes, and remove the index of the order before."""
+    op.add_column(
+        "access_requests", sa.Column("risk", sa.Integer, nullable=False, server_default=sa.text(_NOT_ASSESSED))
+    )
+    op.drop_index("ix_access_requests_queue", "access_requests")
+    _create_pending("ix_access_requests_risk", ["state", "risk", "id"])
+    op.create_index("ix_access_decisions_digest", "access_decisions", ["digest"])
+
+
+def downgrade() -> None:
+    """Remove the column and the indexes, and create the index of the order before."""
+    op.drop_index("ix_access_decisions_digest", "access_decisions")
+    op.drop_index("ix_access_requests_risk", "access_requests")
+    _create_pending("ix_access_requests_queue", ["operation", "id"])
+    op.drop_column("access_requests", "risk")
+
+
+def _create_pending(name: str, columns: list[str]) -> None:
+    op.create_index(name, "access_requests", columns, sqlite_where=_PENDING, postgresql_where=_PENDING)

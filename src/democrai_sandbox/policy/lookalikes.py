@@ -1,0 +1,44 @@
+"""Host names in other letters than ASCII: how people read them, and which scripts they mix."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import idna
+
+_TOGETHER = (
+    frozenset({"CJK", "HIRAGANA", "KATAKANA", "LATIN"}),
+    frozenset({"CJK", "HANGUL", "LATIN"}),
+    frozenset({"CJK", "BOPOMOFO", "LATIN"}),
+)
+"""Scripts that one language writes side by side."""
+
+
+def unicode_host(host: str) -> str:
+    """Return a host with its ``xn--`` labels as people read them; one that says nothing readable stays as it is."""
+    return ".".join(_decoded(label) for label in host.split("."))
+
+
+def scripts_of(text: str) -> frozenset[str]:
+    """Return the scripts of the letters of a text, by the first word of their names."""
+    return frozenset(
+        unicodedata.name(letter, "UNKNOWN").split(" ")[0].split("-")[0] for letter in text if letter.isalpha()
+    )
+
+
+def mixed_scripts(host: str) -> tuple[str, ...]:
+    """Return the scripts of a label that mixes some which no language writes together."""
+    for label in host.split("."):
+        scripts = scripts_of(label)
+        if len(scripts) > 1 and not any(scripts <= together for together in _TOGETHER):
+            return tuple(sorted(scripts))
+    return ()
+
+
+def _decoded(label: str) -> str:
+    if not label.lower().startswith("xn--"):
+        return label
+    try:
+        return idna.ulabel(label)
+    except UnicodeError:
+        return label
