@@ -23,7 +23,9 @@ from .contexts import make_guard
 from .views import RawView
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+
+    from democrai_sandbox.policy import AccessRule
 
     from ._core import Guard
 
@@ -38,11 +40,12 @@ IDENTITY = {
 }
 
 
-def environment_of(view: tuple[Any, ...]) -> dict[str, str]:
-    """Return ``DEMOCRAI_*`` for a child of the state that this view shows."""
+def environment_of(view: tuple[Any, ...], approved: Iterable[AccessRule] = ()) -> dict[str, str]:
+    """Return ``DEMOCRAI_*`` for a child of the state that this view shows, with rules for what is approved for it."""
     raw = RawView(*view)
     kind, name = raw.actor
-    rules = dict.fromkeys(rule for link in raw.allow_chain for rule in link.rules)
+    declared = (rule for link in raw.allow_chain for rule in link.rules)
+    rules = dict.fromkeys((*declared, *approved))
     made = {
         SUBJECT: name,
         SUBJECT_KIND: kind,

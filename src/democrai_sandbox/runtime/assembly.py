@@ -111,6 +111,7 @@ class Runtime:
             launcher=self.confinement.launcher,
             home_of=settings.data_of,
             longest=self.confinement.longest,
+            approved=self.confinement.approvals.of_caller,
         )
         self._isolated = Workers(
             settings,

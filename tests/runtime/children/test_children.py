@@ -230,8 +230,52 @@ def test_programs_of_the_system_run_and_others_need_a_rule_or_an_approval(case):
     assert told["text"].startswith("InvalidInputError")
     assert ["demo", "execute", f"{case.outside}/hidden", True] in asked
     assert told["writable"].startswith("FilesystemDenied")
-    assert told["writable by name"] == told["missing"].replace("no-such-program", "env")
+    assert told["writable by name"] == told["writable"]
     assert told["writable and declared"] == [0, 0]
+
+
+def named_programs_story(world):
+    use = helpers(world)
+    from democrai_sandbox.sdk import tasks
+
+    office = Office("seq")
+    children = use.serve(world, decider=office)
+    os.symlink("/bin/sh", world.inside("echo"))
+    own = use.script(world, "own", "#!/bin/sh\necho own\n")
+    rules = [
+        {"resource_type": "system_dependency", "operation": "execute", "target": "echo"},
+        {"resource_type": "system_dependency", "operation": "execute", "target": "/usr/bin/env"},
+        {"resource_type": "filesystem", "operation": "execute", "target": own},
+    ]
+
+    async def body():
+        run = lambda *argv, **more: use.told(tasks.run_subprocess(list(argv), **more))
+        answers = {
+            "name": await run("echo", "hi"),
+            "path": await run("/usr/bin/echo", "hi"),
+            "named by its path": await run("env", "--version"),
+            "execute rule": await run(own),
+            "approved": await run("seq", "1"),
+            "other": await run("true"),
+            "other path": await run("/usr/bin/true"),
+            "link of that name": await run("./echo", "-c", "echo no"),
+            "path of its own": await run("echo", "-c", "echo no", env={"PATH": world.root}),
+            "interpreter": await run(sys.executable, "-c", "print('no')"),
+        }
+        return {key: value if isinstance(value, str) else value.returncode for key, value in answers.items()}
+
+    return use.guarded(world, children, body, access=rules), office.asked
+
+
+def test_a_subject_with_named_programs_starts_no_others(case):
+    """System dependencies name the programs by name or path; a link of that name to another program is another."""
+    told, asked = case.run(named_programs_story)
+    allowed = {"name", "path", "named by its path", "execute rule", "approved"}
+    assert {key for key, answer in told.items() if answer == 0} == allowed
+    denied = "FilesystemDenied: sandbox_filesystem_denied:demo:"
+    assert all(told[key].startswith(denied) for key in told.keys() - allowed), told
+    assert told["other"].removeprefix(denied) in ("/usr/bin/true", "/bin/true")
+    assert ["demo", "execute", told["other"].removeprefix(denied), True] in asked
 
 
 def places_story(world):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 
@@ -20,6 +21,13 @@ async def sh(script, **options):
 async def run(argv, **options):
     done = await sdk.tasks.run_subprocess(argv, **options)
     return [done.returncode, done.text, done.stderr.decode()]
+"""
+
+
+PYTHON_CHILD = """
+import sys
+from democrai_sandbox import process_guard_context_from_env
+print(end=process_guard_context_from_env().run(lambda: open(sys.argv[1]).read()))
 """
 
 
@@ -196,20 +204,26 @@ def approved(lab, entry):
         before = await lab.action("asks", "run", argv=[tool], cwd=folder)
         house.decide("approval", "module:asks", "filesystem", "execute", tool)
         house.decide("approval", "module:asks", "filesystem", "read", folder)
+        shut = await lab.action("asks", "sh", script=f"cat {beside}")
         house.decide("approval", "module:asks", "filesystem", "read", os.path.dirname(beside))
         after = await lab.action("asks", "run", argv=[tool], cwd=folder)
-        other = await lab.action("asks", "sh", script=f"cat {beside}")
-        return [before, after, other[0]]
+        other = await lab.action("asks", "sh", script=f"cat {beside}; echo x 2>/dev/null >> {beside} || echo ' kept'")
+        python = await lab.action("asks", "run", argv=[sys.executable, "-c", PYTHON_CHILD, beside])
+        house.decide("denial", "module:asks", "filesystem", "read", os.path.dirname(beside))
+        denied = await lab.action("asks", "sh", script=f"cat {beside}")
+        return [before, after, shut[0], other[1], python[1:], denied[0]]
 
     return story
 
 
 def test_a_program_and_a_folder_that_were_approved_are_open_to_the_child(confined):
-    """They were checked for it; another approval of the subject is for its own code, which asks, not for a shell."""
-    before, after, other = confined["approved"]
+    """For the kernel and for a Python child that takes its guard from the environment; denied again, it is shut."""
+    before, after, shut, other, python, denied = confined["approved"]
     assert before[0] == "FilesystemDenied"
     assert after == [0, "in place", ""]
-    assert other != 0
+    assert (shut, denied) == (1, 1)
+    assert other == "beside kept\n"
+    assert python == ["beside", ""]
 
 
 def links(lab, entry):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from democrai_sandbox.guard.views import RawView
+    from democrai_sandbox.policy import AccessRule
 
     from .rights import Rights
 
@@ -69,14 +70,20 @@ def check_given(view: RawView | None, given: object, rights: Rights) -> dict[str
 
 
 def child_environment(
-    view: RawView | None, given: Mapping[str, str], *, base: Mapping[str, str], home: str, mark: str
+    view: RawView | None,
+    given: Mapping[str, str],
+    approved: tuple[AccessRule, ...],
+    *,
+    base: Mapping[str, str],
+    home: str,
+    mark: str,
 ) -> dict[str, str]:
     """Return all of the environment. What the guard says comes last: nothing that was given can stand in for it."""
     made = {**base, "HOME": home, **given}
     if view is not None:
         # The folder that Python would take for the user's own packages is one that the subject writes.
         made["PYTHONNOUSERSITE"] = "1"
-        made |= environment_of(view)
+        made |= environment_of(view, approved)
     return {**made, MARK: mark}
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from democrai_sandbox.guard.views import RawView
-    from democrai_sandbox.policy import Subject
+    from democrai_sandbox.policy import AccessRule, Subject
 
     from .rights import Rights
 
@@ -64,12 +64,15 @@ class Orders:
         host: Mapping[str, str],
         *,
         longest: Callable[[RawView | None], float | None] = lambda _view: None,
+        approved: Callable[[RawView], tuple[AccessRule, ...]] = lambda _view: (),
     ) -> None:
         """``home_of`` gives the folder of a subject's own data, in which its children begin.
 
         ``longest`` gives the seconds that a child of this caller may run at most, if its manifest or the host says.
+        ``approved`` gives what is approved for a caller; a Python child takes its guard from the environment.
         """
         self._longest = longest
+        self._approved = approved
         self._rights = rights
         self._settings = settings
         self._home_of = home_of
@@ -85,7 +88,8 @@ class Orders:
         folder = self._folder(view, wanted.get("cwd"), home)
         program = self._program(view, words[0], folder, given.get("PATH", self._base["PATH"]))
         mark = hexlify(urandom(16)).decode()
-        environment = child_environment(view, given, base=self._base, home=home, mark=mark)
+        approved = () if view is None else self._approved(view)
+        environment = child_environment(view, given, approved, base=self._base, home=home, mark=mark)
         data = _input(wanted.get("input"))
         named = () if wanted.get("cwd") is None else (folder,)
         order = Order(program, words, environment, folder, view, mark, with_input=data is not None, readable=named)
@@ -109,18 +113,21 @@ class Orders:
     def _program(self, view: RawView | None, name: str, folder: str, path: str) -> str:
         """Return the real file to run. Of a script its own path is what is checked, not its interpreter's."""
         if "/" in name:
-            return self._program_at(view, _located(_below(folder, name), "/argv/0"))
+            return self._program_at(view, _located(_below(folder, name), "/argv/0"), name.rpartition("/")[2])
         places = (place for place in path.split(":") if place.startswith("/"))
-        for real in (_located(f"{place}/{name}", "/argv/0") for place in places):
-            # One that it may not start is as good as none: whether it is there is not told either.
-            if _is_program(real) and self._rights.may_execute(view, real):
+        found = [real for place in places if _is_program(real := _located(f"{place}/{name}", "/argv/0"))]
+        for real in found:
+            if self._rights.may_execute(view, real, name=name):
                 return real
+        # Programs of the system are no secret. Of others it is not told whether they are there.
+        for real in filter(self._rights.is_of_system, found):
+            return self._program_at(view, real, name)
         message = f"there is no program {name!r} that may be started by its name alone"
         raise InvalidInputError.of(message, pointer="/argv/0")
 
-    def _program_at(self, view: RawView | None, real: str) -> str:
+    def _program_at(self, view: RawView | None, real: str, name: str) -> str:
         # Before it is looked at: whether a file is there is not told about places that are not the caller's.
-        if view is not None and not self._rights.may_execute(view, real, register=True):
+        if view is not None and not self._rights.may_execute(view, real, name=name, register=True):
             raise denied(FilesystemDenied, view, real, Operation.EXECUTE.value)
         if not _is_program(real):
             raise InvalidInputError.of(f"{real!r} is no program", pointer="/argv/0")

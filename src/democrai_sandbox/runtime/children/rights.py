@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from democrai_sandbox.runtime.shadows import Shadows
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
+_PROGRAM_FOLDERS = (
+    *("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"),
+    *(f"{prefix}/bin" for prefix in (sys.prefix, sys.base_prefix)),
+)
 _PRIVILEGED = S_ISUID | S_ISGID
 _MASKS = MappingProxyType(
     {
@@ -48,6 +52,17 @@ def denied(kind: type[Denial], view: RawView, target: str, *operations: str) -> 
 def decoded(path: bytes) -> str:
     """Return a path as a text. ``os.fsdecode`` asks a function that can be replaced."""
     return path.decode(_ENCODING, "surrogateescape")
+
+
+def _is_named(target: str, real: str, name: str) -> bool:
+    """Tell whether a system dependency is this program: by its path, or by its name in a folder for programs.
+
+    Both the file and the name count: one file can be many programs, which read their name.
+    """
+    if "/" in target:
+        return target.startswith("/") and real == location_of(target)
+    places = (location_of(f"{folder}/{target}") for folder in _PROGRAM_FOLDERS)
+    return target in (name, real.rpartition("/")[2]) and real in places
 
 
 def _none(_subject: Subject) -> tuple[str, ...]:
@@ -92,18 +107,28 @@ class Rights:
         if view is not None and not self.may(view, operation, path, register=register):
             raise denied(FilesystemDenied, view, path, operation.value)
 
-    def may_execute(self, view: RawView | None, program: str, *, register: bool = False) -> bool:
+    def may_execute(self, view: RawView | None, real: str, *, name: str, register: bool = False) -> bool:
         """Return whether the caller may start a program: one of the system or the interpreter, or one it may execute.
 
         A program that the caller could have written, and one that gets rights of another user by being started, count
-        as the system's only where a rule says so.
+        as the system's only where a rule says so. A caller with rules for named programs may start only those of the
+        system. ``real`` is resolved; ``name`` is the last part of the path before that.
         """
         if view is None:
             return True
-        real = location_of(program)
-        if self._is_of_system(real) and not self._may_write(view, real) and not self._is_shut(view, real):
+        if not self._is_shut(view, real) and self._is_open(view, real, name):
             return True
         return self.may(view, Operation.EXECUTE, real, register=register)
+
+    def _is_open(self, view: RawView, real: str, name: str) -> bool:
+        rules = [rule for link in view.allow_chain for rule in link.rules]
+        named = [rule.normalized_target for rule in rules if rule.resource_type is ResourceType.SYSTEM_DEPENDENCY]
+        if named:
+            program = ResourceType.SYSTEM_DEPENDENCY
+            return any(_is_named(target, real, name) for target in named) or any(
+                self._is_approved(view, Operation.EXECUTE, wanted, program, register=False) for wanted in (name, real)
+            )
+        return self.is_of_system(real) and not self._may_write(view, real)
 
     def _is_allowed(self, view: RawView, operation: Operation, real: str) -> bool:
         if self._shadows is None:
@@ -121,7 +146,8 @@ class Rights:
             for rule in rules
         )
 
-    def _is_of_system(self, real: str) -> bool:
+    def is_of_system(self, real: str) -> bool:
+        """Return whether a resolved path is a program of the system or the interpreter, without rights of its own."""
         if real != self._interpreter and not any(is_at_or_below(real, root) for root in self._programs):
             return False
         try:
@@ -140,11 +166,19 @@ class Rights:
         own = (root for link in view.allow_chain for root in self._owned(link.subject))
         return not any(is_at_or_below(real, location_of(root)) for root in own)
 
-    def _is_approved(self, view: RawView, operation: Operation, real: str, *, register: bool) -> bool:
+    def _is_approved(
+        self,
+        view: RawView,
+        operation: Operation,
+        target: str,
+        resource: ResourceType = ResourceType.FILESYSTEM,
+        *,
+        register: bool,
+    ) -> bool:
         if self._decider is None:
             return False
         kind, name = view.actor
-        place = (ResourceType.FILESYSTEM.value, operation.value, real, register)
+        place = (resource.value, operation.value, target, register)
         identity = (view.user_id, view.organization_id, view.session_key)
         # A structure of the core, which takes its members as one sequence.
         question = AccessQuestion((name, kind, view.labels, *place, *identity, "", None))  # type: ignore[call-arg, arg-type]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from democrai_sandbox.guard.views import RawView
-    from democrai_sandbox.policy import Subject
+    from democrai_sandbox.policy import AccessRule, Subject
 
     from .interface import Launcher
     from .rights import Rights
@@ -45,14 +45,18 @@ class Children:
         home_of: Callable[[Subject], str] | None = None,
         host_environment: Mapping[str, str] | None = None,
         longest: Callable[[RawView | None], float | None] = lambda _view: None,
+        approved: Callable[[RawView], tuple[AccessRule, ...]] = lambda _view: (),
     ) -> None:
         """``home_of`` gives the folder of a subject's own data; the environment is read now, before any guard.
 
-        ``longest`` gives the seconds that a child of a caller may run, where a limit says.
+        ``longest`` gives the seconds that a child of a caller may run, where a limit says; ``approved`` what is
+        approved for a caller.
         """
         self._settings = settings or ChildrenSettings()
         host = dict(os.environ) if host_environment is None else host_environment
-        self._orders = Orders(rights, self._settings, home_of or (lambda _subject: ""), host, longest=longest)
+        self._orders = Orders(
+            rights, self._settings, home_of or (lambda _subject: ""), host, longest=longest, approved=approved
+        )
         self._launcher = launcher or PopenLauncher()
         self._running: dict[str, Running] = {}
         self._lock = threading.Lock()

@@ -13,9 +13,11 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.access.node import AccessNode
     from democrai_sandbox.access.values import DecisionRow
+    from democrai_sandbox.guard.views import RawView
     from democrai_sandbox.policy import Subject
 
 _WRITING = (Operation.CREATE, Operation.MODIFY, Operation.DELETE)
+_RESOURCES = (ResourceType.FILESYSTEM, ResourceType.NETWORK)
 _PARTS = frozenset({"task", "tool", "agent", "pipeline", "skill"})
 
 
@@ -30,9 +32,10 @@ class Approvals:
         """Yield the approvals, of one subject (kind and name) or of all."""
         return self._node.snapshot.approved(resource_type.value, time_ns() // 1000, subject)
 
-    def of_caller(self, subject: tuple[str, str], session_key: str) -> tuple[AccessRule, ...]:
-        """Return the network targets that are approved for a subject, for good or in this session."""
-        return self._rules(lambda who: who == subject, (ResourceType.NETWORK,), session_key)
+    def of_caller(self, view: RawView) -> tuple[AccessRule, ...]:
+        """Return what is approved for the subject that a view shows, for good or in its session."""
+        kind, name = view.actor
+        return self._rules(lambda who: who == (kind, name), _RESOURCES, str(view.session_key or ""))
 
     def of_worker(self, kind: str, name: str) -> tuple[AccessRule, ...]:
         """Return all that is approved for a subject and its parts, in whatever session: its process serves them all."""
@@ -41,7 +44,7 @@ class Approvals:
             part = kind == "module" and who[0] in _PARTS and who[1].startswith(f"{name}.")
             return part or who == (kind, name)
 
-        return self._rules(is_inside, (ResourceType.FILESYSTEM, ResourceType.NETWORK), None)
+        return self._rules(is_inside, _RESOURCES, None)
 
     def written_by(self, subject: Subject) -> Iterator[str]:
         """Yield the places that are approved for a subject or its parts to write, in whatever session."""

@@ -68,7 +68,8 @@ class Confinement:
         _check_stage(kernel)
         self._settings = settings
         self._registry = registry
-        self._approvals = Approvals(access.node)
+        self.approvals = Approvals(access.node)
+        """The approvals in force, as rules."""
         self._access = access
         spawner = None if kernel is None else kernel.spawn
         self._egress: Egress | None = None if kernel is None else kernel.egress
@@ -79,7 +80,7 @@ class Confinement:
         self.launcher: ConfinedLauncher | None = None
         """How children are started; None for directly."""
         if self._confiner is not None:
-            self.launcher = ConfinedLauncher(self._confiner, self._approvals, owned=owned, limits_of=self.limits_of)
+            self.launcher = ConfinedLauncher(self._confiner, self.approvals, owned=owned, limits_of=self.limits_of)
 
     # ---- what is followed --------------------------------------------------------------------------------------------
 
@@ -153,7 +154,7 @@ class Confinement:
         )
 
         def rights() -> object:
-            return frozenset(self._approvals.of_worker(spec.kind, spec.name))
+            return frozenset(self.approvals.of_worker(spec.kind, spec.name))
 
         starter = ConfinedStarter(confiner, lambda: self._whose(confined, limits))
         return ConfinedWorker(confined, starter, rights)
@@ -168,7 +169,7 @@ class Confinement:
         read = (*spec.own_read, spec.folder, spec.environment, *spec.code_paths)
         return Whose(
             label=spec.label,
-            rules=(*rules_from_json(spec.access), *self._approvals.of_worker(spec.kind, spec.name)),
+            rules=(*rules_from_json(spec.access), *self.approvals.of_worker(spec.kind, spec.name)),
             read=tuple(dict.fromkeys(filter(None, read))),
             write=spec.own_write,
             protected=spec.protected,
@@ -192,7 +193,7 @@ class Confinement:
             yield otherwise
             return
         kind, _, name = whose.label.partition(":")
-        whole = whose._replace(rules=(*whose.rules, *self._approvals.of_worker(kind, name)))
+        whole = whose._replace(rules=(*whose.rules, *self.approvals.of_worker(kind, name)))
         starter = ConfinedStarter(self._confiner, lambda: whole)
         if self._following is None:
             yield starter

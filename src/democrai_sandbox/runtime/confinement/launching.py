@@ -56,7 +56,7 @@ class ConfinedLauncher:
         rules = tuple(dict.fromkeys(rule for link in chain for rule in link.rules))
         places = [place for link in chain for place in self._owned(link.subject)]
         kind, name = view.actor
-        approved = self._approvals.of_caller((kind, name), str(view.session_key or ""))
+        approved = self._approvals.of_caller(view)
         return Whose(
             label=f"{kind}:{name}",
             rules=(*rules, *approved),
