@@ -33,6 +33,11 @@ ASK_FOR_TARGET = "If the target is chosen while the application runs, ask for ap
 OTHER_SOCKETS = "Only TCP, UDP and unix sockets are available inside a guard."
 SOCKETS: Mapping[str, str] = MappingProxyType(
     {
+        "socket:kernel": (
+            "The kernel gives this process no network sockets, because the subject declares no network access. "
+            "Declare the targets that it connects to. For a server on loopback, declare its address and port:\n"
+            '  {"resource_type": "network", "operation": "receive", "target": "127.0.0.1:8080"}'
+        ),
         "socket:foreign": "The socket belongs to the host or to another subject: open a connection of your own.",
         "socket:option": "Options that lead packets by way of other hosts are not available inside a guard.",
     }

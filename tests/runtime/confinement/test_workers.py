@@ -194,6 +194,64 @@ def test_without_the_kernel_layer_native_code_reaches_everything(case):
     assert "SIGSYS" not in died[1]
 
 
+LISTENING = """
+import asyncio, socket
+from democrai_sandbox import sdk
+from democrai_sandbox.errors import SandboxDenied
+
+def refused(error):
+    return [error.code, error.target, error.operations[0]]
+
+@sdk.action("listens")
+def listens(port):
+    try:
+        with socket.socket() as server:
+            server.bind(("127.0.0.1", port))
+            server.listen()
+            return "ok"
+    except SandboxDenied as error:
+        return refused(error)
+
+@sdk.action("serves")
+async def serves():
+    try:
+        (await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)).close()
+        return "ok"
+    except SandboxDenied as error:
+        return refused(error)
+"""
+
+
+def listening(world):
+    import socket
+
+    lab = (parts := world.load(LAB))["Lab"](world)
+    house, entry = lab.house, parts["entry"]
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        declared, other = one.getsockname()[1], two.getsockname()[1]
+    house.extension("apart", LISTENING)
+    house.extension("listed", LISTENING, access=[entry("receive", f"127.0.0.1:{declared}")])
+
+    async def story():
+        return {
+            "apart": [await lab.action("apart", "listens", port=0), await lab.action("apart", "serves")],
+            "declared": await lab.action("listed", "listens", port=declared),
+            "other": await lab.action("listed", "listens", port=other),
+            "number": other,
+        }
+
+    return lab.serve(story, isolation={"module:apart": "process", "module:listed": "process"})
+
+
+def test_a_listener_on_loopback_is_declared_or_refused_with_the_fix(fresh_case):
+    """The kernel opens declared ports alone; its refusal is a denial that names the declaration."""
+    told = fresh_case.run(listening)
+    no_sockets = ["sandbox_network_denied", "socket:kernel", "receive"]
+    assert told["apart"] == [no_sockets, no_sockets]
+    assert told["declared"] == "ok"
+    assert told["other"] == ["sandbox_network_denied", f"127.0.0.1:{told['number']}", "receive"]
+
+
 LIBRARIES = """
 from democrai_sandbox import sdk
 

@@ -171,6 +171,11 @@ DENIALS = (
                 "open a connection of your own",
             ),
             Word(
+                "socket:kernel",
+                "the kernel layer gives the process no network sockets: its subject declares no network access",
+                "declare the targets; for a server on loopback `receive` on its address and port",
+            ),
+            Word(
                 "socket:option",
                 "an option or message that leads packets by way of other hosts, or one the guard cannot read",
                 "leave it out",

@@ -5,6 +5,7 @@
 #include "network.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -67,6 +68,40 @@ int check_new_socket(State *state, PyObject *args, PyObject *kwargs)
     return is_ordinary(family, type, protocol) ? 0 : refuse_kind(state, family, type, protocol);
 }
 
+/* Whether the kernel refused the call that failed just now, with this number. The error is cleared then. */
+static bool refused_by_kernel(int number)
+{
+    PyObject *type, *value, *traceback;
+    if (!PyErr_ExceptionMatches(PyExc_PermissionError)) {
+        return false;
+    }
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    PyObject *found = value && Py_IS_TYPE(value, (PyTypeObject *)PyExc_PermissionError)
+                          ? ((PyOSErrorObject *)value)->myerrno
+                          : NULL;
+    if (found == NULL || !PyLong_CheckExact(found) || PyLong_AsLong(found) != number) {
+        PyErr_Restore(type, value, traceback);
+        return false;
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+    return true;
+}
+
+/* A process whose subject declares no network access gets no such sockets from the kernel layer. */
+void explain_new_socket(State *state, PyObject *args, PyObject *kwargs)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    int family = plain_number(args, kwargs, 0, "family", AF_INET);
+    PyErr_Restore(type, value, traceback);
+    if ((family == AF_INET || family == AF_INET6) && refused_by_kernel(EPERM)) {
+        net_deny_text(state, NET_RECEIVE, "socket:kernel");
+    }
+}
+
 /* After it was made: by what the kernel says it is, whatever was asked for. */
 int check_made_socket(State *state, int fd, int claimed)
 {
@@ -79,6 +114,8 @@ int check_made_socket(State *state, int fd, int claimed)
     }
     return claimed == family && is_ordinary(family, type, protocol) ? 0 : refuse_kind(state, family, type, protocol);
 }
+
+enum { FIRST_FREE_PORT = 1024 }; /* those below are also refused where a process lacks a capability */
 
 /* ---- bind, listen --------------------------------------------------------------------------------------------- */
 
@@ -180,6 +217,15 @@ static PyObject *bind_inet(State *state, Call *call, int family)
     value = bound_address(given, &address, family, port);
     result = value ? bind_alone(call, value) : NULL;
     Py_XDECREF(value);
+    if (result == NULL && port >= FIRST_FREE_PORT && refused_by_kernel(EACCES)) {
+        Host host; /* Landlock opens the ports that are declared, on loopback too */
+        host_of_address(&address, &host);
+        PyObject *target = host_target(host.text, port);
+        if (target != NULL) {
+            net_deny(state, NET_RECEIVE, target);
+            Py_DECREF(target);
+        }
+    }
     return result;
 }
 

@@ -611,6 +611,9 @@ static int socket_init(PyObject *self, PyObject *args, PyObject *kwargs)
             descriptor_hold(fd);
         }
     }
+    else if (!given) {
+        explain_new_socket(state, args, kwargs);
+    }
     Py_DECREF(state);
     return result;
 }

@@ -237,6 +237,7 @@ int dial(State *state, PyObject *socket, PyObject *given, bool tickets, Dial *ou
 int peer_is_permitted(State *state, int fd);
 bool is_unnamed_pair(int fd);
 int sockets_found(PyTypeObject *type);
+void explain_new_socket(State *state, PyObject *args, PyObject *kwargs);
 int check_new_socket(State *state, PyObject *args, PyObject *kwargs);
 bool plain_numbers(PyObject *args, PyObject *kwargs);
 int check_made_socket(State *state, int fd, int claimed);

@@ -1,7 +1,8 @@
-"""asyncio's own connections, which are checked at the socket: a denial is not lost in an error about all addresses."""
+"""asyncio's own connections and servers, which are checked at the socket: a denial is not lost in another error."""
 
 from __future__ import annotations
 
+import socket
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +48,27 @@ def _create_connection(original: Method) -> Method:
     return create_connection
 
 
+def _create_server(original: Method) -> Method:
+    async def create_server(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            server = await original(self, *args, **kwargs)
+        except OSError as error:
+            # asyncio makes its own error of a denial at bind().
+            if isinstance(error, SandboxError) or not isinstance(error.__context__, SandboxError):
+                raise
+            denial = error.__context__
+        else:
+            if not server.sockets:
+                # asyncio goes on to the next address where a socket cannot be created. The denial is raised here.
+                socket.socket().close()
+            return server
+        raise denial
+
+    return create_server
+
+
 install = adapter(
     ("BaseEventLoop", "_connect_sock", _connect_sock),
     ("BaseEventLoop", "create_connection", _create_connection),
+    ("BaseEventLoop", "create_server", _create_server),
 )
