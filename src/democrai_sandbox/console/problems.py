@@ -182,6 +182,8 @@ def _detail(error: SandboxError) -> str:
 
 def _facts(error: SandboxError) -> Mapping[str, Any]:
     """Return the parts of a denial: whoever called shows them, or waits for the request to be decided."""
+    if isinstance(error, errors.ExtensionFailed) and error.advice:
+        return {"hint": error.advice}
     if not isinstance(error, errors.SandboxDenied):
         return {}
     pending = getattr(error, "request_id", None) or ""

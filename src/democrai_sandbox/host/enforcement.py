@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from democrai_sandbox.access.targets import Wanted
 from democrai_sandbox.kernel.places import readable, writable
 from democrai_sandbox.kernel.states import ControlState
 from democrai_sandbox.kernel.status import EGRESS, LANDLOCK, SECCOMP
-from democrai_sandbox.policy import Operation, ResourceType, TargetKind, is_at_or_below
+from democrai_sandbox.policy import ResourceType, TargetKind, is_at_or_below
 from democrai_sandbox.policy.hosts import host_key
+
+from .places import READING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from democrai_sandbox.access.targets import Wanted
     from democrai_sandbox.kernel.application import Kernel
     from democrai_sandbox.kernel.egress.allowlist import Allowlist
     from democrai_sandbox.kernel.states import ControlStatus
-    from democrai_sandbox.policy import NetworkTarget
+    from democrai_sandbox.policy import AccessRule, NetworkTarget
 
 
 class KernelView(NamedTuple):
@@ -44,14 +46,34 @@ def kernel_view(kernel: Kernel, wanted: Wanted, *, allowed: bool) -> KernelView:
     return KernelView(LANDLOCK, lets_through=None, text=f"{text}{ended}")
 
 
+def outside_lists(kernel: Kernel, rules: Iterable[AccessRule]) -> tuple[AccessRule, ...]:
+    """Return the rules for files that Landlock keeps the whole application from."""
+    if kernel.baseline is None:
+        return ()
+    absent = _missing(kernel)
+    return tuple(rule for rule in rules if not any(root not in absent for root in _roots(kernel, rule)))
+
+
+def _roots(kernel: Kernel, wanted: Wanted | AccessRule) -> list[str]:
+    """Return the listed paths at or around a file."""
+    target = wanted.target if isinstance(wanted, Wanted) else wanted.normalized_target
+    listed = _lists(kernel, reading=wanted.operation in READING)
+    return [path for path in listed if is_at_or_below(target, path)]
+
+
+def _missing(kernel: Kernel) -> tuple[str, ...]:
+    """Return the listed paths that were not there when Landlock was applied."""
+    missing = kernel.status()[LANDLOCK].details.get("missing")
+    return missing if isinstance(missing, tuple) else ()
+
+
 def _landlock(kernel: Kernel, wanted: Wanted, *, allowed: bool) -> KernelView:
     if kernel.baseline is None:
         text = _absent(kernel, LANDLOCK, "Landlock holds this process to nothing")
         return KernelView(LANDLOCK, lets_through=None, text=text)
-    reading = wanted.operation in (Operation.READ, Operation.EXECUTE)
-    missing = kernel.status()[LANDLOCK].details.get("missing")
-    absent = missing if isinstance(missing, tuple) else ()
-    roots = [path for path in _lists(kernel, reading=reading) if is_at_or_below(wanted.target, path)]
+    reading = wanted.operation in READING
+    absent = _missing(kernel)
+    roots = _roots(kernel, wanted)
     root = next((path for path in roots if path not in absent), None)
     if root is not None:
         what = "read" if reading else "written"

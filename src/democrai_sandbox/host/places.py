@@ -12,13 +12,20 @@ from typing import TYPE_CHECKING
 from democrai_sandbox.access.store.urls import SQLITE, parse_url
 from democrai_sandbox.errors import StateUnusable
 from democrai_sandbox.kernel.places import ApplicationPlaces
+from democrai_sandbox.policy import Operation, ResourceType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+
+    from democrai_sandbox.policy import AccessRule
+    from democrai_sandbox.runtime.extensions import Extension
 
     from .settings import HostSettings
 
 _PRIVATE = 0o700
+READING = frozenset({Operation.READ, Operation.EXECUTE})
+"""The operations that Landlock's list of readable paths is for."""
+_WRITING = frozenset({Operation.CREATE, Operation.MODIFY, Operation.DELETE})
 
 
 def prepare_places(settings: HostSettings) -> None:
@@ -45,15 +52,28 @@ def protected_paths(settings: HostSettings) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, (*named, settings.os.helper_socket, *beside))))
 
 
-def application_places(settings: HostSettings) -> ApplicationPlaces:
-    """Return what the application itself reads and writes, for Landlock."""
+def application_places(settings: HostSettings, extensions: Iterable[Extension] = ()) -> ApplicationPlaces:
+    """Return what the application itself reads and writes, for Landlock, with what its extensions declare."""
     written = (_folder_of(path) for path in (settings.key_file, database_file(settings)) if path)
+    declared = [rule for extension in extensions for rule in declared_files(extension)]
+    there = [rule for rule in declared if os.path.exists(rule.normalized_target)]  # noqa: PTH110 - a text
     return ApplicationPlaces(
         data_dir=settings.data_dir,
         state_dir=settings.state_dir,
-        write=tuple(dict.fromkeys((*written, *_stream_folders(settings)))),
-        read=tuple(dict.fromkeys(_read(settings))),
+        write=tuple(dict.fromkeys((*written, *_stream_folders(settings), *_targets(there, _WRITING)))),
+        read=tuple(dict.fromkeys((*_read(settings), *_targets(there, READING)))),
     )
+
+
+def declared_files(extension: Extension) -> Iterator[AccessRule]:
+    """Yield the rules for files that an extension declares in any section of its manifest."""
+    sections = extension.manifest.sections if extension.manifest else {}
+    for section in filter(None, sections.values()):
+        yield from (rule for rule in section.access if rule.resource_type is ResourceType.FILESYSTEM)
+
+
+def _targets(rules: Iterable[AccessRule], operations: frozenset[Operation]) -> Iterator[str]:
+    return (rule.normalized_target for rule in rules if rule.operation in operations)
 
 
 def _read(settings: HostSettings) -> Iterator[str]:

@@ -22,10 +22,14 @@ from democrai_sandbox.runtime.store import TaskFilter
 from democrai_sandbox.runtime.store.values import UNFINISHED
 
 from .controls import control_line
+from .enforcement import outside_lists
 from .lines import Area, Line, LineState, Report
+from .places import declared_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from democrai_sandbox.runtime.extensions import Extension
 
     from .sandbox import Sandbox
 
@@ -155,14 +159,26 @@ def _extensions_line(sandbox: Sandbox) -> Line:
     found = sandbox.runtime.extensions
     broken = [str(extension.subject) for extension in found if extension.is_broken]
     kinds = Counter(extension.kind.value for extension in found)
-    details: dict[str, object] = {**kinds, "broken": broken}
+    shut = {str(one.subject): paths for one in found if (paths := _outside(sandbox, one))}
+    details: dict[str, object] = {**kinds, "broken": broken, "outside_landlock": shut}
     line = Line("extensions", "Extensions", Area.RUNTIME, LineState.OK, "", details=details)
     counted = ", ".join(_number(number, kind) for kind, number in kinds.items()) or "none"
     if broken:
         summary = f"{counted}; {len(broken)} cannot run"
         fix = f"see what is wrong with {', '.join(broken[:5])}{', …' if len(broken) > 5 else ''}"  # noqa: PLR2004
         return replace(line, state=LineState.DEGRADED, summary=summary, fix=fix)
+    if shut:
+        subject, paths = next(iter(shut.items()))
+        summary = f"{counted}; Landlock keeps {subject} from {paths[0]}, which it declares"
+        fix = "make sure that the path exists, and restart the application: its lists are made at the start"
+        return replace(line, state=LineState.DEGRADED, summary=summary, fix=fix)
     return replace(line, summary=counted)
+
+
+def _outside(sandbox: Sandbox, extension: Extension) -> tuple[str, ...]:
+    """Return the paths that an extension declares and Landlock keeps the whole application from."""
+    rules = outside_lists(sandbox.kernel, declared_files(extension))
+    return tuple(dict.fromkeys(rule.normalized_target for rule in rules))
 
 
 def _workers_line(sandbox: Sandbox) -> Line:

@@ -18,6 +18,7 @@ from democrai_sandbox.kernel.application import Kernel
 from democrai_sandbox.kernel.egress.allowlist import AllowlistBuilder
 from democrai_sandbox.runtime import Runtime, RuntimeSettings
 from democrai_sandbox.runtime.confinement.sources import ConfigSource
+from democrai_sandbox.runtime.extensions import discover
 from democrai_sandbox.runtime.surroundings import GuardSurroundings
 
 from .accounts.accounts import Accounts
@@ -127,13 +128,14 @@ class Sandbox:
         settings = self.settings
         # The store is asked before the runtime adds its sources: the packet filter has to know it from the start.
         own = AllowlistBuilder([ConfigSource(own_services(settings))])
-        self.kernel = Kernel(settings.os, application_places(settings), endpoints=own)
+        runtime = _runtime_settings(settings)
+        self.kernel = Kernel(settings.os, application_places(settings, discover(runtime)), endpoints=own)
         self.kernel.prepare()
         self.kernel.confine()
         try:
             self.observations = Observations()
             self.runtime = Runtime(
-                _runtime_settings(settings),
+                runtime,
                 self.access,
                 models=models,
                 protected_paths=protected_paths(settings),

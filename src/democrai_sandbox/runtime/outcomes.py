@@ -8,8 +8,10 @@ itself are rebuilt, so that the host and the other side of a process see the sam
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
 import traceback
+from errno import EACCES, EPERM
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +20,7 @@ from democrai_sandbox.guard import plain
 from democrai_sandbox.policy import AccessDecision, DecisionCode, InvalidInputError, Problem, SandboxError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 VALUE = "value"
 DENIED = "denied"
@@ -79,7 +81,17 @@ def _described(error: BaseException) -> Outcome:
     if type(error) is not errors.ExtensionFailed and type(error) in _ours(name):
         return (REFUSED, name, _text(error), *_parts(error))
     lines = traceback.format_exception(error, limit=-20)
-    return (FAILED, name, _text(error), "".join(lines)[-_LONGEST_TEXT:])
+    return (FAILED, name, _text(error), "".join(lines)[-_LONGEST_TEXT:], *_advice(error))
+
+
+def _advice(error: BaseException) -> Iterator[str]:
+    """Yield what helps where the system refused a path that the guard permits."""
+    if type(error) is PermissionError and error.errno in (EACCES, EPERM) and type(error.filename) is str:
+        yield (
+            f"The guard permits {error.filename!r}, and the system refuses it: by the permissions of the file, or by "
+            "Landlock, whose lists for the application are made when it starts. "
+            f"Run `democrai-sandbox explain --target {shlex.quote(error.filename)}` with the subject and the operation."
+        )
 
 
 def release(outcome: Any) -> Any:
