@@ -35,7 +35,8 @@ def test_what_is_listed(asked):
 
 def test_revoking_one(asked):
     """A dry run changes nothing; revoked once, it is over, and the second time is a conflict that says so."""
-    decision = approved(asked, "https://revoked.example.org/one")
+    request = asked.wants("https://revoked.example.org/one")
+    decision = asked.data("requests", "approve", request, "--permanent", "--yes")["items"][0]["decision"]["id"]
     dry = asked.says("approvals", "revoke", decision, "--dry-run")
     golden("approvals-revoke.preview", dry.out)
     assert (dry.status, decision in dry.out) == (0, True)
@@ -46,6 +47,13 @@ def test_revoking_one(asked):
     again = asked.says("approvals", "revoke", decision, "--yes")
     assert again.status == 4
     assert "by admin" in again.out
+    assert [state for state in ("approved", "revoked") if request in _listed(asked, state)] == ["revoked"]
+    shown = asked.data("requests", "show", request)["request"]
+    assert (shown["state"], shown["ended_by"]) == ("revoked", "admin")
+
+
+def _listed(asked, state):
+    return {one["id"] for one in asked.data("requests", "list", "--state", state)["items"]}
 
 
 def test_revoking_what_filters_choose(asked):

@@ -55,10 +55,7 @@ def decide_each(
 
 def _answered_before(request: Request, made: list[Decision]) -> Outcome | None:
     """Return the decision, of those made just now, that has answered this request too; it is no conflict then."""
-    for decision in made:
-        if (request.decided_at, request.decided_by) == (decision.created_at, decision.created_by):
-            return Outcome(decision)
-    return None
+    return next((Outcome(decision) for decision in made if decision.id == request.decision_id), None)
 
 
 def _checked(request_ids: Iterable[str]) -> tuple[str, ...]:

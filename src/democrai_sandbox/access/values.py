@@ -40,6 +40,12 @@ class RequestState(StrEnum):
     DENIED = "denied"
     AGED_OUT = "aged_out"
     """Nobody decided in time. That is no decision: asking again makes a new request."""
+    REVOKED = "revoked"
+    """It was approved or denied, and that decision was revoked: asking again makes a new request."""
+    EXPIRED = "expired"
+    """It was approved for a time or a session that is over."""
+    REPLACED = "replaced"
+    """It was approved or denied, and a decision to the contrary took the place of that one."""
 
 
 class ResumeState(StrEnum):
@@ -78,6 +84,9 @@ class AuditAction(StrEnum):
     ACCOUNT_TOKEN_REVOKED = "account_token_revoked"  # noqa: S105 - what was done, no password
     NOTED = "noted"
     """Somebody wrote something down about a request: a remark, or a question to who asked."""
+    SHADOW_STARTED = "shadow_started"
+    """A subject runs beside a candidate manifest from now on."""
+    SHADOW_ENDED = "shadow_ended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +154,22 @@ class Request:
     decided_at: datetime | None = None
     decided_by: str = ""
     reason: str = ""
+    decision_id: str = ""
+    """The decision that answers it; empty while it waits."""
+    ended_at: datetime | None = None
+    """When that decision ended, if it did, ..."""
+    ended_by: str = ""
+    """...and who ended it."""
+
+    @property
+    def changed_at(self) -> datetime | None:
+        """Since when it has its state; None while nobody has decided."""
+        return self.ended_at or self.decided_at
+
+    @property
+    def changed_by(self) -> str:
+        """Who gave it its state; empty while nobody has decided."""
+        return self.ended_by if self.ended_at else self.decided_by
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,9 +98,9 @@ def _must_wait(request: Mapping[str, Any]) -> None:
     if state == RequestState.AGED_OUT.value:
         raise DecisionConflict(f"request {request['id']} was given up: nobody decided in time")
     if state != RequestState.PENDING.value:
-        by = visible(request["decided_by"])
-        what = state.replace("_", " ")
-        raise DecisionConflict(f"request {request['id']} was {what} by {by} at {when(request['decided_at'])}")
+        by = visible(request["ended_by"] or request["decided_by"])
+        at = when(request["ended_at"] or request["decided_at"])
+        raise DecisionConflict(f"request {request['id']} was {state.replace('_', ' ')} by {by} at {at}")
 
 
 def _made(decision: Mapping[str, Any]) -> str:

@@ -137,6 +137,7 @@ def _facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("gone on", f"{resume['state']}: {resume['last_error']}".removesuffix(": ") if resume else ""),
         ("decided", f"{when(request['decided_at'])} by {request['decided_by']}" if request["decided_by"] else ""),
         ("reason", request["reason"]),
+        ("ended", f"{when(request['ended_at'])} by {request['ended_by']}" if request["ended_at"] else ""),
     ]
     return [(name, str(value)) for name, value in facts if value]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from democrai_sandbox.access.values import DecisionFilter, Effect, NewDecision, RequestState, Scope
+from democrai_sandbox.access.values import DecisionFilter, Effect, NewDecision, RequestFilter, RequestState, Scope
 from democrai_sandbox.errors import DecisionConflict, DecisionUnknown, InvalidInputError, RequestUnknown
 from tests.access.store.samples import ALL, NOW, about, actions, approval, at, denial, live, request
 from tests.services.golden import sentence
@@ -153,13 +153,13 @@ def test_the_same_decision_again_replaces_the_first(store):
 
 
 def test_revoking(store):
-    """The decision ends, with who, when and why on record; what it answered stays answered."""
+    """The decision ends, with who, when and why on record; what it answered is in force no more."""
     asked = store.register(request(), now=NOW).request_id
     made = store.decide(approval(request_id=asked), now=at(1))
     ended = store.revoke(made.id, actor="eve", reason="leaked", now=at(2))
     assert (ended.id, ended.ended_at, ended.ended_by, ended.generation) == (made.id, at(2), "eve", 2)
     assert (live(store), store.decision(made.id)) == ([], ended)
-    assert store.request(asked).state is RequestState.APPROVED
+    assert store.request(asked).state is RequestState.REVOKED
     record = list(store.audit_rows())[-1]
     assert (record.action.value, record.actor, record.request_id) == ("revoked", "eve", asked)
     assert (record.before["decision"]["id"], record.after) == (made.id, {"reason": "leaked"})
@@ -273,3 +273,70 @@ def test_expiry(store):
     assert actions(store)[-1] == "expired"
     assert store.end_expired(now=at(10)) == 0
     assert store.generation() == 4
+
+
+# ---- requests whose decision has ended -------------------------------------------------------------------------------
+
+
+def test_a_request_names_the_decision_that_answered_it(store):
+    """Its own, and one that covers it besides."""
+    asked = store.register(request("/srv/data/x"), now=NOW).request_id
+    covered = store.register(request("/srv/data/y"), now=NOW).request_id
+    waiting = store.register(request("/else"), now=NOW).request_id
+    made = store.decide(approval("/srv/data", request_id=asked, also=(covered,)), now=at(1))
+    assert [store.request(one).decision_id for one in (asked, covered, waiting)] == [made.id, made.id, ""]
+
+
+@pytest.mark.parametrize(("kind", "before"), [(approval, RequestState.APPROVED), (denial, RequestState.DENIED)])
+def test_a_revoked_decision_shows_at_each_request_that_it_answered(store, kind, before):
+    """All of them are revoked, with who ended the decision and when; who made it stays."""
+    asked = [store.register(request("/srv/data", user=user), now=NOW).request_id for user in ("ann", "bob")]
+    made = store.decide(kind(request_id=asked[0], by="root"), now=at(1))
+    assert [store.request(one).state for one in asked] == [before, before]
+    store.revoke(made.id, actor="eva", reason="", now=at(2))
+    for found in map(store.request, asked):
+        assert (found.state, found.ended_at, found.ended_by) == (RequestState.REVOKED, at(2), "eva")
+        assert (found.decided_at, found.decided_by, found.decision_id) == (at(1), "root", made.id)
+    listed = store.requests(RequestFilter(states=(before,)), ALL).items
+    assert listed == ()
+    assert store.counts(RequestFilter())[RequestState.REVOKED] == 2
+
+
+def test_an_approval_that_expired_shows_at_its_request(store):
+    """When its time is over, and when its session has ended."""
+    timed = store.register(request("/timed"), now=NOW).request_id
+    session = store.register(request("/session"), now=NOW).request_id
+    store.decide(approval("/timed", request_id=timed, expires_at=at(5)), now=at(1))
+    store.decide(approval("/session", request_id=session, session="s-1"), now=at(1))
+    store.end_expired(now=at(6))
+    store.end_session("s-1", actor="system", now=at(7))
+    assert [store.request(one).state for one in (timed, session)] == [RequestState.EXPIRED, RequestState.EXPIRED]
+
+
+def test_a_decision_to_the_contrary_shows_at_the_request(store):
+    """What was approved and is denied now is neither approved nor revoked: another decision took its place."""
+    asked = store.register(request(), now=NOW).request_id
+    store.decide(approval(request_id=asked), now=at(1))
+    store.decide(denial(by="eva"), now=at(2))
+    found = store.request(asked)
+    assert (found.state, found.ended_at, found.ended_by) == (RequestState.REPLACED, at(2), "eva")
+
+
+def test_a_repeated_approval_keeps_its_requests_approved(store):
+    """The new decision stands for the one before; when it ends, the request shows that."""
+    asked = store.register(request(), now=NOW).request_id
+    store.decide(approval(request_id=asked), now=at(1))
+    again = store.decide(approval(), now=at(2))
+    found = store.request(asked)
+    assert (found.state, found.decision_id, found.ended_at) == (RequestState.APPROVED, again.id, None)
+    store.revoke(again.id, actor="eva", reason="", now=at(3))
+    assert store.request(asked).state is RequestState.REVOKED
+
+
+def test_deciding_a_request_that_was_revoked_names_who_revoked_it(store):
+    """Not who decided before."""
+    asked = store.register(request(), now=NOW).request_id
+    made = store.decide(approval(request_id=asked, by="ann"), now=NOW)
+    store.revoke(made.id, actor="eva", reason="", now=at(1))
+    with pytest.raises(DecisionConflict, match=rf"\b{asked}\b.*\brevoked\b.*\beva\b"):
+        store.decide(denial(request_id=asked, by="bob"), now=at(2))

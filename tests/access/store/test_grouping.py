@@ -200,10 +200,16 @@ def test_filters_apply_to_the_requests_in_the_groups(store):
 def test_requests_are_counted_by_state(store):
     """All of them, or those that the filter names; one that is none is refused."""
     assert store.counts(RequestFilter()) == dict.fromkeys(RequestState, 0)
-    asked = [put(store, number, f"/srv/{number}") for number in range(5)]
+    asked = [put(store, number, f"/srv/{number}") for number in range(8)]
     store.decide(denial("/srv/0", request_id=asked[0]), now=at(9))
     store.decide(approval("/srv/1", request_id=asked[1]), now=at(9))
     store.decide(approval("/srv/2", request_id=asked[2], session="s-1"), now=at(9))
+    revoked = store.decide(approval("/srv/5", request_id=asked[5]), now=at(9))
+    store.revoke(revoked.id, actor="ann", reason="", now=at(10))
+    store.decide(approval("/srv/6", request_id=asked[6], expires_at=at(10)), now=at(9))
+    store.end_expired(now=at(10))
+    store.decide(approval("/srv/7", request_id=asked[7]), now=at(9))
+    store.decide(denial("/srv/7"), now=at(10))
     store.age_out(before=at(4), now=at(10))
     each = dict.fromkeys(RequestState, 1)
     assert store.counts(RequestFilter()) == each

@@ -140,7 +140,7 @@ def test_what_was_decided_does_not_count_as_pending(store):
     store.revoke(made.id, actor="root", reason="", now=at(2))
     second = store.register(request(), now=at(3))
     assert second.created
-    assert store.request(first.request_id).state is RequestState.DENIED
+    assert store.request(first.request_id).state is RequestState.REVOKED
 
 
 @rows("decision", [denial(), approval(), approval(session="s-1"), approval(expires_at=at(10))])

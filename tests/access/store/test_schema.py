@@ -21,7 +21,7 @@ from democrai_sandbox.cli.entry import main as command
 from democrai_sandbox.errors import InvalidInputError, SchemaOutdated, StoreUnavailable
 from democrai_sandbox.host.accounts import tables as host_tables
 from democrai_sandbox.runtime.store import tables as runtime_tables
-from tests.access.store.samples import NOW, approval, live, request, sql
+from tests.access.store.samples import NOW, approval, at, denial, live, request, sql
 from tests.services.rows import rows
 
 COMMAND = "democrai-sandbox db upgrade --database "
@@ -268,3 +268,35 @@ def test_tools_do_not_make_databases(empty_url):
     with pytest.raises(InvalidInputError if is_file else SchemaOutdated) as caught:
         open_store(empty_url, create=False)
     assert empty_url.partition("///" if is_file else "?")[2 if is_file else 0] in str(caught.value)
+
+
+def test_requests_of_the_fifth_version_show_that_their_decision_has_ended(own_url):
+    """What was revoked, denied instead or over before the migration shows after it; what is in force stays so."""
+    store = open_store(own_url)
+    names = ("kept", "covered", "revoked", "replaced", "timed")
+    asked = {name: store.register(request(f"/{name}"), now=NOW).request_id for name in names}
+    kept = store.decide(approval("/kept", request_id=asked["kept"], also=(asked["covered"],)), now=at(1))
+    revoked = store.decide(approval("/revoked", request_id=asked["revoked"]), now=at(1))
+    store.decide(approval("/replaced", request_id=asked["replaced"]), now=at(1))
+    store.decide(approval("/timed", request_id=asked["timed"], expires_at=at(2)), now=at(1))
+    store.revoke(revoked.id, actor="eva", reason="", now=at(3))
+    store.decide(denial("/replaced"), now=at(3))
+    store.end_expired(now=at(3))
+    before = {name: store.request(one) for name, one in asked.items()}
+    store.close()
+    migrate(own_url, lambda connection: migrating.downgrade(connection, "0005"))
+    assert set(sql(own_url, "SELECT state FROM access_requests")) == {("approved",)}
+    assert schema.upgrade_schema(own_url) == "0005"
+    store = open_store(own_url)
+    after = {name: store.request(one) for name, one in asked.items()}
+    assert after == before
+    assert {name: found.state.value for name, found in after.items()} == {
+        "kept": "approved",
+        "covered": "approved",
+        "revoked": "revoked",
+        "replaced": "replaced",
+        "timed": "expired",
+    }
+    assert after["covered"].decision_id == kept.id
+    assert verify_store(store).ok
+    store.close()

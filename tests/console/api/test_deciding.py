@@ -86,6 +86,11 @@ def test_deny_and_change(served, admin, uma, ask):
     assert decision["id"] in [one["id"] for one in admin.get(f"{API}/denials").json()["items"]]
     revoked = admin.post(f"{API}/decisions/{decision['id']}/revoke", json={"reason": "a mistake"})
     assert revoked.json()["ended_by"] == served.admin
+    shown = admin.get(f"{API}/requests/{number}").json()["request"]
+    assert (shown["state"], shown["ended_by"], shown["decision_id"]) == ("revoked", served.admin, decision["id"])
+    for state, listed in (("denied", False), ("revoked", True)):
+        found = admin.get(f"{API}/requests", params={"state": state, "limit": 1000}).json()["items"]
+        assert (number in [one["id"] for one in found]) is listed
     refused(admin.post(f"{API}/decisions/{decision['id']}/revoke", json={}), 409, "external_access_conflict")
     ended = admin.get(f"{API}/denials", params={"state": "ended"}).json()["items"]
     assert decision["id"] in [one["id"] for one in ended]

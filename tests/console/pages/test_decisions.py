@@ -22,6 +22,11 @@ def decided(desk, client, act, target=None, **more):
     return answer.headers["location"].rpartition("about=")[2]
 
 
+def row_of(page, number):
+    """The row of a request in a list."""
+    return page.between(f'data-id="{number}"', "</tr>")
+
+
 def ended(desk, decision_id):
     return desk.store.decision(decision_id).ended_at is not None
 
@@ -228,3 +233,52 @@ def test_the_password_is_asked_again_when_the_configuration_wants_it(served, des
         assert answer.headers["location"].startswith("/account/confirm?next=")
         assert desk.state(two) == "pending"
         assert decide(client, two, "deny").status_code == 303
+
+
+# ---- requests whose decision has ended -------------------------------------------------------------------------------
+
+
+def test_lists_show_that_an_approval_was_revoked(desk, ada):
+    """The request is in no list of what is approved any more; lists that have it say revoked, and by whom."""
+    one = desk.ask("https://over.example/lists")
+    decision = decide(ada, one, "permanent").headers["location"].rpartition("about=")[2]
+    assert one in read(ada, "/requests?state=approved&text=over.example").source
+    assert ada.post(f"/decisions/{decision}/revoke").status_code == 303
+    assert one not in read(ada, "/requests?state=approved&text=over.example").source
+    for state in ("ended", "all"):
+        row = row_of(read(ada, f"/requests?state={state}&text=over.example"), one)
+        assert "revoked by ada" in row
+        assert "approved" not in row
+    subject = read(ada, "/subjects/module/weather").between(f"/requests/{one}", "</tr>")
+    assert "revoked" in subject
+    assert "approved" not in subject
+
+
+def test_the_page_of_a_request_says_what_was_decided_and_that_it_ended(desk, ada):
+    """Approved by one, revoked by another: both stand there."""
+    one = desk.ask("https://over.example/page")
+    decision = decide(ada, one, "permanent").headers["location"].rpartition("about=")[2]
+    assert ada.post(f"/decisions/{decision}/revoke").status_code == 303
+    page = read(ada, f"/requests/{one}")
+    decided = page.between('aria-labelledby="decided"', "</section>")
+    assert "What approved By ada" in decided
+    assert "Now revoked" in decided
+    assert "revoked" in page.parts("row")[0]
+
+
+def test_an_open_list_is_told_of_a_revocation(desk, ada):
+    """With who revoked, not who approved."""
+    one = desk.ask()
+    decision = decide(ada, one, "session").headers["location"].rpartition("about=")[2]
+    assert ada.post(f"/decisions/{decision}/revoke").status_code == 303
+    told = ada.get("/requests/states", params={"ids": one}).json()["states"][one]
+    assert told == {"state": "revoked", "words": "revoked by ada"}
+
+
+def test_a_denial_that_was_changed_shows_as_replaced(desk, ada):
+    """The request was denied; an approval took the place of that, so it is not listed as denied."""
+    one = desk.ask("https://over.example/changed")
+    decision = decide(ada, one, "deny").headers["location"].rpartition("about=")[2]
+    assert ada.post(f"/decisions/{decision}/approve").status_code == 303
+    assert desk.state(one) == "replaced"
+    assert "replaced" in row_of(read(ada, "/requests?state=ended&text=over.example"), one)

@@ -31,7 +31,7 @@ from .sessions import check_identity, has_ended, remember_end
 from .tables import decisions, is_live, is_pending, meta, requests
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
 
     from sqlalchemy import ColumnElement
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.access.values import NewDecision, Request
 
 
+_AT_ONCE = 500
 _OUTCOMES = MappingProxyType(
     {
         (Effect.APPROVAL, Scope.SESSION): (RequestState.APPROVED_FOR_SESSION, AuditAction.APPROVED_FOR_SESSION),
@@ -58,7 +59,8 @@ def decide(connection: Connection, decision: NewDecision, *, now: datetime) -> D
     generation = ledger.next_generation()
     ended = _end(connection, _replaced_by(decision), by=decision.decided_by, now=now, generation=generation)
     made = _add(connection, decision, generation, now)
-    answered = _answer(connection, decision, asked, state, now)
+    _succeed(connection, ended, made, now=now)
+    answered = _answer(connection, decision, asked, made, state)
     started = add_resumes(connection, answered, made, now=now) if made.effect is Effect.APPROVAL else []
     entry = Entry(
         action,
@@ -82,6 +84,7 @@ def revoke(connection: Connection, decision_id: str, *, actor: str, reason: str,
         raise DecisionConflict(message)
     generation = ledger.next_generation()
     (ended,) = _end(connection, decisions.c.id == decision_id, by=actor, now=now, generation=generation)
+    _show_end(connection, [ended], RequestState.REVOKED, by=actor, now=now)
     entry = Entry(
         AuditAction.REVOKED,
         actor,
@@ -106,6 +109,7 @@ def end_session(connection: Connection, session_key: str, *, actor: str, now: da
     if live is not None:
         of_session = decisions.c.session_key == session_key
         ended = _end(connection, of_session, by=actor, now=now, generation=ledger.next_generation())
+        _show_end(connection, ended, RequestState.EXPIRED, by=actor, now=now)
     marked = connection.execute(
         update(requests)
         .where(requests.c.session_key == session_key, is_pending)
@@ -131,6 +135,7 @@ def end_expired(connection: Connection, *, now: datetime) -> int:
         return 0
     ledger = Ledger(connection)
     ended = _end(connection, over, by=SYSTEM, now=now, generation=ledger.next_generation())
+    _show_end(connection, ended, RequestState.EXPIRED, by=SYSTEM, now=now)
     ledger.close(
         (
             Entry(AuditAction.EXPIRED, SYSTEM, row.access, row.request_id, before={"decision": _summary(row)})
@@ -214,9 +219,9 @@ def _pending(connection: Connection, decision: NewDecision) -> Request:
     if found.state is RequestState.AGED_OUT:
         raise DecisionConflict(f"request {found.id} was given up: nobody decided in time")
     if found.state is not RequestState.PENDING:
-        when = "" if found.decided_at is None else f" at {_shown(found.decided_at)}"
+        when = "" if found.changed_at is None else f" at {_shown(found.changed_at)}"
         what = found.state.value.replace("_", " ")
-        raise DecisionConflict(f"request {found.id} was {what} by {found.decided_by}{when}")
+        raise DecisionConflict(f"request {found.id} was {what} by {found.changed_by}{when}")
     if decision.scope is Scope.SESSION and found.origin.session_key != decision.session_key:
         raise InvalidInputError.of("it is not the session of the request", pointer="/session_key")
     return found
@@ -263,7 +268,7 @@ def _add(connection: Connection, decision: NewDecision, generation: int, now: da
 
 
 def _answer(
-    connection: Connection, decision: NewDecision, asked: Request | None, state: RequestState, now: datetime
+    connection: Connection, decision: NewDecision, asked: Request | None, made: Decision, state: RequestState
 ) -> list[Request]:
     """Give their answer to all pending requests that the decision is about."""
     digests = {decision.access.digest} | ({asked.access.digest} if asked else set())
@@ -276,10 +281,42 @@ def _answer(
     answered = (
         update(requests)
         .where(is_pending, which)
-        .values(state=state.value, decided_at=now, decided_by=decision.decided_by, reason=decision.reason)
+        .values(
+            state=state.value,
+            decided_at=made.created_at,
+            decided_by=made.created_by,
+            reason=made.reason,
+            decision_id=made.id,
+        )
         .returning(*REQUEST_COLUMNS)
     )
     return sorted(map(to_request, connection.execute(answered).all()), key=lambda row: row.id)
+
+
+def _succeed(connection: Connection, ended: Sequence[Decision], made: Decision, *, now: datetime) -> None:
+    """Have requests follow the decision that took the place of theirs: one that says the same, or the contrary."""
+    repeated = [one for one in ended if one.effect is made.effect and one.scope is made.scope]
+    for batch in _batches(repeated):
+        follow = update(requests).where(requests.c.decision_id.in_(batch)).values(decision_id=made.id)
+        connection.execute(follow)
+    contrary = [one for one in ended if one not in repeated]
+    _show_end(connection, contrary, RequestState.REPLACED, by=made.created_by, now=now)
+
+
+def _show_end(
+    connection: Connection, ended: Sequence[Decision], state: RequestState, *, by: str, now: datetime
+) -> None:
+    """Show at the requests that these decisions answered that their answer is in force no more."""
+    shown = {"state": state.value, "ended_at": now, "ended_by": by}
+    for batch in _batches(ended):
+        connection.execute(update(requests).where(requests.c.decision_id.in_(batch)).values(shown))
+
+
+def _batches(ended: Sequence[Decision]) -> Iterator[list[str]]:
+    """Yield their ids, as many at a time as a statement takes."""
+    ids = [one.id for one in ended]
+    for begin in range(0, len(ids), _AT_ONCE):
+        yield ids[begin : begin + _AT_ONCE]
 
 
 def _summary(decision: Decision) -> dict[str, Any]:

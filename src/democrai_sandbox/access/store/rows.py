@@ -77,6 +77,9 @@ def to_request(row: Row[Any]) -> Request:
         decided_at=row.decided_at,
         decided_by=row.decided_by,
         reason=row.reason,
+        decision_id=row.decision_id or "",
+        ended_at=row.ended_at,
+        ended_by=row.ended_by,
     )
 
 

@@ -82,6 +82,9 @@ requests = Table(
     Column("decided_by", AnyText, nullable=False),
     Column("reason", AnyText, nullable=False),
     Column("risk", Integer, nullable=False, server_default=text(str(NOT_ASSESSED))),
+    Column("decision_id", AnyText),
+    Column("ended_at", Moment),
+    Column("ended_by", AnyText, nullable=False, server_default=""),
     _one_of("state", RequestState),
     Index(
         "uq_access_requests_pending",
@@ -135,6 +138,12 @@ requests = Table(
         "decided_at",
         sqlite_where=text("decided_at IS NOT NULL"),
         postgresql_where=text("decided_at IS NOT NULL"),
+    ),
+    Index(
+        "ix_access_requests_decision",
+        "decision_id",
+        sqlite_where=text("decision_id IS NOT NULL"),
+        postgresql_where=text("decision_id IS NOT NULL"),
     ),
     sqlite_strict=True,
 )

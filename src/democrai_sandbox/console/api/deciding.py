@@ -198,7 +198,7 @@ def _previewed(administration: Administration, bulk: Bulk, request_id: str) -> B
         return _item(request_id, error)
     what = f"{found.access.subject} {found.access.operation} {found.access.target}"
     if found.state is not RequestState.PENDING:
-        by = f" by {found.decided_by}" if found.decided_by else ""
+        by = f" by {found.changed_by}" if found.changed_by else ""
         said = f"{what} is {found.state.value}{by} already"
         return BulkItem(id=request_id, done=False, told=said, code=DecisionConflict.code)
     if bulk.act == "session" and (not found.origin.session_key or found.session_ended):

@@ -139,6 +139,11 @@ class AccessRequest(Answer):
     decided_at: datetime | None
     decided_by: Text
     reason: Text
+    decision_id: str
+    """The decision that answers it; empty while it waits."""
+    ended_at: datetime | None
+    """When that decision ended: by a revocation, at its time, with its session, or by one to the contrary."""
+    ended_by: Text
 
 
 class Decision(Answer):

@@ -44,6 +44,7 @@ STATES: Mapping[str, tuple[RequestState, ...]] = MappingProxyType(
         "approved": (RequestState.APPROVED,),
         "approved_for_session": (RequestState.APPROVED_FOR_SESSION,),
         "denied": (RequestState.DENIED,),
+        "ended": (RequestState.REVOKED, RequestState.EXPIRED, RequestState.REPLACED),
         "aged_out": (RequestState.AGED_OUT,),
         "all": tuple(RequestState),
     }

@@ -10,9 +10,8 @@ from fastapi import APIRouter, Depends
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotations
 from starlette.responses import Response  # noqa: TC002 - the same
 
-from democrai_sandbox.access.coverage import covers
 from democrai_sandbox.access.store.grouping import MOST_COUNTED
-from democrai_sandbox.access.values import DecisionFilter, Listing, Page, RequestFilter, RequestState
+from democrai_sandbox.access.values import Listing, Page, RequestFilter, RequestState
 from democrai_sandbox.console.live import pulse_of
 from democrai_sandbox.console.plain import PlainResponse
 from democrai_sandbox.console.rendering import id_in_query, redirect, render, url
@@ -41,7 +40,6 @@ Who = Annotated[Visitor, Depends(person)]
 ROWS = 25
 _MOST_IDS = 100
 _MOST_DECLARED = 50
-_MOST_RECORDS = 100
 LIFETIMES = (
     ("", "no end"),
     ("3600", "1 hour"),
@@ -129,7 +127,7 @@ def _looked_up(request: Request, visitor: Visitor, request_id: str, pulse: str) 
 
 def _became(asked: Asked) -> str:
     words = asked.state.value.replace("_", " ")
-    return visible_text(f"{words} by {asked.decided_by}") if asked.decided_by else words
+    return visible_text(f"{words} by {asked.changed_by}") if asked.changed_by else words
 
 
 def _new_since(request: Request, visitor: Visitor, administration: Administration) -> int:
@@ -225,14 +223,4 @@ def _declared(sandbox: Sandbox, found: Asked) -> tuple[Declared, ...] | None:
 
 def _answer_to(administration: Administration, found: Asked) -> Decision | None:
     """Return the decision that answered a request: its own, or a broader one that answered others, too."""
-    if found.decided_at is None:
-        return None
-    access = found.access
-    wanted = DecisionFilter(
-        subject=access.subject, resource_type=access.resource_type, operation=access.operation, live=None
-    )
-    listed = administration.denials if found.state is RequestState.DENIED else administration.approvals
-    decisions: tuple[Decision, ...] = listed(wanted, Page(limit=_MOST_RECORDS)).items
-    own = next((one for one in decisions if one.request_id == found.id), None)
-    made = (one for one in decisions if one.created_at == found.decided_at and covers(one.access, access))
-    return own or next(made, None)
+    return administration.decision(found.decision_id) if found.decision_id else None

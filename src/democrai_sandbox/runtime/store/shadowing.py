@@ -93,7 +93,7 @@ def start(connection: Connection, run: ShadowRun) -> None:
     _forget_old(connection, same)
     connection.execute(insert(shadow_runs), _columns(run))
     ledger.next_generation()
-    ledger.close([_note(run, run.started_by, "started")], now=run.started_at)
+    ledger.close([_entry(run, AuditAction.SHADOW_STARTED, run.started_by)], now=run.started_at)
 
 
 def end(connection: Connection, run_id: str, actor: str, now: datetime) -> bool:
@@ -104,7 +104,7 @@ def end(connection: Connection, run_id: str, actor: str, now: datetime) -> bool:
         return False
     connection.execute(update(shadow_runs).where(shadow_runs.c.id == run_id).values(ended_at=now, ended_by=actor))
     ledger.next_generation()
-    ledger.close([_note(run, actor, "ended")], now=now)
+    ledger.close([_entry(run, AuditAction.SHADOW_ENDED, actor)], now=now)
     return True
 
 
@@ -188,9 +188,9 @@ def _forget_old(connection: Connection, same: tuple[Any, ...]) -> None:
         connection.execute(delete(shadow_runs).where(shadow_runs.c.id.in_(old)))
 
 
-def _note(run: ShadowRun, actor: str, what: str) -> Entry:
-    after = {"text": f"shadow run of {run.subject} {what}", "shadow_run": run.id, "subject": str(run.subject)}
-    return Entry(AuditAction.NOTED, actor, after=after)
+def _entry(run: ShadowRun, action: AuditAction, actor: str) -> Entry:
+    after = {"shadow_run": run.id, "subject": str(run.subject)}
+    return Entry(action, actor, after=after)
 
 
 def _columns(run: ShadowRun) -> dict[str, Any]:

@@ -1,0 +1,115 @@
+"""Requests that show when their decision has ended, and shadow runs as acts of their own in the audit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0007"
+down_revision = "0006"
+branch_labels = None
+depends_on = None
+additive = False  # Requests and the audit get words that nodes of the version before do not know.
+
+_STATES_BEFORE = ("pending", "approved_for_session", "approved", "denied", "aged_out")
+_STATES = (*_STATES_BEFORE, "revoked", "expired", "replaced")
+_DECIDED = ("approved_for_session", "approved", "denied", "revoked", "expired", "session_ended", "aged_out")
+_RESUMED = ("resume_attached", "resume_succeeded", "resume_failed")
+_SIGNED = ("signed_in", "sign_in_failed", "signed_out", "password_changed")
+_ACCOUNTS = tuple(f"account_{what}" for what in (*_SIGNED, "added", "changed", "token_made", "token_revoked"))
+_ACTIONS_BEFORE = ("requested", *_DECIDED, *_RESUMED, "check_failed", *_ACCOUNTS, "noted")
+_ACTIONS = (*_ACTIONS_BEFORE, "shadow_started", "shadow_ended")
+_INDEX = "ix_access_requests_decision"
+_NO_DELETE = (
+    "CREATE TRIGGER access_audit_no_delete BEFORE DELETE ON access_audit "
+    "BEGIN SELECT RAISE(ABORT, 'access_audit is append-only'); END"
+)
+
+
+def upgrade() -> None:
+    """Add the columns, fill them from the decisions that there are, and allow the new words."""
+    op.add_column("access_requests", sa.Column("decision_id", sa.Text))
+    op.add_column("access_requests", sa.Column("ended_at", sa.BigInteger().with_variant(sa.Integer(), "sqlite")))
+    op.add_column("access_requests", sa.Column("ended_by", sa.Text, nullable=False, server_default=""))
+    where = sa.text("decision_id IS NOT NULL")
+    op.create_index(_INDEX, "access_requests", ["decision_id"], sqlite_where=where, postgresql_where=where)
+    _exchange("access_requests", "state", _STATES_BEFORE, _STATES)
+    _exchange("access_audit", "action", _ACTIONS_BEFORE, _ACTIONS)
+    _find_decisions()
+    _mark_ended()
+
+
+def downgrade() -> None:
+    """Give requests the answer that they had; remove audit records of shadow runs, by which the chain breaks."""
+    op.execute(
+        "UPDATE access_requests SET state = (SELECT CASE WHEN effect = 'denial' THEN 'denied' "
+        "WHEN scope = 'session' THEN 'approved_for_session' ELSE 'approved' END FROM access_decisions "
+        "WHERE access_decisions.id = access_requests.decision_id) WHERE state IN ('revoked', 'expired', 'replaced')"
+    )
+    _forget_shadows()
+    _exchange("access_audit", "action", _ACTIONS, _ACTIONS_BEFORE)
+    _exchange("access_requests", "state", _STATES, _STATES_BEFORE)
+    op.drop_index(_INDEX, "access_requests")
+    for name in ("decision_id", "ended_at", "ended_by"):
+        op.drop_column("access_requests", name)
+
+
+def _find_decisions() -> None:
+    """Note which decision answered each request: its own, or the one of that moment about the same kind of access."""
+    op.execute(
+        "UPDATE access_requests SET decision_id = (SELECT min(d.id) FROM access_decisions d "
+        "WHERE d.request_id = access_requests.id) WHERE decided_at IS NOT NULL"
+    )
+    op.execute(
+        "UPDATE access_requests SET decision_id = (SELECT min(d.id) FROM access_decisions d "
+        "WHERE d.created_at = access_requests.decided_at AND d.created_by = access_requests.decided_by "
+        "AND d.subject_kind = access_requests.subject_kind AND d.subject_name = access_requests.subject_name "
+        "AND d.resource_type = access_requests.resource_type AND d.operation = access_requests.operation) "
+        "WHERE decided_at IS NOT NULL AND decision_id IS NULL"
+    )
+
+
+def _mark_ended() -> None:
+    """Give requests whose decision has ended the state that says how: replaced by another at that moment, or not."""
+    ended = "FROM access_decisions d WHERE d.id = access_requests.decision_id"
+    replaced = "EXISTS (SELECT 1 FROM access_decisions n WHERE n.digest = d.digest AND n.created_at = d.ended_at)"
+    op.execute(
+        f"UPDATE access_requests SET ended_at = (SELECT d.ended_at {ended}), "  # noqa: S608 - constants
+        f"ended_by = (SELECT d.ended_by {ended}), state = (SELECT CASE WHEN d.ended_by = 'system' THEN 'expired' "
+        f"WHEN {replaced} THEN 'replaced' ELSE 'revoked' END {ended}) "
+        f"WHERE decision_id IS NOT NULL AND EXISTS (SELECT 1 {ended} AND d.ended_at IS NOT NULL)"
+    )
+
+
+def _exchange(table: str, column: str, before: tuple[str, ...], after: tuple[str, ...]) -> None:
+    """Exchange which words a column may hold."""
+    old, new = (f"{column} IN ({', '.join(map(_quoted, words))})" for words in (before, after))
+    if op.get_context().dialect.name == "postgresql":
+        op.drop_constraint(f"ck_{column}", table)
+        op.create_check_constraint(f"ck_{column}", table, new)
+        return
+    # SQLite changes no constraint, and a table that others refer to cannot be made anew within a transaction. Its text
+    # in the schema is changed instead, as https://sqlite.org/lang_altertable.html says (section 7).
+    bind = op.get_bind()
+    version = bind.execute(sa.text("PRAGMA schema_version")).scalar_one()
+    changed = sa.text("UPDATE sqlite_master SET sql = replace(sql, :old, :new) WHERE type = 'table' AND name = :name")
+    op.execute("PRAGMA writable_schema = ON")
+    bind.execute(changed, {"old": old, "new": new, "name": table})
+    op.execute(f"PRAGMA schema_version = {version + 1}")
+    op.execute("PRAGMA writable_schema = OFF")
+
+
+def _forget_shadows() -> None:
+    remove = "DELETE FROM access_audit WHERE action IN ('shadow_started', 'shadow_ended')"
+    if op.get_context().dialect.name == "postgresql":
+        steps = ("ALTER TABLE access_audit DISABLE TRIGGER USER", remove, "ALTER TABLE access_audit ENABLE TRIGGER USER")
+    else:
+        steps = ("DROP TRIGGER access_audit_no_delete", remove, _NO_DELETE)
+    for step in steps:
+        op.execute(step)
+
+
+def _quoted(word: Any) -> str:
+    return f"'{word}'"
