@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -87,7 +88,7 @@ class TestReading:
                 lambda: reading.decision("x"),
                 lambda: reading.audit_record(1),
                 lambda: reading.alike(reading.request(asked)),
-                lambda: reading.similar(reading.request(asked).access),
+                lambda: reading.similar(reading.request(asked)),
                 lambda: reading.decide_many([asked], "permanent"),
             ):
                 with pytest.raises(ExternalAccessAdminRequired):
@@ -117,13 +118,23 @@ class TestReading:
             operation = "connect" if ":" in target[6:] else "receive"
             asked = desk.check(target, operation=operation, subject=subject).request_id
             decided[str(subject), target] = desk.decide("deny_external_access", asked).decision.id
-        access = desk.store.decision(decided["module:demo", URL]).access
-        assert [decision.id for decision in desk.decide("similar", access)] == [
+        desk.decide("revoke", decided["module:demo", URL])
+        again = desk.decide("request", desk.check(URL).request_id)
+        assert [decision.id for decision in desk.decide("similar", again)] == [
             decided["module:demo", URL],
             decided["module:demo", "api.test:443"],
             decided["module:demo", "https://api.test/v2"],
             decided["module:other", URL],
         ]
+
+    def test_the_answer_to_a_request_is_not_similar_to_itself(self, desk):
+        """Its own decision, or a broader one that answered it too, is not listed; an earlier one about the same is."""
+        earlier = desk.decide("deny_external_access", desk.check(URL).request_id).decision
+        desk.decide("revoke", earlier.id)
+        asked = [desk.check(URL, user=user).request_id for user in (UMA, BOB)]
+        desk.decide("approve_permanently", asked[0], target="https://api.test")
+        for request in (desk.decide("request", one) for one in asked):
+            assert [decision.id for decision in desk.decide("similar", request)] == [earlier.id]
 
     def test_similar_folders(self, desk):
         """Above, beside and below; the root of the disk is no folder that two files share."""
@@ -131,8 +142,9 @@ class TestReading:
             asked = desk.check(target, kind="filesystem", operation="read").request_id
             desk.decide("deny_external_access", asked)
         access = desk.decide("denials").items[0].access
-        asked = type(access)(DEMO, ResourceType.FILESYSTEM, Operation.READ, "/srv/a/two")
-        found = {decision.access.target for decision in desk.decide("similar", asked)}
+        two = type(access)(DEMO, ResourceType.FILESYSTEM, Operation.READ, "/srv/a/two")
+        request = replace(desk.decide("request", asked), access=two, decision_id="")
+        found = {decision.access.target for decision in desk.decide("similar", request)}
         assert found == {"/srv", "/srv/a/one", "/srv/a/deep/er"}
         top = type(access)(DEMO, ResourceType.FILESYSTEM, Operation.READ, "/two")
         assert alike_first(top, desk.decide("denials").items) == ()

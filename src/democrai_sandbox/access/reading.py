@@ -128,12 +128,13 @@ class Reading:
             waiting = self._node.store.waiting_for(request.access)
         return tuple(other for other in waiting if other.id != request.id)
 
-    def similar(self, access: AccessTuple) -> tuple[Decision, ...]:
-        """Return what was decided about like things: by this subject in the same place, by others about the same."""
+    def similar(self, request: Request) -> tuple[Decision, ...]:
+        """Return other decisions about like things: for this subject in the same place, for others about the same."""
         self._authorised(None)
         with self._surroundings.outside():
-            related = self._node.store.related(access)
-        return alike_first(access, related)[:_MOST_SIMILAR]
+            related = self._node.store.related(request.access)
+        others = (decision for decision in related if decision.id != request.decision_id)
+        return alike_first(request.access, others)[:_MOST_SIMILAR]
 
     # ---- parts -------------------------------------------------------------------------------------------------------
 

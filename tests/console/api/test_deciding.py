@@ -80,6 +80,8 @@ def test_deny_and_change(served, admin, uma, ask):
     """A no holds until it is revoked; the second who decides is told, and nothing is changed."""
     number = ask()
     decision = admin.post(f"{API}/requests/{number}/deny", json={"reason": "not this one"}).json()["decision"]
+    shown = admin.get(f"{API}/requests/{number}").json()
+    assert decision["id"] not in [one["id"] for one in shown["similar"]]
     late = admin.post(f"{API}/requests/{number}/approve", json={})
     assert served.admin in refused(late, 409, "external_access_conflict")["detail"]
     until(lambda: not fetch(served, uma, "/test_deny_and_change").json()["pending_request_id"], "the denial")

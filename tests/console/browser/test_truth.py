@@ -56,3 +56,14 @@ def test_the_audit_names_the_start_and_the_end_of_a_shadow_run(standing):
     acts = page.get_by_role("row").filter(has_text="module:reports")
     expect(acts.nth(0)).to_contain_text("shadow ended")
     expect(acts.nth(1)).to_contain_text("shadow started")
+
+
+def test_similar_decisions_are_other_ones(standing, desk):
+    """The decision about a request is shown as its answer, not beside it."""
+    page = standing.window("ada")
+    approve(page, desk.ask("https://alike.example/first"))
+    number = desk.ask("https://alike.example/second")
+    approve(page, number)
+    similar = page.get_by_role("region", name="Similar decisions").get_by_role("listitem")
+    expect(similar).to_have_count(1)
+    expect(similar).to_contain_text("/first")

@@ -266,6 +266,16 @@ def test_the_page_of_a_request_says_what_was_decided_and_that_it_ended(desk, ada
     assert "revoked" in page.parts("row")[0]
 
 
+def test_a_decision_is_not_listed_as_similar_to_itself(desk, ada):
+    """Beside a decided request stand other decisions about like things."""
+    first = decided(desk, ada, "permanent", "https://itself.example/first")
+    one = desk.ask("https://itself.example/second")
+    own = decide(ada, one, "permanent").headers["location"].rpartition("about=")[2]
+    source = read(ada, f"/requests/{one}").source.partition('aria-labelledby="similar"')[2].partition("</section>")[0]
+    assert f"/decisions/{first}" in source
+    assert f"/decisions/{own}" not in source
+
+
 def test_an_open_list_is_told_of_a_revocation(desk, ada):
     """With who revoked, not who approved."""
     one = desk.ask()

@@ -167,7 +167,7 @@ def show_request(request: Request, request_id: Id, visitor: Reader) -> RequestDe
                 "risk": risk and risk.level,
                 "risk_reasons": risk.reasons if risk else (),
                 "choices": choices(found.access),
-                "similar": administration.similar(found.access) if visitor.may_decide else (),
+                "similar": administration.similar(found) if visitor.may_decide else (),
                 "alike": administration.alike(found) if visitor.may_decide else (),
                 "history": administration.history_of(found.id),
                 "resume": administration.resume_of(found.id),

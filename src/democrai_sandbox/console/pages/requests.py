@@ -199,7 +199,7 @@ def _for_deciders(sandbox: Sandbox, found: Asked) -> dict[str, Any]:
         "declared": _declared(sandbox, found),
         "risk": administration.risk(found.access),
         "alike": administration.alike(found),
-        "similar": administration.similar(found.access),
+        "similar": administration.similar(found),
         "decision": _answer_to(administration, found),
     }
 
