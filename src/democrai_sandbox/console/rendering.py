@@ -58,26 +58,35 @@ _PLACES = (
     ("Explain", "/explain", True),
 )
 """Label, path, and whether it is only for those who may decide."""
+_ALWAYS: Mapping[str, bool] = MappingProxyType({})
 _FIRST = frozenset({"Subjects", "Audit", "People"})
 """Where a new group begins."""
 
 
 def render(
-    request: Request, template: str, *, visitor: Visitor | None = None, status: int = 200, **context: Any
+    request: Request,
+    template: str,
+    *,
+    visitor: Visitor | None = None,
+    status: int = 200,
+    holds: Mapping[str, bool] = _ALWAYS,
+    **context: Any,
 ) -> HTMLResponse:
     """Return a page. ``visitor`` is None on the pages for those who have not signed in, and for errors.
 
     An error met by somebody who is known already is shown within the usual frame. ``place`` is the entry of the
-    navigation that the page belongs to, where its own path does not tell.
+    navigation that the page belongs to, where its own path does not tell. ``holds`` tells of messages, by their code,
+    whether they are true of what the page shows: an address may be loaded again when they no longer are.
     """
     visitor = visitor or getattr(request.state, "visitor", None)
     done = request.query_params.get("done", "")
+    message = MESSAGES.get(done, "") if holds.get(done, True) else ""
     values = {
         "request": request,
         "visitor": visitor,
         "places": _navigation(request, visitor, context.pop("place", "")),
         "has_accounts": _has_accounts(request),
-        "message": MESSAGES.get(done, ""),
+        "message": message,
         "message_link": None,
         "now": datetime.now(UTC),
         **context,

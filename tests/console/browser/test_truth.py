@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from playwright.sync_api import expect
 
+from democrai_sandbox.access.ids import new_id
+from democrai_sandbox.access.store.sql import open_database
 from democrai_sandbox.console.messages import MESSAGES
+from democrai_sandbox.runtime.store import NewTask, RuntimeStore, TaskState
 
 CANDIDATE = '{"name": "reports"}'
 
@@ -67,3 +72,68 @@ def test_similar_decisions_are_other_ones(standing, desk):
     similar = page.get_by_role("region", name="Similar decisions").get_by_role("listitem")
     expect(similar).to_have_count(1)
     expect(similar).to_contain_text("/first")
+
+
+def test_the_panel_of_a_resumed_action_follows_it(standing, desk):
+    """Running, until it has ended: the panel and the history say so by themselves."""
+    number = desk.ask("https://resumed.example/v1", action="go_on")
+    resume = desk.resume(number, node="elsewhere")
+    page = standing.window("ada")
+    page.goto(f"/requests/{number}")
+    panel = page.get_by_role("region", name="What goes on after an approval")
+    expect(panel).to_contain_text("running")
+    desk.store.finish_resume(resume, node="elsewhere", error="", retry_at=None, now=datetime.now(UTC))
+    expect(panel).to_contain_text("succeeded")
+    expect(page.get_by_role("region", name="History")).to_contain_text("Resume succeeded")
+
+
+def test_a_part_that_follows_goes_on_after_a_failed_answer(standing, desk):
+    """A server that was away for a moment does not leave the page as it was for good."""
+    number = desk.ask("https://resumed.example/away", action="go_on")
+    resume = desk.resume(number, node="elsewhere")
+    page = standing.window("ada")
+    page.goto(f"/requests/{number}")
+    panel = page.get_by_role("region", name="What goes on after an approval")
+    expect(panel).to_contain_text("running")
+    failed = []
+
+    def fail(route):
+        failed.append(route.request.url)
+        route.fulfill(status=429) if len(failed) < 3 else route.continue_()
+
+    page.route(f"**/requests/{number}", fail)
+    desk.store.finish_resume(resume, node="elsewhere", error="", retry_at=None, now=datetime.now(UTC))
+    expect(panel).to_contain_text("succeeded")
+    page.unroute(f"**/requests/{number}")
+    assert len(failed) == 3
+
+
+def test_a_task_that_failed_is_not_told_to_be_started(standing, served):
+    """The green line goes when the task has ended; loaded again, the page does not have it."""
+    page = standing.window("ada")
+    page.goto("/extensions/module/digest/run/task/collect")
+    page.get_by_label("Parameters").fill(f'{{"pages": ["{served.web.url}/elsewhere/failed"]}}')
+    page.get_by_role("button", name="Start the task").click()
+    page.wait_for_url("**/tasks/*")
+    expect(page.get_by_role("heading", name="It was stopped")).to_be_visible()
+    expect(page.get_by_text(MESSAGES["task_started"])).to_have_count(0)
+    page.reload()
+    expect(page.get_by_role("heading", name="It was stopped")).to_be_visible()
+    expect(page.get_by_text(MESSAGES["task_started"])).to_have_count(0)
+
+
+def test_the_list_of_tasks_follows_them(standing, served):
+    """A task that runs is shown with its end, without the page being loaded again."""
+    number, now = new_id(), datetime.now(UTC)
+    store = RuntimeStore(open_database(f"sqlite:///{served.folder}/state/sandbox.db"))
+    try:
+        store.add_task(NewTask(number, "gone", "followed", "elsewhere"), now=now)
+        store.start_task(number, node="elsewhere", now=now)
+        page = standing.window("ada")
+        page.goto("/tasks?module=gone")
+        row = page.get_by_role("row").filter(has_text="followed")
+        expect(row).to_contain_text("running")
+        store.finish_task(number, TaskState.DONE, node="elsewhere", now=now)
+        expect(row).to_contain_text("done")
+    finally:
+        store.close()

@@ -9,7 +9,7 @@ from itertools import count
 
 from democrai_sandbox.access.ids import new_id
 from democrai_sandbox.access.store import open_store
-from democrai_sandbox.access.values import AccessTuple, NewRequest, Origin
+from democrai_sandbox.access.values import AccessTuple, Effect, NewDecision, NewRequest, Origin, Scope
 from democrai_sandbox.policy import Operation, ResourceType, Subject
 
 _numbers = count(1)
@@ -27,9 +27,22 @@ class Desk:
         kind = "filesystem" if target.startswith("/") else "network"
         origin = Origin(more.get("user", "uma"), more.get("organization", ""), more.get("session", "a-session"))
         access = AccessTuple(Subject.parse(subject), ResourceType(kind), Operation(operation), target)
-        request = NewRequest(access, raw or target, more.get("chain", (subject,)), origin, id=new_id())
+        action = more.get("action", "")
+        request = NewRequest(access, raw or target, more.get("chain", (subject,)), origin, action, id=new_id())
         now = datetime.now(UTC) - more.get("ago", timedelta(0))
         return self.store.register(request, now=now).request_id
+
+    def resume(self, request_id, *, node):
+        """Approve a request with an action, and have another node run that; return the resumption.
+
+        All happens an hour ahead, so that the served node does not take it.
+        """
+        ahead = datetime.now(UTC) + timedelta(hours=1)
+        access = self.store.request(request_id).access
+        self.store.decide(
+            NewDecision(access, Effect.APPROVAL, Scope.PERMANENT, "ada", request_id=request_id), now=ahead
+        )
+        return self.store.claim_resume(node=node, lease_until=ahead + timedelta(hours=1), now=ahead)
 
     def state(self, request_id):
         return self.store.request(request_id).state.value

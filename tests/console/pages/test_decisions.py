@@ -276,6 +276,18 @@ def test_a_decision_is_not_listed_as_similar_to_itself(desk, ada):
     assert f"/decisions/{own}" not in source
 
 
+def test_an_address_that_is_loaded_again_confirms_only_what_holds(desk, ada):
+    """After a revocation neither the request nor the decision is told to be approved."""
+    one = desk.ask()
+    address = decide(ada, one, "permanent").headers["location"]
+    decision = address.rpartition("about=")[2]
+    assert read(ada, address).done == "approved"
+    assert read(ada, f"/decisions/{decision}?done=approved").done == "approved"
+    assert ada.post(f"/decisions/{decision}/revoke").status_code == 303
+    assert read(ada, address).done == ""
+    assert read(ada, f"/decisions/{decision}?done=approved").done == ""
+
+
 def test_an_open_list_is_told_of_a_revocation(desk, ada):
     """With who revoked, not who approved."""
     one = desk.ask()

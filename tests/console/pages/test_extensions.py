@@ -77,6 +77,7 @@ def test_an_extractor_is_installed_from_its_page(admin):
         "the installation",
     )
     assert "installed" in page.text
+    assert read(admin, answer.headers["location"]).done == ""  # it does not run any more
 
 
 def test_what_cannot_be_installed_is_refused(admin):

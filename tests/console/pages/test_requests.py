@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -461,3 +461,14 @@ def test_what_was_stopped_goes_on_after_the_approval(served, ada):
     assert "/whole/way" in served.web.asked
     told = ada.get("/requests/states", params={"ids": one})
     assert json.loads(told.text)["states"][one]["state"] == "approved"
+
+
+def test_the_panel_of_a_resumed_action_asks_to_be_fetched_again_until_it_has_ended(desk, ada):
+    """While it runs; not any more when it has succeeded."""
+    one = desk.ask("https://resumed.example/page", action="go_on")
+    resume = desk.resume(one, node="elsewhere")
+    assert 'data-refresh="2"' in read(ada, f"/requests/{one}").source
+    desk.store.finish_resume(resume, node="elsewhere", error="", retry_at=None, now=datetime.now(UTC))
+    page = read(ada, f"/requests/{one}")
+    assert "succeeded" in page.part("resuming")
+    assert "data-refresh" not in page.source

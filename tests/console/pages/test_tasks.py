@@ -51,6 +51,17 @@ def test_a_task_that_was_stopped_leads_to_its_request(admin, served):
     assert len([link for link in page.links if link.startswith("/requests/")]) == 1
 
 
+def test_a_page_confirms_only_what_holds(admin, served):
+    """A task that has failed is not told to be started, and one that is done not to be cancelled."""
+    path = started(admin, "odd", "wait", seconds=600)
+    assert read(admin, f"{path}?done=task_started").done == "task_started"
+    assert read(admin, f"{path}?done=task_cancelled").done == ""
+    admin.post(f"{path}/cancel")
+    ended(admin, path, "cancelled")
+    assert read(admin, f"{path}?done=task_started").done == ""
+    assert read(admin, f"{path}?done=task_cancelled").done == "task_cancelled"
+
+
 def test_one_that_failed_can_be_run_again(admin, served):
     """The same task is queued again, and counts its attempts."""
     path = started(admin, "digest", "collect", pages=[f"{served.web.url}/again"])

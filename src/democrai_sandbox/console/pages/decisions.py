@@ -155,6 +155,7 @@ def _page(
         "is_session": found.scope is Scope.SESSION,
     }
     context["place"] = f"/{found.effect}s"
+    context["holds"] = dict.fromkeys(("approved", "denied", "changed"), found.ended_at is None)
     filled = {"error": "", "reason": "", "conflict": "", "can_revoke": found.ended_at is None}
     return render(request, template, visitor=visitor, status=status, **context, **{**filled, **more})
 

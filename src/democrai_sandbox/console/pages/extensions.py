@@ -70,6 +70,7 @@ def shown(request: Request, kind: str, name: str, visitor: Somebody) -> HTMLResp
         code=code,
         code_line=code_line,
         why_not=why_not(visitor),
+        holds={"install_started": found.overview.state is ExtensionState.INSTALLING},
     )
 
 

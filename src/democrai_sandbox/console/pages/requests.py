@@ -177,6 +177,7 @@ def detail_page(request: Request, visitor: Visitor, request_id: str, *, status: 
         lifetimes=LIFETIMES,
         why_no_session=no_session(found),
         why_not=why_not(visitor),
+        holds={state.value: found.state is state for state in RequestState},
         message_link=("Undo: revoke it", url(request, f"/decisions/{about}/revoke")) if about else None,
     )
 

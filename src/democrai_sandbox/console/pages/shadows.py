@@ -58,7 +58,9 @@ def start(
 def show(request: Request, visitor: Administrator, shadow_id: str) -> Response:
     """Show what a candidate would newly deny or allow, beside what it changes on paper."""
     found = shadowing.show_shadow(sandbox_of(request), shadow_id, visitor.caller)
-    return render(request, "shadows/show.html", visitor=visitor, found=found, run=found.run, code=code)
+    running = found.run.is_running
+    holds = {"shadow_started": running, "shadow_ended": not running}
+    return render(request, "shadows/show.html", visitor=visitor, found=found, run=found.run, code=code, holds=holds)
 
 
 @router.post("/shadows/{shadow_id}/end")

@@ -81,6 +81,7 @@ def shown(request: Request, task_id: str, visitor: Somebody) -> HTMLResponse:
         result=shown_result(task.result),
         asked=_asked(sandbox, visitor, task),
         can_retry=task.state in _AGAIN and not task.origin.scheduled,
+        holds={"task_started": not task.state.is_final, "task_cancelled": task.state is TaskState.CANCELLED},
     )
 
 

@@ -213,6 +213,11 @@
     }
   }
 
+  function replace(id, page) {
+    const fresh = page.getElementById(id);
+    if (fresh) document.getElementById(id)?.replaceWith(document.importNode(fresh, true));
+  }
+
   // ---- what is under way: a part of a page that asks for itself to be fetched again ---------------------------------------
   function refresh(part) {
     const seconds = Number(part?.dataset.refresh);
@@ -220,11 +225,13 @@
     setTimeout(async () => {
       if (document.hidden || part.contains(document.activeElement)) return refresh(part);
       const answer = await fetch(location.href, { headers: { "X-Live": "1" }, redirect: "manual" }).catch(() => null);
-      if (!answer?.ok) return;
+      if (answer?.type === "opaqueredirect") return;  // signed out
+      if (!answer?.ok) return refresh(part);  // the server is away: it may come back
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      const fresh = page.getElementById(part.id);
-      if (!fresh) return;
-      part.replaceWith(document.importNode(fresh, true));
+      if (!page.getElementById(part.id)) return;
+      for (const id of [part.id, ...(part.dataset.with || "").split(" ").filter(Boolean)]) replace(id, page);
+      // What was said of an act may be true no more: a task that was started has failed by now.
+      if (!page.getElementById("message")) document.getElementById("message")?.remove();
       refresh(document.getElementById(part.id));
     }, seconds * 1000);
   }
