@@ -20,7 +20,7 @@ from democrai_sandbox.policy import nearest
 from .threads import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from datetime import datetime
 
     from .interface import ResumeHandler, Store
@@ -75,6 +75,8 @@ class ResumeRunner:
         self._store = store
         self._sealer = sealer
         self._handlers = handlers
+        self._served: Mapping[str, ResumeHandler] = {}
+        self._held = threading.Event()
         self._node = node
         self._clock = clock
         self._settings = settings or ResumeSettings()
@@ -98,11 +100,14 @@ class ResumeRunner:
         done = 0
         with self._running:
             self._record_kept()
-            while not self._stopping.is_set() and (resume := self._claim()) is not None:
+            while not self._is_idle() and (resume := self._claim()) is not None:
                 self._unrecorded.append((resume, self._attempt(resume)))
                 self._record_kept()
                 done += 1
         return done
+
+    def _is_idle(self) -> bool:
+        return self._stopping.is_set() or self._held.is_set()
 
     def _claim(self) -> Resume | None:
         now = self._clock()
@@ -111,9 +116,9 @@ class ResumeRunner:
     def _attempt(self, resume: Resume) -> _Outcome:
         if resume.attempts > self._settings.attempts:
             return _Outcome(_given_up(resume, self._settings.attempts), final=True)
-        handler = self._handlers.get(resume.action)
+        handler = self._handlers.get(resume.action) or self._served.get(resume.action)
         if handler is None:
-            return _Outcome(_unknown(resume.action, self._handlers), final=True)
+            return _Outcome(_unknown(resume.action, (*self._handlers, *self._served)), final=True)
         try:
             context = self._context(resume)
         except ResumeContextUnreadable as error:
@@ -158,6 +163,25 @@ class ResumeRunner:
         """Return the time until the next attempt: doubled each time up to a limit, and spread by chance."""
         doubled = self._settings.first_delay * float(2 ** min(attempts - 1, _MOST_DOUBLINGS))
         return min(doubled, self._settings.longest_delay) * (1 - self._chance() / 2)
+
+    # ---- actions of a runtime
+
+    def hold(self, timeout: float = 0.0) -> bool:
+        """Start no attempt until ``serve``: a runtime, whose actions there are, does not run yet, or any more.
+
+        Waits so many seconds for the attempt that runs; False when it did not end in time.
+        """
+        self._held.set()
+        ended = self._running.acquire(timeout=timeout)
+        if ended:
+            self._running.release()
+        return ended
+
+    def serve(self, handlers: Mapping[str, ResumeHandler]) -> None:
+        """Run the actions of a runtime too, from now on; those that the host has given itself come first."""
+        self._served = handlers
+        self._held.clear()
+        self.poke()
 
     # ---- the thread
 
@@ -225,7 +249,7 @@ def _given_up(resume: Resume, attempts: int) -> str:
     return _bounded(f"given up after {attempts} attempts, the last of which never reported back{before}")
 
 
-def _unknown(action: str, handlers: Mapping[str, ResumeHandler]) -> str:
+def _unknown(action: str, handlers: Iterable[str]) -> str:
     near = nearest(action, handlers)
     hint = f" (did you mean {near!r}?)" if near else ""
     return _bounded(f"no handler is registered for the resume action {action!r}{hint}")

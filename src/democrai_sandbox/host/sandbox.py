@@ -13,7 +13,13 @@ from democrai_sandbox.access.keyring import KeyRing
 from democrai_sandbox.access.node import utc_now
 from democrai_sandbox.access.resumes import ResumeSettings
 from democrai_sandbox.access.store.urls import parse_url, shown_url
-from democrai_sandbox.errors import HostRefused, InvalidInputError, StateUnusable, StoreUnavailable
+from democrai_sandbox.errors import (
+    HostRefused,
+    InvalidInputError,
+    RuntimeServiceFailed,
+    StateUnusable,
+    StoreUnavailable,
+)
 from democrai_sandbox.kernel.application import Kernel
 from democrai_sandbox.kernel.egress.allowlist import AllowlistBuilder
 from democrai_sandbox.runtime import Runtime, RuntimeSettings
@@ -23,19 +29,20 @@ from democrai_sandbox.runtime.surroundings import GuardSurroundings
 
 from .accounts.accounts import Accounts
 from .config import load
+from .interface import Identity
 from .keeping import inside
 from .observing import Observations
 from .ownership import Ownership
 from .places import application_places, database_file, own_services, prepare_places, protected_paths
-from .resuming import Resumptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from os import PathLike
 
+    from democrai_sandbox.access.values import Origin
     from democrai_sandbox.runtime.ai.interface import Model
 
-    from .interface import Authenticator, Identity, RoleLookup, Roles
+    from .interface import Authenticator, RoleLookup, Roles
     from .settings import HostSettings
 
 _LEASE = timedelta(minutes=5)
@@ -61,7 +68,6 @@ class Sandbox:
     observations: Observations = inside("sandbox")
     closing: asyncio.Event = inside("sandbox")
     """Set when the sandbox is about to stop: what keeps a connection open ends it then."""
-    _resumptions: Resumptions = inside("sandbox")
     _ownership: Ownership = inside("sandbox")
 
     @classmethod
@@ -110,8 +116,7 @@ class Sandbox:
 
     def _open(self, authenticator: Authenticator | None, roles: RoleLookup | None) -> None:
         """Open the store and check it, then let its connections go: none may be open when the kernel layer comes."""
-        self._resumptions = Resumptions()
-        self.access = _access(self.settings, self._resumptions)
+        self.access = _access(self.settings)
         try:
             self.accounts = None if authenticator else self._own_accounts()
             self.authenticator, self.roles = _who(authenticator, roles, self.accounts)
@@ -143,6 +148,7 @@ class Sandbox:
                 observer=self.observations,
                 kernel=self.kernel,
                 endpoints=settings.endpoints,
+                requester=self._requester,
             )
         except BaseException:
             self.kernel.stop()
@@ -160,7 +166,6 @@ class Sandbox:
         except BaseException:
             await asyncio.to_thread(self.close)
             raise
-        self._resumptions.serve(self.runtime, self.roles, asyncio.get_running_loop())
         self.access.resumes.start()
         self.is_started = True
 
@@ -223,6 +228,16 @@ class Sandbox:
             access_level=found.access_level,
         )
 
+    def _requester(self, origin: Origin) -> Caller:
+        """Return a requester as they are now: what they were when they asked may be over."""
+        if not origin.user_id:
+            return Caller(session_key=origin.session_key, organization_id=origin.organization_id)
+        found = self.roles.roles(origin.user_id)
+        if found is None:
+            raise RuntimeServiceFailed(f"user {origin.user_id!r} is not there any more, or shut out: nothing was run")
+        present = self.caller_with(Identity(origin.user_id, origin.session_key), found)
+        return Caller(*present[:-1], task_id=origin.task_id)
+
     def _session_ended(self, session_key: str) -> None:
         """End the approvals that held for a session."""
         self.access.administration.end_session(session_key)
@@ -248,7 +263,7 @@ def _who(
     return accounts, accounts
 
 
-def _access(settings: HostSettings, resumptions: Resumptions) -> Access:
+def _access(settings: HostSettings) -> Access:
     """Open the access service; what is wrong with its database or its keys is said as what it is."""
     _check_keys(settings)
     wanted = AccessSettings(
@@ -262,7 +277,7 @@ def _access(settings: HostSettings, resumptions: Resumptions) -> Access:
         resume=ResumeSettings(lease=max(_LEASE, timedelta(seconds=2 * settings.call_timeout))),
     )
     try:
-        return Access(wanted, GuardSurroundings(), resumptions)
+        return Access(wanted, GuardSurroundings())
     except StoreUnavailable as error:
         cause = error.__cause__
         reason = getattr(cause, "orig", None) or cause or error

@@ -29,6 +29,7 @@ from .media.service import Media
 from .modules import ModuleRuntime
 from .output import Output, divert_output
 from .reports import watch_reports
+from .resuming import ModuleResumes, as_asked
 from .settings import Isolation
 from .shadows import Shadows
 from .store import RuntimeStore
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from democrai_sandbox.access import Access
+    from democrai_sandbox.access.values import Origin
     from democrai_sandbox.guard import DenialRecorder, EndpointObserver, Guard
     from democrai_sandbox.guard.views import RawView
     from democrai_sandbox.policy import AccessRule, Subject
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
     from .settings import RuntimeSettings
 
 NOBODY = Caller()
+_RESUMED_WITHIN = 10.0
+"""Seconds for an action that goes on after an approval, when the runtime stops."""
 
 
 class Runtime:
@@ -71,13 +75,15 @@ class Runtime:
         observer: EndpointObserver | None = None,
         kernel: KernelLayer | None = None,
         endpoints: Mapping[str, str] | Callable[[], Mapping[str, str]] | None = None,
+        requester: Callable[[Origin], Caller] = as_asked,
     ) -> None:
         """Read the manifests, settle the guard, and open the doors. Nothing of an extension runs yet.
 
         ``protected_paths`` are the host's own files, such as its configuration and the database of the access service.
         ``kernel`` is the kernel layer of this application, prepared already: with it, processes are confined below
         Python. ``endpoints`` are the remote services of the host's own configuration, URLs by name, which the egress
-        allowlist lets through.
+        allowlist lets through. ``requester`` returns for whom a module goes on after an approval; without it that is
+        the user, organization and session of the request, with no role.
         """
         preload()
         self.settings = settings
@@ -99,6 +105,10 @@ class Runtime:
         )
         self._make_processes(own)
         self._make_runtimes(models, own)
+        self._resumes = ModuleResumes(
+            self.modules, self.tasks, requester=requester, timeout=settings.call_timeout
+        )
+        access.resumes.hold()
         self._open_doors()
 
     def _make_processes(self, own: tuple[str, ...]) -> None:
@@ -160,9 +170,13 @@ class Runtime:
         await self.tasks.start()
         self.access.node.on_change(self._changed)
         self.access.node.add_chore(self.shadows.chore)
+        self._resumes.open()
+        self.access.resumes.serve(self._resumes)
 
     async def stop(self) -> None:
         """End what runs, and wait for it."""
+        # What goes on after an approval runs on this loop: it is waited for while the loop still turns.
+        await asyncio.to_thread(self.access.resumes.hold, _RESUMED_WITHIN)
         self._undo_reports()
         await self.tasks.stop()
         await self.engines.stop()

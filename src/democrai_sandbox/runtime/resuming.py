@@ -4,40 +4,48 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.access.identity import Caller
 from democrai_sandbox.errors import InvalidInputError, RuntimeServiceFailed
 from democrai_sandbox.policy import SubjectKind
-from democrai_sandbox.runtime.modules import ACTION
+
+from .modules import ACTION
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
 
     from democrai_sandbox.access.interface import ResumeHandler
     from democrai_sandbox.access.values import Origin
     from democrai_sandbox.policy import Subject
-    from democrai_sandbox.runtime import Runtime
 
-    from .interface import RoleLookup
+    from .modules import ModuleRuntime
+    from .tasks import TaskRuntime
 
 _TASK = "task"
 _SLACK = 5.0
 """Seconds beyond a call's own limit: that one tells more when it strikes."""
 
 
-class Resumptions(Mapping[str, "ResumeHandler"]):
+class ModuleResumes(Mapping[str, "ResumeHandler"]):
     """The resume actions that there are: actions and tasks of the modules, by name or as ``module.name``.
 
-    Empty until a runtime is given to it, for the service that asks it is made before the runtime.
+    ``requester`` returns for whom an action goes on, ``timeout`` is the limit of a call in seconds. Nothing runs
+    before ``open``.
     """
 
-    def __init__(self) -> None:
-        self._house: _House | None = None
+    def __init__(
+        self, modules: ModuleRuntime, tasks: TaskRuntime, *, requester: Callable[[Origin], Caller], timeout: float
+    ) -> None:
+        self._modules = modules
+        self._tasks = tasks
+        self._requester = requester
+        self._timeout = timeout
+        self._loop: asyncio.AbstractEventLoop | None = None
 
-    def serve(self, runtime: Runtime, roles: RoleLookup, loop: asyncio.AbstractEventLoop) -> None:
-        """Call the modules of this runtime from now on, on its loop; ``roles`` says what a requester is by then."""
-        self._house = _House(runtime, roles, loop)
+    def open(self) -> None:
+        """Call the modules from now on, on the loop that runs here."""
+        self._loop = asyncio.get_running_loop()
 
     def __getitem__(self, action: str) -> ResumeHandler:
         if action not in set(self):
@@ -51,7 +59,7 @@ class Resumptions(Mapping[str, "ResumeHandler"]):
         return go_on
 
     def __iter__(self) -> Iterator[str]:
-        for module in () if self._house is None else self._house.runtime.modules.all_loaded():
+        for module in self._modules.all_loaded():
             for kind, name in module.surfaces:
                 if kind in {ACTION, _TASK}:
                     yield name
@@ -62,52 +70,30 @@ class Resumptions(Mapping[str, "ResumeHandler"]):
 
     def _go_on(self, action: str, context: Any, origin: Origin, subject: Subject) -> None:
         """Run it, and wait for its end; of a task, until it is recorded and will be run."""
-        if self._house is None:
-            raise RuntimeServiceFailed("nothing can go on: the runtime is not running")
         name, params = _own(action, subject), _params(context)
-        runtime, caller = self._house.runtime, _requester(origin, self._house.roles)
-        surfaces = runtime.modules.loaded(subject.name).surfaces
+        caller = self._requester(origin)
+        surfaces = self._modules.loaded(subject.name).surfaces
         if (ACTION, name) not in surfaces and (_TASK, name) in surfaces:
-            self._house.wait(runtime.tasks.submit(subject.name, name, params, caller))
+            self._wait(self._tasks.submit(subject.name, name, params, caller))
         else:
-            self._house.wait(runtime.modules.action(subject.name, name, params, caller))
+            self._wait(self._modules.action(subject.name, name, params, caller))
 
-
-class _House(NamedTuple):
-    """Where modules are called."""
-
-    runtime: Runtime
-    roles: RoleLookup
-    loop: asyncio.AbstractEventLoop
-
-    def wait(self, work: Coroutine[Any, Any, Any]) -> None:
+    def _wait(self, work: Coroutine[Any, Any, Any]) -> None:
         """Have it run on the loop; this thread is the one of the resumptions, and is there to wait."""
-        if self.loop.is_closed():
+        if self._loop is None or self._loop.is_closed():
             work.close()
-            raise RuntimeServiceFailed("nothing can go on: the runtime is not running any more")
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+            raise RuntimeServiceFailed("nothing can go on: the runtime is not running")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
-            future.result(self.runtime.settings.call_timeout + _SLACK)
+            future.result(self._timeout + _SLACK)
         except TimeoutError:
             future.cancel()
             raise
 
 
-def _requester(origin: Origin, lookup: RoleLookup) -> Caller:
-    """Return the requester as they are now: what they were when they asked may be over."""
-    if not origin.user_id:
-        return Caller(session_key=origin.session_key, organization_id=origin.organization_id)
-    found = lookup.roles(origin.user_id)
-    if found is None:
-        raise RuntimeServiceFailed(f"user {origin.user_id!r} is not there any more, or shut out: nothing was run")
-    return Caller(
-        user_id=origin.user_id,
-        organization_id=found.organization_id,
-        session_key=origin.session_key,
-        role=found.role,
-        access_level=found.access_level,
-        task_id=origin.task_id,
-    )
+def as_asked(origin: Origin) -> Caller:
+    """Return the requester as the request has it, without a role: a host that knows more says who they are by now."""
+    return Caller(origin.user_id, origin.organization_id, origin.session_key, task_id=origin.task_id)
 
 
 def _own(action: str, subject: Subject) -> str:

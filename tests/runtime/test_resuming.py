@@ -1,0 +1,133 @@
+"""Resume actions of modules, with no host around the runtime: they go on after an approval, for the requester."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+
+HOUSE = os.path.join(os.path.dirname(__file__), "house.py")
+MODULE = """
+import urllib.request
+from democrai_sandbox import sdk
+
+@sdk.action("ask")
+def ask(url, resume):
+    return sdk.access.require_external_access(
+        resource_type="network", operation="receive", target=url, resume_action=resume, resume_context={"url": url}
+    ).request_id
+
+@sdk.action("fetch")
+def fetch(url):
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        sdk.data_dir().joinpath("fetched").write_text(f"{answer.read().decode()} {list(sdk.request())}")
+
+@sdk.task("later")
+def later(url):
+    fetch(url)
+"""
+
+
+def resumed(house, request_id):
+    """What became of an action; None as long as it has not ended."""
+    found = house.access.store.resume_of(request_id)
+    return found if found is not None and found.finished_at else None
+
+
+async def until(happened):
+    async with asyncio.timeout(60):
+        while not (found := happened()):
+            await asyncio.sleep(0.05)
+        return found
+
+
+def going_on(world):
+    """Ask with a resume action, approve, and return how it went on and what the module kept."""
+    isolation, resume = world.args
+    house = world.load(HOUSE)["House"](world)
+    house.extension("demo", MODULE)
+    kept = os.path.join(house.base, "data", "modules", "demo", "fetched")
+
+    async def story():
+        from democrai_sandbox.access import Caller
+
+        uma = Caller(user_id="uma", organization_id="acme", session_key="monday")
+        given = {"url": f"{house.web.url}/page", "resume": resume}
+        request_id = await house.runtime.modules.action("demo", "ask", given, uma)
+        house.admin("approve_permanently", request_id)
+        found = await until(lambda: resumed(house, request_id))
+        if found.state == "succeeded":
+            await until(lambda: os.path.exists(kept))
+        return [found.state.value, found.last_error, open(kept).read() if os.path.exists(kept) else ""]
+
+    return house.serve(story, isolation={"module:demo": isolation})
+
+
+@pytest.mark.parametrize("isolation", ["in_process", "process"])
+def test_an_action_of_a_module_goes_on_after_an_approval(case, isolation):
+    """For the user, organization and session that asked, without a role."""
+    state, error, kept = case.run(going_on, isolation, "fetch")
+    assert (state, error) == ("succeeded", "")
+    assert kept == "GET /page ['uma', 'acme', 'monday', '', '', '']"
+
+
+def test_a_task_of_a_module_goes_on_after_an_approval(case):
+    """It is started as one."""
+    state, error, kept = case.run(going_on, "in_process", "later")
+    assert (state, error) == ("succeeded", "")
+    assert kept.startswith("GET /page ['uma', 'acme', 'monday', '', '', '")
+
+
+def waiting(world):
+    """Approve before the runtime has started, and after it has stopped; return what became of each action."""
+    from democrai_sandbox.access import Access, AccessSettings
+    from democrai_sandbox.access.ids import new_id
+    from democrai_sandbox.access.values import AccessTuple, Effect, NewDecision, NewRequest, Origin, Scope
+    from democrai_sandbox.policy import Operation, ResourceType, Subject
+    from democrai_sandbox.runtime import Runtime, RuntimeSettings
+    from democrai_sandbox.runtime.surroundings import GuardSurroundings
+
+    house = world.load(HOUSE)["House"](world)
+    house.extension("demo", '''
+from democrai_sandbox import sdk
+
+@sdk.action("go_on")
+def go_on():
+    pass
+''')
+    access = house.access = Access(
+        AccessSettings(f"sqlite:///{house.state}/access.db", f"{house.state}/keys", poll_seconds=0.1),
+        GuardSurroundings(),
+    )
+    settings = RuntimeSettings(data_dir=f"{house.base}/data", modules_path=house.folders["module"])
+    runtime = Runtime(settings, access, protected_paths=[house.state])
+
+    def approve(target):
+        about = AccessTuple(Subject.parse("module:demo"), ResourceType.FILESYSTEM, Operation.READ, target)
+        asked = NewRequest(about, target, ("module:demo",), Origin("uma"), "go_on", new_id())
+        access.store.register(asked, now=access.node.clock())
+        made = NewDecision(about, Effect.APPROVAL, Scope.PERMANENT, "ada", request_id=asked.id)
+        access.store.decide(made, now=access.node.clock())
+        access.resumes.run_due()
+        return asked.id
+
+    def state(request_id):
+        return access.store.resume_of(request_id).state.value
+
+    async def run():
+        async with runtime:
+            await until(lambda: resumed(house, before))
+
+    with access:
+        before = approve("/srv/before")
+        told = [state(before)]
+        asyncio.run(run())
+        told.append(state(before))
+        after = approve("/srv/after")
+        return [*told, state(after)]
+
+
+def test_nothing_goes_on_while_the_runtime_does_not_run(case):
+    """What was approved before its start waits for it; what is approved after its end waits for the next one."""
+    assert case.run(waiting) == ["waiting", "succeeded", "waiting"]
