@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 
-from .problems import InvalidInputError
+from .problems import InvalidInputError, NetworkTargetMissingError, Problem
 from .text import shown
 
 LONGEST_HOST = 253
@@ -34,7 +34,7 @@ def normalise_host(text: str) -> str:
     after it.
     """
     if not text:
-        raise InvalidInputError.of("the host is missing")
+        raise NetworkTargetMissingError([Problem("", "the host is missing")])
     if len(text) > LONGEST_HOST + 1:
         raise InvalidInputError.of(f"the host is longer than {LONGEST_HOST} characters")
     if "%" in text:

@@ -259,7 +259,12 @@ def attributes(world):
 
 def missing(world):
     """Requests and sockets whose target is empty."""
+    import asyncio
+    import http.client
     import socket
+
+    import httpx
+    import httpx2
 
     from democrai_sandbox.guard import _core
 
@@ -267,8 +272,25 @@ def missing(world):
         with socket.socket() as made:
             made.connect(("", 80))
 
+    async def get_later(client):
+        async with client:
+            await client.get("")
+
+    ways = {
+        "request": lambda: _core.request("GET", ""),
+        "socket": connect,
+        "http.client": lambda: http.client.HTTPConnection("").request("GET", "/"),
+        "http.client, with TLS": lambda: http.client.HTTPSConnection("").request("GET", "/"),
+        "http.client, connected first": lambda: http.client.HTTPConnection("").connect(),
+        "httpx": lambda: httpx.get(""),
+        "httpx2": lambda: httpx2.get(""),
+        "httpx without a host": lambda: httpx.get("http://"),
+        "httpx, asynchronous": lambda: asyncio.run(get_later(httpx.AsyncClient())),
+        "httpx2, asynchronous": lambda: asyncio.run(get_later(httpx2.AsyncClient())),
+    }
+
     def subject():
-        return [facts(caught(_core.request, "GET", "")), facts(caught(connect))]
+        return {name: facts(caught(way)) for name, way in ways.items()}
 
     return world.guard(rule("127.0.0.1", "connect", "receive", "send")).run(subject)
 
@@ -403,6 +425,6 @@ class TestDenials:
 
     def test_an_empty_target_is_missing(self, net):
         """It has an error of its own."""
-        for told in net.run(missing):
-            assert told["type"] == "NetworkTargetMissingError"
-            assert "network_target_missing" in told["str"]
+        told = net.run(missing)
+        assert {name: facts["type"] for name, facts in told.items()} == dict.fromkeys(told, "NetworkTargetMissingError")
+        assert {facts["str"] for facts in told.values()} == {"network_target_missing"}

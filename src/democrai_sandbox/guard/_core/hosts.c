@@ -286,7 +286,7 @@ int host_read(const char *text, size_t length, bool colons, Host *out)
 {
     host_clear(out);
     if (length == 0) {
-        return refuse_target("the host is missing");
+        return refuse_target("");
     }
     if (length > MAX_HOST + 1) {
         return refuse_target("the host is longer than 253 characters");

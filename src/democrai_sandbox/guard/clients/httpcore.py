@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _CONNECTIONS = {"_connections", "_pool"}
 _REQUESTS = "_requests"
 _SCHEMES = frozenset({b"http", b"https", b"ws", b"wss"})
+_EMPTY = b"/"
+"""The path that ``httpx`` gives to a URL that is empty, or has no host."""
 
 
 def _text(value: bytes | str) -> str:
@@ -33,9 +35,12 @@ def _address(url: Any) -> str:
 
 
 def _ticket(request: Any) -> Any:
-    if request.url.scheme not in _SCHEMES:
+    url = request.url
+    if url.scheme not in _SCHEMES:
+        if not url.scheme and not url.host and url.target == _EMPTY:
+            return _core.request("GET", "") or UNGUARDED  # raises in a guard: there is no target at all
         return UNGUARDED  # the pool refuses it with an error of its own, and a connection has no ticket
-    address = _address(request.url)
+    address = _address(url)
     method = request.method
     if asks_for_websocket(address, request.headers):
         return _core.websocket(address) or UNGUARDED
