@@ -129,6 +129,75 @@ def failures(world):
     return guard_of(world).run(subject), world.can_read()
 
 
+def logged_failures(world):
+    """What the log has after a decider, a recorder and an observer failed, and after failures that were logged."""
+    import logging
+
+    from democrai_sandbox import configure_guard
+    from democrai_sandbox.errors import ExternalAccessCheckFailed
+
+    records = []
+
+    class Kept(logging.Handler):
+        def emit(self, record):
+            records.append([record.name, record.levelname, record.getMessage(), str(record.exc_info[1])])
+
+    class Broken:
+        def decide(self, question):
+            raise error
+
+        def record(self, denial):
+            raise RuntimeError("the recorder is down")
+
+    logging.getLogger("democrai_sandbox.guard").addHandler(Kept())
+    configure_guard(decider=Broken(), recorder=Broken())
+    own, known = ExternalAccessCheckFailed("no answer"), ExternalAccessCheckFailed("told before")
+    known.is_logged = True
+    told = {}
+    for name, error in {"decider": RuntimeError("the store is down"), "its own": own, "known": known}.items():
+        told[name] = guard_of(world).run(lambda: describe(caught(read, world.secret))), list(records)
+        records.clear()
+    guard_of(world).run(lambda: caught(os.environ.__setitem__, "DEMOCRAI_X", "1"))
+    told["recorder"] = "", list(records)
+    records.clear()
+    error = RuntimeError("again")
+    guard_of(world).run(lambda: [caught(read, world.secret) for _ in range(1000)])
+    return told, len(records)
+
+
+def logged_while_handling(world):
+    """What the text of a subject's error is asked for, while the decider fails and that is logged."""
+    import io
+    import logging
+
+    from democrai_sandbox import configure_guard, current_guard
+
+    asked, written = [], io.StringIO()
+
+    class Broken:
+        def decide(self, question):
+            try:
+                raise KeyError("inner")
+            except KeyError:
+                raise RuntimeError("outer")  # noqa: B904 - the context is what this is about
+
+    class Trap(Exception):  # noqa: N818
+        def __str__(self):
+            asked.append(current_guard() is None)
+            return "trap"
+
+    logging.getLogger("democrai_sandbox.guard").addHandler(logging.StreamHandler(written))
+    configure_guard(decider=Broken())
+
+    def subject():
+        try:
+            raise Trap
+        except Trap:
+            return describe(caught(read, world.secret))
+
+    return guard_of(world).run(subject), asked, written.getvalue()
+
+
 def protected(world):
     """A yes to everything, where the host protects one folder below the root."""
     from democrai_sandbox import configure_guard
@@ -260,6 +329,27 @@ class TestAnswers:
             assert "OSError" not in told["bases"]
         assert probes == ["ExternalAccessCheckFailed"] * 3
         assert (recovered, host) == ("ok", "ok")
+
+    def test_a_failure_is_logged(self, case):
+        """Once, with the cause, the subject and what it asked for; not where the decider logged it, not without end."""
+        told, repeated = case.run(logged_failures)
+        for name in ("decider", "its own", "known"):
+            assert told[name][0] == "ExternalAccessCheckFailed"
+        ((logger, level, text, cause),) = told["decider"][1]
+        assert (logger, level, cause) == ("democrai_sandbox.guard", "ERROR", "the store is down")
+        assert "module:demo" in text
+        assert str(case.secret) in text
+        assert len(told["its own"][1]) == 1
+        assert told["known"][1] == []
+        assert [record[-1] for record in told["recorder"][1]] == ["the recorder is down"]
+        assert 0 < repeated < 100
+
+    def test_what_the_subject_was_handling_is_not_logged(self, case):
+        """Its text would be made by the subject's own code, outside the guard; the host's own contexts are logged."""
+        told, asked, written = case.run(logged_while_handling)
+        assert (told, asked) == ("ExternalAccessCheckFailed", [])
+        assert "inner" in written
+        assert "outer" in written
 
     def test_tasks_and_threads_of_an_activation_ask_from_outside_the_guard(self, case):
         """Every question reaches the decider unguarded, whichever thread or task it came from."""

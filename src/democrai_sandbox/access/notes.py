@@ -36,10 +36,11 @@ class Notes:
         """Note that a decision answered a check, at a microsecond since the epoch."""
         self._uses[decision_id] = now
 
-    def failed(self, subject: str, target: str, error: BaseException) -> None:
+    def failed(self, subject: str, target: str, error: ExternalAccessCheckFailed) -> None:
         """Log a failure of the check itself, and keep it for the audit until it can be written."""
         cause = str(error.__cause__ or error)
         _log.error("external access could not be checked for %s: %s", subject, cause)
+        error.is_logged = True
         with self._lock:
             self._failures.append({"subject": subject, "target": target[:_LONGEST], "error": cause[:_LONGEST]})
 

@@ -11,6 +11,8 @@ class ExternalAccessCheckFailed(SandboxError, RuntimeError):  # noqa: N818 - nam
     """The approval check itself failed: nothing was decided and nothing was allowed."""
 
     code = "sandbox_external_access_check_failed"
+    is_logged = False
+    """Whether the code that raised it has logged the cause; the guard logs the failure of a decider otherwise."""
 
     def __str__(self) -> str:
         """Return the code; the cause is chained."""

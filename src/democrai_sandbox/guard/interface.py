@@ -29,7 +29,7 @@ class Decider(Protocol):
 
     Asked synchronously, outside the guard, at most once per activation and (operation, target) until
     ``access_changed()`` is called. Only ``True``, or a decision that allows, allows; without a decider the answer is
-    no. An exception is not a denial: it becomes ``ExternalAccessCheckFailed``.
+    no. An exception is not a denial: it is logged, and becomes ``ExternalAccessCheckFailed``.
     """
 
     def decide(self, question: AccessQuestion) -> bool | AccessDecision:
@@ -41,8 +41,8 @@ class Decider(Protocol):
 class EndpointObserver(Protocol):
     """Is told of every permitted connection before it is made, outside the guard, for an allowlist below Python.
 
-    The same endpoint is told again after a minute. What it raises becomes ``ExternalAccessCheckFailed``, and the
-    connection is not made.
+    The same endpoint is told again after a minute. What it raises is logged and becomes
+    ``ExternalAccessCheckFailed``, and the connection is not made.
     """
 
     def observe(self, endpoint: ObservedEndpoint) -> None:
@@ -55,7 +55,7 @@ class CandidateWatcher(Protocol):
     """Is told of every check of a subject with a candidate where the candidate's rules say something else.
 
     Called outside the guard, after nothing and before everything: the check goes on as if there were no candidate, and
-    what is raised here is ignored. The resource type ``import`` with the operation ``use`` is a sensitive import.
+    what is raised here is logged. The resource type ``import`` with the operation ``use`` is a sensitive import.
     """
 
     def saw(self, question: AccessQuestion, allowed: bool) -> None:  # noqa: FBT001 - as the core calls it
@@ -65,7 +65,7 @@ class CandidateWatcher(Protocol):
 
 @runtime_checkable
 class DenialRecorder(Protocol):
-    """Is told of every denial, outside the guard; what it raises is ignored, the denial stands."""
+    """Is told of every denial, outside the guard; what it raises is logged, the denial stands."""
 
     def record(self, denial: SandboxDenied) -> None:
         """Take note of a denial."""

@@ -65,20 +65,31 @@ def configure_guard(
     roots = _checked_roots(sensitive_imports, "/sensitive_imports")
     packages = _checked_roots(native_packages, "/native_packages")
     codes = [_code_of(function) for function in runtime_code]
-    if decider is not None:
-        _core.setup(decider=decider.decide)
-    if recorder is not None:
-        _core.setup(recorder=recorder.record)
-    if observer is not None:
-        _core.setup(observer=observer.observe)
-    if watcher is not None:
-        _core.setup(watcher=watcher.saw)
+    _set_callbacks(decider, recorder, observer, watcher)
     _core.setup(runtime_code=codes, sensitive_roots=_core.sensitive_roots() | roots)
     if packages:
         _core.setup(native_packages=packages)
     _core.setup(protected=(*_core.protected_entries(), *shut))
     _core.setup(libraries=(*_core.library_entries(), *libraries))
     install_runtime_paths(fixed)
+
+
+def _set_callbacks(
+    decider: Decider | None,
+    recorder: DenialRecorder | None,
+    observer: EndpointObserver | None,
+    watcher: CandidateWatcher | None,
+) -> None:
+    from .callback_log import logged  # noqa: PLC0415 - loads logging, which a guard without callbacks does not need
+
+    if decider is not None:
+        _core.setup(decider=logged("decider", decider.decide))
+    if recorder is not None:
+        _core.setup(recorder=logged("recorder", recorder.record))
+    if observer is not None:
+        _core.setup(observer=logged("observer", observer.observe))
+    if watcher is not None:
+        _core.setup(watcher=logged("watcher", watcher.saw))
 
 
 def _check_kind(given: object, kind: type, name: str) -> None:

@@ -139,7 +139,9 @@ class RemoteDecider:
         if type(answer) is bool:
             return answer
         if type(answer) is not list:
-            raise ExternalAccessCheckFailed("the host could not decide")
+            error = ExternalAccessCheckFailed("the host could not decide")
+            error.is_logged = True  # by the host
+            raise error
         allowed, code, *rest = answer
         return AccessDecision(allowed, DecisionCode(code), *rest)
 

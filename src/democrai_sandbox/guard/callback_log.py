@@ -1,0 +1,82 @@
+"""Log the failures of the host's own callbacks (decider, recorder, observer, watcher), at a limited rate."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.errors import ExternalAccessCheckFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_LONGEST_CHAIN = 64
+_MOST_LINES = 10
+_WINDOW = 10.0
+"""Seconds in which that many failures of one callback are logged: a subject decides how often it is called."""
+_log = logging.getLogger("democrai_sandbox.guard")
+
+
+def logged(name: str, callback: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the callback; an exception of it is logged and raised again.
+
+    It runs outside the guard, as the callback does. A failure that the callback logged itself is not logged twice.
+    """
+    budget = _Budget()
+
+    def call(*args: Any) -> Any:
+        handled = sys.exception()
+        try:
+            return callback(*args)
+        except Exception as error:
+            if not (isinstance(error, ExternalAccessCheckFailed) and error.is_logged) and budget.has_room():
+                _cut(error, handled)
+                _log.exception("The %s of the guard failed for %s", name, _about(args[0]))
+            raise
+
+    return call
+
+
+def _cut(error: BaseException, handled: BaseException | None) -> None:
+    """Take the exception that the subject was handling out of the contexts of an error.
+
+    A log writes every context, and would call the subject's own ``__str__`` outside the guard.
+    """
+    seen: set[int] = set()
+    queue: list[BaseException | None] = [error]
+    while queue:
+        found = queue.pop()
+        if found is None or id(found) in seen:
+            continue
+        seen.add(id(found))
+        if found.__context__ is handled or len(seen) > _LONGEST_CHAIN:
+            found.__context__ = None
+        if found.__cause__ is handled or len(seen) > _LONGEST_CHAIN:
+            found.__cause__ = None
+        queue += (found.__context__, found.__cause__)
+
+
+class _Budget:
+    """The lines that one callback may still log in the present window."""
+
+    def __init__(self) -> None:
+        self._since = 0.0
+        self._lines = 0
+
+    def has_room(self) -> bool:
+        """Count a line, and tell whether it fits."""
+        now = monotonic()
+        if now - self._since > _WINDOW:
+            self._since, self._lines = now, 0
+        self._lines += 1
+        return self._lines <= _MOST_LINES
+
+
+def _about(value: Any) -> str:
+    """Describe a question, an endpoint or a denial by its subject, operation and target or address."""
+    subject = f"{value.subject_kind}:{value.subject}"
+    if hasattr(value, "target"):
+        return f"{subject}: {value.operation} {value.target!r}"
+    return f"{subject}: connection to {value.host!r}, port {value.port}"
