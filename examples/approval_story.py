@@ -61,7 +61,7 @@ def fetch(page: str, session: str) -> None:
 
 def approve_what_waits(administration: Administration) -> None:
     """Approve every pending request until its session ends."""
-    for request in administration.pending_requests().items:
+    for request in administration.pending_requests():
         wanted, origin = request.access, request.origin
         print(f"pending  {wanted.subject} {wanted.operation} {wanted.target}")
         print(f"         for {origin.user_id} in session {origin.session_key}; asked so far: {request.count}")

@@ -57,6 +57,37 @@ def forms(world):
     return seen
 
 
+def hints(world):
+    """What the denials of a guard that a host opened by itself say to do; and what guards look like."""
+    import http.client
+    import os
+
+    from democrai_sandbox import network_policy_context, process_guard_bypass_context, process_guard_context_from_env
+
+    def subject():
+        denials = {
+            "file": caught(read, world.secret),
+            "network": caught(http.client.HTTPConnection("127.0.0.1", 9).request, "GET", "/"),
+            "import": caught(__import__, "ctypes"),
+            "process": caught(os.system, "true"),
+        }
+        return {name: denial.hint for name, denial in denials.items()}
+
+    def ask_network():
+        return caught(http.client.HTTPConnection("127.0.0.1", 9).request, "GET", "/").hint
+
+    child = {"DEMOCRAI_NETWORK_SUBJECT": "demo", "DEMOCRAI_NETWORK_SUBJECT_KIND": "module", "DEMOCRAI_ACCESS": "[]"}
+    told = guard_of(world).run(subject)
+    told["network only"] = network_policy_context(subject="demo").run(ask_network)
+    told["in a child"] = process_guard_context_from_env(child).run(subject)["file"]
+    shown = {
+        "guard": repr(guard_of(world)),
+        "network": repr(network_policy_context(subject="whisper", subject_kind="engine")),
+        "bypass": repr(process_guard_bypass_context()),
+    }
+    return told, shown
+
+
 def generators(world):
     """A generator or coroutine that run() returns is guarded at each step, and its consumer never is."""
     seen = {}
@@ -372,6 +403,27 @@ class TestForms:
             "subject": "demo", "kind": "engine", "user": "u", "organization": "o", "session": "s", "process": False,
             "imports": ["ctypes"], "after": ["demo", "u"],
         }  # fmt: skip
+
+
+    def test_hints_name_the_arguments_of_a_guard_that_the_host_opened(self, case):
+        """There is no manifest then. A guard that the runtime opened, and its child processes, do have one."""
+        told, _ = case.run(hints)
+        assert "manifest.json" in told.pop("in a child")
+        assert not [name for name, hint in told.items() if "manifest.json" in hint]
+        assert "network_policy_context" in told.pop("network only")
+        assert not [name for name, hint in told.items() if "process_guard_context" not in hint]
+        for name, argument in {"file": "access", "network": "access", "import": "allowed_imports"}.items():
+            assert f"{argument}=[" in told[name]
+        assert "allow_subprocess=True" in told["process"]
+
+    def test_a_guard_shows_its_subject(self, case):
+        """In its ``repr``, so that a log or a debugger tells guards apart."""
+        _, shown = case.run(hints)
+        assert shown == {
+            "guard": "<Guard module:demo>",
+            "network": "<Guard engine:whisper, network only>",
+            "bypass": "<Guard bypass>",
+        }
 
 
 class TestLoops:

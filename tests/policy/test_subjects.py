@@ -70,6 +70,8 @@ def test_unknown_kinds_are_refused(kind):
     with pytest.raises(InvalidInputError) as caught:
         Subject(kind, "a")
     assert caught.value.problems[0].pointer == "/kind"
+    if isinstance(kind, str):
+        assert all(known in caught.value.problems[0].message for known in SubjectKind)
     if kind == "modul":
         assert caught.value.problems[0].suggestion == "module"
 

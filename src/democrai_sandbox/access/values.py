@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .targets import decision_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from datetime import datetime
 
     from democrai_sandbox.policy import Operation, ResourceType, Subject, SubjectKind
@@ -347,3 +347,11 @@ class Listing:
     items: tuple[Any, ...]
     next: str
     """Empty when there is no more."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """Go through the items of this page."""
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        """Return the number of items on this page."""
+        return len(self.items)

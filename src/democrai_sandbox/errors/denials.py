@@ -37,6 +37,7 @@ class SandboxDenied(SandboxError, PermissionError):  # noqa: N818 - it says what
         chain: tuple[str, ...] = (),
         operations: tuple[str, ...] = (),
         installing: bool = False,
+        opened_by: str = "",
     ) -> None:
         """Describe what was refused to whom."""
         if self.names_path:
@@ -49,6 +50,7 @@ class SandboxDenied(SandboxError, PermissionError):  # noqa: N818 - it says what
         self._chain = chain
         self.operations = operations
         self.installing = installing
+        self.opened_by = opened_by
 
     @property
     def subject_chain(self) -> SubjectChain:
@@ -81,7 +83,9 @@ class SandboxDenied(SandboxError, PermissionError):  # noqa: N818 - it says what
         return "\n".join(filter(None, (str(self), f"  {chain} asked for: {asked}", self.hint)))
 
     def _place(self, key: str) -> str:
-        """Name the file and the section in which a declaration of this subject belongs."""
+        """Name the file and the section, or the call of the host, in which a declaration of this subject belongs."""
+        if self.opened_by:
+            return fixes.argument_of(self.opened_by, self.subject, key)
         return fixes.place_of(self.subject_kind, self.subject, key, installing=self.installing)
 
 
@@ -141,7 +145,7 @@ class ModuleDenied(SandboxDenied):
     @property
     def hint(self) -> str:
         """Where the root is declared, and that it is a high-trust exception."""
-        entry = json.dumps({"allowed_imports": [self.target]})
+        entry = json.dumps([self.target] if self.opened_by else {"allowed_imports": [self.target]})
         return (
             f"If native interop is really needed, declare it in {self._place('allowed_imports')}:\n  {entry}\n"
             f"{fixes.HIGH_TRUST}"
@@ -156,7 +160,7 @@ class SubprocessDenied(SandboxDenied):
     @property
     def hint(self) -> str:
         """The supported way to start a child."""
-        return fixes.SDK_SUBPROCESS
+        return fixes.OWN_SUBPROCESS.format(function=self.opened_by) if self.opened_by else fixes.SDK_SUBPROCESS
 
 
 class EnvironmentDenied(SandboxDenied):

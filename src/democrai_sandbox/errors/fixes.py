@@ -16,6 +16,10 @@ HIGH_TRUST = "It can do whatever the process can; prefer a dependency that does 
 SDK_SUBPROCESS = (
     "Start the child with await sdk.tasks.run_subprocess([...]): the runtime gives it a guarded environment."
 )
+OWN_SUBPROCESS = (
+    "Pass allow_subprocess=True to {function}(...): programs that the subject starts then have the rights of the "
+    "application. Or start the program outside the guard."
+)
 RUNTIME_NAME = "DEMOCRAI_* belongs to the runtime, which sets it for children by itself; use another name."
 OTHER_CODE = "{target} would make programs, or the process itself, use other code or names than their own."
 NEVER = "{target} is not available inside a guard; no declaration allows it."
@@ -49,6 +53,11 @@ def asking(resource_type: str, operation: str, target: str) -> str:
     return (
         f'sdk.access.check_external_access(resource_type="{resource_type}", operation="{operation}", target={target!r})'
     )
+
+
+def argument_of(function: str, name: str, key: str) -> str:
+    """Name the argument in which a declaration belongs, for a guard that a host opens by calling a function."""
+    return f"{key}=[...] of {function}(subject={name!r}, ...)"
 
 
 def place_of(kind: str, name: str, key: str, *, installing: bool = False) -> str:

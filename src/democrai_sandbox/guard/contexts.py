@@ -65,6 +65,7 @@ def process_guard_context(
         user_id=user_id,
         organization_id=organization_id,
         session_key=session_key,
+        opened_by="process_guard_context",
     )
 
 
@@ -116,6 +117,7 @@ def network_policy_context(
         organization_id=organization_id,
         session_key=session_key,
         network_only=True,
+        opened_by="network_policy_context",
     )
 
 
@@ -142,7 +144,8 @@ def make_guard(
 def policy_of(**declarations: Any) -> Policy:
     """Return the compiled policy of declarations; the same ones are compiled once.
 
-    Besides those of ``process_guard_context``: ``ancestors``, the chain this subject continues, and ``own_read`` and
+    Besides those of ``process_guard_context``: ``opened_by``, the public function that the hints of denials name;
+    ``ancestors``, the chain this subject continues, and ``own_read`` and
     ``own_write``, the places that the runtime gives to this subject below what it protects from all others.
     """
     key = _key(declarations)
@@ -198,6 +201,7 @@ def _compile(
     allow_subprocess: bool = False,
     include_runtime_paths: bool = True,
     network_only: bool = False,
+    opened_by: str = "",
     ancestors: SubjectChain = (),
     own_read: Iterable[str | os.PathLike[str]] = (),
     own_write: Iterable[str | os.PathLike[str]] = (),
@@ -230,6 +234,7 @@ def _compile(
         owned=(*_owned(own_read, _READ), *_owned(own_write, _WRITE)),
         include_runtime_paths=include_runtime_paths,
         network_only=network_only,
+        opened_by=opened_by,
         ancestors=ancestors,
     )
 
@@ -271,6 +276,7 @@ def _native(
     owned: tuple[tuple[bytes, int], ...],
     include_runtime_paths: bool,
     network_only: bool,
+    opened_by: str,
     ancestors: SubjectChain,
 ) -> Policy:
     """Hand the policy to the core, which resolves the roots: one that is a link works."""
@@ -291,4 +297,5 @@ def _native(
         resolve=True,
         network=compiled.network_entries,
         network_only=network_only,
+        opened_by=opened_by,
     )

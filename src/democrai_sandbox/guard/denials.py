@@ -48,6 +48,7 @@ def make_denial(
         chain=view[1],
         operations=tuple(operation.split(",")) if "," in operation else (operation,),
         installing=view[5],
+        opened_by=view[8],
     )
     if decision is not None and isinstance(denial, NetworkDenied):
         denial.decision = decision

@@ -153,6 +153,7 @@ def bare_policy(subject: str, entries: tuple[Entry, ...]) -> _core.Policy:
         resolve=True,
         network=(),
         network_only=False,
+        opened_by="",
     )
 
 

@@ -24,6 +24,8 @@ class RawView(NamedTuple):
     allowed_imports: frozenset[str]
     narrowed: bool = False
     """Whether guarded code gave up some of its declarations in a context of its own; the links do not say which."""
+    opened_by: str = ""
+    """The public function that the host called for this guard; empty for a guard of the runtime."""
 
     @property
     def chain(self) -> SubjectChain:

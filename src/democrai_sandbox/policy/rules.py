@@ -132,7 +132,8 @@ def _parse_resource_type(members: _Members, pointer: str, problems: list[Problem
     if text is None:
         problems.append(Problem(place, f"expected a text, got {shown(members['resource_type'])}"))
     elif text not in tuple(ResourceType):
-        problems.append(Problem(place, f"unknown resource type {shown(text)}", _suggest(text, ResourceType)))
+        message = f"unknown resource type {shown(text)}; one of: {', '.join(ResourceType)}"
+        problems.append(Problem(place, message, _suggest(text, ResourceType)))
     else:
         return ResourceType(text)
     return None

@@ -102,7 +102,8 @@ def _parse_kind(value: object) -> tuple[SubjectKind | None, Problem | None]:
     try:
         return SubjectKind(text), None
     except ValueError:
-        return None, Problem("/kind", f"unknown subject kind {shown(text)}", nearest(text, SubjectKind))
+        message = f"unknown subject kind {shown(text)}; one of: {', '.join(SubjectKind)}"
+        return None, Problem("/kind", message, nearest(text, SubjectKind))
 
 
 def _name_problem(name: str | None, given: object) -> Problem | None:

@@ -327,6 +327,16 @@ static PyObject *guard_run(PyObject *self, PyObject *const *args, Py_ssize_t nar
     return result;
 }
 
+static PyObject *guard_repr(PyObject *self)
+{
+    const Policy *policy = ((Guard *)self)->policy;
+    if (policy == NULL) {
+        return PyUnicode_FromString("<Guard bypass>");
+    }
+    return PyUnicode_FromFormat("<Guard %U:%U%s>", policy->kind, policy->subject,
+                                policy->network_only ? ", network only" : "");
+}
+
 static PyMethodDef guard_methods[] = {
     {"__enter__", guard_enter, METH_NOARGS, NULL},
     {"__exit__", (PyCFunction)(void (*)(void))guard_exit, METH_FASTCALL, NULL},
@@ -342,6 +352,7 @@ PyTypeObject Guard_Type = {
     .tp_doc = "One activation of a policy: with, async with, or run(callable).",
     .tp_basicsize = sizeof(Guard),
     .tp_dealloc = guard_dealloc,
+    .tp_repr = guard_repr,
     .tp_methods = guard_methods,
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
 };

@@ -138,7 +138,8 @@ typedef struct Policy {
     NetIndex network;
     bool allow_subprocess;
     bool include_runtime;
-    bool network_only; /* says nothing about files, imports and processes */
+    bool network_only;   /* says nothing about files, imports and processes */
+    PyObject *opened_by; /* exact str: the public function that the host called for it; empty for the runtime's own */
     const struct Policy *candidate; /* what its subject is held against; not owned, valid for its generation alone */
     uint64_t candidate_generation;
     struct State *resident; /* as which code runs that is marked as this subject's; not owned, NULL without any */

@@ -470,12 +470,14 @@ static int build(Policy *policy, PyObject *entries, bool resolve)
 PyObject *policy_new(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"subject",  "kind",      "entries", "imports", "allow_subprocess", "include_runtime",
-                            "declared", "ancestors", "resolve", "network", "network_only",     NULL};
-    PyObject *subject, *kind, *entries, *imports, *declared, *ancestors, *network;
+                            "declared", "ancestors", "resolve", "network", "network_only",     "opened_by",
+                            NULL};
+    PyObject *subject, *kind, *entries, *imports, *declared, *ancestors, *network, *opened_by;
     int allow_subprocess, include_runtime, resolve, network_only;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UUO!O!ppUO!pO!p", names, &subject, &kind, &PyTuple_Type, &entries,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UUO!O!ppUO!pO!pU", names, &subject, &kind, &PyTuple_Type, &entries,
                                      &PyFrozenSet_Type, &imports, &allow_subprocess, &include_runtime, &declared,
-                                     &PyTuple_Type, &ancestors, &resolve, &PyTuple_Type, &network, &network_only)) {
+                                     &PyTuple_Type, &ancestors, &resolve, &PyTuple_Type, &network, &network_only,
+                                     &opened_by)) {
         return NULL;
     }
     Policy *policy = PyObject_New(Policy, &Policy_Type);
@@ -500,6 +502,7 @@ PyObject *policy_new(PyObject *module, PyObject *args, PyObject *kwargs)
     policy->allow_subprocess = allow_subprocess;
     policy->include_runtime = include_runtime;
     policy->network_only = network_only;
+    policy->opened_by = Py_NewRef(opened_by);
     memset(&policy->network, 0, sizeof policy->network);
     if (build(policy, entries, resolve) < 0 || net_index_build(&policy->network, network) < 0) {
         Py_DECREF(policy);
@@ -518,6 +521,7 @@ static void policy_dealloc(PyObject *self)
     net_index_clear(&policy->network);
     Py_XDECREF(policy->subject);
     Py_XDECREF(policy->kind);
+    Py_XDECREF(policy->opened_by);
     Py_XDECREF(policy->imports);
     Py_XDECREF(policy->declared);
     Py_XDECREF(policy->ancestors);

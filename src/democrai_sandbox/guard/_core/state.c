@@ -538,6 +538,15 @@ static bool is_narrowed(const State *state)
     return false;
 }
 
+/* The public function that opened the guard of the innermost actor. Borrowed. */
+static PyObject *opened_by(const State *state)
+{
+    while (state->parent != NULL && (state->mode == MODE_BYPASS || state->mode == MODE_NARROW)) {
+        state = state->parent;
+    }
+    return state->policy ? state->policy->opened_by : Py_None;
+}
+
 /* What the Python face gets to see: values that cannot be changed, made once per state. */
 PyObject *state_view(State *state)
 {
@@ -545,9 +554,9 @@ PyObject *state_view(State *state)
         PyObject *links = view_links(state), *chain = links ? state_chain(state) : NULL;
         PyObject *imports = state->policy ? state->policy->imports : Py_None;
         if (chain != NULL) {
-            state->view = Py_BuildValue("(OOOOOOOO)", links, chain, state->user, state->organization, state->session,
+            state->view = Py_BuildValue("(OOOOOOOOO)", links, chain, state->user, state->organization, state->session,
                                         state->allow_subprocess ? Py_True : Py_False, imports,
-                                        is_narrowed(state) ? Py_True : Py_False);
+                                        is_narrowed(state) ? Py_True : Py_False, opened_by(state));
         }
         Py_XDECREF(links);
         Py_XDECREF(chain);

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from democrai_sandbox.errors import ExternalAccessCheckFailed, NetworkDenied
-from democrai_sandbox.guard import network_policy_context
+from democrai_sandbox.guard.contexts import make_guard
 from democrai_sandbox.policy import (
     AccessDecision,
     DecisionCode,
@@ -110,13 +110,14 @@ class Authority:
 def scoped_guard(asker: Asker, hop: Hop) -> Guard:
     """Return the guard under which a hop is made: this subject, this URL, nothing else of the network."""
     rule = {"resource_type": "network", "operation": "receive", "target": hop.scope}
-    return network_policy_context(
+    return make_guard(
         subject=asker.subject.name,
         subject_kind=asker.subject.kind.value,
         access=[rule],
         user_id=asker.user_id,
         organization_id=asker.organization_id,
         session_key=asker.session_key,
+        network_only=True,
     )
 
 
