@@ -52,6 +52,22 @@ def test_the_same_as_data(config):
     assert {"network.endpoints['my.api']", "sandbox.isolation['module:reports']"} < {each["name"] for each in given}
 
 
+def test_empty_values_are_values(tmp_path):
+    """Empty lists and objects are shown as they are written; only what has no value is a dash, or null."""
+    file = configured(tmp_path, extra_module_dirs=[], network={"endpoints": {}}, sandbox={"managers": []})
+    arguments = ("config", "show", "--config", file)
+    rows = dict(line.split(maxsplit=1) for line in says(*arguments).out.splitlines())
+    data = {each["name"]: each["value"] for each in says(*arguments, "--json").data["values"]}
+    shown = {name: (rows[name].strip(), data[name]) for name in rows if name in data}
+    for name in ("extra_module_dirs", "extra_engine_dirs", "sandbox.managers", "server.trusted_proxies"):
+        assert shown[name] == ("[]", [])
+    assert shown["network.endpoints"] == shown["sandbox.isolation"] == ("{}", {})
+    assert shown["server.public_url"] == shown["sandbox.os.policy_file"] == ("-", None)
+    given = {each["name"]: each["value"] for each in says(*arguments, "--json", "--given").data["values"]}
+    empty = {"extra_module_dirs": [], "network.endpoints": {}, "sandbox.managers": []}
+    assert {name: given.get(name) for name in empty} == empty
+
+
 def test_checking(config, tmp_path):
     """A good configuration is accepted, with its sources; of a bad one each problem is told, and nothing is made."""
     good = says("config", "check", "--config", config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from .exits import Exit
@@ -58,8 +59,11 @@ def _as_dict(each: ShownValue) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    if value is None or value == []:
+    """Return a value as it is written in the file; a dash for none. A list is shown without brackets, if not empty."""
+    if value is None:
         return "-"
+    if value in ([], {}):
+        return json.dumps(value)
     if isinstance(value, bool):
         return str(value).lower()
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -11,7 +11,7 @@ import pytest
 
 from democrai_sandbox.errors import ConfigInvalid, InvalidInputError
 from democrai_sandbox.host.config import load
-from democrai_sandbox.host.config.keys import KEYS
+from democrai_sandbox.host.config.keys import KEYS, OPEN
 from tests.services.golden import sentence
 from tests.services.rows import rows
 
@@ -40,7 +40,7 @@ def test_each_key_has_its_origin(config, home):
         "/network/endpoints/a": "DEMOCRAI_CONFIG__NETWORK__ENDPOINTS",
     }
     assert loaded.origins["/server/host"].line == 3
-    assert set(loaded.origins) == {*KEYS, *given}
+    assert set(loaded.origins) == {*KEYS, *OPEN, *given}
 
 
 def test_what_an_application_hands_over_is_the_argument(home):

@@ -15,7 +15,7 @@ from .anchoring import anchored
 from .argument import plain_values
 from .document import read_document
 from .files import FileRefusedError, read_file
-from .keys import KEYS
+from .keys import KEYS, OPEN
 from .origins import ARGUMENT, DEFAULT, ConfigProblem, Origin, Origins, refusal
 from .overlay import FILE_VARIABLE, overlay
 from .reading import read_settings
@@ -127,14 +127,14 @@ def _lies_in(pointer: str, refused: set[str]) -> bool:
 
 def _leaves(given: _Given) -> Iterator[tuple[str, Origin]]:
     """Yield the origin of each key that has a name of its own, and of each that was given."""
-    for pointer in KEYS:
+    for pointer in (*KEYS, *OPEN):
         yield pointer, Origin(DEFAULT)
     for pointer in _pointers(given.values, ""):
         yield pointer, given.origins[pointer]
 
 
 def _pointers(value: object, pointer: str) -> Iterator[str]:
-    if isinstance(value, dict) and pointer not in KEYS:
+    if isinstance(value, dict) and pointer not in KEYS and (value or pointer not in OPEN):
         for name, inner in value.items():
             yield from _pointers(inner, pointer_to(pointer, name))
     elif value is not None:

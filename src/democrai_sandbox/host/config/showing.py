@@ -33,7 +33,7 @@ class ShownValue(NamedTuple):
 
     pointer: str
     value: Any
-    """Plain data; None where there is no value."""
+    """Plain data, empty lists and objects included; None where there is no value."""
     origin: Origin
 
     @property
@@ -65,6 +65,8 @@ def _values(settings: HostSettings) -> Iterator[tuple[str, Any]]:
     for pointer in KEYS:
         yield pointer, _plain(_value(settings, pointer))
     for pointer in OPEN:
+        if not opened[pointer]:
+            yield pointer, {}
         for name, value in opened[pointer].items():
             yield pointer_to(pointer, name), without_password(str(value))
 
@@ -85,7 +87,7 @@ def _value(settings: HostSettings, pointer: str) -> Any:
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [str(item) for item in value]
-    return None if value == "" else value
+    return None if value == "" else value  # an empty text stands for no value: none can be given
 
 
 def _origin(loaded: Loaded, pointer: str) -> Origin:
