@@ -112,6 +112,31 @@ def test_what_an_administrator_installs():
         assert says("helper", "sudoers").status == 2
 
 
+def test_the_unit_has_the_paths_of_the_configuration(tmp_path):
+    """Those that the application and ``helper run`` use with the same configuration; options go before it."""
+    own = {"helper_socket": "/run/own_{pid}.sock", "policy_file": "/srv/own_{pid}.json", "refresh_seconds": 7}
+    state = f"{tmp_path}/state"
+    for settings, words, socket, policy in (
+        ({}, (), f"{state}/os_sandbox_helper_%i.sock", f"{state}/data/os_sandbox_allowlist_%i.json"),
+        ({"data_dir": "/srv/d"}, (), f"{state}/os_sandbox_helper_%i.sock", "/srv/d/os_sandbox_allowlist_%i.json"),
+        ({"sandbox": {"os": own}}, (), "/run/own_%i.sock", "/srv/own_%i.json"),
+        ({}, ("--state-dir", "/s"), "/s/os_sandbox_helper_%i.sock", "/s/data/os_sandbox_allowlist_%i.json"),
+        (
+            {"data_dir": "/srv/d"},
+            ("--data-dir", "/d/"),
+            f"{state}/os_sandbox_helper_%i.sock",
+            "/d/os_sandbox_allowlist_%i.json",
+        ),
+    ):
+        file = configured(tmp_path, **settings)
+        unit = says("helper", "systemd", *words, "--config", file).out
+        seconds = 7 if "sandbox" in settings else 60
+        assert f"--socket {socket} --policy-file {policy} --refresh-seconds {seconds} " in unit
+        assert f"sh {socket.removesuffix('%i.sock')} APPLICATION" in unit
+    alone = configured(tmp_path, sandbox={"os": {"helper_socket": "/run/one.sock"}})
+    assert says("helper", "systemd", "--config", alone).status == 1
+
+
 def test_nothing_runs(tmp_path):
     """Without any helper that is said: a failure only where the configuration asks for one."""
     found = says("helper", "status", "--config", configured(tmp_path))

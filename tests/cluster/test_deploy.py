@@ -82,16 +82,17 @@ def test_no_unit_takes_away_what_the_guard_needs():
 
 def test_the_drop_in_for_the_helper_is_what_the_command_prints():
     """For the folders and the command of the unit: the shell waits for the socket that the helper will have."""
-    from democrai_sandbox.kernel.helper.printing import systemd_unit
+    from democrai_sandbox.kernel.helper.printing import ServicePaths, systemd_unit
 
     state = "/var/lib/democrai-sandbox"
-    printed = systemd_unit(["/usr/bin/python3"], state=state, data=f"{state}/data", seconds=60)
+    printed = systemd_unit(["/usr/bin/python3"], ServicePaths(state, f"{state}/data"), seconds=60)
     lines = re.findall(r"^#   (\S.*)", printed, re.MULTILINE)
     serve = settings_of((SYSTEMD / "democrai-sandbox.service").read_text())["ExecStart"]
     wanted = [line.replace("APPLICATION ARGUMENTS", serve) for line in lines]
     text = (SYSTEMD / "30-helper.conf").read_text()
     assert [line for line in text.splitlines() if line and not line.startswith("#")] == wanted
-    assert f"--state-dir {state} --data-dir {state}/data" in text
+    assert "helper systemd --config /etc/democrai-sandbox/config.yaml" in text
+    assert f"\nstate_dir: {state}\n" in (SYSTEMD.parent / "node.yaml").read_text()
 
 
 def test_the_first_login_is_looked_for_where_the_journal_has_it():

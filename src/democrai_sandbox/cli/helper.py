@@ -162,12 +162,26 @@ def run_polkit(options: argparse.Namespace, output: Output) -> int:
 
 
 def run_systemd(options: argparse.Namespace, output: Output) -> int:
-    """Print the unit for a service."""
-    from democrai_sandbox.kernel.helper.printing import systemd_file  # noqa: PLC0415 - takes its time
+    """Print the unit for a service, with the paths that the application has by the same configuration."""
+    from democrai_sandbox.host.config.origins import DEFAULT  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.kernel.helper.printing import ServicePaths, systemd_file  # noqa: PLC0415
 
     state, data = _folder("--state-dir", options.state_dir), _folder("--data-dir", options.data_dir)
-    seconds = _number("--refresh-seconds", options.refresh_seconds)
-    return _printed(output, "helper.systemd/1", lambda: systemd_file(state, data, seconds))
+    given = options.refresh_seconds
+    seconds = None if given is None else _number("--refresh-seconds", given)
+    loaded = configuration(options)
+    settings = loaded.settings
+    if data is None:
+        moved = state is not None and loaded.origins["/data_dir"].source == DEFAULT
+        data = f"{state}/data" if moved else settings.data_dir
+    paths = ServicePaths(state or settings.state_dir, data, settings.os.helper_socket, settings.os.policy_file)
+    if not paths.has_socket_per_process:
+        raise CommandRefused(
+            f"sandbox.os.helper_socket is {settings.os.helper_socket!a}, the same for every process",
+            fix="let it end with {pid}.sock, or leave it out: each process has a helper of its own",
+        )
+    chosen = settings.os.refresh_seconds if seconds is None else seconds
+    return _printed(output, "helper.systemd/1", lambda: systemd_file(paths, chosen))
 
 
 def _printed(output: Output, schema: str, make: Any) -> int:
@@ -196,7 +210,9 @@ def _user(name: str | None) -> str:
         raise CommandMisused(f"there is no user {name!a} on this machine", fix="make it first") from None
 
 
-def _folder(option: str, text: str) -> str:
+def _folder(option: str, text: str | None) -> str | None:
+    if text is None:
+        return None
     if not text.startswith("/") or not text.isprintable():
         raise CommandMisused(f"{option} is no absolute path: {text!a}", fix="write one that begins with /")
     return text.rstrip("/")

@@ -15,7 +15,14 @@ from pathlib import Path
 import pytest
 
 from democrai_sandbox.kernel.helper.arguments import helper_command
-from democrai_sandbox.kernel.helper.printing import polkit_rule, sudoers_file, sudoers_rule, systemd_file, systemd_unit
+from democrai_sandbox.kernel.helper.printing import (
+    ServicePaths,
+    polkit_rule,
+    sudoers_file,
+    sudoers_rule,
+    systemd_file,
+    systemd_unit,
+)
 from democrai_sandbox.kernel.helper.trust import weaknesses
 from tests.kernel.helper.stage import needs_root
 from tests.services.rows import rows
@@ -90,8 +97,8 @@ def test_the_printed_rule_is_valid_as_it_is(tmp_path):
 @needs_analyze
 def test_systemd_understands_the_unit(tmp_path):
     """The unit is verified as an instance for one process."""
-    text, _ = systemd_file("/run/democrai", "/var/lib/democrai", 30)
-    plain = systemd_unit(helper_command(), state="/run/democrai", data="/var/lib/democrai", seconds=30)
+    text, _ = systemd_file(ServicePaths("/run/democrai", "/var/lib/democrai"), 30)
+    plain = systemd_unit(helper_command(), ServicePaths("/run/democrai", "/var/lib/democrai"), seconds=30)
     assert "--refresh-seconds 30" in text and "--parent-pid %i" in text
     unit = tmp_path / "democrai-os-helper@.service"
     unit.write_text(plain)
@@ -110,7 +117,7 @@ def test_systemd_understands_the_unit(tmp_path):
 
 def test_the_unit_leaves_the_helper_what_it_needs():
     """Attributes of the kind ``trusted`` on its cgroups are for CAP_SYS_ADMIN."""
-    unit = systemd_unit(COMMAND, state="/run/d", data="/var/lib/d", seconds=0)
+    unit = systemd_unit(COMMAND, ServicePaths("/run/d", "/var/lib/d"), seconds=0)
     lines = (line.partition("=") for line in unit.splitlines())
     left = {word for name, _, words in lines if name == "CapabilityBoundingSet" for word in words.split()}
     assert {"CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_KILL"} <= left
@@ -120,7 +127,7 @@ def test_the_application_waits_for_the_helper_that_systemd_starts(tmp_path):
     """As the unit's comment says it: by a shell that becomes the application when the socket of its number is there."""
     state = tmp_path / "odd 'state"
     state.mkdir()
-    unit = systemd_unit(COMMAND, state=str(state), data="/var/lib/d", seconds=0)
+    unit = systemd_unit(COMMAND, ServicePaths(str(state), "/var/lib/d"), seconds=0)
     (line,) = (line for line in unit.splitlines() if "/bin/sh -c" in line)
     words = [word.replace("$$", "$") for word in shlex.split(line.partition("ExecStart=")[2])]
     assert words[:2] == ["/bin/sh", "-c"] and words[-2:] == ["APPLICATION", "ARGUMENTS"]
@@ -141,7 +148,7 @@ def test_a_user_whom_sudo_would_take_for_several_is_refused(user):
 
 def test_paths_that_systemd_would_change_are_escaped():
     """Percent and dollar signs are doubled, and what has spaces is quoted."""
-    unit = systemd_unit(COMMAND, state="/run/50% of $HOME", data="/var/lib/d", seconds=0)
+    unit = systemd_unit(COMMAND, ServicePaths("/run/50% of $HOME", "/var/lib/d"), seconds=0)
     assert '--socket "/run/50%% of $$HOME/os_sandbox_helper_%i.sock"' in unit
     assert "--policy-file /var/lib/d/os_sandbox_allowlist_%i.json --refresh-seconds 0" in unit
 

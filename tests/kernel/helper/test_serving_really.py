@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from democrai_sandbox.kernel.helper.printing import systemd_unit
+from democrai_sandbox.kernel.helper.printing import ServicePaths, systemd_unit
 from tests.kernel.helper.stage import SECONDS, Stage, until
 from tests.kernel.netlab import cgroup_mount, cgroup_of, needs_netlab, shared_lab
 
@@ -136,7 +136,7 @@ def test_without_privileges_it_says_so_and_how_to_get_them(stage):
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv is not installed")
 def test_the_capabilities_of_the_printed_unit_suffice(lab, stage):
     """With the bounding set of the systemd unit everything from the first policy to the removal works."""
-    text = systemd_unit(("/x",), state="/s", data="/d", seconds=1)
+    text = systemd_unit(("/x",), ServicePaths("/s", "/d"), seconds=1)
     line = next(line for line in text.splitlines() if line.startswith("CapabilityBoundingSet="))
     names = [name.lower().removeprefix("cap_") for name in line.partition("=")[2].split()]
     bounds = ",".join(["-all", *(f"+{name}" for name in names)])

@@ -95,10 +95,9 @@ def _add_user(parser: Parser) -> None:
 
 
 def _systemd(parser: Parser) -> None:
-    parser.add_argument("--state-dir", metavar="DIR", default="/run/democrai", help="the application's (/run/democrai)")
-    parser.add_argument(
-        "--data-dir", metavar="DIR", default="/var/lib/democrai", help="the application's (/var/lib/democrai)"
-    )
-    parser.add_argument("--refresh-seconds", metavar="N", default="60", help="how often names are resolved again (60)")
+    parser.add_argument("--state-dir", metavar="DIR", help="another state_dir than the configuration has")
+    parser.add_argument("--data-dir", metavar="DIR", help="another data_dir than the configuration has")
+    parser.add_argument("--refresh-seconds", metavar="N", help="another time between resolutions of names")
+    add_config(parser)
     add_json(parser)
     parser.set_defaults(run="helper:run_systemd")

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _UNIT = "democrai-os-helper@.service"
+_PID = "{pid}"
+_SOCKET_END = f"{_PID}.sock"
 _SPECIAL_TO_SUDO = re.compile(r"([\\,:=\s!\"'()#])")
 _NOT_FOR_SUDO = re.compile(r"[\\*?\[\]\"'()!\n\r]")
 """What sudo takes for a pattern, or cannot be told in a path at all."""
@@ -110,18 +112,42 @@ def polkit_rule(user: str, command: Sequence[str]) -> str:
     return _POLKIT.format(user=user, **{name: json.dumps(text) for name, text in texts.items()})
 
 
-def systemd_unit(command: Sequence[str], *, state: str, data: str, seconds: int) -> str:
+class ServicePaths(NamedTuple):
+    """Where a service has its files: its folders, and what ``sandbox.os`` says otherwise (empty for nothing)."""
+
+    state: str
+    data: str
+    helper_socket: str = ""
+    policy_file: str = ""
+
+    @property
+    def socket(self) -> str:
+        """The socket of the helper, with ``{pid}`` for the process that it serves."""
+        return self.helper_socket or f"{self.state}/os_sandbox_helper_{_SOCKET_END}"
+
+    @property
+    def policy(self) -> str:
+        """The policy file, with ``{pid}`` for the process."""
+        return self.policy_file or f"{self.data}/os_sandbox_allowlist_{_PID}.json"
+
+    @property
+    def has_socket_per_process(self) -> bool:
+        """Whether the shell of the unit can find the socket of its own process."""
+        return self.socket.endswith(_SOCKET_END) and self.socket.count(_PID) == 1
+
+
+def systemd_unit(command: Sequence[str], paths: ServicePaths, *, seconds: int) -> str:
     """Return a template unit of which one instance serves one process of the application."""
     return _SYSTEMD.format(
         unit=_UNIT,
-        state=state,
-        data=data,
+        state=paths.state,
+        data=paths.data,
         seconds=seconds,
         command=" ".join(map(_for_systemd, command)),
         wait=_WAIT,
-        front=_for_systemd(f"{state}/os_sandbox_helper_"),
-        socket=_for_systemd(f"{state}/os_sandbox_helper_", "%i.sock"),
-        policy=_for_systemd(f"{data}/os_sandbox_allowlist_", "%i.json"),
+        front=_for_systemd(paths.socket.removesuffix(_SOCKET_END)),
+        socket=_for_systemd(paths.socket),
+        policy=_for_systemd(paths.policy),
     )
 
 
@@ -144,10 +170,10 @@ def polkit_file(user: str) -> Installable:
     return _safe(polkit_rule(user, command), command, "//")
 
 
-def systemd_file(state: str, data: str, seconds: int) -> Installable:
-    """Return the unit for an application with these folders."""
+def systemd_file(paths: ServicePaths, seconds: int) -> Installable:
+    """Return the unit for an application with these paths."""
     command = helper_command()
-    return _safe(systemd_unit(command, state=state, data=data, seconds=seconds), command, "#")
+    return _safe(systemd_unit(command, paths, seconds=seconds), command, "#")
 
 
 def _safe(text: str, command: Sequence[str], mark: str) -> Installable:
@@ -160,7 +186,10 @@ def _safe(text: str, command: Sequence[str], mark: str) -> Installable:
     return Installable("".join(f"{mark} {line}\n" for line in [*warnings, *text.splitlines()]), tuple(warnings))
 
 
-def _for_systemd(text: str, end: str = "") -> str:
-    """Return a word for ExecStart: with what systemd would replace doubled, and quoted where it would be split."""
-    word = text.replace("\\", "\\\\").replace("%", "%%").replace("$", "$$").replace('"', '\\"') + end
+def _for_systemd(text: str) -> str:
+    """Return a word for ExecStart: with what systemd would replace doubled, and quoted where it would be split.
+
+    ``{pid}`` becomes the name of the instance.
+    """
+    word = text.replace("\\", "\\\\").replace("%", "%%").replace("$", "$$").replace('"', '\\"').replace(_PID, "%i")
     return f'"{word}"' if re.search(r"[\s\"'\\;]", word) else word
