@@ -160,7 +160,8 @@ def test_a_name_that_is_not_ours_is_turned_away(served, host):
 def test_probes_and_tokens_may_use_any_name(served):
     """A probe learns nothing that is secret; whoever has a token is no stranger's page."""
     host = ("Host", "sandbox.internal:8420")
-    assert send(served, "GET", "/health/live", [host])[0] == 200
+    for path, status in {"/health/live": 200, "/health/ready": 200, "/health/": 421, "/health/other": 421}.items():
+        assert send(served, "GET", path, [host])[0] == status, path
     token = served.token(served.administrator(), Scope.STATUS_READ)
     assert send(served, "GET", "/metrics", [host, ("Authorization", f"Bearer {token}")])[0] == 200
 

@@ -33,7 +33,8 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_SITES = frozenset({"same-origin", "none"})
 _API = "/api/"
 _BY_TOKEN = (_API, "/metrics")
-_HEALTH = "/health/"
+_PROBES = frozenset({"/health/live", "/health/ready"})
+"""Asked by load balancers, which know a node by names of their own."""
 _STATIC = "/static/"
 _CONTENT = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -120,7 +121,7 @@ class Doors:
         path = route_path(scope)
         # Pages know no tokens: there such a header would only open the doors to whoever sends it.
         by_token = path.startswith(_BY_TOKEN) and bearer_of(_joined(headers, "authorization")) is not None
-        if not (by_token or path.startswith(_HEALTH) or self._is_our_host(_joined(headers, "host"))):
+        if not (by_token or path in _PROBES or self._is_our_host(_joined(headers, "host"))):
             text = "This is not the host that was asked for. If people call it so, set server.public_url to that."
             return 421, "host_unknown", text
         # Without a cookie there is nobody whom a foreign page could act for; a program that is no browser sends none.

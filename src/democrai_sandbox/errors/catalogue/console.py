@@ -100,7 +100,10 @@ CONSOLE = (
         meaning=(
             "The request names a host that this console does not know as its own. Nothing was done. The status is 421."
         ),
-        cause="People reach the console by another name than the configuration has.",
+        cause=(
+            "People reach the console by another name than the configuration has. Only the two health paths, and "
+            "requests with a token to the API and the metrics, may use any name."
+        ),
         fix="Set `server.public_url` to the address that people use.",
         see=("configuration.md",),
     ),
