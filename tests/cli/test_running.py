@@ -211,6 +211,69 @@ def test_a_module_is_called_and_its_answer_printed(world):
     assert "\\x1b[31mred" in failed.err
 
 
+PARTS = """
+from pathlib import Path
+from democrai_sandbox import sdk
+
+@sdk.tool("add")
+def add(first: int, second: int) -> int:
+    return first + second
+
+@sdk.tool("read")
+def read(path: str) -> str:
+    return Path(path).read_text()
+
+@sdk.tool("closed", access=[])
+def closed(path: str) -> str:
+    return Path(path).read_text()
+
+@sdk.task("work")
+def work():
+    sdk.tasks.progress(0.5, "half\\x1b")
+    return "done"
+"""
+
+
+@pytest.fixture
+def parts(world):
+    """A module with tools and a task, which may read one file; and the words that run it."""
+    folder = world / "parts"
+    folder.mkdir()
+    (folder / "module.py").write_text(PARTS)
+    (folder / "manifest.json").write_text(json.dumps({"name": "parts", "access": [entry("read", world / "notes.txt")]}))
+
+    def call(*words, kernel="--no-kernel"):
+        return run(world, "module", kernel, folder, *words)
+
+    return call
+
+
+def test_the_plain_result_of_a_tool_is_printed(parts):
+    done = parts("--tool", "add", "--param", "first=1", "--param", "second=2")
+    assert (done.status, done.out) == (0, "3\n")
+
+
+def test_a_denial_in_a_tool_ends_with_the_status_of_a_denial(parts):
+    done = parts("--tool", "read", "--param", "path=/etc/passwd")
+    assert (done.status, done.out) == (1, "")
+    assert '"target": "/etc/passwd"' in done.err
+
+
+@pytest.mark.parametrize("kernel", ["--no-kernel", pytest.param("--kernel", marks=held)])
+def test_a_tool_is_held_to_its_own_list(parts, world, kernel):
+    path = f"path={world / 'notes.txt'}"
+    assert parts("--tool", "read", "--param", path, kernel=kernel).out == '"a note\\n"\n'
+    done = parts("--tool", "closed", "--param", path, kernel=kernel)
+    assert (done.status, done.out) == (1, "")
+    assert "sandbox_filesystem_denied:parts.closed:" in done.err
+
+
+def test_the_progress_of_a_task_is_said(parts):
+    done = parts("--task", "work")
+    assert (done.status, done.out) == (0, '"done"\n')
+    assert "progress: 50% half\\x1b" in done.err.splitlines()
+
+
 @held
 def test_a_module_runs_under_the_kernel_as_well(world):
     """Its data, its packages and its programs are open to it there."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import ExitStack
+from functools import partial
 from shutil import which
 from tempfile import TemporaryDirectory, gettempdir
 from typing import TYPE_CHECKING, Any
@@ -83,7 +84,10 @@ def run_module(options: argparse.Namespace, output: Output) -> int:
     with ExitStack() as stack:
         temp = _temp(shut, stack)
         env = (*(("TMPDIR", place) for place in temp), *variables(options.env))
-        module = testing.module(folder, environment=packages, env=env, protected=shut, timeout=options.timeout)
+        services = {"tasks.progress": partial(_say_progress, output)}
+        module = testing.module(
+            folder, environment=packages, env=env, protected=shut, timeout=options.timeout, services=services
+        )
         write = (str(module.data_dir), *temp)
         label, rules = str(module.manifest.subject), rules_of(module.manifest)
         whose = Whose(label, rules, (folder, packages), write, protected=shut, own_temp=bool(temp))
@@ -193,6 +197,15 @@ def _report(output: Output, schema: str, content: dict[str, Any]) -> None:
     """Say how it went, for programs: on standard error, because standard output is that of what was run."""
     if output.is_json:
         output.say(json.dumps({"schema": f"democrai-sandbox/{schema}", **content}))
+
+
+def _say_progress(output: Output, view: object, fraction: Any, message: Any) -> None:
+    """Say how far a task is."""
+    from democrai_sandbox.sdk.standin import progress  # noqa: PLC0415 - takes its time
+
+    said = progress(view, fraction, message)
+    share = "" if said.fraction is None else f" {said.fraction:.0%}"
+    output.say(visible(f"progress:{share} {said.message}".rstrip()), Mood.FAINT)
 
 
 def say_failure(output: Output, error: SandboxError, printed: str) -> None:

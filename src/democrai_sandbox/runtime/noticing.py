@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from democrai_sandbox.guard import AccessQuestion, Decider
     from democrai_sandbox.policy import AccessDecision
 
-__all__ = ["IMPORT", "Noticed", "NoticingDecider", "Whence", "needed", "recorded"]
+__all__ = ["DECLARED", "IMPORT", "Noticed", "NoticingDecider", "Whence", "needed", "recorded"]
 
 IMPORT = "import"
 """In the place of a resource type: the root of a sensitive import."""
 
-OWN, LIBRARY, IMPORTING = "own", "library", "import"
+OWN, LIBRARY, IMPORTING, DECLARED = "own", "library", "import", "declared"
 _MACHINERY = "<frozen importlib"
 _DOOR = "noticed.import"
 
@@ -43,9 +43,10 @@ class Noticed(NamedTuple):
     operation: str
     target: str
     by: str = OWN
-    """Whose code asked: the subject's ``own``, a ``library``, or the ``import`` of a module."""
+    """Whose code asked: the subject's ``own``, a ``library``, or the ``import`` of a module; ``declared`` for what
+    a tool, an agent or a pipeline of the subject declares, which its manifest has to cover."""
     place: str = ""
-    """File and line of the subject's own code that led there."""
+    """File and line of the subject's own code that led there, or the part of it that declares this."""
     exists: bool = True
     """Whether there was such a file or folder."""
 
@@ -59,7 +60,7 @@ def needed(noticed: Iterable[Noticed]) -> Iterator[Noticed]:
     every = list(noticed)
     made = {one.target for one in every if one.operation == Operation.CREATE}
     found = [
-        one for one in every if one.exists or one.by == OWN or one.operation != Operation.READ or one.target in made
+        one for one in every if one.exists or one.by in (OWN, DECLARED) or one.operation != Operation.READ or one.target in made
     ]
     changed = {one.target for one in found if one.operation == Operation.MODIFY}
     # Whoever opens a file to write is asked for both. One that was there is not made by it.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from democrai_sandbox.manifests.proposing import Observed
 from democrai_sandbox.manifests.suggesting import Suggestion, suggest
 from democrai_sandbox.policy import InvalidInputError, ResourceType
-from democrai_sandbox.runtime.noticing import IMPORT, Noticed, needed
+from democrai_sandbox.runtime.noticing import DECLARED, IMPORT, Noticed, needed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -38,6 +38,8 @@ class Recording:
         """What was denied all the same, by its text: the host's own limits."""
         self.refused: set[Observed] = set()
         """What was asked about, and not allowed."""
+        self.granted: set[Observed] = set()
+        """What was allowed at least once: a tool may be refused what its module gets."""
         self.is_full = False
         """Whether there was more than is kept: what it amounts to cannot be told then."""
         self._room = _MOST_LETTERS
@@ -79,8 +81,11 @@ class Recording:
     @property
     def accesses(self) -> tuple[Observed, ...]:
         """What has to be declared: without what libraries merely look for."""
-        kept = (Observed(*one[:3]) for one in needed(self.seen) if one.resource_type != IMPORT)
-        return tuple(dict.fromkeys(one for one in kept if one not in self.refused))
+        refused = self.refused - self.granted
+        kept = (one for one in needed(self.seen) if one.resource_type != IMPORT)
+        return tuple(
+            dict.fromkeys(Observed(*one[:3]) for one in kept if one.by == DECLARED or Observed(*one[:3]) not in refused)
+        )
 
     @property
     def idle(self) -> tuple[Observed, ...]:

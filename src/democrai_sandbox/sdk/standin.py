@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.errors import SandboxDenied
     from democrai_sandbox.guard import AccessQuestion
     from democrai_sandbox.runtime.confinement.observing import Told
+    from democrai_sandbox.runtime.store import Progress
 
     from .recording import Recording
 
@@ -43,7 +44,11 @@ class Access(NamedTuple):
 
 
 class Book:
-    """What was asked for, and whether it was allowed."""
+    """What was used or asked for, and what of that was denied.
+
+    The guard in the process of the extension allows what is declared, as it does in a host, and tells of it here. The
+    rest is asked for: the policy stands for what was approved.
+    """
 
     def __init__(self, policy: CompiledPolicy, recording: Recording, kept: str | None = None) -> None:
         """Decide by a policy."""
@@ -51,15 +56,31 @@ class Book:
         self._recording = recording
         self._kept = kept
         """Where everything is allowed, the folder that is written to only if the manifest says so: it holds sources."""
-        self.asked: dict[Access, bool] = {}
+        self.asked: set[Access] = set()
+        self.denied: set[Access] = set()
+        self.narrowed: frozenset[str] = frozenset()
+        """The tools, agents and pipelines that declare ``access``: no manifest allows more to them."""
 
     def decide(self, question: AccessQuestion) -> AccessDecision:
         """Decide, and write it down."""
-        allowed = _allows(self._policy, question) or (self._kept is not None and not self._is_kept(question))
-        self.asked[Access(question.resource_type, question.operation, question.target)] = allowed
-        if not allowed:
-            self._recording.refused.add(Observed(question.resource_type, question.operation, question.target))
-        return _ALLOWED if allowed else _LOCKED if question.resource_type == ResourceType.NETWORK else _DENIED
+        allowed = _allows(self._policy, question) or self._is_observed(question)
+        access = Access(question.resource_type, question.operation, question.target)
+        self.asked.add(access)
+        if allowed:
+            self._recording.granted.add(Observed(*access))
+            return _ALLOWED
+        self.denied.add(access)
+        self._recording.refused.add(Observed(*access))
+        return _LOCKED if question.resource_type == ResourceType.NETWORK else _DENIED
+
+    def used(self, resource_type: str, operation: str, target: str) -> None:
+        """Write down what was allowed by a declaration."""
+        self.asked.add(Access(resource_type, operation, target))
+
+    def _is_observed(self, question: AccessQuestion) -> bool:
+        if self._kept is None or not self.narrowed.isdisjoint(question.subject_chain):
+            return False
+        return not self._is_kept(question)
 
     def _is_kept(self, question: AccessQuestion) -> bool:
         is_file = question.resource_type == ResourceType.FILESYSTEM and question.operation != Operation.READ
@@ -77,12 +98,26 @@ def _allows(policy: CompiledPolicy, question: AccessQuestion) -> bool:
     return wanted in {(rule.resource_type, rule.operation, rule.normalized_target) for rule in policy.rules}
 
 
+def progress(_view: object, fraction: Any, message: Any) -> Progress:
+    """Check what a task says about its progress, as the service of a host does; return it."""
+    from democrai_sandbox.runtime.store import Progress  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.runtime.store.documents import progress_to_json  # noqa: PLC0415
+
+    said = Progress(fraction, message)
+    progress_to_json(said)
+    return said
+
+
+def _take_progress(view: object, fraction: Any, message: Any) -> None:
+    progress(view, fraction, message)
+
+
 class Host:
     """The host of one worker under test."""
 
     def __init__(self, book: Book, services: dict[str, Callable[..., Any]], recording: Recording) -> None:
         self._book = book
-        self._services = services
+        self._services: dict[str, Callable[..., Any]] = {"tasks.progress": _take_progress, **services}
         self.recording = recording
         self.printed: list[str] = []
 
@@ -116,6 +151,10 @@ class Host:
     def noticed(self, facts: list[Any]) -> None:
         """Write down what it reaches for."""
         self.recording.notice(facts)
+
+    def used(self, question: AccessQuestion) -> None:
+        """Write down what it uses of what is declared."""
+        self._book.used(question.resource_type, question.operation, question.target)
 
     def saw(self, label: str, question: AccessQuestion, *, allowed: bool, times: int) -> None:
         """There are no candidates beside what is tested."""

@@ -20,6 +20,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from democrai_sandbox.access.identity import Caller
 from democrai_sandbox.errors import ExtensionBroken, GuardUsageError
 from democrai_sandbox.manifests import FILE_NAME, ManifestKind, load_manifest
 from democrai_sandbox.manifests.lint import SENSITIVE_IMPORTS
@@ -29,6 +30,8 @@ from democrai_sandbox.policy import (
     parse_access,
     rules_to_json,
 )
+from democrai_sandbox.runtime.ai.elsewhere import Far
+from democrai_sandbox.runtime.ai.interface import KINDS
 from democrai_sandbox.runtime.worker.interface import Identity, WorkerSpec
 from democrai_sandbox.runtime.worker.pool import Worker
 
@@ -106,7 +109,8 @@ class Extension:
         self._env = tuple(env)
         self._protected = tuple(protected)
         self._approved = parse_access(list(approve), base=str(self._folder))
-        policy = compile_policy(subject=self.manifest.subject, rules=(*self._section.access, *self._approved))
+        declared = self._section.access if observe else ()
+        policy = compile_policy(subject=self.manifest.subject, rules=(*declared, *self._approved))
         self.recording = Recording()
         """All of it with the lines that led there, and denials: what ``record`` shows, with ``observe``."""
         self._book = Book(policy, self.recording, kept=str(self._folder) if observe else None)
@@ -133,10 +137,13 @@ class Extension:
         try:
             if self._programs is not None:
                 self._wait(self._programs.open())
-            self._wait(self._worker.start())
+            surfaces = self._wait(self._worker.start())
         except BaseException:
             self.__exit__()
             raise
+        self._book.narrowed = frozenset(
+            f"{one.kind}:{self.manifest.name}.{one.name}" for one in surfaces.values() if "access" in one.options
+        )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -169,7 +176,7 @@ class Extension:
         return self.call("task", task, **params)
 
     def tool(self, tool: str, /, **params: Any) -> Any:
-        """Call a tool of a module, under the module's own declarations."""
+        """Call a tool of a module: under its own ``access``, or under what its module may do if it declares none."""
         return self.call("tool", tool, **params)
 
     def method(self, method: str, /, **params: Any) -> Any:
@@ -180,8 +187,12 @@ class Extension:
         return self.call("method", method, **params)
 
     def call(self, kind: str, name: str, /, **params: Any) -> Any:
-        """Call anything that the extension declares."""
-        return self._wait(self._running().worker.call(kind, name, params, caller=self._identity))
+        """Call anything that the extension declares. Of an agent or a pipeline you get the ``value`` of its run."""
+        worker = self._running().worker
+        if kind in KINDS:
+            run = Far(kind, name, "", worker).run(params, Caller(*self._identity), self._timeout)
+            return self._wait(run).value
+        return self._wait(worker.call(kind, name, params, caller=self._identity))
 
     # ---- what it did -------------------------------------------------------------------------------------------------
 
@@ -193,7 +204,7 @@ class Extension:
     @property
     def denied(self) -> frozenset[Access]:
         """What of that was denied."""
-        return frozenset(access for access, allowed in self._book.asked.items() if not allowed)
+        return frozenset(self._book.denied)
 
     def proposal(self, *, most: int | None = None) -> Suggestion:
         """Return the smallest manifest under which it does what it did so far; see ``manifests.proposing.propose``."""
@@ -229,6 +240,7 @@ class Extension:
 
     def _spec(self) -> WorkerSpec:
         self.data_dir.mkdir()
+        imports = tuple(sorted(SENSITIVE_IMPORTS)) if self._observe else self._section.allowed_imports
         return WorkerSpec(
             kind=self.manifest.kind.value,
             name=self.manifest.name,
@@ -237,9 +249,12 @@ class Extension:
             environment=self._environment,
             entry=getattr(self.manifest, "entry", ""),
             data_dir=str(self.data_dir),
-            # Nothing is declared inside, so that everything is asked for here, and written down.
-            access=rules_to_json(()),
-            allowed_imports=tuple(sorted(SENSITIVE_IMPORTS)) if self._observe else self._section.allowed_imports,
+            # The guard inside decides by what is declared, as in a host. Observed, all is asked for and written down.
+            access=rules_to_json(() if self._observe else self._section.access),
+            allowed_imports=imports,
+            candidate_access="" if self._observe else rules_to_json(()),
+            candidate_imports=imports,
+            tells_uses=not self._observe,
             own_read=(str(self._folder),),
             own_write=(str(self.data_dir),),
             # The temp directory, which everybody may use, is where tests keep what an extension must ask for.

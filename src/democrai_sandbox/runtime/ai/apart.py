@@ -7,23 +7,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from democrai_sandbox.manifests import ModuleManifest, Source
+from democrai_sandbox.manifests import Coverage, ModuleManifest, Section, Source
 from democrai_sandbox.policy import InvalidInputError, rules_for_paths, rules_from_json
 from democrai_sandbox.runtime import doors
+from democrai_sandbox.runtime.activation import Activation
+from democrai_sandbox.runtime.noticing import DECLARED, IMPORT
 
 from .calling import caller
 from .errors import ModelFailed
 from .interface import KINDS, Message, ToolCall, ToolOffer
-from .linking import called
+from .linking import called, own_places
 from .running import AiRuntime
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from types import FunctionType
 
     from democrai_sandbox.guard import Entrance
+    from democrai_sandbox.policy import AccessRule
     from democrai_sandbox.runtime.loading import Surface
 
+    from .assets import Asset
     from .calling import Body
 
 
@@ -37,10 +41,31 @@ class Whose(NamedTuple):
     allowed_imports: tuple[str, ...]
     own_read: tuple[str, ...]
     own_write: tuple[str, ...]
+    recorded: bool = False
+    """Whether a manifest is to be proposed for it: then what is declared inside may go beyond the present one."""
 
 
-def open_apart(whose: Whose, surfaces: Iterable[Surface]) -> tuple[Surface, ...]:
-    """Make what a module declared usable in this process; return the surfaces as the host may call them.
+class Opened(NamedTuple):
+    """What a module declared, usable in this process."""
+
+    surfaces: tuple[Surface, ...]
+    """As the host may call them."""
+    assets: tuple[Asset, ...]
+    own: tuple[AccessRule, ...]
+    """The rules for the places that the runtime gives to the module."""
+
+    def required(self) -> Iterator[list[Any]]:
+        """Yield what the manifest has to declare because tools, agents or pipelines do: as something noticed."""
+        covered = Coverage(self.own)
+        for asset in self.assets:
+            for rule in asset.declaration.access or ():
+                if not covered.covers(rule):
+                    yield [rule.resource_type.value, rule.operation.value, rule.normalized_target, DECLARED, asset.label]
+            yield from ([IMPORT, "use", root, DECLARED, asset.label] for root in asset.declaration.allowed_imports)
+
+
+def open_apart(whose: Whose, surfaces: Iterable[Surface]) -> Opened:
+    """Make what a module declared usable in this process.
 
     Done outside every guard, after the module was imported. A declaration that is wrong is refused as the host would.
     """
@@ -54,12 +79,22 @@ def open_apart(whose: Whose, surfaces: Iterable[Surface]) -> tuple[Surface, ...]
         source=Source(folder=whose.folder),
     )
     read = (rule for rule in rules_for_paths(whose.own_read) if rule.operation == "read")
-    runtime.declare(manifest, taken, (*read, *rules_for_paths(whose.own_write)))
+    own = (*read, *rules_for_paths(whose.own_write))
+    runtime.declare(manifest, taken, own, bound=not whose.recorded)
     problems = runtime.link().get(whose.name, ())
     if problems:
         raise InvalidInputError(problems)
     doors.install({"ai.entrance": runtime.entrance})
-    return tuple(_callable(surface, whose.name, runtime) if surface.kind in KINDS else surface for surface in taken)
+    found = (_callable(surface, whose.name, runtime) if surface.kind in KINDS else surface for surface in taken)
+    return Opened(tuple(found), runtime.assets, own)
+
+
+def hold_against_nothing(assets: Iterable[Asset]) -> None:
+    """Have what the declarations of assets allow compared with no rules at all, so that each use of them is told."""
+    for asset in assets:
+        if asset.declaration.access is not None:
+            nothing = Section(allowed_imports=asset.declaration.allowed_imports)
+            Activation(asset.declaration.subject, nothing, own_read=own_places(asset)).held_against(nothing)
 
 
 def open_tool(name: str, surfaces: Iterable[Surface]) -> tuple[Surface, ...]:

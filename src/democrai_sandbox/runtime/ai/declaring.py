@@ -34,11 +34,12 @@ _LONGEST_TEXT = 50_000
 
 
 def module_assets(
-    manifest: ModuleManifest, surfaces: Iterable[Surface], own: Iterable[AccessRule] = ()
+    manifest: ModuleManifest, surfaces: Iterable[Surface], own: Iterable[AccessRule] = (), *, bound: bool = True
 ) -> tuple[Asset, ...]:
     """Return the assets among the surfaces of a module, or refuse the module.
 
     ``own`` are the rules for what the runtime gives to the module besides its manifest: its folder and its data.
+    Without ``bound``, what they declare may go beyond both.
     """
     taken = list(surfaces)
     functions = {surface.name: surface.function for surface in taken if surface.kind == STEP}
@@ -53,7 +54,7 @@ def module_assets(
         asset = reading.asset()
         problems += reading.problems
         if asset is not None:
-            problems += _beyond(asset, manifest, covered)
+            problems += _beyond(asset, manifest, covered) if bound else ()
             assets.append(asset._replace(places=places))
     if problems:
         raise InvalidInputError(problems)

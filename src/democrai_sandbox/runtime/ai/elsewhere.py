@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from democrai_sandbox.guard import plain
 from democrai_sandbox.guard.contexts import make_guard
 from democrai_sandbox.policy import InvalidInputError, Problem, nearest
 from democrai_sandbox.runtime.promises import Promises
 
+from .calling import as_run
 from .errors import ModelFailed
-from .interface import KINDS, Message, Model, ToolCall, ToolOffer
+from .interface import KINDS, Message, Model, Run, ToolCall, ToolOffer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -55,9 +57,10 @@ class Far(NamedTuple):
     model: str
     worker: Worker
 
-    async def run(self, params: dict[str, Any], caller: Caller, seconds: float) -> Any:
-        """Run it there, and return its outcome."""
-        return await self.worker.call(self.kind, self.name, params, caller=caller, timeout=seconds)
+    async def run(self, params: dict[str, Any], caller: Caller, seconds: float) -> Run:
+        """Run it there, and return what it came to; a denial, and what it raised, is raised."""
+        outcome = await self.worker.call(self.kind, self.name, params, caller=caller, timeout=seconds)
+        return as_run(self.kind, plain(outcome))
 
 
 class Elsewhere:

@@ -62,9 +62,19 @@ class AiRuntime:
 
     # ---- declaring --------------------------------------------------------------------------------------------------
 
-    def declare(self, manifest: ModuleManifest, surfaces: Iterable[Surface], own: Iterable[AccessRule] = ()) -> None:
-        """Take over what a module declares, all of it or, with every problem, nothing. ``link`` makes it usable."""
-        self._assets.add(module_assets(manifest, surfaces, own))
+    def declare(
+        self,
+        manifest: ModuleManifest,
+        surfaces: Iterable[Surface],
+        own: Iterable[AccessRule] = (),
+        *,
+        bound: bool = True,
+    ) -> None:
+        """Take over what a module declares, all of it or, with every problem, nothing. ``link`` makes it usable.
+
+        Without ``bound``, its declarations may go beyond its manifest: for a module whose manifest is to be proposed.
+        """
+        self._assets.add(module_assets(manifest, surfaces, own, bound=bound))
 
     def register(self, kind: AssetKind | str, function: Callable[..., Any], *, name: str, **options: Any) -> None:
         """Add a tool, agent or pipeline of the host's own, with the options of the SDK's decorators."""
@@ -135,7 +145,7 @@ class AiRuntime:
         limit = self._limits.seconds if seconds is None else seconds
         far = self.elsewhere.get(f"{_checked_kind(kind).value}:{_checked_name(name)}")
         if far is not None:
-            return as_run(far.kind, plain(await far.run(plain(dict(params)), caller, limit)))
+            return await far.run(plain(dict(params)), caller, limit)
         asset = self._any(kind, name)
         entrance, given = self._entrance(asset), plain(dict(params))
         surface = Surface(asset.kind, asset.name, {}, cast("FunctionType", asset.function))

@@ -10,7 +10,7 @@ import sys
 from os import stat
 from stat import S_ISGID, S_ISUID
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from democrai_sandbox.errors import FilesystemDenied, SandboxDenied
 from democrai_sandbox.guard import AccessQuestion, _core, location_of
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.guard import Decider
     from democrai_sandbox.guard.views import RawView
-    from democrai_sandbox.runtime.shadows import Shadows
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _PROGRAM_FOLDERS = (
@@ -69,6 +68,14 @@ def _none(_subject: Subject) -> tuple[str, ...]:
     return ()
 
 
+class Comparing(Protocol):
+    """Takes note of what the rules of a caller allow, such as the shadow runs of a host."""
+
+    def compare(self, view: RawView, what: tuple[str, str, str], allows: Callable[[RawView], bool]) -> bool:
+        """Return what ``allows`` says about the caller."""
+        ...
+
+
 class Rights:
     """Answers for the host what the guard would answer inside itself. Without a decider there are only the rules."""
 
@@ -76,7 +83,7 @@ class Rights:
         self,
         decider: Decider | None = None,
         owned: Callable[[Subject], Iterable[str]] | None = None,
-        shadows: Shadows | None = None,
+        shadows: Comparing | None = None,
     ) -> None:
         """``owned`` gives the places that the runtime has given to a subject below what it protects from others.
 

@@ -78,6 +78,13 @@ class Clerk:
                 self._host.saw(self._label, question, allowed=allowed, times=times)
         return len(seen)
 
+    def used(self, number: int, fields: Any) -> None:
+        """Take note of what the rules of a subject under test allow; it waits, so that nothing is told too late."""
+        question = self._witness.question(fields, self._standing())
+        if question is not None:
+            self._host.used(question)  # type: ignore[attr-defined] # whoever tests has it
+        self._tell(["answer", number, True])
+
     def _decided(self, number: int, done: asyncio.Future[bool | AccessDecision]) -> None:
         """Tell the decision. That there is none is told as such, and becomes a failed check over there."""
         self._open -= 1

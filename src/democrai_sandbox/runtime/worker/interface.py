@@ -68,6 +68,11 @@ class WorkerSpec(NamedTuple):
     """Whether the guard in it has the host open the way before each connection."""
     tells_accesses: bool = False
     """Whether it is recorded: the host, which then has a ``noticed``, is told what is reached for, and from where."""
+    tells_uses: bool = False
+    """Whether the host, which then has a ``used``, is told what the rules allow, too: for a subject under test.
+
+    The candidate that it is held against has to be one without rules.
+    """
 
     @property
     def label(self) -> str:

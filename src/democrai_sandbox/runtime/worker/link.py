@@ -77,6 +77,8 @@ class Link:
         }
         if spec.tells_accesses:
             self._handlers["noticed"] = host.noticed  # type: ignore[attr-defined] # whoever records has it
+        if spec.tells_uses:
+            self._handlers["used"] = self._clerk.used
 
     # ---- life --------------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from democrai_sandbox.runtime.outcomes import VALUE, describe
 from .calls import Calls
 from .interface import Identity, WorkerSpec
 from .lines import Line
-from .remote import Desk, RemoteDecider, RemoteRecorder, RemoteServices, RemoteWatcher
+from .remote import Desk, RemoteDecider, RemoteRecorder, RemoteServices, RemoteWatcher, UseTeller
 from .running import Runner
 from .serving import Control, Hands, loop_work, plain_work, serve_on_a_loop, serve_plainly
 
@@ -109,7 +109,7 @@ class _Worker:
         self._line = control
         self._calls = Calls()
         self._desk = Desk(control)
-        self._watcher = RemoteWatcher(control)
+        self._watcher = UseTeller(self._desk) if spec.tells_uses else RemoteWatcher(control)
         self._control = Control(control, self._desk, self._calls)
 
     def settle(self, names: list[str], environment: str) -> tuple[Callable[..., None], tuple[Any, ...]]:
@@ -138,16 +138,28 @@ class _Worker:
         """Make tools, agents and pipelines usable here; loaded for those who have some."""
         if not any(surface.kind in _ASSETS for surface in surfaces):
             return (VALUE, None), surfaces
-        from democrai_sandbox.runtime.ai.apart import Whose, open_apart, open_tool  # noqa: PLC0415 - see above
+        from democrai_sandbox.runtime.ai.apart import (  # noqa: PLC0415 - see above
+            Whose,
+            hold_against_nothing,
+            open_apart,
+            open_tool,
+        )
 
         spec = self._spec
         if spec.kind == SubjectKind.TOOL:
             return (VALUE, None), open_tool(spec.name, surfaces)
         own = (spec.allowed_imports, spec.own_read, spec.own_write)
+        whose = Whose(spec.name, spec.folder, spec.access, *own, recorded=spec.tells_accesses)
         try:
-            return (VALUE, None), open_apart(Whose(spec.name, spec.folder, spec.access, *own), surfaces)
+            found = open_apart(whose, surfaces)
         except InvalidInputError as error:
             return describe(error), ()
+        if spec.tells_uses:
+            hold_against_nothing(found.assets)
+        if spec.tells_accesses:
+            for facts in found.required():
+                self._line.send(["noticed", facts])
+        return (VALUE, None), found.surfaces
 
     def _settle(self, names: list[str]) -> tuple[Activation, loading.Declarations]:
         """Do all that has to be done before the first guard."""

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import ExternalAccessCheckFailed
-from democrai_sandbox.policy import AccessDecision, DecisionCode
+from democrai_sandbox.policy import AccessDecision, DecisionCode, ResourceType
 from democrai_sandbox.runtime.outcomes import describe, release
 
 from .interface import Identity
@@ -198,6 +198,25 @@ class RemoteWatcher:
         told = [[list(question), allowed, times] for (question, allowed), times in seen.items()]
         if told:
             self._line.send(["saw", told])
+
+
+class UseTeller:
+    """Tells the host what the rules allow to a subject that is held against a candidate without rules."""
+
+    def __init__(self, desk: Desk) -> None:
+        """Tell at this desk, and wait until it is heard: whoever tests looks at it when the call is over."""
+        self._desk = desk
+        self._told: set[tuple[Any, ...]] = set()
+
+    def saw(self, question: AccessQuestion, allowed: bool) -> None:  # noqa: FBT001 - as the guard calls it
+        """Tell of a check, each once."""
+        about = tuple(question)
+        if allowed and question.resource_type in tuple(ResourceType) and about not in self._told:
+            self._desk.ask("used", list(question))
+            self._told.add(about)
+
+    def flush(self) -> None:
+        """All is told already."""
 
 
 class RemoteServices:
