@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.policy import EXTERNAL_URL_LOCKED, SandboxError, Subject
+from democrai_sandbox.policy.paths import folder_of_temporary
 
 from . import fixes
 
@@ -109,9 +110,11 @@ class FilesystemDenied(SandboxDenied):
         if self.operation == "execute":
             return fixes.NATIVE_PLACE.format(target=self.target)
         operation = list(self.operations) if len(self.operations) > 1 else self.operation
-        entry = json.dumps({"resource_type": "filesystem", "operation": operation, "target": self.target})
+        folder = folder_of_temporary(self.target) if self.target.startswith("/") else ""
+        entry = json.dumps({"resource_type": "filesystem", "operation": operation, "target": folder or self.target})
+        note = f"{fixes.TEMPORARY.format(target=self.target)}\n" if folder else ""
         return (
-            f"Add to {self._place('access')}:\n  {entry}\n"
+            f"Add to {self._place('access')}:\n  {entry}\n{note}"
             f"{fixes.ASK_FOR_PATH}{fixes.asking('filesystem', self.operation, self.target)}"
         )
 

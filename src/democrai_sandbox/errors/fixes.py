@@ -32,6 +32,7 @@ NATIVE_PLACE = (
     "Native modules load only from installed packages, never from a folder that extensions can write. "
     "Install the package that {target} belongs to into the Python environment that runs the extension."
 )
+TEMPORARY = "The entry names the folder, because the name of {target} is different in every run."
 ASK_FOR_PATH = "If the path is chosen while the application runs, ask for approval instead: "
 ASK_FOR_TARGET = "If the target is chosen while the application runs, ask for approval instead: "
 OTHER_SOCKETS = "Only TCP, UDP and unix sockets are available inside a guard."

@@ -6,7 +6,6 @@ what was seen is said in the notes of the entry, because only a rule for a whole
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,9 +19,9 @@ from democrai_sandbox.policy import (
     TargetKind,
     normalise_target,
     parse_request,
-    prefixes_of,
 )
 from democrai_sandbox.policy.hosts import host_key
+from democrai_sandbox.policy.paths import SHALLOWEST_FOLDER, folder_of_temporary
 
 from .covering import Coverage
 
@@ -32,15 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["Entry", "Observed", "Proposal", "allowing", "propose"]
 
 _ORDER = tuple((kind, operation) for kind, operations in VALID_OPERATIONS.items() for operation in operations)
-_TEMPORARY = re.compile(
-    r"(?<![a-z0-9])tmp[a-z0-9_]{8}(?![a-z0-9])"  # as the tempfile module makes them
-    r"|(?<=\.tmp\.)[a-z0-9_]{6,}"
-    r"|(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])"
-    r"|(?<![0-9a-f])[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![0-9a-f])"
-)
-"""Names that are others in the next run."""
-_SHALLOWEST = 2
-"""Components of the broadest folder, and segments of the broadest path, that several are ever put together in."""
 _STANDS_FOR: Mapping[str, str] = MappingProxyType({"_ctypes": "ctypes", "_cffi_backend": "cffi"})
 """Roots that another one allows as well."""
 
@@ -168,13 +158,12 @@ def _widened(wanted: _Wanted, notes: dict[AccessRule, str]) -> AccessRule:
         notes[rule] = "the whole site: a path that servers read in different ways is covered by nothing less"
     if rule.resource_type is not ResourceType.FILESYSTEM:
         return rule
-    for place in prefixes_of(rule.normalized_target):
-        folder, _, name = place.rpartition("/")
-        if folder.count("/") >= _SHALLOWEST and _TEMPORARY.search(name):
-            wider = _rule(rule.resource_type, rule.operation, folder)
-            notes[wider] = "the whole folder: names in it are others in each run"
-            return wider
-    return rule
+    folder = folder_of_temporary(rule.normalized_target)
+    if not folder:
+        return rule
+    wider = _rule(rule.resource_type, rule.operation, folder)
+    notes[wider] = "the whole folder: names in it are others in each run"
+    return wider
 
 
 def _together(rules: dict[AccessRule, None], most: int, notes: dict[AccessRule, str]) -> dict[AccessRule, None]:
@@ -198,7 +187,7 @@ def _parent(rule: AccessRule) -> str:
     """Return what a rule has in common with its siblings; empty where that would be far too much."""
     parent = rule.normalized_target.rpartition("/")[0]
     if rule.resource_type is ResourceType.FILESYSTEM:
-        return parent if parent.count("/") >= _SHALLOWEST else ""
+        return parent if parent.count("/") >= SHALLOWEST_FOLDER else ""
     is_path = rule.resource_type is ResourceType.NETWORK and parent.partition("://")[2].count("/") >= 1
     return parent if is_path else ""
 

@@ -5,6 +5,7 @@ Everything here is lexical. Resolving symlinks is the caller's work: a path is c
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
@@ -15,6 +16,15 @@ from .text import exact_str, shown
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+SHALLOWEST_FOLDER = 2
+"""Components of the broadest folder that is ever proposed in the place of what lies below it."""
+_TEMPORARY = re.compile(
+    r"(?<![a-z0-9])tmp[a-z0-9_]{8}(?![a-z0-9])"  # as the tempfile module makes them
+    r"|(?<=\.tmp\.)[a-z0-9_]{6,}"
+    r"|(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])"
+    r"|(?<![0-9a-f])[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![0-9a-f])"
+)
+"""Names that are different in the next run."""
 _NOT_ABOVE_PROTECTED = FileAccess.DELETE | FileAccess.CREATE
 
 
@@ -151,6 +161,18 @@ def prefixes_of(path: str, depth: int | None = None) -> Iterator[str]:
         end = len(path) if end == -1 else end
         yield path[:end]
         depth = None if depth is None else depth - 1
+
+
+def folder_of_temporary(path: str) -> str:
+    """Return the folder around the first name of a normalised path that is different in every run.
+
+    Empty where there is no such name, and where the folder would be a very broad one.
+    """
+    for place in prefixes_of(path):
+        folder, _, name = place.rpartition("/")
+        if _depth(folder) >= SHALLOWEST_FOLDER and _TEMPORARY.search(name):
+            return folder
+    return ""
 
 
 def _depth(path: str) -> int:

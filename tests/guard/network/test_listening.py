@@ -35,6 +35,12 @@ def listening(world):
         with socket.socket() as made:
             made.listen()
 
+    def copied():
+        with socket.socket() as made:
+            made.bind(("0.0.0.0", 0))
+            with made.dup() as copy:
+                copy.listen()
+
     actions = {
         "loopback": lambda: bound("127.0.0.1", 0, listen=True),
         "loopback port": lambda: bound("127.0.0.1", port, listen=True),
@@ -57,6 +63,10 @@ def listening(world):
         "beyond, start_server": lambda: served("0.0.0.0", port),
         "beyond, uvloop": lambda: served_by_uvloop("0.0.0.0", port),
         "listen on a client port": lambda: bound("0.0.0.0", 0, listen=True),
+        "listen on a client port, ipv6": lambda: bound("::", 0, listen=True),
+        "listen on a copy": copied,
+        "listen on a client port, create_server": lambda: socket.create_server(("0.0.0.0", 0)).close(),
+        "listen on a client port, start_server": lambda: served("0.0.0.0", 0),
         "listen without bind": unbound,
     }
     return world.under([rule(*one) for one in rules], actions)["seen"]
@@ -91,8 +101,21 @@ class TestListening:
     def test_a_client_port_is_not_listened_on(self, net, free_port):
         """A port of the system's choice does for a client, and not for a server beyond loopback."""
         seen = net.run(listening, free_port, [])
-        assert seen["listen on a client port"].startswith("denied receive 0.0.0.0:")
+        assert seen["listen on a client port"].startswith("denied receive 0.0.0.0")
         assert seen["listen without bind"].startswith("denied receive 0.0.0.0")
+
+    def test_the_denial_names_no_port_of_the_systems_choice(self, net, free_port):
+        """The port is another one in the next run: the address without a port is what to declare."""
+        seen = net.run(listening, free_port, [])
+        assert seen["listen on a client port"] == "denied receive 0.0.0.0"
+        assert seen["listen on a copy"] == "denied receive 0.0.0.0"
+        assert seen["listen on a client port, ipv6"] == "denied receive ::"
+        assert seen["listen without bind"] == "denied receive 0.0.0.0"
+
+    def test_with_the_rule_that_the_denial_names_it_listens(self, net, free_port):
+        """On any port, also of the system's choice."""
+        seen = net.run(listening, free_port, [["0.0.0.0", "receive"], ["::", "receive"]])
+        assert unlike(seen, "ok", [name for name in seen if name.startswith("listen on a")]) == {}
 
     @pytest.mark.parametrize("target", ["0.0.0.0:{}", "0.0.0.0"])
     def test_with_a_rule_it_listens(self, net, free_port, target):

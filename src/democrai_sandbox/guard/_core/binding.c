@@ -119,7 +119,8 @@ enum { FIRST_FREE_PORT = 1024 }; /* those below are also refused where a process
 
 /* ---- bind, listen --------------------------------------------------------------------------------------------- */
 
-static int require_listening(State *state, const Address *address, int port)
+/* `named`: the port that a rule or an approval would name; 0 where the system chose it, and chooses another next time. */
+static int require_listening(State *state, const Address *address, int port, int named)
 {
     Host host;
     if (address_is_loopback(address)) {
@@ -127,7 +128,7 @@ static int require_listening(State *state, const Address *address, int port)
     }
     host_of_address(address, &host);
     SocketTarget what = {&host, port};
-    PyObject *target = host_target(host.text, port);
+    PyObject *target = host_target(host.text, named);
     if (UNLIKELY(candidates_held) && target != NULL) {
         shadow_net(state, NET_RECEIVE, match_socket, &what, target, WHEN_DONE);
     }
@@ -211,7 +212,7 @@ static PyObject *bind_inet(State *state, Call *call, int family)
     if (port < 0 || local_address(state, PyTuple_GET_ITEM(given, 0), family, port, &address) < 0) {
         return NULL;
     }
-    if (port != 0 && require_listening(state, &address, port) < 0) {
+    if (port != 0 && require_listening(state, &address, port, port) < 0) {
         return NULL;
     }
     value = bound_address(given, &address, family, port);
@@ -225,6 +226,9 @@ static PyObject *bind_inet(State *state, Call *call, int family)
             net_deny(state, NET_RECEIVE, target);
             Py_DECREF(target);
         }
+    }
+    if (result != NULL && port == 0) {
+        descriptor_port_chosen(socket_number(call->self));
     }
     return result;
 }
@@ -267,19 +271,26 @@ static int check_listener(State *state, int fd)
     socklen_t size = sizeof own;
     Address address = {.version = 4};
     char text[INET6_ADDRSTRLEN];
+    int port;
     memset(&own, 0, sizeof own);
     if (getsockname(fd, &own.any, &size) < 0) {
         return 0;
     }
     if (own.any.sa_family == AF_INET) {
         memcpy(address.bytes, &own.four.sin_addr, 4);
-        return require_listening(state, &address, ntohs(own.four.sin_port));
+        port = ntohs(own.four.sin_port);
     }
-    if (own.any.sa_family == AF_INET6) {
+    else if (own.any.sa_family == AF_INET6) {
         inet_ntop(AF_INET6, &own.six.sin6_addr, text, sizeof text);
-        return address_read(text, &address) < 0 ? -1 : require_listening(state, &address, ntohs(own.six.sin6_port));
+        if (address_read(text, &address) < 0) {
+            return -1;
+        }
+        port = ntohs(own.six.sin6_port);
     }
-    return 0;
+    else {
+        return 0;
+    }
+    return require_listening(state, &address, port, descriptor_has_chosen_port(fd) ? 0 : port);
 }
 
 static int require_own(State *state, int fd)

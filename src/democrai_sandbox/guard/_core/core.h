@@ -537,6 +537,8 @@ void descriptor_approved(const State *state, int fd);
 bool descriptor_has_wire(const State *state, int fd);
 void descriptor_adopt(State *state, int fd);
 void descriptor_hold(int fd);
+void descriptor_port_chosen(int fd);
+bool descriptor_has_chosen_port(int fd);
 PyObject *descriptor_number(PyObject *object);
 int descriptor_check(State *state, PyObject *number, unsigned wanted);
 extern bool process_owned;

@@ -21,6 +21,7 @@ typedef struct {
                 */
     Wire *wire;
     uint64_t activation; /* connected by an approval: for this activation; 0: by a rule, for all of the subject's */
+    bool port_chosen;    /* bound to a port of the system's choice */
 } Owner;
 
 static Owner *owners = NULL;
@@ -75,7 +76,7 @@ void descriptor_adopt(State *state, int fd)
     }
     Wire *wire = shared_wire(&info);
     wire_drop(owners[fd].wire);
-    owners[fd] = (Owner){state->policy->id, info.st_dev, info.st_ino, false, wire, 0};
+    owners[fd] = (Owner){state->policy->id, info.st_dev, info.st_ino, false, wire, 0, false};
 }
 
 /* The socket behind this number, and behind every copy of it, is being connected for requests. */
@@ -93,6 +94,28 @@ void descriptor_attach(int fd, Wire *wire)
         }
     }
     wires++;
+}
+
+/* The socket behind this number was bound to a port of the system's choice. */
+void descriptor_port_chosen(int fd)
+{
+    if (fd >= 0 && fd < owners_size) {
+        owners[fd].port_chosen = true;
+    }
+}
+
+/* Whether the socket behind this number was, by this number or by one of which it is a copy. Decides nothing: it says
+ * which port a denial names. */
+bool descriptor_has_chosen_port(int fd)
+{
+    struct stat info;
+    bool known = fd >= 0 && fstat(fd, &info) == 0;
+    for (int i = 0; known && i < owners_size; i++) {
+        if (owners[i].port_chosen && owners[i].device == info.st_dev && owners[i].inode == info.st_ino) {
+            return true;
+        }
+    }
+    return false;
 }
 
 /* A file or socket object took the number over. */
