@@ -68,7 +68,7 @@ WRONG = [
     ("module", [], ""),
     ("module", "demo", ""),
     ("module", None, ""),
-    ("module", {}, ""),
+    ("tool", {}, ""),
     ("module", {"name": ""}, "/name"),
     ("module", {"name": 7}, "/name"),
     ("module", {"name": "my module"}, "/name"),

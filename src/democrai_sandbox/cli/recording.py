@@ -86,7 +86,8 @@ def run_extension(options: argparse.Namespace, output: Output) -> int:
     from democrai_sandbox.manifests import FILE_NAME, ManifestKind, load_manifest  # noqa: PLC0415 - takes its time
 
     folder = os.path.realpath(options.folder)
-    manifest = load_manifest(f"{folder}/{FILE_NAME}", ManifestKind(options.verb))
+    name = os.path.basename(os.path.abspath(options.folder))  # noqa: PTH100, PTH119 - as a host names it
+    manifest = load_manifest(f"{folder}/{FILE_NAME}", ManifestKind(options.verb), name=name)
     with TemporaryDirectory(prefix="record-") as scratch:
         subject = _Subject(options, output, manifest, folder, scratch)
         if getattr(options, "phase", "") == "install":

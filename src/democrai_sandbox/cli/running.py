@@ -86,7 +86,7 @@ def run_module(options: argparse.Namespace, output: Output) -> int:
         env = (*(("TMPDIR", place) for place in temp), *variables(options.env))
         services = {"tasks.progress": partial(_say_progress, output)}
         module = testing.module(
-            folder, environment=packages, env=env, protected=shut, timeout=options.timeout, services=services
+            options.folder, environment=packages, env=env, protected=shut, timeout=options.timeout, services=services
         )
         write = (str(module.data_dir), *temp)
         label, rules = str(module.manifest.subject), rules_of(module.manifest)

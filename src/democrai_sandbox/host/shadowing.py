@@ -142,7 +142,7 @@ def _read(extension: Extension, candidate: str) -> Manifest:
     if len(candidate) > LONGEST_CANDIDATE:
         raise InvalidInputError.of(f"longer than {LONGEST_CANDIDATE:,} characters", pointer="/manifest")
     try:
-        manifest = parse_manifest(candidate, extension.kind, folder=extension.folder)
+        manifest = parse_manifest(candidate, extension.kind, folder=extension.folder, name=extension.name)
     except InvalidInputError as error:
         raise InvalidInputError(_placed(problem) for problem in error.problems) from None
     name = getattr(manifest, "name", "")

@@ -25,12 +25,15 @@ FILE_NAME = "manifest.json"
 
 
 @overload
-def load_manifest(path: str | os.PathLike[str], kind: type[AnyManifest]) -> AnyManifest: ...
+def load_manifest(path: str | os.PathLike[str], kind: type[AnyManifest], *, name: str = "") -> AnyManifest: ...
 @overload
-def load_manifest(path: str | os.PathLike[str], kind: ManifestKind | str) -> Manifest: ...
-def load_manifest(path: str | os.PathLike[str], kind: ManifestKind | str | type[Manifest]) -> Manifest:
+def load_manifest(path: str | os.PathLike[str], kind: ManifestKind | str, *, name: str = "") -> Manifest: ...
+def load_manifest(
+    path: str | os.PathLike[str], kind: ManifestKind | str | type[Manifest], *, name: str = ""
+) -> Manifest:
     """Return the manifest in a file; relative filesystem targets are relative to the file's folder.
 
+    A module, an engine or an extractor whose manifest has no ``name`` has this one, or that of the folder.
     ``kind`` is the name of a kind, or the model that belongs to it (``ModuleManifest``). Raises ``ManifestError`` for
     whatever is wrong with the file or with what it says.
     """
@@ -39,23 +42,33 @@ def load_manifest(path: str | os.PathLike[str], kind: ManifestKind | str | type[
     try:
         data = _contents(file)
         document = read_document(data)
-        return _from_document(document, wanted, Source(str(file), str(file.parent), document.value, document))
+        source = Source(str(file), str(file.parent), document.value, document)
+        return _from_document(document, wanted, source, name or file.parent.name)
     except ManifestError as error:
         raise ManifestError(error.problems, str(file)) from None
 
 
 @overload
-def parse_manifest(data: str | bytes, kind: type[AnyManifest], *, folder: Folder = None) -> AnyManifest: ...
+def parse_manifest(
+    data: str | bytes, kind: type[AnyManifest], *, folder: Folder = None, name: str = ""
+) -> AnyManifest: ...
 @overload
-def parse_manifest(data: str | bytes, kind: ManifestKind | str, *, folder: Folder = None) -> Manifest: ...
-def parse_manifest(data: str | bytes, kind: ManifestKind | str | type[Manifest], *, folder: Folder = None) -> Manifest:
-    """Return the manifest that a JSON text denotes; without a ``folder``, filesystem targets must be absolute."""
+def parse_manifest(
+    data: str | bytes, kind: ManifestKind | str, *, folder: Folder = None, name: str = ""
+) -> Manifest: ...
+def parse_manifest(
+    data: str | bytes, kind: ManifestKind | str | type[Manifest], *, folder: Folder = None, name: str = ""
+) -> Manifest:
+    """Return the manifest that a JSON text denotes; without a ``folder``, filesystem targets must be absolute.
+
+    ``name`` is for an extension whose manifest has none; without it, that is the name of the folder.
+    """
     wanted = _checked_kind(kind)
     base = _checked_folder(folder)
     if not isinstance(data, str | bytes | bytearray):
         raise ManifestError([Problem("", f"expected a JSON text, got {shown(data)}")])
     document = read_document(data if isinstance(data, str) else bytes(data))
-    return _from_document(document, wanted, Source("", base, document.value, document))
+    return _from_document(document, wanted, Source("", base, document.value, document), name or _last(base))
 
 
 @overload
@@ -71,7 +84,7 @@ def make_manifest(value: object, kind: ManifestKind | str | type[Manifest], *, f
     wanted = _checked_kind(kind)
     base = _checked_folder(folder)
     copied = _Copier().copy(value)
-    reading = Reading(base)
+    reading = Reading(base, _last(base))
     manifest: Manifest = TABLES[wanted].read(copied, "", reading)
     if reading.problems:
         raise ManifestError(reading.problems)
@@ -83,8 +96,8 @@ def manifest_to_dict(manifest: Manifest) -> dict[str, Any]:
     return TABLES[manifest.kind].plain(manifest)
 
 
-def _from_document(document: Document, kind: ManifestKind, source: Source) -> Manifest:
-    reading = Reading(source.folder)
+def _from_document(document: Document, kind: ManifestKind, source: Source, name: str) -> Manifest:
+    reading = Reading(source.folder, name)
     manifest: Manifest = TABLES[kind].read(document.value, "", reading)
     known = {problem.pointer for problem in document.problems if problem.pointer}
     further = [problem for problem in reading.problems if problem.pointer not in known]
@@ -135,6 +148,11 @@ def _checked_folder(folder: Folder) -> str | None:
     if type(path) is not str or not path.startswith("/") or "\0" in path:
         raise InvalidInputError.of(f"expected an absolute path, got {shown(path)}", pointer="/folder")
     return path
+
+
+def _last(folder: str | None) -> str:
+    """Return the name of a folder."""
+    return Path(folder).name if folder else ""
 
 
 class _Copier:

@@ -18,6 +18,8 @@ class Reading:
     """One manifest on its way to a model: the problems found so far, and what relative paths start from."""
 
     folder: str | None = None
+    name: str = ""
+    """The name that an extension has unless its manifest gives one; empty where none is known."""
     problems: list[Problem] = field(default_factory=list)
 
     def refuse(self, pointer: str, message: str, suggestion: str | None = None) -> None:

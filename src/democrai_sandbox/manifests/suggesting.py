@@ -68,7 +68,7 @@ def suggest(
     seen = tuple(one for one in dict.fromkeys(observed) if not elsewhere(one))
     proposal = propose(seen, imports, most=most)
     value = _with(manifest, pointer, proposal)
-    made = parse_manifest(_text(value), manifest.kind, folder=manifest.source.folder)
+    made = parse_manifest(_text(value), manifest.kind, folder=manifest.source.folder, name=manifest.name)
     section = section_of(manifest, pointer)
     declared = section.access
     allowed_by = allowing(declared)

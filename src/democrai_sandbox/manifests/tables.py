@@ -75,6 +75,8 @@ class Key:
     about: str
     needs: str | None = None
     """Another key without which this one means nothing."""
+    from_folder: bool = False
+    """Whether the name of the folder around the manifest is used where the key is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class Table:
     def required(self) -> tuple[str, ...]:
         """The keys that must be given: those whose field has no default."""
         needed = {item.name for item in fields(self.model) if item.default is MISSING}
-        return tuple(key.name for key in self.keys if key.name in needed)
+        return tuple(key.name for key in self.keys if key.name in needed and not key.from_folder)
 
     def read(self, value: Any, pointer: str, reading: Reading) -> Any:
         """Return the model, or None when something in the object is wrong."""
@@ -116,6 +118,7 @@ class Table:
             for key in self.keys
             if key.name in value
         }
+        found |= {key.name: _folder_name(key, pointer, reading) for key in self.keys if key.from_folder and key.name in absent}
         for key in self.keys:
             if key.name in value and key.needs in absent:
                 reading.refuse(pointer_to(pointer, key.name), f"'{key.name}' means nothing without '{key.needs}'")
@@ -169,6 +172,19 @@ class Table:
         }
 
 
+def _folder_name(key: Key, pointer: str, reading: Reading) -> Any:
+    """Return the value of a key that is missing: the name of the manifest's folder."""
+    if not reading.name:
+        reading.refuse(pointer, f"the key '{key.name}' is missing")
+        return None
+    tried = type(reading)()
+    found = key.shape.read(reading.name, pointer_to(pointer, key.name), tried)
+    for problem in tried.problems:
+        message = f"the key '{key.name}' is missing, and the name of the folder cannot be used: {problem.message}"
+        reading.refuse(problem.pointer, message, problem.suggestion)
+    return found
+
+
 def _as_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")
 
@@ -220,7 +236,7 @@ _LIMITS = Key(
 )
 _REQUIRED = Key("requirements", Texts(_REQUIREMENT), "What pip installs into its own environment.")
 _EXTENSION = (
-    _NAMED,
+    Key("name", _NAME, f"{_NAMED.about} Without it, the name of the manifest's folder is used.", from_folder=True),
     Key("version", _VERSION, "The version of the extension."),
     _ABOUT,
     Key("entry", _ENTRY, "The file that is imported, relative to the manifest's folder."),

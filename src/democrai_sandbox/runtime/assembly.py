@@ -286,13 +286,13 @@ class Runtime:
         extension = self._found(str(subject))
         if extension is None:
             return ""
-        folder, kind = extension.folder, extension.kind
+        folder, kind, name = extension.folder, extension.kind, extension.name
         if kind is ManifestKind.MODULE:
-            module = None if candidate is None else parse_manifest(candidate, ModuleManifest, folder=folder)
+            module = None if candidate is None else parse_manifest(candidate, ModuleManifest, folder=folder, name=name)
             self.modules.hold_against(extension.name, module)
             self._isolated.hold_against(extension.name, module)
             return "" if module is None else rules_to_json((*module.access, *self._own_rules(subject)))
-        manifest = None if candidate is None else parse_manifest(candidate, kind, folder=folder)
+        manifest = None if candidate is None else parse_manifest(candidate, kind, folder=folder, name=name)
         runtime = self.engines if kind is ManifestKind.ENGINE else self.extractors
         rules = runtime.hold_against(extension.name, manifest)
         return rules_to_json((*rules_from_json(rules), *self._own_rules(subject))) if rules else ""

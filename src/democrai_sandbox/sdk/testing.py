@@ -14,6 +14,7 @@ and all of it is written down; the rest is denied, as it would be in a host wher
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import tempfile
 import threading
@@ -100,7 +101,10 @@ class Extension:
         environment of this interpreter; ``env`` are variables that it gets.
         """
         self._folder = Path(folder).resolve()
-        self.manifest = load_manifest(self._folder / FILE_NAME, kind) if manifest is None else manifest
+        if manifest is None:
+            # As a host names it: by the folder that it was pointed to, which may be a link.
+            manifest = load_manifest(self._folder / FILE_NAME, kind, name=Path(os.path.abspath(folder)).name)  # noqa: PTH100
+        self.manifest = manifest
         self._pointer = "/runtime" if "/runtime" in self.manifest.sections else ""
         self._section = section_of(self.manifest, self._pointer)
         self._observe = observe
