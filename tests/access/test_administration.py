@@ -267,3 +267,17 @@ class TestLists:
         assert [found.effect for found in desk.decide("denials").items] == [Effect.DENIAL]
         with pytest.raises(InvalidInputError):
             desk.decide("denials", DecisionFilter(effect=Effect.APPROVAL))
+
+
+class TestPatterns:
+    """A path that looks like a pattern would be about a file of exactly that name."""
+
+    ABOUT = {"resource_type": "filesystem", "operation": "read", "effect": "approval"}
+
+    def test_it_is_refused_where_nobody_asked_for_it(self, desk):
+        """Unless it is written literally."""
+        with pytest.raises(InvalidInputError) as caught:
+            desk.decide("decide_unasked", DEMO, target="/srv/x/*.csv", **self.ABOUT)
+        assert [(one.pointer, one.suggestion) for one in caught.value.problems] == [("/target", "/srv/x")]
+        made = desk.decide("decide_unasked", DEMO, target="/srv/x/./*.csv", **self.ABOUT).decision
+        assert made.access.target == "/srv/x/*.csv"

@@ -38,6 +38,19 @@ def manifest(tmp_path):
     return write
 
 
+def test_a_pattern_in_a_file_target_is_refused(manifest):
+    """By check and by lint, with the folder to declare; the same name written literally is not."""
+
+    def declaring(target):
+        return manifest({"access": [{"resource_type": "filesystem", "operation": "read", "target": target}]})
+
+    problems = says("manifest", "check", declaring("/srv/data/*.csv"), "--json").data["files"][0]["problems"]
+    assert [(one["pointer"], one["suggestion"]) for one in problems] == [("/access/0/target", "/srv/data")]
+    for verb in ("check", "lint"):
+        assert says("manifest", verb, declaring("/srv/data/*.csv")).status == 1
+        assert says("manifest", verb, declaring("/srv/data/./*.csv")).status == 0
+
+
 def test_everything_that_is_wrong_is_said_at_once(manifest, tmp_path):
     """Each problem with file, line, column, pointer and the nearest name; the same as data; exit status 1."""
     file = manifest(WRONG)

@@ -7,11 +7,19 @@ import json
 import pytest
 
 from democrai_sandbox.errors import FilesystemDenied
+from democrai_sandbox.policy import parse_access
 
 
 def declared(denial):
     """The entry in a hint."""
     return json.loads(denial.hint.splitlines()[1])
+
+
+def test_a_file_that_looks_like_a_pattern_is_declared_literally():
+    """The entry of the hint is read back as the same file."""
+    denial = FilesystemDenied("/srv/a[1].csv", subject="demo", subject_kind="module", operations=("read",))
+    (rule,) = parse_access([declared(denial)], base=None)
+    assert rule.normalized_target == denial.target
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,8 @@ def declarations(world):
         "NUL in a path": {"allowed_paths": [world.root + "\0"]},
         "failing path": {"allowed_paths": [Failing()]},
         "home": {"allowed_paths": ["~/data"]},
+        "pattern": {"allowed_paths": [f"{world.root}/*.csv"]},
+        "pattern in access": {"access": [{**rule, "target": f"{world.root}/*.csv"}]},
         "access str": {"access": "read"},
         "access dict": {"access": rule},
         "access None entry": {"access": [None]},

@@ -168,6 +168,13 @@ class TestTarget:
         (tmp_path / "link").symlink_to("/srv/reports")
         assert house.read(f"{tmp_path}/link/x").access.target == "/srv/reports/x"
 
+    def test_a_pattern_is_told_from_a_name(self, house):
+        """The answer is about a file of exactly that name, and the entry can be declared as it is shown."""
+        found = house.read("/srv/other/*.csv")
+        assert found.access.target == "/srv/other/*.csv"
+        assert found.entry["target"] == "/srv/other/./*.csv"
+        house.says("target that looks like a pattern", layer(found, "target").text)
+
     def test_a_path_that_goes_up_is_answered_for_where_it_leads(self, house):
         """It says so, and what stands before the dots has to be readable: the guard looks at that first."""
         found = house.read("/srv/reports/../reports/x")

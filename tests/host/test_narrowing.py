@@ -43,6 +43,13 @@ def test_a_url_narrows_by_its_path():
     assert offered("https://api.example.com") == ["https://api.example.com"]
 
 
+def test_a_file_that_looks_like_a_pattern_is_pointed_out(tmp_path):
+    """A yes would be about a file of exactly that name; no warning where there is one."""
+    (tmp_path / "report[1].csv").touch()
+    names = (f"{tmp_path}/*.csv", f"{tmp_path}/report[1].csv")
+    assert [choices(asked(name, "read", "filesystem"))[0].is_broad for name in names] == [True, False]
+
+
 def test_a_connection_narrows_by_its_port():
     """Only here a whole host is offered, with a warning."""
     exact, wide = choices(asked("db.example.com:5432", "connect"))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from democrai_sandbox.errors import DecisionConflict, ExternalAccessAdminRequired
 from democrai_sandbox.policy import InvalidInputError, ResourceType, Subject
+from democrai_sandbox.policy.patterns import pattern_problem
 
 from .coverage import Covering, covers
 from .outcomes import Outcome, decide_each
@@ -98,6 +99,7 @@ class Administration(Reading):
         caller = self._authorised(subject)
         if effect not in tuple(Effect):
             raise InvalidInputError.of(f"unknown effect {effect!r}; one of: approval, denial", pointer="/effect")
+        _check_pattern(resource_type, target)
         access = self._declared(subject, resource_type, operation, target)
         if effect == Effect.APPROVAL:
             self._check_no_denial(access)
@@ -203,6 +205,7 @@ class Administration(Reading):
         if verdict.target is not None:
             access = self._declared(access.subject, access.resource_type, access.operation, verdict.target)
             if not covers(access, request.access):
+                _check_pattern(access.resource_type, verdict.target)
                 message = f"{access.target} does not cover {request.access.target}, which was asked for"
                 raise InvalidInputError.of(message, pointer="/target")
         if verdict.effect is Effect.APPROVAL:
@@ -275,6 +278,13 @@ class Administration(Reading):
         if lifetime <= timedelta(0):
             raise InvalidInputError.of("an approval cannot expire before it is made", pointer="/lifetime")
         return self._node.clock() + lifetime
+
+
+def _check_pattern(resource_type: str, target: str) -> None:
+    """Refuse a path that looks like a pattern, which a decision about it would not be."""
+    found = pattern_problem(target, "/target") if resource_type == ResourceType.FILESYSTEM else None
+    if found is not None:
+        raise InvalidInputError([found])
 
 
 def _reason(text: str) -> str:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.policy import EXTERNAL_URL_LOCKED, SandboxError, Subject
 from democrai_sandbox.policy.paths import folder_of_temporary
+from democrai_sandbox.policy.patterns import literal_target
+from democrai_sandbox.policy.rules import written_target
 
 from . import fixes
 
@@ -111,7 +113,8 @@ class FilesystemDenied(SandboxDenied):
             return fixes.NATIVE_PLACE.format(target=self.target)
         operation = list(self.operations) if len(self.operations) > 1 else self.operation
         folder = folder_of_temporary(self.target) if self.target.startswith("/") else ""
-        entry = json.dumps({"resource_type": "filesystem", "operation": operation, "target": folder or self.target})
+        target = literal_target(folder or self.target)
+        entry = json.dumps({"resource_type": "filesystem", "operation": operation, "target": target})
         note = f"{fixes.TEMPORARY.format(target=self.target)}\n" if folder else ""
         return (
             f"Add to {self._place('access')}:\n  {entry}\n{note}"
@@ -214,7 +217,8 @@ class NetworkDenied(SandboxDenied):
             return fixes.SOCKETS.get(self.target, fixes.OTHER_SOCKETS)
         if self.request_id:
             return fixes.WAITING.format(request=self.request_id)
-        entry = json.dumps({"resource_type": "network", "operation": self.operation, "target": self.target})
+        target = written_target("network", self.target)
+        entry = json.dumps({"resource_type": "network", "operation": self.operation, "target": target})
         return (
             f"Add to {self._place('access')}:\n  {entry}\n"
             f"{fixes.ASK_FOR_TARGET}{fixes.asking('network', self.operation, self.target)}"

@@ -13,6 +13,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.policy import EXTERNAL_URL_LOCKED, VALID_OPERATIONS, ResourceType
+from democrai_sandbox.policy.paths import folder_of_temporary
+from democrai_sandbox.policy.patterns import literal_target
+from democrai_sandbox.policy.rules import written_target
 
 from .catalogue import ENTRIES
 from .catalogue.reasons import HELPER_REASONS
@@ -90,8 +93,9 @@ def entry_for(reading: Reading) -> str:
         return ""
     valid = VALID_OPERATIONS[ResourceType(reading.resource_type)]
     operation = list(reading.operations) or reading.operation or f"<{', '.join(sorted(valid))}>"
+    target = written_target(reading.resource_type, reading.target)
     return json.dumps(
-        {"resource_type": reading.resource_type, "operation": operation, "target": reading.target}, ensure_ascii=False
+        {"resource_type": reading.resource_type, "operation": operation, "target": target}, ensure_ascii=False
     )
 
 
@@ -252,9 +256,10 @@ def _with_phase(found: Reading, lines: list[str]) -> Reading:
 
 def _needed(lines: list[str], target: str) -> tuple[str, ...]:
     """Return the operations of the entry that a denial names for its target, where there are several."""
+    written = {target, literal_target(target), literal_target(folder_of_temporary(target) or target)}
     for line in lines:
         entry = _parsed(line) if line.lstrip()[:1] == "{" else None
-        named = entry.get("operation") if entry is not None and entry.get("target") == target else None
+        named = entry.get("operation") if entry is not None and entry.get("target") in written else None
         if isinstance(named, list):
             return tuple(one for one in named if isinstance(one, str))
     return ()

@@ -19,9 +19,11 @@ from democrai_sandbox.policy import (
     rules_for_targets,
     rules_to_json,
 )
+from democrai_sandbox.policy.patterns import pattern_problem
 
 from . import _core
 from .runtime_paths import OWNED, entry
+from .views import is_guarded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -253,7 +255,7 @@ def _flag_problems(flag: object) -> list[Problem]:
 
 def _parse(name: str, value: object) -> tuple[AccessRule, ...]:
     if name == "paths":
-        return rules_for_paths(_sequence(value, "/allowed_paths"))
+        return _without_patterns(rules_for_paths(_sequence(value, "/allowed_paths")))
     if name == "targets":
         return rules_for_targets(_sequence(value, "/allowed_targets"))
     if name == "own_write":
@@ -261,6 +263,16 @@ def _parse(name: str, value: object) -> tuple[AccessRule, ...]:
     if name == "own_read":
         return tuple(rule for rule in rules_for_paths(_sequence(value, "/own_read")) if rule.operation == "read")
     return parse_access(_sequence(value, "/access"), base=None)
+
+
+def _without_patterns(rules: tuple[AccessRule, ...]) -> tuple[AccessRule, ...]:
+    """Refuse paths that look like patterns, unless there is such a file. Guarded code can only narrow what it has."""
+    problems = {rule.target: pattern_problem(rule.target, "/allowed_paths") for rule in rules}
+    if any(problems.values()) and not is_guarded():
+        found = [one for path, one in problems.items() if one is not None and not os.path.lexists(path)]
+        if found:
+            raise InvalidInputError(found)
+    return rules
 
 
 def _sequence(value: object, pointer: str) -> list[Any]:

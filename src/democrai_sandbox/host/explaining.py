@@ -22,6 +22,9 @@ from democrai_sandbox.policy import (
     file_access,
 )
 
+from democrai_sandbox.policy.patterns import pattern_in
+from democrai_sandbox.policy.rules import written_target
+
 from .advising import advice_for
 from .chains import links_of, rule_owner
 from .dotted import is_dotted, leads_to, on_the_way
@@ -124,6 +127,8 @@ class _Explaining:
         text = f"it is {wanted.target}" if wanted.target == given else f"{given} is read as {wanted.target}"
         if is_dotted(self._question):
             text = f"{given} leads to {wanted.target}, which decides; what stands before each .. may be read as well"
+        if wanted.resource_type is ResourceType.FILESYSTEM and pattern_in(given):
+            text += "; file targets have no wildcards, so this is about a file of exactly that name"
         if wanted.is_ambiguous:
             text += "; servers read its path in different ways, so only a rule without a path covers it"
         return LayerAnswer("target", Answer.SILENT, text)
@@ -282,5 +287,5 @@ def _entry(access: AccessTuple) -> dict[str, str]:
     return {
         "resource_type": access.resource_type.value,
         "operation": access.operation.value,
-        "target": access.target,
+        "target": written_target(access.resource_type, access.target),
     }

@@ -123,7 +123,7 @@ _TARGETS = {
     ),
     ResourceType.FILESYSTEM: (
         r"^[^~\u0000-\u001f\u007f][^\u0000-\u001f\u007f]*$",
-        "A file or folder and all below it; relative to the manifest's folder unless it begins with '/'.",
+        "A file or folder and all below it; relative to the manifest's folder unless it begins with '/'. No wildcards.",
     ),
     ResourceType.SYSTEM_DEPENDENCY: (
         r"^[^\u0000-\u0020\u007f](?:[^\u0000-\u001f\u007f]*[^\u0000-\u0020\u007f])?$",

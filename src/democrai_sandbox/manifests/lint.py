@@ -21,6 +21,7 @@ from democrai_sandbox.policy import (
     prefixes_of,
 )
 from democrai_sandbox.policy.hosts import LOOPBACK, host_key, is_address
+from democrai_sandbox.policy.patterns import folder_before_pattern, pattern_in
 
 from .covering import Coverage
 from .limits import LARGEST
@@ -64,6 +65,7 @@ class FindingCode(StrEnum):
     SENSITIVE_IMPORT = "sensitive_import"
     NEEDLESS_LIMIT = "needless_limit"
     NATIVE_ACCESS = "native_access"
+    PATTERN_NAME = "pattern_name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,14 @@ def _target_findings(declared: _Declared, folder: str | None) -> Iterator[Findin
 
 def _root_findings(declared: _Declared, folder: str | None) -> Iterator[Finding]:
     written = declared.rule.normalized_target
+    if pattern_in(declared.rule.target) and not os.path.lexists(written):
+        yield Finding(
+            FindingCode.PATTERN_NAME,
+            Severity.WARNING,
+            declared.entry,
+            f"{written} is one file of exactly that name, which is not there: file targets have no wildcards",
+            f"Name the folder {folder_before_pattern(written) or '/'}, which covers everything below it, or each file.",
+        )
     root = os.path.realpath(written)
     broad = next((path for path in (written, root) if _is_broad(path)), None)
     if broad is not None:

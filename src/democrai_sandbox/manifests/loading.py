@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, overload
 
 from democrai_sandbox.policy import AccessRule, InvalidInputError, Problem, nearest
+from democrai_sandbox.policy.rules import written_target
 from democrai_sandbox.policy.text import exact_str, shown
 
 from .document import DEEPEST_NESTING, LARGEST_MANIFEST, LONGEST_KEY, MOST_VALUES, Document, read_document
@@ -172,7 +173,7 @@ class _Copier:
             value = {
                 "resource_type": value.resource_type,
                 "operation": value.operation,
-                "target": value.normalized_target,
+                "target": written_target(value.resource_type, value.normalized_target),
             }
             return self._members(value, depth)
         if issubclass(kind, dict):

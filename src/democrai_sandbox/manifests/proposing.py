@@ -22,6 +22,7 @@ from democrai_sandbox.policy import (
 )
 from democrai_sandbox.policy.hosts import host_key
 from democrai_sandbox.policy.paths import SHALLOWEST_FOLDER, folder_of_temporary
+from democrai_sandbox.policy.rules import written_target
 
 from .covering import Coverage
 
@@ -68,7 +69,7 @@ class Entry:
         return {
             "resource_type": str(self.resource_type),
             "operation": acts if len(acts) > 1 else acts[0],
-            "target": target,
+            "target": written_target(self.resource_type, target),
         }
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from .operations import VALID_OPERATIONS, Operation, ResourceType, is_valid_operation
 from .paths import normalise_path
+from .patterns import UNIX_SCHEME, literal_target, pattern_problem
 from .problems import InvalidInputError, NetworkTargetMissingError, Problem, nearest, pointer_to
 from .targets import parse_declaration
 from .text import control_character, exact_str, invisible_character, shown
@@ -52,7 +53,7 @@ class AccessRule:
         return {
             "resource_type": self.resource_type.value,
             "operation": self.operation.value,
-            "target": self.normalized_target,
+            "target": written_target(self.resource_type, self.normalized_target),
         }
 
 
@@ -75,6 +76,14 @@ def parse_access(entries: object, *, base: str | None, pointer: str = "/access")
     if problems:
         raise InvalidInputError(problems)
     return tuple(rules)
+
+
+def written_target(resource_type: ResourceType | str, normalized_target: str) -> str:
+    """Return a normalised target as an entry has to write it; different for files whose name looks like a pattern."""
+    names_file = resource_type == ResourceType.FILESYSTEM or (
+        resource_type == ResourceType.NETWORK and normalized_target.startswith(UNIX_SCHEME)
+    )
+    return literal_target(normalized_target) if names_file else normalized_target
 
 
 def normalise_target(resource_type: ResourceType, target: str, *, base: str | None = None) -> str:
@@ -185,12 +194,19 @@ def _parse_target(
     elif not text:
         missing = resource_type is ResourceType.NETWORK
         problems.append(Problem(place, NetworkTargetMissingError.code if missing else "the target is empty"))
+    elif resource_type is not None and (problem := _pattern_problem(resource_type, text, place)):
+        problems.append(problem)
     elif resource_type is not None:
         try:
             return text, normalise_target(resource_type, text, base=folder)
         except InvalidInputError as error:
             problems += [problem.moved(place) for problem in error.problems]
     return None
+
+
+def _pattern_problem(resource_type: ResourceType, text: str, place: str) -> Problem | None:
+    is_socket = resource_type is ResourceType.NETWORK and text.startswith(UNIX_SCHEME)
+    return pattern_problem(text, place) if is_socket or resource_type is ResourceType.FILESYSTEM else None
 
 
 def _check_rule(rule: AccessRule, pointer: str) -> _Found:

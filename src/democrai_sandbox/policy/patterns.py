@@ -1,0 +1,54 @@
+"""File targets that look like patterns. There are none: a target is a path, and covers what is below it.
+
+``/srv/data/*.csv`` would name the one file ``*.csv`` and match nothing that was meant, so it is refused where somebody
+declares it. A file that has such a name is declared with ``./`` before it: ``/srv/data/./report[1].csv``.
+"""
+
+from __future__ import annotations
+
+import re
+
+from .problems import Problem
+from .text import shown
+
+UNIX_SCHEME = "unix:"
+_PATTERN = re.compile(r"[*?]|\[[^\[\]]+\]|\{[^{}]*,[^{}]*\}")
+
+
+def pattern_in(target: str) -> str:
+    """Return the first name of a path that looks like a pattern and has no ``./`` before it; empty without one."""
+    names = target.split("/")
+    for place, name in enumerate(names):
+        if _PATTERN.search(name) and (place == 0 or names[place - 1] != "."):
+            return name
+    return ""
+
+
+def folder_before_pattern(target: str) -> str:
+    """Return the part of a path before the first name that looks like a pattern; empty where there is none."""
+    before = target.split("/")
+    return "/".join(before[: before.index(pattern_in(target))])
+
+
+def literal_target(target: str) -> str:
+    """Return a path, or a ``unix:`` target, as it is declared: with ``./`` before names that look like patterns."""
+    if not _PATTERN.search(target):
+        return target
+    scheme = UNIX_SCHEME if target.startswith(UNIX_SCHEME) else ""
+    names = target.removeprefix(scheme).split("/")
+    return scheme + "/".join(f"./{name}" if _PATTERN.search(name) else name for name in names)
+
+
+def pattern_problem(target: str, pointer: str) -> Problem | None:
+    """Return what is wrong with a declared path, or ``unix:`` target, that looks like a pattern; None if it does not."""
+    scheme = UNIX_SCHEME if target.startswith(UNIX_SCHEME) else ""
+    path = target.removeprefix(scheme)
+    name = pattern_in(path)
+    if not name:
+        return None
+    message = (
+        f"file targets have no wildcards, so {shown(name)} would match only a file of exactly that name: declare the "
+        "folder, which covers everything below it, or each file; if the file has that name, write './' before it: "
+        f"{shown(literal_target(target))}"
+    )
+    return Problem(pointer, message, None if scheme else folder_before_pattern(path) or None)
