@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
+from democrai_sandbox.access.probe import ask_in_time
 from democrai_sandbox.errors import SandboxError, SchemaOutdated
 from democrai_sandbox.kernel.states import ControlState
 from democrai_sandbox.kernel.status import HELPER
 
+from .outage import aside
 from .plain import PlainResponse
 from .visitors import sandbox_of
 
@@ -39,9 +42,9 @@ async def live() -> dict[str, bool]:
 
 
 @health.get("/health/ready")
-def ready(request: Request) -> PlainResponse:
+async def ready(request: Request) -> PlainResponse:
     """Say whether requests should be sent here."""
-    found = readiness(sandbox_of(request))
+    found = await aside(partial(readiness, sandbox_of(request)))
     return PlainResponse(found.model_dump(), status_code=200 if found.ready else 503)
 
 
@@ -70,7 +73,7 @@ def readiness(sandbox: Sandbox) -> Readiness:
 def _database(sandbox: Sandbox) -> tuple[bool, bool]:
     """Return whether the database answers, and whether it is what this version needs."""
     try:
-        sandbox.access.store.check_schema()
+        ask_in_time(sandbox.access.node, sandbox.access.store.check_schema)
     except SchemaOutdated:
         return True, False
     except SandboxError:

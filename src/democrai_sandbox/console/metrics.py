@@ -15,13 +15,15 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from democrai_sandbox import __version__
 from democrai_sandbox.access.node import utc_now
+from democrai_sandbox.access.probe import ask_in_time
 from democrai_sandbox.access.values import RequestFilter, RequestState
 from democrai_sandbox.errors import ExternalAccessCheckFailed
 from democrai_sandbox.host.inventory import installed_runtime
 from democrai_sandbox.host.scopes import Scope
 
 from .admitting import require_administrator
-from .visitors import Visitor, holder, sandbox_of
+from .outage import aside, observer
+from .visitors import Visitor, sandbox_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,13 +40,13 @@ _SETTLED = timedelta(seconds=2)
 
 
 @metrics.get("/metrics")
-def show_metrics(request: Request, visitor: Annotated[Visitor, Depends(holder(Scope.STATUS_READ))]) -> Response:
-    """Give the numbers to an administrator, or to a token of one."""
+async def show_metrics(request: Request, visitor: Annotated[Visitor, Depends(observer(Scope.STATUS_READ))]) -> Response:
+    """Give the numbers to an administrator, or to a token of one, whatever is away."""
     require_administrator(visitor)
     state = request.app.state
     if not hasattr(state, "metrics"):
         state.metrics = Metrics(sandbox_of(request))
-    return Response(state.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+    return Response(await aside(state.metrics.text), media_type=CONTENT_TYPE_LATEST)
 
 
 class Metrics:
@@ -74,7 +76,7 @@ class Metrics:
         """Yield the numbers that are asked for anew each time. A store that is away has none, and says so."""
         yield from self._own()
         try:
-            stored = tuple(self._stored())
+            stored = ask_in_time(self._sandbox.access.node, lambda: tuple(self._stored()))
         except ExternalAccessCheckFailed:
             stored = ()
         yield _gauge("democrai_store_reachable", "1 while the database answers.", int(bool(stored)))
@@ -117,8 +119,9 @@ class Metrics:
         until = utc_now() - _SETTLED
         if until <= self._counted:
             return
+        access = self._sandbox.access
         try:
-            waits = self._sandbox.access.store.decision_seconds(self._counted, until)
+            waits = ask_in_time(access.node, lambda: access.store.decision_seconds(self._counted, until))
         except ExternalAccessCheckFailed:
             return
         self._counted = until

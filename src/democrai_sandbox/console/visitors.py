@@ -56,14 +56,18 @@ def holder(scope: Scope) -> Callable[[Request], Visitor]:
     """Return a dependency that gives who calls the API, and refuses nobody and a token without the scope."""
 
     def found(request: Request) -> Visitor:
-        visitor = visitor_of(request)
-        if visitor is None:
-            raise NotSignedIn(_sign_in_at(request))
-        if visitor.identity.scopes is not None and scope not in visitor.identity.scopes:
-            raise ScopeMissing(scope)
-        return visitor
+        return admitted(request, visitor_of(request), scope)
 
     return found
+
+
+def admitted(request: Request, visitor: Visitor | None, scope: Scope) -> Visitor:
+    """Return who calls the API; nobody and a token without the scope are refused."""
+    if visitor is None:
+        raise NotSignedIn(_sign_in_at(request))
+    if visitor.identity.scopes is not None and scope not in visitor.identity.scopes:
+        raise ScopeMissing(scope)
+    return visitor
 
 
 def visitor_of(request: Request) -> Visitor | None:

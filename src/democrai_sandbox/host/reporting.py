@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from democrai_sandbox import __version__
+from democrai_sandbox.access.probe import ask_in_time
 from democrai_sandbox.access.store.schema import HEAD
 from democrai_sandbox.access.store.urls import parse_url, shown_url
 from democrai_sandbox.access.values import Page
@@ -27,7 +28,11 @@ from .lines import Area, Line, LineState, Report
 from .places import declared_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+
+    from democrai_sandbox.access.interface import Store
+    from democrai_sandbox.access.values import Resume
+    from democrai_sandbox.runtime.store.values import Task
 
     from democrai_sandbox.runtime.extensions import Extension
 
@@ -104,8 +109,7 @@ def _store_line(sandbox: Sandbox) -> Line:
     line = Line("store", "Database", Area.DECISIONS, LineState.OK, "", details=details)
     begun = perf_counter()
     try:
-        details["schema"] = version = sandbox.access.store.check_schema()
-        sandbox.access.store.generation()
+        details["schema"] = version = ask_in_time(sandbox.access.node, partial(_schema_asked, sandbox.access.store))
     except SchemaOutdated as error:
         return replace(line, state=LineState.DEGRADED, summary="it has another schema than is needed", fix=str(error))
     except StoreUnavailable as error:
@@ -117,6 +121,12 @@ def _store_line(sandbox: Sandbox) -> Line:
     if seconds > _SLOW_STORE:
         return replace(line, state=LineState.DEGRADED, summary=answered, fix="look for what keeps the database busy")
     return replace(line, summary=answered)
+
+
+def _schema_asked(store: Store) -> str:
+    version = store.check_schema()
+    store.generation()
+    return version
 
 
 def _told(version: str) -> str:
@@ -199,11 +209,15 @@ def _number(count: int, one: str, many: str = "") -> str:
     return f"{count} {one if count == 1 else many or one + 's'}"
 
 
+def _unfinished(sandbox: Sandbox) -> tuple[Sequence[Task], Sequence[Resume]]:
+    tasks = sandbox.runtime.store.tasks(TaskFilter(states=UNFINISHED), limit=_MOST_COUNTED)
+    return tasks, sandbox.access.store.resumes(unfinished=True, page=Page(limit=_MOST_COUNTED)).items
+
+
 def _work_lines(sandbox: Sandbox) -> Iterator[Line]:
     """Tell of tasks and resumptions, which the store knows."""
     try:
-        tasks = sandbox.runtime.store.tasks(TaskFilter(states=UNFINISHED), limit=_MOST_COUNTED)
-        resumes = sandbox.access.store.resumes(unfinished=True, page=Page(limit=_MOST_COUNTED)).items
+        tasks, resumes = ask_in_time(sandbox.access.node, partial(_unfinished, sandbox))
     except StoreUnavailable:
         for name, title in (("tasks", "Tasks"), ("resumes", "Resumptions")):
             yield Line(name, title, Area.RUNTIME, LineState.DEGRADED, "the store cannot be asked", _AWAY)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime  # noqa: TC003 - FastAPI reads the annotations
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
 from democrai_sandbox.console.admitting import require_administrator
-from democrai_sandbox.console.visitors import Visitor, holder, sandbox_of
+from democrai_sandbox.console.outage import aside, observer
+from democrai_sandbox.console.visitors import Visitor, sandbox_of
 from democrai_sandbox.host.reporting import Area, LineState, report
 from democrai_sandbox.host.scopes import Scope
 
@@ -44,7 +46,10 @@ class StatusReport(Answer):
 
 
 @status.get("/status", **told(Scope.STATUS_READ))
-def show_status(request: Request, visitor: Annotated[Visitor, Depends(holder(Scope.STATUS_READ))]) -> StatusReport:
+async def show_status(
+    request: Request, visitor: Annotated[Visitor, Depends(observer(Scope.STATUS_READ))]
+) -> StatusReport:
     """Measure every layer: the guard, the database, events, the kernel's controls, extensions and workers."""
     require_administrator(visitor)
-    return StatusReport.model_validate(report(sandbox_of(request)).as_dict())
+    found = await aside(partial(report, sandbox_of(request)))
+    return StatusReport.model_validate(found.as_dict())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from democrai_sandbox.host.keeping import inside
 
 from .passwords import Cost, Passwords
+from .remembered import NOTHING, Remembered
 from .signing import Doorkeeper
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Desk:
     _door: Doorkeeper = inside("accounts")
     _passwords: Passwords = inside("accounts")
     _settings: HostSettings = inside("accounts")
+    _remembered: Remembered = inside("accounts")
 
     def __init__(
         self,
@@ -53,6 +55,7 @@ class Desk:
         self.cookie_name = SECURE_COOKIE if is_secure(settings) else PLAIN_COOKIE
         self._database = database
         self._settings = settings
+        self._remembered = NOTHING
         self._on_session_end = on_session_end
         self._clock = clock
         self._passwords = Passwords(cost or Cost())

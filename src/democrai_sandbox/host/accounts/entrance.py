@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.access.ids import new_id
 from democrai_sandbox.access.store.journal import SYSTEM
-from democrai_sandbox.errors import AccountUnknown
+from democrai_sandbox.errors import AccountUnknown, StoreUnavailable
 from democrai_sandbox.host.interface import Identity
 
 from . import sessions
@@ -86,7 +87,8 @@ class Entrance(Desk):
             return None
         now = self._clock()
         if _is_use(visit) and now - session.last_seen >= min(_SEEN_EVERY, self._idle / 4):
-            self._database.act(partial(sessions.touch, session_id=session.id, now=now))
+            with suppress(StoreUnavailable):  # a full disk, say: it can be read still
+                self._database.act(partial(sessions.touch, session_id=session.id, now=now))
         return Identity(session.person_id, session.id)
 
     def _compare_again(self, session: PersonSession, password: str) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.access.ids import new_id
 from democrai_sandbox.access.store.journal import SYSTEM
-from democrai_sandbox.errors import AccountUnknown
+from democrai_sandbox.errors import AccountUnknown, StoreUnavailable
 from democrai_sandbox.host.interface import Identity
 from democrai_sandbox.policy import InvalidInputError
 
@@ -74,11 +75,16 @@ class Machines(Desk):
 
     def _by_token(self, secret: str) -> Identity | None:
         token = self._database.ask(partial(tokens.find_by_hash, secret_hash=hashed(secret)))
+        identity = self._of_token(token)
         now = self._clock()
-        if token is None or (token.expires_at is not None and token.expires_at <= now):
+        if token is not None and identity and (token.last_used is None or now - token.last_used >= _USED_EVERY):
+            with suppress(StoreUnavailable):  # a full disk, say: it can be read still
+                self._database.act(partial(tokens.touch, token_id=token.id, now=now))
+        return identity
+
+    def _of_token(self, token: Token | None) -> Identity | None:
+        if token is None or (token.expires_at is not None and token.expires_at <= self._clock()):
             return None
-        if token.last_used is None or now - token.last_used >= _USED_EVERY:
-            self._database.act(partial(tokens.touch, token_id=token.id, now=now))
         return Identity(token.person_id, token.id, frozenset(map(str, token.scopes)))
 
     def _end_late_tokens(self) -> None:

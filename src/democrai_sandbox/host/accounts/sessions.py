@@ -66,6 +66,12 @@ def find(connection: Connection, session_id: str) -> PersonSession:
     return _to_session(row)
 
 
+def by_hash(connection: Connection, owners: Iterable[str]) -> dict[str, PersonSession]:
+    """Return the sessions of these people, by the hash of their cookie."""
+    rows = connection.execute(select(sessions).where(sessions.c.person_id.in_(list(owners))))
+    return {row.token_hash: _to_session(row) for row in rows}
+
+
 def listed(connection: Connection, person_id: str) -> tuple[PersonSession, ...]:
     """Return somebody's sessions, the newest first."""
     query = select(sessions).where(sessions.c.person_id == person_id)

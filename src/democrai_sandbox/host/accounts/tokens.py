@@ -91,6 +91,12 @@ def listed(connection: Connection, person_id: str) -> tuple[Token, ...]:
     return tuple(map(_to_token, connection.execute(query.order_by(tokens.c.created_at.desc(), tokens.c.id.desc()))))
 
 
+def in_use(connection: Connection, owners: Iterable[str]) -> dict[str, Token]:
+    """Return the tokens of these people that were not revoked, by the hash of their secret."""
+    rows = connection.execute(select(tokens).where(_IN_USE, tokens.c.person_id.in_(list(owners))))
+    return {row.secret_hash: _to_token(row) for row in rows}
+
+
 def over(connection: Connection, now: datetime) -> tuple[Token, ...]:
     """Return the tokens that expired and were not put down as ended yet."""
     return tuple(map(_to_token, connection.execute(select(tokens).where(_IN_USE, tokens.c.expires_at <= now))))

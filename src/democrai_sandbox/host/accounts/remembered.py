@@ -1,0 +1,48 @@
+"""Administrators' tokens and sessions in memory: who may see how things stand while the database is away.
+
+Hashes and public values only. It is read again every few seconds while the database can be reached, so what was revoked
+before an outage stays out; only status and metrics are opened by it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from sqlalchemy import Connection, or_, select
+
+from democrai_sandbox.access.identity import SUPER
+
+
+from . import sessions, tokens
+from .people import to_person
+from .tables import people
+
+if TYPE_CHECKING:
+    from democrai_sandbox.host.interface import Identity, Roles
+
+    from .values import PersonSession, Token
+
+
+class Remembered(NamedTuple):
+    """What was in force when the database was last read, by the hash of its secret."""
+
+    roles: dict[str, Roles]
+    """Of administrators, by id."""
+    tokens: dict[str, Token]
+    sessions: dict[str, PersonSession]
+
+    def with_roles(self, identity: Identity) -> tuple[Identity, Roles] | None:
+        """Return an identity with the roles of its owner."""
+        roles = self.roles.get(identity.user_id)
+        return None if roles is None else (identity, roles)
+
+
+NOTHING = Remembered({}, {}, {})
+
+
+def read(connection: Connection) -> Remembered:
+    """Read what administrators come in with."""
+    is_super = or_(people.c.role == SUPER, people.c.access_level == SUPER)
+    found = map(to_person, connection.execute(select(people).where(is_super, people.c.disabled_at.is_(None))))
+    roles = {person.id: person.roles for person in found if person.may_decide}
+    return Remembered(roles, tokens.in_use(connection, roles), sessions.by_hash(connection, roles))
