@@ -16,6 +16,7 @@ from .resumes import ResumeRunner, ResumeSettings
 from .sealing import Sealer
 from .service import AccessService, Unguarded
 from .store import open_store
+from .store.engines import CONNECTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,6 +35,8 @@ class AccessSettings:
     """``sqlite:///path`` or ``postgresql://...``."""
     key_file: str
     """Keys for what requests go on with; made when it is missing."""
+    connections: int = CONNECTIONS
+    """To the database, of this process, at most."""
     stream_type: str = "memory"
     """``network.stream.type``: memory, ipc or redis."""
     stream: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -60,7 +63,7 @@ class Access:
         around = surroundings or Unguarded()
         sealer = Sealer(KeyFile(settings.key_file).ring)
         self.settings = settings
-        self.store = open_store(settings.database)
+        self.store = open_store(settings.database, connections=settings.connections)
         self.bus = open_bus(settings.stream_type, **settings.stream)
         self.node = AccessNode(self.store, self.bus, poll_seconds=settings.poll_seconds)
         self.service = AccessService(self.node, around, seal=sealer.seal, limits=settings.limits)

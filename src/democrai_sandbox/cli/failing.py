@@ -11,6 +11,7 @@ from democrai_sandbox.errors import (
     AccountConflict,
     CommandMisused,
     CommandRefused,
+    DatabaseUnreachable,
     DecisionConflict,
     ExternalAccessCheckFailed,
     HostRefused,
@@ -32,6 +33,7 @@ _STATUSES: Mapping[type[SandboxError], Exit] = MappingProxyType(
     {
         CommandMisused: Exit.USAGE,
         NodeUnreachable: Exit.UNREACHABLE,
+        DatabaseUnreachable: Exit.UNREACHABLE,
         ExternalAccessCheckFailed: Exit.UNREACHABLE,
         DecisionConflict: Exit.CONFLICT,
         AccountConflict: Exit.CONFLICT,

@@ -30,8 +30,11 @@ def run(options: argparse.Namespace, _: Output) -> int:
             f"the package {error.name!r} is missing", fix="pip install 'democrai-sandbox[console]'"
         ) from None
     from democrai_sandbox.host import Sandbox  # noqa: PLC0415 - importing it arms the guard
+    from democrai_sandbox.host.config import load  # noqa: PLC0415 - see above
 
-    sandbox = Sandbox.from_config(options.config, environ=_environment())
+    settings = load(options.config, environ=_environment()).settings
+    server.await_services(settings)
+    sandbox = Sandbox(settings)
     try:
         # After the kernel layer, whose packet filter knows a socket by the cgroup it was made in.
         listener = server.bind(sandbox.settings.server)

@@ -173,6 +173,8 @@ def _detail(error: SandboxError) -> str:
     """Return what is said: the text, and not where in the program it was raised."""
     if isinstance(error, errors.ExternalAccessAdminRequired):
         return error.why or str(error)
+    if isinstance(error, errors.StoreBusy):
+        return f"All {error.connections} connections to the database (database.connections) are in use: try again soon."
     if isinstance(error, errors.ExternalAccessCheckFailed):
         return "The database cannot be used: nothing was changed, and nothing new is allowed until it can."
     if isinstance(error, errors.KernelLayerError):

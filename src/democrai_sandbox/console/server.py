@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from democrai_sandbox.errors import AddressTaken, HostRefused
+from democrai_sandbox.host.waiting import await_database
 from democrai_sandbox.host.whereabouts import ADDRESS_FILE, announced
 
 from .application import create_app
+from .not_ready import told_not_ready
 from .patience import PatientProtocol
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.host.accounts.values import Credentials
     from democrai_sandbox.host.sandbox import Sandbox
-    from democrai_sandbox.host.settings import ServerSettings
+    from democrai_sandbox.host.settings import HostSettings, ServerSettings
 
 PATIENCE = 10
 """Seconds that running requests get when the server stops."""
@@ -35,6 +37,8 @@ _KEPT = 65
 are the ones who close. A request on its way to a connection that we just closed is lost."""
 _FOR_THE_SERVER = frozenset({b"connection"})
 """Headers of a request that the web server looks at when it answers."""
+_MORE_TIME = 60
+"""Seconds more that the service manager is asked for, with each attempt to reach the database."""
 _BACKLOG = 128
 """Connections that wait to be taken. When descriptors run out, the event loop complains as often in one go."""
 _log = logging.getLogger(__name__)
@@ -58,6 +62,26 @@ def bind(settings: ServerSettings) -> socket.socket:
             fix="set server.port to another one (0 takes any that is free), or stop what listens there",
         ) from None
     return listener
+
+
+def await_services(settings: HostSettings) -> None:
+    """Return when what a start needs is there: the address is free, and the database answers.
+
+    Until then health checks say that this node is not ready, and the service manager is told why it takes so long.
+    """
+    is_waiting = False
+    with bind(settings.server) as door, ExitStack() as waiting:
+
+        def still_waiting() -> None:
+            nonlocal is_waiting
+            notify(f"STATUS=waiting for the database\nEXTEND_TIMEOUT_USEC={_MORE_TIME * 1_000_000}")
+            if not is_waiting and settings.server.port:  # nobody knows a port that is any free one
+                waiting.enter_context(told_not_ready(door))
+            is_waiting = True
+
+        await_database(settings, still_waiting)
+    if is_waiting:
+        notify("STATUS=")
 
 
 def address_of(settings: ServerSettings, listener: socket.socket) -> str:

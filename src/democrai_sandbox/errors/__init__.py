@@ -17,6 +17,7 @@ from .access import (
     RequestUnknown,
     ResumeContextUnreadable,
     SchemaOutdated,
+    StoreBusy,
     StoreUnavailable,
 )
 from .accounts import (
@@ -64,6 +65,7 @@ from .guard import (
 from .host import (
     AddressTaken,
     ConfigInvalid,
+    DatabaseUnreachable,
     HostRefused,
     StateUnusable,
 )
@@ -85,6 +87,7 @@ __all__ = [
     "CommandRefused",
     "ConfigInvalid",
     "ConfirmationNeeded",
+    "DatabaseUnreachable",
     "DecisionConflict",
     "DecisionUnknown",
     "EnvironmentDenied",
@@ -126,6 +129,7 @@ __all__ = [
     "SignInThrottled",
     "SpawnFailed",
     "StateUnusable",
+    "StoreBusy",
     "StoreUnavailable",
     "SubprocessDenied",
     "TamperDenied",

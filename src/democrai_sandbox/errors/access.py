@@ -23,6 +23,15 @@ class StoreUnavailable(ExternalAccessCheckFailed):
     """The database could not be reached or did not answer; what was to be written was not."""
 
 
+class StoreBusy(StoreUnavailable):
+    """All connections of this process to the database were in use for too long."""
+
+    def __init__(self, connections: int) -> None:
+        """Keep how many there are: ``database.connections``."""
+        super().__init__(connections)
+        self.connections = connections
+
+
 class ExternalAccessAdminRequired(SandboxError, PermissionError):  # noqa: N818 - named after its code
     """Only a super user who is not scoped to an organization decides, and never guarded code about itself."""
 

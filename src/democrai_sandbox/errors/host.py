@@ -34,6 +34,12 @@ class StateUnusable(HostRefused):
     code = "host_state_unusable"
 
 
+class DatabaseUnreachable(StateUnusable):
+    """The database server does not answer, or lets nobody in; it may do so later."""
+
+    code = "host_database_unreachable"
+
+
 class AddressTaken(HostRefused):
     """The address to listen at belongs to somebody else already, or is none of this machine's."""
 

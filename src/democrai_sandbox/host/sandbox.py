@@ -34,6 +34,7 @@ from .keeping import inside
 from .observing import Observations
 from .ownership import Ownership
 from .places import application_places, database_file, own_services, prepare_places, protected_paths
+from .waiting import reason_of, unreachable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -268,6 +269,7 @@ def _access(settings: HostSettings) -> Access:
     _check_keys(settings)
     wanted = AccessSettings(
         database=settings.database,
+        connections=settings.database_connections,
         key_file=settings.key_file,
         stream_type=settings.stream_type,
         stream=settings.stream,
@@ -279,11 +281,11 @@ def _access(settings: HostSettings) -> Access:
     try:
         return Access(wanted, GuardSurroundings())
     except StoreUnavailable as error:
-        cause = error.__cause__
-        reason = getattr(cause, "orig", None) or cause or error
+        if not database_file(settings):
+            raise unreachable(settings.database, reason_of(error)) from None
         shown = shown_url(parse_url(settings.database, needs_folder=False))
         raise StateUnusable(
-            f"the database {shown} cannot be used: {_one_line(reason)}",
+            f"the database {shown} cannot be used: {reason_of(error)}",
             fix="see that it is there and that this user may use it, or set database.url",
         ) from None
 

@@ -64,6 +64,10 @@ class HostSettings:
     """``database.url``; SQLite in the state directory by default. May hold a password."""
     key_file: str
     """``database.key_file``: the keys for what requests go on with."""
+    database_wait: float = 60.0
+    """``database.wait_seconds``: how long ``serve`` waits for a database server that does not answer yet."""
+    database_connections: int = 16
+    """``database.connections``: of one process to the database, at most."""
     config_file: str = ""
     """Where the configuration was read; empty without a file."""
 

@@ -12,7 +12,7 @@ import pytest
 from democrai_sandbox.access.audit import verify_store
 from democrai_sandbox.access.store import open_store, patience, transactions
 from democrai_sandbox.access.values import DecisionFilter, RequestFilter
-from democrai_sandbox.errors import ExternalAccessCheckFailed, StoreUnavailable
+from democrai_sandbox.errors import ExternalAccessCheckFailed, StoreBusy, StoreUnavailable
 from tests.access.store.samples import ALL, NOW, approval, live, request, sql
 
 LONG = 60.0
@@ -222,3 +222,31 @@ def test_nothing_is_half_written(own_store, own_url):
     assert (live(store), store.generation(), store.audit_head()) == ([], 0, head)
     assert store.resumes(unfinished=False, page=ALL).items == ()
     assert [row.state.value for row in store.requests(RequestFilter(), ALL).items] == ["pending"]
+
+
+def test_all_connections_in_use(server, pattern, monkeypatch):
+    """There are as many as were asked for; who gets none is told which setting that is, and how many it allows."""
+    monkeypatch.setattr(transactions, "PATIENCE", 0.2)
+    store = open_store(server.new_database(like=pattern), connections=3)
+    inside, over = threading.Barrier(4), threading.Event()
+
+    def hold(connection):
+        inside.wait(LONG)
+        assert over.wait(LONG)
+
+    threads = [threading.Thread(target=store.database.ask, args=(hold,)) for _ in range(3)]
+    try:
+        for thread in threads:
+            thread.start()
+        inside.wait(LONG)
+        for method in (store.generation, lambda: store.decide(approval(), now=NOW)):
+            with pytest.raises(StoreBusy) as caught:
+                method()
+            assert caught.value.connections == 3
+            assert "database.connections" in str(caught.value.__cause__)
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert store.generation() == 0
+    store.close()

@@ -121,6 +121,7 @@ def test_all_keys_are_read(tmp_path, home):
 def test_the_table_of_keys_has_all_that_the_settings_have():
     """Where it forgot one, relative paths, variables and origins of that key would be wrong."""
     renamed = {"database": "/database/url", "key_file": "/database/key_file", "stream_type": "/network/stream/type"}
+    renamed |= {"database_wait": "/database/wait_seconds", "database_connections": "/database/connections"}
     inner = {"server": ServerSettings, "console": ConsoleSettings}
     own = {"config_file", "stream", "endpoints", "isolation", "limits", "os", "guard", *inner}
     expected = {f"/sandbox/limits/{item.name}" for item in fields(Limits)}

@@ -27,15 +27,17 @@ PATIENCE = 5
 """Seconds that anything waits: for a connection, a free one of the pool, a lock, a statement."""
 
 CONNECTIONS = 16
-"""Of one process. Writes queue up behind one row anyway: more would only wait inside the server instead of here."""
+"""Of one process, unless told otherwise. Writes queue up behind one row anyway: more of them would only wait inside the
+server instead of here."""
 
 _WRITE = "access_write"
 _FILE_MODE = 0o600
 
 
-def make_engine(url: URL) -> Engine:
+def make_engine(url: URL, connections: int = CONNECTIONS) -> Engine:
     """Return an engine; no connection is made yet."""
-    engine = _sqlite_engine(url) if url.get_backend_name() == SQLITE else _postgresql_engine(url)
+    make = _sqlite_engine if url.get_backend_name() == SQLITE else _postgresql_engine
+    engine = make(url, connections)
     event.listen(engine, "checkout", _unregister)
     _unlist(engine)
     return engine
@@ -94,13 +96,13 @@ def unhurried(connection: Connection) -> Iterator[None]:
         del driver.patience
 
 
-def _sqlite_engine(url: URL) -> Engine:
+def _sqlite_engine(url: URL, connections: int) -> Engine:
     path = str(url.database)
     _keep_private(path)
     engine = create_engine(
         url,
         hide_parameters=True,
-        pool_size=CONNECTIONS,
+        pool_size=connections,
         max_overflow=0,
         pool_timeout=PATIENCE,
         connect_args={"timeout": PATIENCE, "check_same_thread": False, "isolation_level": None},
@@ -152,7 +154,7 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
 
-def _postgresql_engine(url: URL) -> Engine:
+def _postgresql_engine(url: URL, connections: int) -> Engine:
     settings = {
         "connect_timeout": PATIENCE,
         "keepalives_idle": PATIENCE,
@@ -166,7 +168,7 @@ def _postgresql_engine(url: URL) -> Engine:
         engine = create_engine(
             url,
             hide_parameters=True,
-            pool_size=CONNECTIONS,
+            pool_size=connections,
             max_overflow=0,
             pool_timeout=PATIENCE,
             pool_pre_ping=True,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from democrai_sandbox.access.values import Registered
 
 from . import asking, assessing, deciding, grouping, journal, looking, paging, resuming
+from .engines import CONNECTIONS
 from .journal import Entry, Ledger
 from .schema import check_schema, prepare_schema
 from .transactions import Database
@@ -39,18 +40,18 @@ if TYPE_CHECKING:
     )
 
 
-def open_store(url: str, *, create: bool = True) -> SqlStore:
+def open_store(url: str, *, create: bool = True, connections: int = CONNECTIONS) -> SqlStore:
     """Return the store in ``sqlite:////path/to/file`` or ``postgresql://...``; an empty database is prepared.
 
     Raises ``SchemaOutdated`` when the database was made by another version, and ``StoreUnavailable`` when it cannot be
     reached. Without ``create`` an empty database is refused like an outdated one.
     """
-    return SqlStore(open_database(url, create=create))
+    return SqlStore(open_database(url, create=create, connections=connections))
 
 
-def open_database(url: str, *, create: bool = True) -> Database:
+def open_database(url: str, *, create: bool = True, connections: int = CONNECTIONS) -> Database:
     """Return the connections to a database with the present schema, for whoever keeps records in it."""
-    database = Database(parse_url(url, must_exist=not create))
+    database = Database(parse_url(url, must_exist=not create), connections)
     try:
         if create:
             prepare_schema(database)

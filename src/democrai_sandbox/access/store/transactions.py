@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from sqlalchemy.exc import DBAPIError, IntegrityError, StatementError
 from sqlalchemy.exc import TimeoutError as SQLAlchemyTimeout
 
-from democrai_sandbox.errors import StoreUnavailable
+from democrai_sandbox.errors import StoreBusy, StoreUnavailable
 from democrai_sandbox.policy import InvalidInputError
 
 from .engines import CONNECTIONS, PATIENCE, close_engine, make_engine, writing
@@ -32,23 +32,24 @@ _LOST_RACES = frozenset({"40001", "40P01", "23505"})
 class Database:
     """Runs pieces of work, each in a transaction of its own. Safe to use from many threads."""
 
-    def __init__(self, url: URL) -> None:
-        """Prepare connections to a database; none is made yet."""
+    def __init__(self, url: URL, connections: int = CONNECTIONS) -> None:
+        """Prepare connections to a database, so many at most; none is made yet."""
         self.url = url
         self.is_postgresql = url.get_backend_name() == POSTGRESQL
         with unavailable():
-            self._engine = make_engine(url)
+            self._engine = make_engine(url, connections)
             self._file = None if self.is_postgresql else DatabaseFile(str(url.database))
-        self._connections = Turnstile(CONNECTIONS)
+        self._most = connections
+        self._connections = Turnstile(connections)
         # SQLite has one writer, and its own way of waiting is to sleep and try again.
-        self._writers = Turnstile(CONNECTIONS if self.is_postgresql else 1)
+        self._writers = Turnstile(connections if self.is_postgresql else 1)
 
     def act(self, work: Callable[[Connection], T]) -> T:
         """Do what changes something: all of it is on the disk afterwards, or nothing is.
 
         Work that lost a race against another transaction is done again from its beginning.
         """
-        with unavailable(), self._writers.entered(PATIENCE):
+        with unavailable(), self._entered(self._writers):
             for _ in range(_ATTEMPTS - 1):
                 try:
                     return self._act_once(work)
@@ -76,10 +77,25 @@ class Database:
             return work(connection)
 
     @contextmanager
+    def _entered(self, turnstile: Turnstile) -> Iterator[None]:
+        """Hold one of the connections of this process, or the one place of a writer to SQLite."""
+        with ExitStack() as held:
+            try:
+                held.enter_context(turnstile.entered(PATIENCE))
+            except TimeoutError:
+                if turnstile is self._writers and not self.is_postgresql:
+                    raise StoreUnavailable from TimeoutError(f"another write took longer than {PATIENCE} s")
+                raise StoreBusy(self._most) from TimeoutError(
+                    f"all {self._most} connections of this process were in use for {PATIENCE} s: "
+                    "raise database.connections"
+                )
+            yield
+
+    @contextmanager
     def _connection(self, isolation: IsolationLevel | None = None) -> Iterator[Connection]:
         if self._file is not None:
             self._file.check()
-        with self._connections.entered(PATIENCE), self._engine.connect() as connection:
+        with self._entered(self._connections), self._engine.connect() as connection:
             # Only PostgreSQL is told: every transaction of SQLite sees one state from its first statement on.
             if isolation and self.is_postgresql:
                 connection.execution_options(isolation_level=isolation)

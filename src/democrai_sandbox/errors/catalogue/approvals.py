@@ -23,11 +23,12 @@ APPROVALS = (
             "Mend what the cause names. Do not treat this as a denial: adding rules is not the answer. The next "
             "attempt asks again. access-service.md says what goes on meanwhile."
         ),
-        classes=("ExternalAccessCheckFailed", "StoreUnavailable"),
+        classes=("ExternalAccessCheckFailed", "StoreUnavailable", "StoreBusy"),
         remark=(
             "A `RuntimeError`, **not** a `PermissionError`. When it is the database of the access-policy "
             "service that could not be reached, or did not answer within five seconds, it is the subclass "
-            "`StoreUnavailable`; inside a guard that is the `__cause__`."
+            "`StoreUnavailable`; inside a guard that is the `__cause__`. When all connections of the process were in "
+            "use for that long, it is `StoreBusy`, a subclass of that: raise `database.connections`."
         ),
         see=("access-service.md#when-something-is-away",),
     ),

@@ -33,7 +33,7 @@ HOSTING = (
         layer=Layer.HOST,
         meaning="The host does not start, though its configuration is sound. Nothing was changed.",
         cause=(
-            "Something outside the configuration stands in the way; the text names it. The two codes below are "
+            "Something outside the configuration stands in the way; the text names it. The codes below are "
             "special cases."
         ),
         fix='What the text says after "to fix it".',
@@ -56,6 +56,22 @@ HOSTING = (
         ),
         classes=("StateUnusable",),
         remark="A `HostRefused`.",
+    ),
+    Entry(
+        code="host_database_unreachable",
+        title="The database server cannot be reached",
+        layer=Layer.HOST,
+        meaning="The PostgreSQL server of `database.url` did not answer within `database.wait_seconds`.",
+        cause=(
+            "The server is not up yet, is down, cannot be reached from this machine, or refuses the name, the password "
+            "or the database; the text has what it said."
+        ),
+        fix=(
+            "Start the server, or correct `database.url`. To wait longer for it, raise `database.wait_seconds`. "
+            "`democrai-sandbox serve` ends with 3, after which a service manager can try again."
+        ),
+        classes=("DatabaseUnreachable",),
+        remark="A `StateUnusable`.",
     ),
     Entry(
         code="host_address_taken",

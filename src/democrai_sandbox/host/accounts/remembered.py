@@ -12,7 +12,6 @@ from sqlalchemy import Connection, or_, select
 
 from democrai_sandbox.access.identity import SUPER
 
-
 from . import sessions, tokens
 from .people import to_person
 from .tables import people

@@ -39,6 +39,8 @@ KEYS: Mapping[str, Form] = MappingProxyType(
         "/extra_extractor_dirs": Form.PATHS,
         "/database/url": Form.DATABASE,
         "/database/key_file": Form.PATH,
+        "/database/wait_seconds": Form.VALUE,
+        "/database/connections": Form.VALUE,
         "/network/stream/type": Form.TEXT,
         "/network/stream/channel": Form.TEXT,
         "/network/stream/folder": Form.PATH,

@@ -24,6 +24,8 @@ _HIGHEST_PORT = 65535
 _DAY = 24 * 3600
 _port = whole(0, _HIGHEST_PORT, "a port (0 takes a free one)")
 _timeout = number(0.001, _DAY, "seconds")
+_wait = number(0, _DAY, "seconds (0 does not wait)")
+_connections = whole(2, 1000, "connections")
 _pause = number(0.01, 3600, "seconds")
 _days = whole(1, 3650, "days")
 _minutes = whole(1, 7 * 24 * 60, "minutes")
@@ -80,11 +82,18 @@ def _database(section: Section, state: str) -> dict[str, Any]:
     key_file = section.take("key_file", lambda value: read.has_folder(read.path(value), state), default=f"{state}/keys")
     default = f"{SQLITE}:///{state}/sandbox.db"
     url = section.take("url", lambda value: _database_url(value, state), default=default)
+    wait = section.take("wait_seconds", _wait, default=_DEFAULT.database_wait)
+    connections = section.take("connections", _connections, default=_DEFAULT.database_connections)
     section.refuse_others()
     if url is default and state and not _leads_to(url, f"{state}/sandbox.db"):
         message = "the path cannot stand in the URL of a database: choose another, or set database.url as well"
         section.problems.append(Problem("/state_dir", message))
-    return {"database": url, "key_file": key_file}
+    return {
+        "database": url,
+        "key_file": key_file,
+        "database_wait": wait,
+        "database_connections": connections,
+    }
 
 
 def _database_url(value: object, state: str) -> str:

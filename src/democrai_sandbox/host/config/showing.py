@@ -23,6 +23,7 @@ _HIDDEN = "***"
 _PASSWORD = re.compile(r"(?<=://).*@")  # up to the last one: what a password may hold is not for a reader to guess
 _IN_QUERY = re.compile(r"(?i)(?<=[?&])([^=&#]*(?:pass|secret|token|key)[^=&#]*)=[^&#]*")
 _DATABASE = "/database/url"
+_NAMED = {"/database/wait_seconds": "database_wait", "/database/connections": "database_connections"}
 _STREAM = "/network/stream/"
 _NO_OBJECTS = frozenset({"database", "sandbox"})
 """Sections whose keys are settings of the host itself."""
@@ -78,6 +79,8 @@ def _value(settings: HostSettings, pointer: str) -> Any:
         name = pointer.removeprefix(_STREAM)
         value = settings.stream_type if name == "type" else settings.stream.get(name)
         return without_password(value) if isinstance(value, str) else value
+    if pointer in _NAMED:
+        return getattr(settings, _NAMED[pointer])
     steps = pointer.split("/")[1:]
     if steps[0] in _NO_OBJECTS:
         del steps[0]

@@ -1,0 +1,94 @@
+"""Health checks of a process that waits for its database, answered by a small process beside it.
+
+    python -I -S -B not_ready.py LISTENER
+
+The application itself makes no socket and no thread before it is confined: until then this process says for it that it
+lives and is not ready. It ends with its standard input. Standard library only, run as a script.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LIVE = "/health/live"
+_NOT_READY = {"ready": False, "checks": {"store": "failed", "runtime": "failed"}}
+_MOST = 8 * 1024
+"""Bytes of a request."""
+_SECONDS = 5.0
+"""For a request to come."""
+_ENDING = 5.0
+
+
+@contextmanager
+def told_not_ready(listener: socket.socket) -> Iterator[None]:
+    """Have health checks at a bound socket answered for as long as the block lasts. It is closed here at once."""
+    with listener:
+        listener.listen()
+        process = subprocess.Popen(  # noqa: S603 - this interpreter, on a file of this package
+            [sys.executable, "-I", "-S", "-B", __file__, str(listener.fileno())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            pass_fds=(listener.fileno(),),
+            env={},
+            cwd="/",
+            start_new_session=True,  # what is typed at a terminal is meant for the application
+        )
+    try:
+        yield
+    finally:
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            process.wait(_ENDING)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        async with asyncio.timeout(_SECONDS):
+            head = await reader.readuntil(b"\r\n\r\n")
+            writer.write(answer_to(head))
+            await writer.drain()
+    writer.close()
+
+
+def answer_to(head: bytes) -> bytes:
+    """Return the answer to a request, by its first line."""
+    words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+    is_live = len(words) > 1 and words[1].partition("?")[0] == _LIVE
+    status, content = ("200 OK", {"live": True}) if is_live else ("503 Service Unavailable", _NOT_READY)
+    body = json.dumps(content).encode("ascii")
+    fields = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
+    first = f"HTTP/1.1 {status}\r\n{fields}Cache-Control: no-store\r\n\r\n".encode("ascii")
+    return first if words[0] == "HEAD" else first + body
+
+
+async def _serve(listener: socket.socket) -> None:
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(0, ended.set)  # nobody writes there: it is readable when the application has closed it, or is gone
+    server = await asyncio.start_server(_answer, sock=listener, limit=_MOST)
+    await ended.wait()
+    server.close()
+
+
+def main(arguments: list[str]) -> None:
+    """Answer until the application goes on."""
+    number = int(arguments[0])
+    os.set_inheritable(number, False)  # noqa: FBT003 - its only form
+    asyncio.run(_serve(socket.socket(fileno=number)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
