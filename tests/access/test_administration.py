@@ -281,3 +281,61 @@ class TestPatterns:
         assert [(one.pointer, one.suggestion) for one in caught.value.problems] == [("/target", "/srv/x")]
         made = desk.decide("decide_unasked", DEMO, target="/srv/x/./*.csv", **self.ABOUT).decision
         assert made.access.target == "/srv/x/*.csv"
+
+
+class TestExpectedState:
+    """Whoever decides from a state that was shown gives its version: a change since is a conflict, and writes nothing."""
+
+    @staticmethod
+    def unasked(desk, effect, **more):
+        rule = {"resource_type": "network", "operation": "receive", "target": URL}
+        return desk.decide("decide_unasked", DEMO, **rule, effect=effect, **more)
+
+    def test_a_newer_denial_is_kept(self, desk):
+        """An approval from an older state neither takes effect nor ends the denial."""
+        access = self.unasked(desk, Effect.APPROVAL).decision.access
+        (seen,) = desk.decide("versions", access)
+        denial = self.unasked(desk, Effect.DENIAL).decision
+        with pytest.raises(DecisionConflict, match=denial.id):
+            self.unasked(desk, Effect.APPROVAL, expected=seen)
+        assert [found.id for found in desk.decide("denials").items] == [denial.id]
+
+    def test_the_same_state_is_decided_once(self, desk):
+        """The second decision from the same version is a conflict."""
+        access = self.unasked(desk, Effect.DENIAL).decision.access
+        (seen,) = desk.decide("versions", access)
+        made = self.unasked(desk, Effect.APPROVAL, expected=seen).decision
+        with pytest.raises(DecisionConflict):
+            self.unasked(desk, Effect.APPROVAL, expected=seen)
+        assert [found.id for found in desk.decide("approvals").items] == [made.id]
+
+    def test_a_wider_target_has_a_version_too(self, desk):
+        """What was decided about the target that is chosen counts, not only about the one asked for."""
+        request = desk.store.request(desk.check(f"{URL}/below").request_id)
+        before = desk.decide("versions", request.access, [request.access.target, URL])
+        assert before == (0, 0)
+        ended = self.unasked(desk, Effect.APPROVAL).decision
+        desk.decide("revoke", ended.id)
+        exact, wider = desk.decide("versions", request.access, [request.access.target, URL])
+        assert (exact, wider > 0) == (0, True)
+        another = desk.store.request(desk.check(f"{URL}/other").request_id)
+        with pytest.raises(DecisionConflict):
+            desk.decide("deny_external_access", another.id, target=URL, expected=0)
+        assert desk.decide("deny_external_access", another.id, target=URL, expected=wider).decision
+
+    def test_many_decided_at_once_are_no_conflict_among_themselves(self, desk):
+        """Two sessions that wait for the same are both approved; a change by somebody else in between is a conflict."""
+        users = [Caller(user_id="uma", session_key=key) for key in ("s1", "s2", "s3")]
+        ids = [desk.check(URL, user=user).request_id for user in users]
+        outcomes = desk.decide("decide_many", ids[:2], "session", expected=dict.fromkeys(ids, 0))
+        assert all(outcome.decision for _, outcome in outcomes)
+        ((_, late),) = desk.decide("decide_many", ids[2:], "session", expected=dict.fromkeys(ids, 0))
+        assert isinstance(late, DecisionConflict)
+
+    @staticmethod
+    @rows("wrong", [-1, "0", 1.0, True])
+    def test_what_is_no_version_is_refused(desk, wrong):
+        """A version is a number from 0 on."""
+        asked = desk.check(URL).request_id
+        with pytest.raises(InvalidInputError):
+            desk.decide("deny_external_access", asked, expected=wrong)

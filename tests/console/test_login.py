@@ -11,7 +11,7 @@ import pytest
 
 from democrai_sandbox.host.accounts import throttle
 from democrai_sandbox.host.scopes import Scope
-from tests.console.pages.reading import Page, read
+from tests.console.pages.reading import Page, form, read
 from tests.console.serving import PASSWORD, PLAIN, serving, until
 from tests.services.golden import sentence
 from tests.services.rows import rows
@@ -354,6 +354,12 @@ def test_a_token_that_makes_no_sense_is_refused_beside_its_field(served, form, p
 # ---- the people
 
 
+def change(client, name, what, **more):
+    """Open the list of people, and send the form of one of them."""
+    path = f"/people/{name}/{what}"
+    return client.post(path, data={**form(client.get("/people"), path), **more})
+
+
 def test_people_are_for_administrators(served):
     """Others are told why not, and nothing they send there does anything."""
     served.person("una")
@@ -419,7 +425,7 @@ def test_the_last_administrator_is_not_shut_out(served):
     try:
         with served.signed_in() as admin:
             sentence("last administrator", read(admin, "/people").parts("off")[0])
-            for answer in (admin.post("/people/admin/disable"), admin.post("/people/admin/role", data={"role": ""})):
+            for answer in (admin.post("/people/admin/disable"), change(admin, "admin", "role", role="")):
                 assert answer.status_code == 409
                 assert Page(answer).code == "account_conflict"
                 sentence("last administrator, refused", Page(answer).parts("lead")[0])
@@ -440,12 +446,12 @@ def test_somebody_is_shut_out_and_let_in_again(served):
         with served.client() as refused:
             assert refused.post("/login", data={"name": "gus", "password": PASSWORD}).status_code == 401
         assert admin.post("/people/gus/enable").status_code == 303
-        secret = secret_of(admin.post("/people/gus/password"))
-        assert admin.post("/people/gus/role", data={"role": "super"}).status_code == 303
+        secret = secret_of(change(admin, "gus", "password"))
+        assert change(admin, "gus", "role", role="super").status_code == 303
         assert admin.post("/people/nobody-there/disable").status_code == 404
         with served.signed_in("gus", secret) as again:
             assert again.get("/people").status_code == 200
-        assert admin.post("/people/gus/role", data={"role": ""}).status_code == 303
+        assert change(admin, "gus", "role", role="").status_code == 303
 
 
 def test_somebody_who_loses_a_role_loses_it_in_the_open_session(served):

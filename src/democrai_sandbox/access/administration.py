@@ -22,6 +22,7 @@ from .values import (
     Decision,
     DecisionFilter,
     Effect,
+    Expected,
     NewDecision,
     Page,
     Request,
@@ -31,7 +32,7 @@ from .values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from datetime import datetime
 
     from democrai_sandbox.policy import SandboxError
@@ -53,6 +54,7 @@ class _Verdict:
     target: str | None
     reason: str
     lifetime: timedelta | None = None
+    expected: int | None = None
 
 
 class Administration(Reading):
@@ -60,7 +62,11 @@ class Administration(Reading):
 
     # ---- acts --------------------------------------------------------------------------------------------------------
 
-    def approve_for_session(self, request_id: str, *, target: str | None = None, reason: str = "") -> Outcome:
+    # Each takes as ``expected`` the version of what was shown, see ``versions``: a change since is a conflict.
+
+    def approve_for_session(
+        self, request_id: str, *, target: str | None = None, reason: str = "", expected: int | None = None
+    ) -> Outcome:
         """Allow what a request asks for until its session ends.
 
         Without a session, or when it has ended, nothing is stored: the request stays pending, and the outcome says why.
@@ -70,19 +76,30 @@ class Administration(Reading):
         if request.state is RequestState.PENDING and (not session or request.session_ended):
             what = "the session of this request has ended" if session else "this request was made without a session"
             return Outcome(None, f"{what}: it can be approved permanently, or denied")
-        return self._answer(request, caller, _Verdict(Effect.APPROVAL, Scope.SESSION, target, reason))
+        verdict = _Verdict(Effect.APPROVAL, Scope.SESSION, target, reason, expected=expected)
+        return self._answer(request, caller, verdict)
 
     def approve_permanently(
-        self, request_id: str, *, target: str | None = None, reason: str = "", lifetime: timedelta | None = None
+        self,
+        request_id: str,
+        *,
+        target: str | None = None,
+        reason: str = "",
+        lifetime: timedelta | None = None,
+        expected: int | None = None,
     ) -> Outcome:
         """Allow what a request asks for from now on, or for a time; ``target`` may be broader than what was asked."""
         request, caller = self._asked(request_id)
-        return self._answer(request, caller, _Verdict(Effect.APPROVAL, Scope.PERMANENT, target, reason, lifetime))
+        verdict = _Verdict(Effect.APPROVAL, Scope.PERMANENT, target, reason, lifetime, expected)
+        return self._answer(request, caller, verdict)
 
-    def deny_external_access(self, request_id: str, *, target: str | None = None, reason: str = "") -> Outcome:
+    def deny_external_access(
+        self, request_id: str, *, target: str | None = None, reason: str = "", expected: int | None = None
+    ) -> Outcome:
         """Keep what a request asks for disabled, until somebody revokes that or approves it."""
         request, caller = self._asked(request_id)
-        return self._answer(request, caller, _Verdict(Effect.DENIAL, Scope.PERMANENT, target, reason))
+        verdict = _Verdict(Effect.DENIAL, Scope.PERMANENT, target, reason, expected=expected)
+        return self._answer(request, caller, verdict)
 
     def decide_unasked(
         self,
@@ -94,6 +111,7 @@ class Administration(Reading):
         effect: Effect,
         reason: str = "",
         lifetime: timedelta | None = None,
+        expected: int | None = None,
     ) -> Outcome:
         """Approve or deny permanently what nobody has asked for yet."""
         caller = self._authorised(subject)
@@ -111,6 +129,7 @@ class Administration(Reading):
             reason=_reason(reason),
             expires_at=self._expiry(lifetime),
             also_answers=self._covered(access, "", ""),
+            expected=_expected((access,), expected),
         )
         return self._store(new)
 
@@ -129,11 +148,12 @@ class Administration(Reading):
         return decision
 
     def decide_many(
-        self, request_ids: Iterable[str], act: str, *, reason: str = ""
+        self, request_ids: Iterable[str], act: str, *, reason: str = "", expected: Mapping[str, int] | None = None
     ) -> tuple[tuple[str, Outcome | SandboxError], ...]:
         """Do one act (``session``, ``permanent`` or ``deny``) to many requests; return what each came to, in order.
 
         Each is decided by itself: what is wrong with one, or was decided meanwhile, is told and stops no other.
+        ``expected`` are versions by request, of those that were shown.
         """
         self._authorised(None)
         decide = {
@@ -143,7 +163,7 @@ class Administration(Reading):
         }.get(act)
         if decide is None:
             raise InvalidInputError.of(f"unknown act {act!r}; one of: session, permanent, deny", pointer="/act")
-        return decide_each(request_ids, partial(decide, reason=_reason(reason)), self.request)
+        return decide_each(request_ids, partial(decide, reason=_reason(reason)), self.request, expected or {})
 
     def note(self, request_id: str, text: str) -> AuditRecord:
         """Write something down about a request: a remark, a question to who asked, or their answer to it.
@@ -191,6 +211,18 @@ class Administration(Reading):
         if ended:
             self._node.announce()
 
+    def versions(self, access: AccessTuple, targets: Iterable[str] = ()) -> tuple[int, ...]:
+        """Return the version of the present state, for a decision about each target; for the own one without any.
+
+        Whoever shows a state and decides later gives the version back, as ``expected``.
+        """
+        self._authorised(None)
+        about = [access, *(self._about(access, target) for target in targets)]
+        with self._surroundings.outside():
+            found = self._node.store.versions(about)
+        own = found[access.digest]
+        return tuple(max(own, found[other.digest]) for other in (about[1:] or about))
+
     # ---- parts -------------------------------------------------------------------------------------------------------
 
     def _asked(self, request_id: str) -> tuple[Request, Caller]:
@@ -203,7 +235,7 @@ class Administration(Reading):
     def _answer(self, request: Request, caller: Caller, verdict: _Verdict) -> Outcome:
         access = request.access
         if verdict.target is not None:
-            access = self._declared(access.subject, access.resource_type, access.operation, verdict.target)
+            access = self._about(access, verdict.target)
             if not covers(access, request.access):
                 _check_pattern(access.resource_type, verdict.target)
                 message = f"{access.target} does not cover {request.access.target}, which was asked for"
@@ -221,8 +253,15 @@ class Administration(Reading):
             request.id,
             self._expiry(verdict.lifetime),
             self._covered(access, session, request.id),
+            _expected((request.access, access), verdict.expected),
         )
         return self._store(new)
+
+    def _about(self, access: AccessTuple, target: str) -> AccessTuple:
+        """Return the tuple with another target; its own stays as it is."""
+        if target == access.target:
+            return access
+        return self._declared(access.subject, access.resource_type, access.operation, target)
 
     def _check_notes(self, request_id: str, caller: Caller) -> None:
         theirs = AuditFilter(actions=(AuditAction.NOTED,), actor=caller.user_id, request_id=request_id)
@@ -285,6 +324,14 @@ def _check_pattern(resource_type: str, target: str) -> None:
     found = pattern_problem(target, "/target") if resource_type == ResourceType.FILESYSTEM else None
     if found is not None:
         raise InvalidInputError([found])
+
+
+def _expected(about: tuple[AccessTuple, ...], version: int | None) -> Expected | None:
+    if version is None:
+        return None
+    if type(version) is not int or version < 0:
+        raise InvalidInputError.of("expected the version of a state", pointer="/expected")
+    return Expected(about, version)
 
 
 def _reason(text: str) -> str:

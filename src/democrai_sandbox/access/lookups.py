@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from democrai_sandbox.policy import SandboxError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from datetime import datetime
 
     from .risk import Assessment
@@ -59,6 +60,10 @@ class Lookups(Protocol):
 
     def waiting_for(self, access: AccessTuple) -> tuple[Request, ...]:
         """Return the pending requests for a tuple, in whatever spelling; the newest first, a hundred at most."""
+        ...
+
+    def versions(self, accesses: Collection[AccessTuple]) -> dict[str, int]:
+        """Return the generation of the last change to the decisions about each tuple, by digest; 0 for none yet."""
         ...
 
     def related(self, access: AccessTuple) -> tuple[Decision, ...]:

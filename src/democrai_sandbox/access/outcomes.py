@@ -9,7 +9,7 @@ from democrai_sandbox.errors import DecisionConflict, ExternalAccessAdminRequire
 from democrai_sandbox.policy import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from .values import Decision, Request
 
@@ -27,18 +27,26 @@ class Outcome:
 
 
 def decide_each(
-    request_ids: Iterable[str], decide: Callable[[str], Outcome], request_of: Callable[[str], Request]
+    request_ids: Iterable[str],
+    decide: Callable[..., Outcome],
+    request_of: Callable[[str], Request],
+    expected: Mapping[str, int],
 ) -> tuple[tuple[str, Outcome | SandboxError], ...]:
     """Decide one after the other; return what each came to. One that may not be decided by this caller ends it all."""
     made: list[Decision] = []
     found: list[tuple[str, Outcome | SandboxError]] = []
+    own: dict[str, int] = {}
     away: StoreUnavailable | None = None
     for request_id in _checked(request_ids):
         if away is not None:
             found.append((request_id, away))  # to wait for the store again for each of them would take minutes
             continue
         try:
-            outcome: Outcome | SandboxError = decide(request_id)
+            version = expected.get(request_id)
+            if version is not None and own:
+                # What was changed just now, for another of these requests, is not a change by somebody else.
+                version = max(version, own.get(request_of(request_id).access.digest, 0))
+            outcome: Outcome | SandboxError = decide(request_id, expected=version)
         except ExternalAccessAdminRequired:
             raise
         except DecisionConflict as error:
@@ -49,6 +57,7 @@ def decide_each(
             outcome = error
         if isinstance(outcome, Outcome) and outcome.decision is not None:
             made.append(outcome.decision)
+            own[outcome.decision.access.digest] = outcome.decision.generation
         found.append((request_id, outcome))
     return tuple(found)
 

@@ -206,6 +206,15 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
+class Expected:
+    """The state from which somebody decided: the last change to the decisions about these tuples."""
+
+    about: tuple[AccessTuple, ...]
+    version: int
+    """The highest generation of the decisions about them, ended ones included; 0 when there was none."""
+
+
+@dataclass(frozen=True, slots=True)
 class NewDecision:
     """A decision that somebody makes."""
 
@@ -220,6 +229,8 @@ class NewDecision:
     expires_at: datetime | None = None
     also_answers: tuple[str, ...] = ()
     """Further requests that it covers; those that are not pending any more are left alone."""
+    expected: Expected | None = None
+    """What was shown to whoever decides; a change since is a conflict. None compares nothing."""
 
 
 class DecisionRow(NamedTuple):

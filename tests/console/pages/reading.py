@@ -116,3 +116,51 @@ def run(client, module, kind, name, **params):
     import json
 
     return client.post(f"/extensions/module/{module}/run/{kind}/{name}", data={"params": json.dumps(params)})
+
+
+def form(answer, action):
+    """Return what the form with an action holds already, as a browser would send it: hidden fields, texts, choices."""
+    text = answer.text if hasattr(answer, "text") else answer.source
+    reader = _Form(action)
+    reader.feed(text)
+    assert reader.found, f"no form for {action}"
+    return reader.values
+
+
+class _Form(HTMLParser):
+    def __init__(self, action):
+        super().__init__()
+        self._action, self._inside, self._texts, self._select = action, False, None, None
+        self.found, self.values = False, {}
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        if tag == "form":
+            self._inside = given.get("action", "").partition("?")[0].endswith(self._action)
+            self.found |= self._inside
+        elif self._inside and tag == "input" and given.get("name"):
+            self._take(given)
+        elif self._inside and tag == "textarea":
+            self._texts, self.values[given["name"]] = given["name"], ""
+        elif self._inside and tag == "select":
+            self._select = given["name"]
+        elif self._inside and tag == "option" and ("selected" in given or self._select not in self.values):
+            self.values[self._select] = given.get("value", "")
+
+    def _take(self, given):
+        kind, name, value = given.get("type", "text"), given["name"], given.get("value", "")
+        if kind in ("radio", "checkbox") and "checked" not in given:
+            return
+        if kind == "hidden" and name in self.values:
+            kept = self.values[name]
+            self.values[name] = [*(kept if isinstance(kept, list) else [kept]), value]
+        else:
+            self.values[name] = value
+
+    def handle_data(self, data):
+        if self._texts:
+            self.values[self._texts] += data.removeprefix("\n")
+
+    def handle_endtag(self, tag):
+        self._inside = self._inside and tag != "form"
+        self._texts = None if tag == "textarea" else self._texts

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from democrai_sandbox.access.values import Effect, NewDecision, Scope
 from democrai_sandbox.console.pages.decisions import remarks
 from tests.console.entering import enter
-from tests.console.pages.asking import decide, words
+from tests.console.pages.asking import approve_again, decide, words
 from tests.console.pages.reading import Page, read
 from tests.console.serving import until
 from tests.services.golden import sentence
@@ -130,7 +130,7 @@ def test_revoking_and_approving_again(desk, ada):
     page = read(ada, answer.headers["location"])
     assert page.done == "revoked"
     assert f"/decisions/{one}/approve" in page.links
-    again = ada.post(f"/decisions/{one}/approve")
+    again = approve_again(ada, one)
     assert again.status_code == 303
     shown = read(ada, again.headers["location"])
     assert shown.done == "approved"
@@ -174,7 +174,7 @@ def test_a_denial_becomes_an_approval(desk, ada):
     page = read(ada, f"/decisions/{one}/approve")
     sentence("approving instead of a denial", page.between("<h1>", "<dl"))
     assert not ended(desk, one)
-    answer = ada.post(f"/decisions/{one}/approve", data={"reason": "asked around"})
+    answer = approve_again(ada, one, reason="asked around")
     assert answer.status_code == 303
     assert ended(desk, one)
     assert "asked around" in words(ada.get(answer.headers["location"]))

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 import pytest
 
 from democrai_sandbox.errors.catalogue import entry_of
-from tests.console.pages.reading import Page, read
+from tests.console.pages.reading import Page, form, read
 from tests.services.golden import sentence
 from tests.services.rows import rows
 
@@ -27,6 +27,13 @@ def asked(subject="module:reports", access="network:receive", target="https://ot
 def order(effect="approval", **more):
     """What the form sends."""
     return {"subject": "module:gallery", "access": "network:receive", "effect": effect, **more}
+
+
+def confirm(client, effect="approval", reason="", **more):
+    """Have a decision spelled out, and press the button below."""
+    asking = client.post("/explain/decide", data=order(effect, **more))
+    filled = {**form(asking, "/explain/decide"), "reason": reason, "confirmed": "yes"}
+    return client.post("/explain/decide", data=filled)
 
 
 def decisive(page):
@@ -136,7 +143,7 @@ def test_a_decision_is_spelled_out_before_it_is_made(admin, served):
     assert target in page.parts("rule")[0]
     question = asked(subject="module:gallery", target=f"{target}/b")
     assert decisive(read(admin, question)) == []
-    answer = admin.post("/explain/decide", data=order(target=target, confirmed="yes", reason="for the tests"))
+    answer = confirm(admin, target=target, reason="for the tests")
     assert answer.status_code == 303
     assert answer.headers["location"].startswith("/decisions/")
     assert read(admin, answer.headers["location"]).done == "approved"
@@ -148,7 +155,7 @@ def test_a_denial_is_made_in_the_same_way(admin):
     target = "https://unwanted.example.com"
     page = Page(admin.post("/explain/decide", data=order("denial", target=target)))
     sentence("deny?", page.between("<h1>", '<section class="panel">'))
-    assert admin.post("/explain/decide", data=order("denial", target=target, confirmed="yes")).status_code == 303
+    assert confirm(admin, "denial", target=target).status_code == 303
     assert read(admin, asked(subject="module:gallery", target=target)).part("verdict") == "Denied"
 
 
@@ -171,9 +178,8 @@ def test_what_cannot_be_decided_is_refused(admin, wrong):
 
 def test_an_approval_under_a_denial_is_a_conflict(admin):
     """A broader denial stands in the way, and the answer says so; nothing is changed."""
-    denied = order("denial", target="https://conflict.example.com", confirmed="yes")
-    assert admin.post("/explain/decide", data=denied).status_code == 303
-    answer = admin.post("/explain/decide", data=order(target="https://conflict.example.com/below", confirmed="yes"))
+    assert confirm(admin, "denial", target="https://conflict.example.com").status_code == 303
+    answer = confirm(admin, target="https://conflict.example.com/below")
     assert answer.status_code == 409
     assert Page(answer).code == "external_access_conflict"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, and_, bindparam, insert, literal_column, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, func, insert, literal_column, or_, select, update
 
 from democrai_sandbox.access.audit import access_dict
 from democrai_sandbox.access.bulk import no_collection
@@ -31,12 +31,13 @@ from .sessions import check_identity, has_ended, remember_end
 from .tables import decisions, is_live, is_pending, meta, requests
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from sqlalchemy import ColumnElement
 
-    from democrai_sandbox.access.values import NewDecision, Request
+    from democrai_sandbox.access.values import AccessTuple, Expected, NewDecision, Request
+    from democrai_sandbox.policy import Subject
 
 
 _AT_ONCE = 500
@@ -56,6 +57,8 @@ def decide(connection: Connection, decision: NewDecision, *, now: datetime) -> D
     asked = _pending(connection, decision) if decision.request_id else None
     if has_ended(connection, decision.session_key):
         raise DecisionConflict("the session has ended: nothing can be approved for it any more")
+    if decision.expected is not None:
+        _check_unchanged(connection, decision.expected)
     generation = ledger.next_generation()
     ended = _end(connection, _replaced_by(decision), by=decision.decided_by, now=now, generation=generation)
     made = _add(connection, decision, generation, now)
@@ -155,6 +158,41 @@ def note_use(connection: Connection, uses: Mapping[str, datetime]) -> None:
         .values(last_used=bindparam("used"))
     )
     connection.execute(noted, [{"its_id": key, "used": uses[key]} for key in sorted(uses)])
+
+
+def versions(connection: Connection, accesses: Iterable[AccessTuple]) -> dict[str, int]:
+    """Return the generation of the last change to the decisions about each tuple, by digest; 0 for none yet."""
+    found: dict[str, int] = {}
+    by_subject: dict[Subject, set[str]] = {}
+    for access in accesses:
+        by_subject.setdefault(access.subject, set()).add(access.digest)
+    for subject, digests in by_subject.items():
+        latest = (
+            select(decisions.c.digest, func.max(decisions.c.generation))
+            # By subject, because only the decisions in force have an index by digest.
+            .where(decisions.c.subject_kind == subject.kind.value, decisions.c.subject_name == subject.name)
+            .where(decisions.c.digest.in_(sorted(digests)))
+            .group_by(decisions.c.digest)
+        )
+        found |= dict.fromkeys(digests, 0) | {row[0]: int(row[1]) for row in connection.execute(latest)}
+    return found
+
+
+def _check_unchanged(connection: Connection, expected: Expected) -> None:
+    """Refuse a decision that was made from a state that has changed since."""
+    present = max(versions(connection, expected.about).values(), default=0)
+    if present == expected.version:
+        return
+    digests = sorted({access.digest for access in expected.about})
+    live = select(decisions).where(is_live, decisions.c.digest.in_(digests)).order_by(decisions.c.generation.desc())
+    row = connection.execute(live.limit(1)).one_or_none()
+    if row is None:
+        raise DecisionConflict("the decision that was in force has ended meanwhile")
+    newest = to_decision(row)
+    raise DecisionConflict(
+        f"the {newest.effect} of {newest.access.target} by {newest.created_by} at {_shown(newest.created_at)} "
+        f"is newer (decision {newest.id})"
+    )
 
 
 def generation(connection: Connection) -> int:

@@ -15,7 +15,7 @@ from .transactions import Database
 from .urls import parse_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
     from datetime import datetime
 
     from sqlalchemy import Connection
@@ -198,6 +198,10 @@ class SqlStore:
     def waiting_for(self, access: AccessTuple) -> tuple[Request, ...]:
         """Return the pending requests for a tuple."""
         return self._database.ask(partial(looking.waiting_for, access=access))
+
+    def versions(self, accesses: Collection[AccessTuple]) -> dict[str, int]:
+        """Return the generation of the last change to the decisions about each tuple, by digest."""
+        return self._database.ask(partial(deciding.versions, accesses=accesses))
 
     def related(self, access: AccessTuple) -> tuple[Decision, ...]:
         """Return the latest decisions about the same subject and kind of resource, then others' about this target."""

@@ -36,6 +36,9 @@ ACTS = MappingProxyType({"session": "approved_for_session", "permanent": "approv
 """What a button sends, and what came of it."""
 _LIFETIMES = MappingProxyType({seconds: words for seconds, words in LIFETIMES if seconds})
 Text = Annotated[str, Form()]
+STATELESS = "Nothing was decided: the form did not say which state it shows. This is the present one."
+_DIGITS = 18
+"""Of a version; more do not fit into the database."""
 
 
 class Filled(NamedTuple):
@@ -46,6 +49,8 @@ class Filled(NamedTuple):
     chosen: int
     reason: str
     lifetime: str
+    seen: int | None
+    """The version of the state that the form was rendered from; None when it says none."""
 
     @property
     def span(self) -> timedelta | None:
@@ -61,6 +66,11 @@ class Filled(NamedTuple):
         """Return what fills the form in again."""
         return {"chosen": self.chosen, "reason": self.reason, "lifetime": self.lifetime}
 
+    @property
+    def target(self) -> str | None:
+        """The target, where it is another than what was asked for."""
+        return None if self.choice.is_exact else self.choice.target
+
 
 class Sent(BaseModel):
     """The form, as it comes."""
@@ -70,6 +80,7 @@ class Sent(BaseModel):
     reason: str = ""
     lifetime: str = ""
     confirmed: str = ""
+    seen: str = ""
 
 
 @router.post("/requests/{request_id}/decide")
@@ -88,10 +99,12 @@ def decide(request: Request, visitor: Who, request_id: str, sent: Annotated[Sent
     if len(filled.reason) > LONGEST_REASON:
         errors = {"reason": f"At most {LONGEST_REASON} characters; this has {len(filled.reason)}."}
         return detail_page(request, visitor, request_id, status=422, errors=errors, **filled.again())
+    if filled.seen is None:
+        return detail_page(request, visitor, request_id, status=409, notice=STATELESS, **filled.again())
     if filled.act == "permanent":
         require_fresh(request, visitor, back=url(request, f"/requests/{request_id}"))
     if filled.needs_confirmation and not sent.confirmed:
-        return _ask(request, visitor, found, filled)
+        return _ask(request, visitor, found, filled, sent)
     return _decided(request, visitor, found, filled)
 
 
@@ -102,7 +115,15 @@ def _read(found: Asked, sent: Sent) -> Filled:
     act = sent.act if sent.act in ACTS and sent.choice in places else ""
     chosen = places.get(sent.choice, 0)
     lifetime = sent.lifetime if sent.lifetime in _LIFETIMES else ""
-    return Filled(act, offered[chosen], chosen, sent.reason.strip(), lifetime)
+    seen = read_versions(sent.seen, len(offered))
+    return Filled(act, offered[chosen], chosen, sent.reason.strip(), lifetime, seen[chosen] if seen else None)
+
+
+def read_versions(text: str, count: int) -> tuple[int, ...]:
+    """Return the versions that a form carries, one for each choice; none when they are not what a page gave it."""
+    found = text.split(",")
+    known = len(found) == count and all(one.isascii() and one.isdigit() and len(one) <= _DIGITS for one in found)
+    return tuple(map(int, found)) if known else ()
 
 
 def _decided(request: Request, visitor: Visitor, found: Asked, filled: Filled) -> Response:
@@ -122,20 +143,21 @@ def _decided(request: Request, visitor: Visitor, found: Asked, filled: Filled) -
 
 
 def _act(administration: Administration, found: Asked, filled: Filled) -> Outcome:
-    target = None if filled.choice.is_exact else filled.choice.target
+    common: dict[str, Any] = {"target": filled.target, "reason": filled.reason, "expected": filled.seen}
     if filled.act == "session":
-        return administration.approve_for_session(found.id, target=target, reason=filled.reason)
+        return administration.approve_for_session(found.id, **common)
     if filled.act == "deny":
-        return administration.deny_external_access(found.id, target=target, reason=filled.reason)
-    return administration.approve_permanently(found.id, target=target, reason=filled.reason, lifetime=filled.span)
+        return administration.deny_external_access(found.id, **common)
+    return administration.approve_permanently(found.id, **common, lifetime=filled.span)
 
 
-def _ask(request: Request, visitor: Visitor, found: Asked, filled: Filled) -> Response:
+def _ask(request: Request, visitor: Visitor, found: Asked, filled: Filled, sent: Sent) -> Response:
     access = found.access
     words = rule_words(access.subject, access.resource_type, access.operation, filled.choice.target)
     asked = rule_words(access.subject, access.resource_type, access.operation, access.target)
     span = _LIFETIMES.get(filled.lifetime, "")
     context: dict[str, Any] = {"found": found, "filled": filled, "words": words, "asked": asked, "span": span}
+    context["seen"] = sent.seen
     return render(request, "requests/confirm.html", visitor=visitor, **context)
 
 

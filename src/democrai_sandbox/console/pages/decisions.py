@@ -18,6 +18,7 @@ from democrai_sandbox.host.wording import rule_words
 from democrai_sandbox.policy import ResourceType
 from democrai_sandbox.runtime.surroundings import serving
 
+from .deciding import STATELESS, read_versions
 from .filters import decisions_wanted
 from .requests import ROWS, Who
 
@@ -115,13 +116,16 @@ def ask_approve(request: Request, visitor: Who, decision_id: str) -> Response:
 
 
 @router.post("/decisions/{decision_id}/approve")
-def approve(request: Request, visitor: Who, decision_id: str, reason: Text = "") -> Response:
+def approve(request: Request, visitor: Who, decision_id: str, reason: Text = "", seen: Text = "") -> Response:
     """Approve permanently what another decision was about."""
     require_fresh(request, visitor, back=url(request, f"/decisions/{decision_id}/approve"))
     if len(reason) > LONGEST_REASON:
         error = f"At most {LONGEST_REASON} characters."
         return _page(request, visitor, decision_id, "decisions/approve.html", status=422, error=error, reason=reason)
     administration = sandbox_of(request).access.administration
+    versions = read_versions(seen, 1)
+    if not versions:
+        return _page(request, visitor, decision_id, "decisions/detail.html", status=409, conflict=STATELESS)
     try:
         with serving(visitor.caller):
             access = administration.decision(decision_id).access
@@ -132,6 +136,7 @@ def approve(request: Request, visitor: Who, decision_id: str, reason: Text = "")
                 target=access.target,
                 effect=Effect.APPROVAL,
                 reason=reason.strip(),
+                expected=versions[0],
             )
     except DecisionConflict as conflict:
         return _page(request, visitor, decision_id, "decisions/detail.html", status=409, conflict=str(conflict))
@@ -145,7 +150,8 @@ def _page(
     sandbox = sandbox_of(request)
     with serving(visitor.caller):
         found = sandbox.access.administration.decision(decision_id)
-    access = found.access
+        access = found.access
+        (seen,) = sandbox.access.administration.versions(access)
     may = found.effect is Effect.APPROVAL or template == "decisions/approve.html"
     words = rule_words(access.subject, access.resource_type, access.operation, access.target, may=may)
     context: dict[str, Any] = {
@@ -153,6 +159,7 @@ def _page(
         "words": words,
         "reach": reach(sandbox),
         "is_session": found.scope is Scope.SESSION,
+        "seen": seen,
     }
     context["place"] = f"/{found.effect}s"
     context["holds"] = dict.fromkeys(("approved", "denied", "changed"), found.ended_at is None)

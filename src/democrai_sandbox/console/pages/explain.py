@@ -10,11 +10,11 @@ from fastapi import APIRouter, Form
 from fastapi.responses import Response  # noqa: TC002 - FastAPI reads the annotations
 from starlette.requests import Request  # noqa: TC002 - the same
 
-from democrai_sandbox.access.values import Effect
+from democrai_sandbox.access.values import AccessTuple, Effect
 from democrai_sandbox.console.rendering import redirect, render
 from democrai_sandbox.console.text import visible_text
 from democrai_sandbox.console.visitors import require_fresh, sandbox_of
-from democrai_sandbox.errors import ErrorUnknown
+from democrai_sandbox.errors import DecisionConflict, ErrorUnknown
 from democrai_sandbox.errors.catalogue.pages import plain
 from democrai_sandbox.host.explaining import Question, explain
 from democrai_sandbox.host.line_answers import explain_line
@@ -32,9 +32,11 @@ from democrai_sandbox.policy import (
 from democrai_sandbox.runtime.surroundings import serving
 
 from .admitting import Administrator, text_of
+from .deciding import STATELESS, read_versions
 from .sources import code
 
 if TYPE_CHECKING:
+    from democrai_sandbox.console.visitors import Visitor
     from democrai_sandbox.host.explaining import Explanation
     from democrai_sandbox.policy import SubjectChain
 
@@ -105,6 +107,7 @@ def decide(
     effect: Annotated[str, Form()] = "",
     reason: Annotated[str, Form()] = "",
     confirmed: Annotated[str, Form()] = "",
+    seen: Annotated[str, Form()] = "",
 ) -> Response:
     """Approve or deny what nobody asked for: first the rule is spelled out, then it is done."""
     asked = Asked(subject.strip(), access, target.strip())
@@ -127,7 +130,11 @@ def decide(
             asked=asked,
             effect=chosen.value,
             longest=_LONGEST_REASON,
+            seen=_version(request, visitor, rule),
         )
+    versions = read_versions(seen, 1)
+    if not versions:
+        raise DecisionConflict(STATELESS)
     with serving(visitor.caller):
         outcome = sandbox_of(request).access.administration.decide_unasked(
             rule.subject,
@@ -136,11 +143,20 @@ def decide(
             target=rule.target,
             effect=chosen,
             reason=reason.strip(),
+            expected=versions[0],
         )
     done = "approved" if chosen is Effect.APPROVAL else "denied"
     if outcome.decision is None:
         return redirect(request, "/explain", **asked._asdict())
     return redirect(request, f"/decisions/{outcome.decision.id}", done=done)
+
+
+def _version(request: Request, visitor: Visitor, rule: Rule) -> int:
+    """Return the version of the state that is shown."""
+    administration = sandbox_of(request).access.administration
+    with serving(visitor.caller):
+        (found,) = administration.versions(AccessTuple(*rule), [rule.target])
+    return found
 
 
 def read_rule(subject: str, access: str, target: str, *, normal: bool = True) -> Rule:

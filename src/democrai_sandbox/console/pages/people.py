@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request
@@ -20,8 +22,11 @@ from .login import Field, OwnAccounts  # noqa: TC001 - the same
 if TYPE_CHECKING:
     from democrai_sandbox.console.visitors import Visitor
     from democrai_sandbox.host.accounts import Accounts
+    from democrai_sandbox.host.accounts.values import Person
 
 router = APIRouter()
+_VERSION = 16
+"""Characters."""
 
 
 @router.get("/people")
@@ -67,17 +72,22 @@ def change_role(
     *,
     role: Field = "",
     organization: Field = "",
+    seen: Field = "",
 ) -> Response:
     """Say what somebody is."""
     _fresh(request, visitor)
+    _check_unchanged(accounts.person(name), seen)
     accounts.set_role(name, role=role, organization_id=organization.strip(), actor=visitor.caller.user_id)
     return redirect(request, "/people", done="person_changed")
 
 
 @router.post("/people/{name}/password")
-def reset_password(request: Request, name: str, visitor: Administrator, accounts: OwnAccounts) -> Response:
+def reset_password(
+    request: Request, name: str, visitor: Administrator, accounts: OwnAccounts, *, seen: Field = ""
+) -> Response:
     """Give somebody a new password, shown once, and end their sessions."""
     _fresh(request, visitor)
+    _check_unchanged(accounts.person(name), seen)
     secret = accounts.reset_password(name, actor=visitor.caller.user_id)
     return _shown_once(request, visitor, "New password", f"The new password of {name}", secret)
 
@@ -103,6 +113,19 @@ def enable(request: Request, name: str, visitor: Administrator, accounts: OwnAcc
     _fresh(request, visitor)
     accounts.enable(name, actor=visitor.caller.user_id)
     return redirect(request, "/people", done="person_enabled")
+
+
+def version_of(person: Person) -> str:
+    """Return a text that differs when anything about a person has changed."""
+    return sha256(repr(astuple(person)).encode()).hexdigest()[:_VERSION]
+
+
+def _check_unchanged(person: Person, seen: str) -> None:
+    """Refuse a form that shows another state than the present one."""
+    if seen != version_of(person):
+        raise AccountConflict(
+            f"{person.name} was changed after you opened the page; nothing was done: open the page again"
+        )
 
 
 def _fresh(request: Request, visitor: Visitor) -> None:
@@ -136,6 +159,7 @@ def _page(
         people=everybody,
         last=deciders[0].id if len(deciders) == 1 else "",
         roles=(("", "none: decides nothing"), (SUPER, "super: administrator")),
+        versions={person.id: version_of(person) for person in everybody},
         wrong=wrong or {},
         given=given or {},
     )

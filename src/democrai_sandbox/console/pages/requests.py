@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.access.administration import Administration
     from democrai_sandbox.access.values import Decision
     from democrai_sandbox.access.values import Request as Asked
+    from democrai_sandbox.host.narrowing import Choice
     from democrai_sandbox.host.sandbox import Sandbox
     from democrai_sandbox.host.surveying import Declared
 
@@ -165,6 +166,8 @@ def detail_page(request: Request, visitor: Visitor, request_id: str, *, status: 
         }
     about = id_in_query(request, "about")
     offered = choices(found.access) if found.state is RequestState.PENDING else ()
+    with serving(visitor.caller):
+        seen = _versions(sandbox, found, offered) if visitor.may_decide else ()
     filled = {"chosen": 0, "reason": "", "lifetime": "", "note": "", "errors": {}, "notice": ""}
     return render(
         request,
@@ -174,6 +177,7 @@ def detail_page(request: Request, visitor: Visitor, request_id: str, *, status: 
         **context,
         **{**filled, **more},
         choices=offered,
+        seen=",".join(map(str, seen)),
         lifetimes=LIFETIMES,
         why_no_session=no_session(found),
         why_not=why_not(visitor),
@@ -187,6 +191,13 @@ def no_session(found: Asked) -> str:
     if not found.origin.session_key:
         return "It was made without a session."
     return "Its session has ended." if found.session_ended else ""
+
+
+def _versions(sandbox: Sandbox, found: Asked, offered: tuple[Choice, ...]) -> tuple[int, ...]:
+    """Return the version of the state that is shown, for a decision about each choice."""
+    if not offered:
+        return ()
+    return sandbox.access.administration.versions(found.access, [choice.target for choice in offered])
 
 
 def _parts(found: Asked) -> tuple[Any, ...]:

@@ -1,0 +1,48 @@
+"""Pages that were left open while a colleague decided."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from playwright.sync_api import expect
+
+from democrai_sandbox.access.values import DecisionFilter, Effect, NewDecision, Page, Scope
+
+
+def live(desk, text):
+    """The decisions in force about targets that hold a text."""
+    return [(one.effect, one.created_by) for one in desk.store.decisions(DecisionFilter(text=text), Page()).items]
+
+
+def store(desk, access, effect, by):
+    """Decide something, as somebody would elsewhere."""
+    return desk.store.decide(NewDecision(access, effect, Scope.PERMANENT, by), now=datetime.now(UTC))
+
+
+def test_a_page_left_open_does_not_end_a_newer_denial(standing, desk):
+    """The approval of the stale page is a conflict that names the denial, which stays in force."""
+    access = desk.store.request(desk.ask("https://left-open.example/v1")).access
+    before = store(desk, access, Effect.DENIAL, "ada")
+    page = standing.window("ada")
+    page.goto(f"/decisions/{before.id}/approve")
+    store(desk, access, Effect.DENIAL, "bob")
+    page.get_by_role("button", name="Approve permanently").click()
+    expect(page.get_by_role("alert")).to_contain_text("bob")
+    assert live(desk, "left-open.example") == [("denial", "bob")]
+
+
+def test_going_back_and_sending_again_approves_once(standing, desk):
+    """The form in the browser's history is out of date after it was sent."""
+    access = desk.store.request(desk.ask("https://sent-twice.example/v1")).access
+    before = store(desk, access, Effect.DENIAL, "bob")
+    page = standing.window("ada")
+    page.goto(f"/decisions/{before.id}/approve")
+    seen = page.locator('input[name="seen"]').get_attribute("value")
+    page.get_by_role("button", name="Approve permanently").click()
+    expect(page.get_by_role("status").first).to_be_visible()
+    (first,) = desk.store.decisions(DecisionFilter(text="sent-twice.example"), Page()).items
+    page.goto(f"/decisions/{before.id}/approve")
+    page.locator('input[name="seen"]').evaluate("(field, seen) => { field.value = seen; }", seen)
+    page.get_by_role("button", name="Approve permanently").click()
+    expect(page.get_by_role("alert")).to_contain_text("Nothing was changed")
+    assert desk.store.decisions(DecisionFilter(text="sent-twice.example"), Page()).items == (first,)
