@@ -284,7 +284,7 @@ class TestPatterns:
 
 
 class TestExpectedState:
-    """Whoever decides from a state that was shown gives its version: a change since is a conflict, and writes nothing."""
+    """Whoever decides from a state gives its version: a change since is a conflict, and writes nothing."""
 
     @staticmethod
     def unasked(desk, effect, **more):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.errors import DecisionConflict, ExternalAccessAdminRequired
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.policy import SandboxError
 
     from .identity import Caller
-    from .values import AuditRecord
+    from .values import AuditRecord, Undone
 
 LONGEST_REASON = 2000
 _MOST_NOTES = 20
@@ -55,6 +55,17 @@ class _Verdict:
     reason: str
     lifetime: timedelta | None = None
     expected: int | None = None
+    bulk: str = ""
+
+
+_ACTS = MappingProxyType(
+    {
+        "session": (Effect.APPROVAL, Scope.SESSION),
+        "permanent": (Effect.APPROVAL, Scope.PERMANENT),
+        "deny": (Effect.DENIAL, Scope.PERMANENT),
+    }
+)
+"""What can be done to many requests at once."""
 
 
 class Administration(Reading):
@@ -71,13 +82,7 @@ class Administration(Reading):
 
         Without a session, or when it has ended, nothing is stored: the request stays pending, and the outcome says why.
         """
-        request, caller = self._asked(request_id)
-        session = request.origin.session_key
-        if request.state is RequestState.PENDING and (not session or request.session_ended):
-            what = "the session of this request has ended" if session else "this request was made without a session"
-            return Outcome(None, f"{what}: it can be approved permanently, or denied")
-        verdict = _Verdict(Effect.APPROVAL, Scope.SESSION, target, reason, expected=expected)
-        return self._answer(request, caller, verdict)
+        return self._decided(request_id, _Verdict(Effect.APPROVAL, Scope.SESSION, target, reason, expected=expected))
 
     def approve_permanently(
         self,
@@ -89,17 +94,14 @@ class Administration(Reading):
         expected: int | None = None,
     ) -> Outcome:
         """Allow what a request asks for from now on, or for a time; ``target`` may be broader than what was asked."""
-        request, caller = self._asked(request_id)
         verdict = _Verdict(Effect.APPROVAL, Scope.PERMANENT, target, reason, lifetime, expected)
-        return self._answer(request, caller, verdict)
+        return self._decided(request_id, verdict)
 
     def deny_external_access(
         self, request_id: str, *, target: str | None = None, reason: str = "", expected: int | None = None
     ) -> Outcome:
         """Keep what a request asks for disabled, until somebody revokes that or approves it."""
-        request, caller = self._asked(request_id)
-        verdict = _Verdict(Effect.DENIAL, Scope.PERMANENT, target, reason, expected=expected)
-        return self._answer(request, caller, verdict)
+        return self._decided(request_id, _Verdict(Effect.DENIAL, Scope.PERMANENT, target, reason, expected=expected))
 
     def decide_unasked(
         self,
@@ -147,23 +149,45 @@ class Administration(Reading):
             self._node.announce()
         return decision
 
+    def undo(self, decision_id: str, *, reason: str = "") -> Undone:
+        """Reverse a decision: it ends, what it answered waits again, and what it replaced is in force again.
+
+        Requests whose action has resumed already stay answered; the outcome names them.
+        """
+        self._authorised(None)
+        about = self.decision(decision_id).access.subject
+        caller = self._authorised(about)
+        with self._surroundings.outside():
+            undone = self._node.store.undo(
+                decision_id, actor=caller.user_id, reason=_reason(reason), now=self._node.clock()
+            )
+            self._node.announce()
+        return undone
+
     def decide_many(
-        self, request_ids: Iterable[str], act: str, *, reason: str = "", expected: Mapping[str, int] | None = None
+        self,
+        request_ids: Iterable[str],
+        act: str,
+        *,
+        reason: str = "",
+        expected: Mapping[str, int] | None = None,
+        bulk: str = "",
     ) -> tuple[tuple[str, Outcome | SandboxError], ...]:
         """Do one act (``session``, ``permanent`` or ``deny``) to many requests; return what each came to, in order.
 
         Each is decided by itself: what is wrong with one, or was decided meanwhile, is told and stops no other.
-        ``expected`` are versions by request, of those that were shown.
+        ``expected`` are versions by request, of those that were shown. ``bulk`` is a text by which the audit names
+        them together.
         """
         self._authorised(None)
-        decide = {
-            "session": self.approve_for_session,
-            "permanent": self.approve_permanently,
-            "deny": self.deny_external_access,
-        }.get(act)
-        if decide is None:
+        if act not in _ACTS:
             raise InvalidInputError.of(f"unknown act {act!r}; one of: session, permanent, deny", pointer="/act")
-        return decide_each(request_ids, partial(decide, reason=_reason(reason)), self.request, expected or {})
+        verdict = _Verdict(*_ACTS[act], None, _reason(reason), bulk=bulk)
+
+        def decide(request_id: str, version: int | None) -> Outcome:
+            return self._decided(request_id, replace(verdict, expected=version))
+
+        return decide_each(request_ids, decide, self.request, expected or {})
 
     def note(self, request_id: str, text: str) -> AuditRecord:
         """Write something down about a request: a remark, a question to who asked, or their answer to it.
@@ -232,6 +256,15 @@ class Administration(Reading):
             request = self._node.store.request(request_id)
         return request, self._authorised(request.access.subject)
 
+    def _decided(self, request_id: str, verdict: _Verdict) -> Outcome:
+        request, caller = self._asked(request_id)
+        session = request.origin.session_key
+        for_session = verdict.scope is Scope.SESSION and request.state is RequestState.PENDING
+        if for_session and (not session or request.session_ended):
+            what = "the session of this request has ended" if session else "this request was made without a session"
+            return Outcome(None, f"{what}: it can be approved permanently, or denied")
+        return self._answer(request, caller, verdict)
+
     def _answer(self, request: Request, caller: Caller, verdict: _Verdict) -> Outcome:
         access = request.access
         if verdict.target is not None:
@@ -253,6 +286,7 @@ class Administration(Reading):
             request.id,
             self._expiry(verdict.lifetime),
             self._covered(access, session, request.id),
+            verdict.bulk,
             _expected((request.access, access), verdict.expected),
         )
         return self._store(new)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .identity import Caller
     from .values import (
         AccessTuple,
+        Aftermath,
         AuditAction,
         AuditFilter,
         AuditRecord,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         Request,
         RequestFilter,
         Resume,
+        Undone,
     )
 
 
@@ -92,6 +94,13 @@ class Store(Lookups, Protocol):
         """End a decision; raises ``DecisionUnknown``, or ``DecisionConflict`` when it has ended already."""
         ...
 
+    def undo(self, decision_id: str, *, actor: str, reason: str, now: datetime) -> Undone:
+        """End a decision, have the requests that it answered wait again, and restore the decisions that it replaced.
+
+        Raises ``DecisionUnknown``, or ``DecisionConflict`` when it has ended, or a newer one stands in the way.
+        """
+        ...
+
     def end_session(self, session_key: str, *, actor: str, now: datetime) -> int:
         """End the approvals of a session, mark its pending requests; return how many approvals ended.
 
@@ -127,6 +136,10 @@ class Store(Lookups, Protocol):
 
     def decision(self, decision_id: str) -> Decision:
         """Return one decision; raises ``DecisionUnknown``."""
+        ...
+
+    def aftermath(self, decision_id: str) -> Aftermath:
+        """Return what a decision did when it was made; raises ``DecisionUnknown``."""
         ...
 
     def decisions(self, wanted: DecisionFilter, page: Page) -> Listing:

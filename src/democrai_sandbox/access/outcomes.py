@@ -28,7 +28,7 @@ class Outcome:
 
 def decide_each(
     request_ids: Iterable[str],
-    decide: Callable[..., Outcome],
+    decide: Callable[[str, int | None], Outcome],
     request_of: Callable[[str], Request],
     expected: Mapping[str, int],
 ) -> tuple[tuple[str, Outcome | SandboxError], ...]:
@@ -46,7 +46,7 @@ def decide_each(
             if version is not None and own:
                 # What was changed just now, for another of these requests, is not a change by somebody else.
                 version = max(version, own.get(request_of(request_id).access.digest, 0))
-            outcome: Outcome | SandboxError = decide(request_id, expected=version)
+            outcome: Outcome | SandboxError = decide(request_id, version)
         except ExternalAccessAdminRequired:
             raise
         except DecisionConflict as error:

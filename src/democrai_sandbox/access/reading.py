@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any
 from democrai_sandbox.errors import ExternalAccessAdminRequired, RequestUnknown
 from democrai_sandbox.policy import InvalidInputError, Subject
 
+from .coverage import Covering
 from .likeness import alike_first
-from .values import AuditFilter, DecisionFilter, Effect, Page, RequestFilter, RequestState
+from .values import AuditFilter, DecisionFilter, Effect, Page, Reach, RequestFilter, RequestState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
 
     from .identity import Caller
     from .interface import Surroundings
     from .node import AccessNode
     from .risk import Assessment
-    from .values import AccessTuple, AuditRecord, Decision, Listing, Request, Resume
+    from .values import AccessTuple, Aftermath, AuditRecord, Decision, Listing, Request, Resume
 
 _AT_ONCE = 500
 _LONGEST_ID = 100
@@ -113,6 +114,35 @@ class Reading:
         with self._surroundings.outside():
             return self._node.store.decision(decision_id)
 
+    def aftermath(self, decision_id: str) -> Aftermath:
+        """Return what a decision did when it was made: what it answered, and what it replaced."""
+        self._authorised(None)
+        check_id(decision_id, "decision_id")
+        with self._surroundings.outside():
+            return self._node.store.aftermath(decision_id)
+
+    def reach(
+        self, access: AccessTuple, targets: Iterable[str], *, own: str = "", session_key: str = ""
+    ) -> tuple[Reach, ...]:
+        """Return how many other pending requests a decision about each target would answer.
+
+        ``own`` is the request that is decided, ``session_key`` its session. Of very many requests, the latest are read.
+        """
+        self._authorised(None)
+        wanted = RequestFilter(
+            states=(RequestState.PENDING,),
+            subject=access.subject,
+            resource_type=access.resource_type,
+            operation=access.operation,
+        )
+        with self._surroundings.outside():
+            listing = self._node.store.requests(wanted, Page(limit=_AT_ONCE))
+        others = [request for request in listing.items if request.id != own]
+        return tuple(
+            _reach(Covering(replace(access, target=target)), others, session_key, more=bool(listing.next))
+            for target in targets
+        )
+
     def audit_record(self, sequence: int) -> AuditRecord:
         """Return one record of the audit; raises ``AuditRecordUnknown``."""
         self._authorised(None)
@@ -180,6 +210,13 @@ class Reading:
     def _all(self, listed: Callable[[Any, Page], Listing], wanted: object) -> list[Any]:
         with self._surroundings.outside():
             return list(self._each(listed, wanted))
+
+
+def _reach(covering: Covering, others: Iterable[Request], session_key: str, *, more: bool) -> Reach:
+    covered = [request for request in others if covering.covers(request.access)]
+    users = {request.origin.user_id for request in covered}
+    theirs = sum(bool(session_key) and request.origin.session_key == session_key for request in covered)
+    return Reach(len(covered), len(users), theirs, more)
 
 
 def check_id(text: object, name: str) -> None:

@@ -229,8 +229,49 @@ class NewDecision:
     expires_at: datetime | None = None
     also_answers: tuple[str, ...] = ()
     """Further requests that it covers; those that are not pending any more are left alone."""
+    bulk: str = ""
+    """What decisions have in common that were made in one go; empty for one by itself."""
     expected: Expected | None = None
     """What was shown to whoever decides; a change since is a conflict. None compares nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aftermath:
+    """What a decision did when it was made."""
+
+    decision: Decision
+    answered: tuple[str, ...] = ()
+    """The requests that it answered, its own among them."""
+    replaced: tuple[str, ...] = ()
+    """The decisions that it ended."""
+    started: tuple[str, ...] = ()
+    """Those of the requests whose action has begun to resume since."""
+    bulk: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """What undoing a decision came to."""
+
+    decision: Decision
+    reopened: tuple[str, ...]
+    """The requests that wait again."""
+    kept: tuple[str, ...]
+    """Those that stay answered: their action has resumed, or they were asked for anew."""
+    restored: tuple[Decision, ...]
+    """What is in force again in its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How many pending requests a decision would answer, besides its own."""
+
+    requests: int
+    users: int
+    in_session: int
+    """Of the session of its own request: what an approval for that session answers."""
+    more: bool = False
+    """There are more than were looked at."""
 
 
 class DecisionRow(NamedTuple):

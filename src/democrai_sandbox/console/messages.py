@@ -17,6 +17,8 @@ MESSAGES: Mapping[str, str] = MappingProxyType(
         "noted": "The note is kept with the request.",
         "revoked": "Revoked. It is undecided again: asking for it makes a new request.",
         "denial_removed": "The denial is removed. Asking for it makes a new request.",
+        "undone": "Undone: the decision has ended, and the requests that it answered wait again.",
+        "undone_partly": "Undone. Requests whose action has resumed already, or that were made again, stay answered.",
         "changed": "The denial is now a permanent approval.",
         # people and sessions
         "signed_in": "Signed in.",

@@ -87,6 +87,7 @@ def render(
         "places": _navigation(request, visitor, context.pop("place", "")),
         "has_accounts": _has_accounts(request),
         "message": message,
+        "message_more": "",
         "message_link": None,
         "now": datetime.now(UTC),
         **context,

@@ -80,16 +80,17 @@ def visitor_of(request: Request) -> Visitor | None:
     return None if roles is None else Visitor(identity, sandbox.caller_with(identity, roles), roles.name)
 
 
-def require_fresh(request: Request, visitor: Visitor, *, back: str = "") -> None:
+def require_fresh(request: Request, visitor: Visitor, *, back: str = "", within: timedelta = timedelta(0)) -> None:
     """Send a person who gave the password too long ago to give it again, when the configuration wants that.
 
     ``back`` is the path to return to, that of the request by default. Who signs in elsewhere confirms nothing here.
+    ``within`` is how old it may be, by default what the configuration says.
     """
     sandbox = sandbox_of(request)
-    minutes = sandbox.settings.console.reauth_minutes
-    if not minutes or sandbox.accounts is None or visitor.identity.scopes is not None:
+    late = within or timedelta(minutes=sandbox.settings.console.reauth_minutes)
+    if not late or sandbox.accounts is None or visitor.identity.scopes is not None:
         return
-    if not sandbox.accounts.is_confirmed(visitor.identity.session_key, timedelta(minutes=minutes)):
+    if not sandbox.accounts.is_confirmed(visitor.identity.session_key, late):
         raise ConfirmationNeeded(f"{own_path(request, '/account/confirm')}?next={quote(back or _page(request))}")
 
 

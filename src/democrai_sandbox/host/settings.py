@@ -40,6 +40,8 @@ class ConsoleSettings:
     """A session is over after so long in any case."""
     reauth_minutes: int = 0
     """Ask for the password again before a permanent approval, if it was not given for so long; 0 never asks."""
+    reauth_high_risk: bool = True
+    """Ask for the password again before every permanent approval of high risk."""
     unused_days: int = 30
     """An approval that was not used for so long is pointed out."""
 

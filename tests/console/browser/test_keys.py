@@ -64,14 +64,10 @@ def test_search_and_help_have_keys(standing, desk):
 
 @pytest.mark.parametrize(
     ("key", "label", "state"),
-    [
-        ("s", "Approve for this session", "approved_for_session"),
-        ("a", "Approve permanently", "approved"),
-        ("d", "Deny", "denied"),
-    ],
+    [("s", "Approve for this session", "approved_for_session"), ("d", "Deny", "denied")],
 )
 def test_a_decision_by_key_asks_first(standing, desk, key, label, state):
-    """s, a and d ask, with the focus on the button that does nothing; Enter and Escape leave it undecided."""
+    """s and d ask, with the focus on the button that does nothing; Enter and Escape leave it undecided."""
     one = desk.ask()
     page = standing.window("ada")
     page.goto(f"/requests/{one}")
@@ -89,6 +85,20 @@ def test_a_decision_by_key_asks_first(standing, desk, key, label, state):
     page.keyboard.press("Enter")
     page.wait_for_url("**done=*")
     assert desk.state(one) == state
+
+
+def test_a_permanent_approval_by_key_is_confirmed_on_its_page(standing, desk):
+    """a leads to the page that asks, as the button does; going back from there leaves it undecided."""
+    one = desk.ask()
+    page = standing.window("ada")
+    page.goto(f"/requests/{one}")
+    page.keyboard.press("a")
+    expect(page.get_by_role("button", name="Approve this rule permanently")).to_be_visible()
+    page.keyboard.press("Enter")
+    assert desk.state(one) == "pending"
+    page.get_by_role("button", name="Approve this rule permanently").click()
+    page.wait_for_url("**done=*")
+    assert desk.state(one) == "approved"
 
 
 def test_enter_decides_nothing(standing, desk):

@@ -84,11 +84,10 @@ def test_a_revoked_approval_stops_the_module(people, served):
         page = people.window("ada")
         page.goto(f"/requests/{number}")
         page.get_by_role("button", name="Approve permanently").click()
-        if page.get_by_role("button", name="Approve this rule permanently").count():
-            page.get_by_role("button", name="Approve this rule permanently").click()
+        page.get_by_role("button", name="Approve this rule permanently").click()
         expect(page.get_by_role("status").first).to_contain_text(MESSAGES["approved"])
         until(lambda: _fetch(served, uma, path).status_code == 200, "the approval to be known")
-        page.get_by_role("link", name="Undo: revoke it").click()
+        page.get_by_role("link", name="Revoke…").click()
         expect(page.get_by_role("main")).to_contain_text("What stops")
         page.get_by_role("button", name="Revoke the approval").click()
         expect(page.get_by_role("status").first).to_contain_text(MESSAGES["revoked"])

@@ -12,6 +12,7 @@ from democrai_sandbox.access.store import open_store
 from democrai_sandbox.access.values import AccessTuple, Effect, NewDecision, NewRequest, Origin, Scope
 from democrai_sandbox.policy import Operation, ResourceType, Subject
 from tests.console.pages.reading import form
+from tests.console.serving import PASSWORD
 
 _numbers = count(1)
 
@@ -60,16 +61,16 @@ def words(page):
 
 
 def decide(client, request_id, act, **more):
-    """Open a request and press one of the buttons."""
+    """Open a request, press one of the buttons, and confirm what takes a confirmation."""
     seen = re.search(r'name="seen" value="([\d,]*)"', client.get(f"/requests/{request_id}").text)
-    filled = {"act": act, "choice": "0", "seen": seen[1] if seen else ""}
+    filled = {"act": act, "choice": "0", "seen": seen[1] if seen else "", "confirmed": "yes", "password": PASSWORD}
     return client.post(f"/requests/{request_id}/decide", data={**filled, **more})
 
 
 def approve_again(client, decision_id, **more):
     """Open the page that approves what a decision was about, and press its button."""
     path = f"/decisions/{decision_id}/approve"
-    return client.post(path, data={**form(client.get(path), "/approve"), **more})
+    return client.post(path, data={**form(client.get(path), "/approve"), "password": PASSWORD, **more})
 
 
 def button(page, label):

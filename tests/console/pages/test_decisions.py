@@ -218,7 +218,7 @@ def test_a_message_is_one_of_ours(ada):
 
 
 def test_the_password_is_asked_again_when_the_configuration_wants_it(served, desk):
-    """With ``console.reauth_minutes`` a permanent approval is sent to confirm a password that is older."""
+    """With ``console.reauth_minutes`` a permanent approval takes a password that was given longer ago."""
     rita = served.person("rita", role="super")
     fresh, _ = enter(served.accounts, rita.id)
     stale, _ = enter(served.accounts, rita.id, confirmed=timedelta(hours=1))
@@ -228,9 +228,9 @@ def test_the_password_is_asked_again_when_the_configuration_wants_it(served, des
         assert desk.state(one) == "approved"
     with served.client(cookies=stale) as client:
         two = desk.ask("https://stale.example/v1")
-        answer = decide(client, two, "permanent")
-        assert answer.status_code == 303
-        assert answer.headers["location"].startswith("/account/confirm?next=")
+        answer = decide(client, two, "permanent", password="")
+        assert answer.status_code == 422
+        assert Page(answer).error("password")
         assert desk.state(two) == "pending"
         assert decide(client, two, "deny").status_code == 303
 

@@ -1,4 +1,4 @@
-"""Forms carry the state that they were rendered from: where it has changed since, nothing is done and the page says so."""
+"""Forms carry the state that they were rendered from: where it has changed since, nothing is done."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 from democrai_sandbox.access.values import DecisionFilter, Effect, NewDecision, Page, Scope
 from tests.console.pages.asking import decide
-from tests.console.pages.reading import form
 from tests.console.pages.reading import Page as Shown
+from tests.console.pages.reading import form
 
 
 def live(desk, text):

@@ -80,6 +80,7 @@ def test_all_keys_are_read(tmp_path, home):
                 "idle_minutes": 5,
                 "session_hours": 6,
                 "reauth_minutes": 7,
+                "reauth_high_risk": False,
                 "unused_days": 8,
             },
         },
@@ -114,7 +115,9 @@ def test_all_keys_are_read(tmp_path, home):
         server=ServerSettings(
             host="::", port=0, public_url="https://sandbox.example.com", trusted_proxies=("10.0.0.1", "::1")
         ),
-        console=ConsoleSettings(enabled=False, idle_minutes=5, session_hours=6, reauth_minutes=7, unused_days=8),
+        console=ConsoleSettings(
+            enabled=False, idle_minutes=5, session_hours=6, reauth_minutes=7, reauth_high_risk=False, unused_days=8
+        ),
     )
 
 

@@ -52,7 +52,7 @@ _OUTCOMES = MappingProxyType(
 
 def decide(connection: Connection, decision: NewDecision, *, now: datetime) -> Decision:
     """Record an approval or a denial: end what contradicts it or is the same, and answer what waits for it."""
-    state, action = _outcome(decision)
+    state, action = _checked_outcome(decision)
     ledger = Ledger(connection)
     asked = _pending(connection, decision) if decision.request_id else None
     if has_ended(connection, decision.session_key):
@@ -60,7 +60,7 @@ def decide(connection: Connection, decision: NewDecision, *, now: datetime) -> D
     if decision.expected is not None:
         _check_unchanged(connection, decision.expected)
     generation = ledger.next_generation()
-    ended = _end(connection, _replaced_by(decision), by=decision.decided_by, now=now, generation=generation)
+    ended = end_decisions(connection, _replaced_by(decision), by=decision.decided_by, now=now, generation=generation)
     made = _add(connection, decision, generation, now)
     _succeed(connection, ended, made, now=now)
     answered = _answer(connection, decision, asked, made, state)
@@ -70,9 +70,10 @@ def decide(connection: Connection, decision: NewDecision, *, now: datetime) -> D
         decision.decided_by,
         decision.access,
         decision.request_id,
-        before={"decisions": [_summary(row) for row in ended]} if ended else {},
-        after={"decision": _summary(made), "reason": decision.reason, "requests": [row.id for row in answered]}
-        | ({"resumes": started} if started else {}),
+        before={"decisions": [summary(row) for row in ended]} if ended else {},
+        after={"decision": summary(made), "reason": decision.reason, "requests": [row.id for row in answered]}
+        | ({"resumes": started} if started else {})
+        | ({"bulk": decision.bulk} if decision.bulk else {}),
     )
     ledger.close([entry], now=now)
     return made
@@ -82,18 +83,16 @@ def revoke(connection: Connection, decision_id: str, *, actor: str, reason: str,
     """End one decision."""
     ledger = Ledger(connection)
     found = find_decision(connection, decision_id)
-    if found.ended_at is not None:
-        message = f"decision {decision_id} was ended by {found.ended_by} at {_shown(found.ended_at)}"
-        raise DecisionConflict(message)
+    check_live(found)
     generation = ledger.next_generation()
-    (ended,) = _end(connection, decisions.c.id == decision_id, by=actor, now=now, generation=generation)
-    _show_end(connection, [ended], RequestState.REVOKED, by=actor, now=now)
+    (ended,) = end_decisions(connection, decisions.c.id == decision_id, by=actor, now=now, generation=generation)
+    show_end(connection, [ended], RequestState.REVOKED, by=actor, now=now)
     entry = Entry(
         AuditAction.REVOKED,
         actor,
         ended.access,
         ended.request_id,
-        before={"decision": _summary(found)},
+        before={"decision": summary(found)},
         after={"reason": reason},
     )
     ledger.close([entry], now=now)
@@ -111,8 +110,8 @@ def end_session(connection: Connection, session_key: str, *, actor: str, now: da
     ended: Sequence[Decision] = ()
     if live is not None:
         of_session = decisions.c.session_key == session_key
-        ended = _end(connection, of_session, by=actor, now=now, generation=ledger.next_generation())
-        _show_end(connection, ended, RequestState.EXPIRED, by=actor, now=now)
+        ended = end_decisions(connection, of_session, by=actor, now=now, generation=ledger.next_generation())
+        show_end(connection, ended, RequestState.EXPIRED, by=actor, now=now)
     marked = connection.execute(
         update(requests)
         .where(requests.c.session_key == session_key, is_pending)
@@ -124,7 +123,7 @@ def end_session(connection: Connection, session_key: str, *, actor: str, now: da
         entry = Entry(
             AuditAction.SESSION_ENDED,
             actor,
-            before={"decisions": [_summary(row) for row in ended]},
+            before={"decisions": [summary(row) for row in ended]},
             after={"session_key": session_key, "requests": sorted(row.id for row in marked)},
         )
         ledger.close([entry], now=now)
@@ -137,11 +136,11 @@ def end_expired(connection: Connection, *, now: datetime) -> int:
     if connection.execute(select(decisions.c.id).where(is_live, over).limit(1)).first() is None:
         return 0
     ledger = Ledger(connection)
-    ended = _end(connection, over, by=SYSTEM, now=now, generation=ledger.next_generation())
-    _show_end(connection, ended, RequestState.EXPIRED, by=SYSTEM, now=now)
+    ended = end_decisions(connection, over, by=SYSTEM, now=now, generation=ledger.next_generation())
+    show_end(connection, ended, RequestState.EXPIRED, by=SYSTEM, now=now)
     ledger.close(
         (
-            Entry(AuditAction.EXPIRED, SYSTEM, row.access, row.request_id, before={"decision": _summary(row)})
+            Entry(AuditAction.EXPIRED, SYSTEM, row.access, row.request_id, before={"decision": summary(row)})
             for row in ended
         ),
         now=now,
@@ -240,7 +239,19 @@ def find_decision(connection: Connection, decision_id: str) -> Decision:
     return to_decision(row)
 
 
-def _outcome(decision: NewDecision) -> tuple[RequestState, AuditAction]:
+def check_live(decision: Decision) -> None:
+    """Refuse to end what has ended."""
+    if decision.ended_at is not None:
+        message = f"decision {decision.id} was ended by {decision.ended_by} at {_shown(decision.ended_at)}"
+        raise DecisionConflict(message)
+
+
+def outcome_of(decision: Decision) -> tuple[RequestState, AuditAction]:
+    """Return the state of the requests that a decision answered, and how the audit calls it."""
+    return _OUTCOMES[decision.effect, decision.scope]
+
+
+def _checked_outcome(decision: NewDecision) -> tuple[RequestState, AuditAction]:
     outcome = _OUTCOMES.get((decision.effect, decision.scope))
     if outcome is None:
         raise InvalidInputError.of("a denial is always permanent", pointer="/scope")
@@ -274,9 +285,10 @@ def _replaced_by(decision: NewDecision) -> ColumnElement[bool]:
     return and_(same_tuple, or_(decisions.c.effect == Effect.DENIAL.value, repeated))
 
 
-def _end(
+def end_decisions(
     connection: Connection, which: ColumnElement[bool], *, by: str, now: datetime, generation: int
 ) -> list[Decision]:
+    """End the decisions in force that a condition names; return them."""
     ended = (
         update(decisions)
         .where(is_live, which)
@@ -338,10 +350,10 @@ def _succeed(connection: Connection, ended: Sequence[Decision], made: Decision, 
         follow = update(requests).where(requests.c.decision_id.in_(batch)).values(decision_id=made.id)
         connection.execute(follow)
     contrary = [one for one in ended if one not in repeated]
-    _show_end(connection, contrary, RequestState.REPLACED, by=made.created_by, now=now)
+    show_end(connection, contrary, RequestState.REPLACED, by=made.created_by, now=now)
 
 
-def _show_end(
+def show_end(
     connection: Connection, ended: Sequence[Decision], state: RequestState, *, by: str, now: datetime
 ) -> None:
     """Show at the requests that these decisions answered that their answer is in force no more."""
@@ -357,7 +369,7 @@ def _batches(ended: Sequence[Decision]) -> Iterator[list[str]]:
         yield ids[begin : begin + _AT_ONCE]
 
 
-def _summary(decision: Decision) -> dict[str, Any]:
+def summary(decision: Decision) -> dict[str, Any]:
     """Return what the audit keeps of a decision."""
     return {
         "id": decision.id,

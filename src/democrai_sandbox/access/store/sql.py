@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.access.values import Registered
 
-from . import asking, assessing, deciding, grouping, journal, looking, paging, resuming
+from . import asking, assessing, deciding, grouping, journal, looking, paging, resuming, undoing
 from .engines import CONNECTIONS
 from .journal import Entry, Ledger
 from .schema import check_schema, prepare_schema
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.access.risk import Assessment
     from democrai_sandbox.access.values import (
         AccessTuple,
+        Aftermath,
         AuditAction,
         AuditFilter,
         AuditRecord,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         RequestFilter,
         RequestState,
         Resume,
+        Undone,
     )
 
 
@@ -122,6 +124,10 @@ class SqlStore:
             partial(deciding.revoke, decision_id=decision_id, actor=actor, reason=reason, now=now)
         )
 
+    def undo(self, decision_id: str, *, actor: str, reason: str, now: datetime) -> Undone:
+        """Reverse a decision."""
+        return self._database.act(partial(undoing.undo, decision_id=decision_id, actor=actor, reason=reason, now=now))
+
     def end_session(self, session_key: str, *, actor: str, now: datetime) -> int:
         """End the approvals of a session."""
         return self._database.act(partial(deciding.end_session, session_key=session_key, actor=actor, now=now))
@@ -156,6 +162,10 @@ class SqlStore:
     def decision(self, decision_id: str) -> Decision:
         """Return one decision."""
         return self._database.ask(partial(deciding.find_decision, decision_id=decision_id))
+
+    def aftermath(self, decision_id: str) -> Aftermath:
+        """Return what a decision did when it was made."""
+        return self._database.ask(partial(undoing.find_aftermath, decision_id=decision_id))
 
     def decisions(self, wanted: DecisionFilter, page: Page) -> Listing:
         """List decisions, the newest first."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -9,11 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from fastapi import Depends, Request
 from pydantic import Field
 
-from democrai_sandbox.access.values import Effect, RequestState
+from democrai_sandbox.access.values import AccessTuple, Effect, RequestState
+from democrai_sandbox.console.confirming import require_recent_password
 from democrai_sandbox.console.problems import told as told_of
-from democrai_sandbox.console.visitors import Visitor, holder, require_fresh, sandbox_of
+from democrai_sandbox.console.visitors import Visitor, holder, sandbox_of
 from democrai_sandbox.errors import DecisionConflict, SandboxError
 from democrai_sandbox.host.scopes import Scope
+from democrai_sandbox.policy import Operation, ResourceType
 from democrai_sandbox.runtime.surroundings import serving
 
 from . import schemas
@@ -109,7 +113,7 @@ def decide_requests(request: Request, bulk: Bulk, visitor: Decider) -> BulkResul
                 dry_run=True, items=[_previewed(administration, bulk, found) for found in bulk.request_ids]
             )
         if bulk.act == "permanent":
-            require_fresh(request, visitor)
+            require_recent_password(request, visitor, _asked_for(administration, visitor, *bulk.request_ids))
         decided = administration.decide_many(bulk.request_ids, bulk.act, reason=bulk.reason)
     return BulkResult(dry_run=False, items=[_item(found, outcome) for found, outcome in decided])
 
@@ -127,9 +131,11 @@ def approve_for_session(request: Request, request_id: Id, verdict: Verdict, visi
 @deciding.post("/requests/{request_id}/approve", **_DECIDES)
 def approve(request: Request, request_id: Id, verdict: PermanentVerdict, visitor: Decider) -> schemas.Outcome:
     """Approve a request permanently, or for a time."""
-    require_fresh(request, visitor)
+    administration = sandbox_of(request).access.administration
     with serving(visitor.caller):
-        outcome = sandbox_of(request).access.administration.approve_permanently(
+        asked = _asked_for(administration, visitor, request_id, target=verdict.target)
+        require_recent_password(request, visitor, asked)
+        outcome = administration.approve_permanently(
             request_id, target=verdict.target, reason=verdict.reason, lifetime=_span(verdict.lifetime_seconds)
         )
     return schemas.Outcome.model_validate(outcome)
@@ -149,7 +155,7 @@ def deny(request: Request, request_id: Id, verdict: Verdict, visitor: Decider) -
 def decide_unasked(request: Request, unasked: Unasked, visitor: Decider) -> schemas.Outcome:
     """Approve or deny permanently what nobody has asked for yet."""
     if unasked.effect == "approval":
-        require_fresh(request, visitor)
+        require_recent_password(request, visitor, _unasked_for(unasked))
     with serving(visitor.caller):
         outcome = sandbox_of(request).access.administration.decide_unasked(
             schemas.subject_named(unasked.subject),
@@ -174,6 +180,25 @@ def revoke(
     with serving(visitor.caller):
         ended = sandbox_of(request).access.administration.revoke(decision_id, reason=revocation.reason)
     return schemas.Decision.model_validate(ended)
+
+
+def _asked_for(
+    administration: Administration, visitor: Visitor, *request_ids: str, target: str | None = None
+) -> list[AccessTuple]:
+    """Return what a person is about to approve; nothing for a token, which has no password."""
+    found = []
+    for request_id in request_ids if visitor.identity.scopes is None and visitor.may_decide else ():
+        with suppress(SandboxError):  # the decision says what is wrong
+            access = administration.request(request_id).access
+            found.append(replace(access, target=target or access.target))
+    return found
+
+
+def _unasked_for(unasked: Unasked) -> list[AccessTuple]:
+    kind, act = unasked.resource_type, unasked.operation
+    if kind not in tuple(ResourceType) or act not in tuple(Operation):
+        return []
+    return [AccessTuple(schemas.subject_named(unasked.subject), ResourceType(kind), Operation(act), unasked.target)]
 
 
 def _span(seconds: int | None) -> timedelta | None:

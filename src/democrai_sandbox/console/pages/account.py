@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Form, Request
 from starlette.responses import RedirectResponse, Response
 
+from democrai_sandbox.console.confirming import wait_words
 from democrai_sandbox.console.rendering import redirect, render
 from democrai_sandbox.console.returning import safe_next
 from democrai_sandbox.console.visitors import own_path, require_fresh
@@ -16,7 +17,7 @@ from democrai_sandbox.host.scopes import Scope
 from democrai_sandbox.policy import InvalidInputError
 
 from .admitting import Somebody  # noqa: TC001 - FastAPI reads the annotations
-from .login import Field, OwnAccounts, forget_cookie, wait_words
+from .login import Field, OwnAccounts, forget_cookie
 
 if TYPE_CHECKING:
     from democrai_sandbox.console.visitors import Visitor

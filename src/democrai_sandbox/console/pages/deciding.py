@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -12,10 +13,12 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annota
 from starlette.responses import Response  # noqa: TC002 - the same
 
 from democrai_sandbox.access.administration import LONGEST_REASON
-from democrai_sandbox.access.values import RequestState
-from democrai_sandbox.console.rendering import redirect, render, url
-from democrai_sandbox.console.visitors import Visitor, require_fresh, sandbox_of
+from democrai_sandbox.access.values import Effect, RequestState, Scope
+from democrai_sandbox.console.confirming import needs_password, refused_password
+from democrai_sandbox.console.rendering import redirect, render
+from democrai_sandbox.console.visitors import Visitor, sandbox_of
 from democrai_sandbox.errors import DecisionConflict
+from democrai_sandbox.host.effects import answers_words, effect_words
 from democrai_sandbox.host.narrowing import choices
 from democrai_sandbox.host.wording import rule_words
 from democrai_sandbox.policy import InvalidInputError
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.access.administration import Administration
     from democrai_sandbox.access.outcomes import Outcome
     from democrai_sandbox.access.values import Request as Asked
+    from democrai_sandbox.console.confirming import Refused
     from democrai_sandbox.host.narrowing import Choice
 
 router = APIRouter()
@@ -57,11 +61,6 @@ class Filled(NamedTuple):
         """How long it is to hold; None without an end."""
         return timedelta(seconds=int(self.lifetime)) if self.lifetime else None
 
-    @property
-    def needs_confirmation(self) -> bool:
-        """Whether the rule is spelled out once more: a permanent yes to more than what was asked, or a risky one."""
-        return self.act == "permanent" and (not self.choice.is_exact or bool(self.choice.warnings))
-
     def again(self) -> dict[str, Any]:
         """Return what fills the form in again."""
         return {"chosen": self.chosen, "reason": self.reason, "lifetime": self.lifetime}
@@ -80,12 +79,13 @@ class Sent(BaseModel):
     reason: str = ""
     lifetime: str = ""
     confirmed: str = ""
+    password: str = ""
     seen: str = ""
 
 
 @router.post("/requests/{request_id}/decide")
 def decide(request: Request, visitor: Who, request_id: str, sent: Annotated[Sent, Form()]) -> Response:
-    """Decide; or ask once more, when what was chosen is broad."""
+    """Decide; a permanent approval is spelled out first, and takes a second click."""
     with serving(visitor.caller):
         found = sandbox_of(request).access.administration.request(request_id)
     if why_not(visitor):
@@ -93,19 +93,21 @@ def decide(request: Request, visitor: Who, request_id: str, sent: Annotated[Sent
     if found.state is not RequestState.PENDING:
         return _conflict(request, visitor, found, "")
     filled = _read(found, sent)
-    if not filled.act:
-        notice = "Nothing was decided. One of the buttons below decides."
-        return detail_page(request, visitor, request_id, status=422, notice=notice, **filled.again())
-    if len(filled.reason) > LONGEST_REASON:
-        errors = {"reason": f"At most {LONGEST_REASON} characters; this has {len(filled.reason)}."}
-        return detail_page(request, visitor, request_id, status=422, errors=errors, **filled.again())
-    if filled.seen is None:
-        return detail_page(request, visitor, request_id, status=409, notice=STATELESS, **filled.again())
+    if wrong := _wrong(filled):
+        return detail_page(request, visitor, request_id, **wrong, **filled.again())
     if filled.act == "permanent":
-        require_fresh(request, visitor, back=url(request, f"/requests/{request_id}"))
-    if filled.needs_confirmation and not sent.confirmed:
-        return _ask(request, visitor, found, filled, sent)
+        return _permanently(request, visitor, found, filled, sent)
     return _decided(request, visitor, found, filled)
+
+
+def _wrong(filled: Filled) -> dict[str, Any]:
+    """Return what the page says about a form that decides nothing; empty for one that does."""
+    if not filled.act:
+        return {"status": 422, "notice": "Nothing was decided. One of the buttons below decides."}
+    if len(filled.reason) > LONGEST_REASON:
+        text = f"At most {LONGEST_REASON} characters; this has {len(filled.reason)}."
+        return {"status": 422, "errors": {"reason": text}}
+    return {"status": 409, "notice": STATELESS} if filled.seen is None else {}
 
 
 def _read(found: Asked, sent: Sent) -> Filled:
@@ -124,6 +126,18 @@ def read_versions(text: str, count: int) -> tuple[int, ...]:
     found = text.split(",")
     known = len(found) == count and all(one.isascii() and one.isdigit() and len(one) <= _DIGITS for one in found)
     return tuple(map(int, found)) if known else ()
+
+
+def _permanently(request: Request, visitor: Visitor, found: Asked, filled: Filled, sent: Sent) -> Response:
+    """Ask for confirmation, and for the password where it takes one; then approve."""
+    access = replace(found.access, target=filled.choice.target)
+    takes_password = needs_password(request, visitor, [access])
+    if not sent.confirmed:
+        return _ask(request, visitor, found, filled, sent, takes_password=takes_password)
+    refused = refused_password(request, visitor, sent.password) if takes_password else None
+    if refused is not None:
+        return _ask(request, visitor, found, filled, sent, takes_password=True, refused=refused)
+    return _decided(request, visitor, found, filled)
 
 
 def _decided(request: Request, visitor: Visitor, found: Asked, filled: Filled) -> Response:
@@ -151,14 +165,42 @@ def _act(administration: Administration, found: Asked, filled: Filled) -> Outcom
     return administration.approve_permanently(found.id, **common, lifetime=filled.span)
 
 
-def _ask(request: Request, visitor: Visitor, found: Asked, filled: Filled, sent: Sent) -> Response:
-    access = found.access
-    words = rule_words(access.subject, access.resource_type, access.operation, filled.choice.target)
-    asked = rule_words(access.subject, access.resource_type, access.operation, access.target)
+def _ask(
+    request: Request,
+    visitor: Visitor,
+    found: Asked,
+    filled: Filled,
+    sent: Sent,
+    *,
+    takes_password: bool,
+    refused: Refused | None = None,
+) -> Response:
+    """Spell out what a permanent approval would do, and have it confirmed."""
+    access = replace(found.access, target=filled.choice.target)
     span = _LIFETIMES.get(filled.lifetime, "")
-    context: dict[str, Any] = {"found": found, "filled": filled, "words": words, "asked": asked, "span": span}
-    context["seen"] = sent.seen
-    return render(request, "requests/confirm.html", visitor=visitor, **context)
+    with serving(visitor.caller):
+        (reach,) = sandbox_of(request).access.administration.reach(found.access, [access.target], own=found.id)
+    context: dict[str, Any] = {
+        "found": found,
+        "filled": filled,
+        "effect": effect_words(access, Effect.APPROVAL, Scope.PERMANENT, until=f"for {span}" if span else ""),
+        "answers": answers_words(reach, Scope.PERMANENT),
+        "asked": rule_words(access.subject, access.resource_type, access.operation, found.access.target),
+        "seen": sent.seen,
+        "takes_password": takes_password,
+        "trouble": refused.text if refused else "",
+    }
+    return confirmation(request, visitor, "requests/confirm.html", refused, **context)
+
+
+def confirmation(
+    request: Request, visitor: Visitor, template: str, refused: Refused | None, **context: Any
+) -> Response:
+    """Return a page that asks for a confirmation, for the first time or after a password that was refused."""
+    page = render(request, template, visitor=visitor, status=refused.status if refused else 200, **context)
+    if refused and refused.retry_after:
+        page.headers["Retry-After"] = str(refused.retry_after)
+    return page
 
 
 def _conflict(request: Request, visitor: Visitor, found: Asked, text: str) -> Response:

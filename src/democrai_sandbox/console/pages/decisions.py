@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Form
+from pydantic import BaseModel
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotations
 from starlette.responses import Response  # noqa: TC002 - the same
 
 from democrai_sandbox.access.administration import LONGEST_REASON
 from democrai_sandbox.access.values import Effect, Listing, Page, Scope
+from democrai_sandbox.console.confirming import needs_password, refused_password
 from democrai_sandbox.console.rendering import id_in_query, redirect, render, url
-from democrai_sandbox.console.visitors import Visitor, require_fresh, sandbox_of
+from democrai_sandbox.console.visitors import Visitor, sandbox_of
 from democrai_sandbox.errors import DecisionConflict
+from democrai_sandbox.host.effects import answers_words, effect_words
 from democrai_sandbox.host.wording import rule_words
 from democrai_sandbox.policy import ResourceType
 from democrai_sandbox.runtime.surroundings import serving
 
-from .deciding import STATELESS, read_versions
+from .deciding import STATELESS, confirmation, read_versions
 from .filters import decisions_wanted
-from .requests import ROWS, Who
+from .requests import ROWS, Who, aftermath_of, decision_words
 
 if TYPE_CHECKING:
-    from democrai_sandbox.access.values import Decision
+    from democrai_sandbox.access.administration import Administration
+    from democrai_sandbox.access.values import Aftermath, Decision
+    from democrai_sandbox.console.confirming import Refused
     from democrai_sandbox.host.sandbox import Sandbox
 
 router = APIRouter()
@@ -109,33 +115,97 @@ def revoke(request: Request, visitor: Who, decision_id: str, reason: Text = "") 
     return redirect(request, "/approvals", done="revoked", about=ended.id)
 
 
+@router.get("/decisions/{decision_id}/undo")
+def ask_undo(request: Request, visitor: Who, decision_id: str) -> Response:
+    """Say what would be reversed, before anything is."""
+    return _undo_page(request, visitor, decision_id)
+
+
+@router.post("/decisions/{decision_id}/undo")
+def undo(request: Request, visitor: Who, decision_id: str, password: Text = "") -> Response:
+    """Reverse a decision, the answers that it gave, and nothing else."""
+    administration = sandbox_of(request).access.administration
+    with serving(visitor.caller):
+        restored = _restored(administration, administration.aftermath(decision_id))
+    approvals = [one.access for one in restored if _is_permanent(one)]
+    takes_password = bool(approvals) and needs_password(request, visitor, approvals)
+    if takes_password and (refused := refused_password(request, visitor, password)):
+        return _undo_page(request, visitor, decision_id, refused=refused)
+    try:
+        with serving(visitor.caller):
+            undone = administration.undo(decision_id)
+    except DecisionConflict as conflict:
+        return _page(request, visitor, decision_id, "decisions/detail.html", status=409, conflict=str(conflict))
+    done = "undone_partly" if undone.kept else "undone"
+    place = f"/requests/{undone.decision.request_id}" if undone.decision.request_id else f"/decisions/{decision_id}"
+    return redirect(request, place, done=done)
+
+
+def _restored(administration: Administration, done: Aftermath) -> list[Decision]:
+    """Return what would be in force again after an undo."""
+    return [administration.decision(one) for one in done.replaced]
+
+
+def _is_permanent(decision: Decision) -> bool:
+    return decision.effect is Effect.APPROVAL and decision.scope is Scope.PERMANENT
+
+
+def _undo_page(request: Request, visitor: Visitor, decision_id: str, *, refused: Refused | None = None) -> Response:
+    administration = sandbox_of(request).access.administration
+    with serving(visitor.caller):
+        done = administration.aftermath(decision_id)
+        restored = _restored(administration, done)
+    approvals = [one.access for one in restored if _is_permanent(one)]
+    context: dict[str, Any] = {
+        "found": done.decision,
+        "effect": decision_words(done.decision),
+        "reopened": len(done.answered) - len(done.started),
+        "started": len(done.started),
+        "restored": [decision_words(one) for one in restored],
+        "takes_password": bool(approvals) and needs_password(request, visitor, approvals),
+        "trouble": refused.text if refused else "",
+        "place": f"/{done.decision.effect}s",
+    }
+    return confirmation(request, visitor, "decisions/undo.html", refused, **context)
+
+
 @router.get("/decisions/{decision_id}/approve")
 def ask_approve(request: Request, visitor: Who, decision_id: str) -> Response:
     """Spell out what a permanent approval would allow, in the place of a denial or of what was revoked."""
     return _page(request, visitor, decision_id, "decisions/approve.html")
 
 
+class Approving(BaseModel):
+    """The form that approves what another decision was about."""
+
+    reason: str = ""
+    seen: str = ""
+    password: str = ""
+
+
 @router.post("/decisions/{decision_id}/approve")
-def approve(request: Request, visitor: Who, decision_id: str, reason: Text = "", seen: Text = "") -> Response:
+def approve(request: Request, visitor: Who, decision_id: str, sent: Annotated[Approving, Form()]) -> Response:
     """Approve permanently what another decision was about."""
-    require_fresh(request, visitor, back=url(request, f"/decisions/{decision_id}/approve"))
-    if len(reason) > LONGEST_REASON:
-        error = f"At most {LONGEST_REASON} characters."
-        return _page(request, visitor, decision_id, "decisions/approve.html", status=422, error=error, reason=reason)
-    administration = sandbox_of(request).access.administration
-    versions = read_versions(seen, 1)
+    again = partial(_page, request, visitor, decision_id, "decisions/approve.html", reason=sent.reason)
+    if len(sent.reason) > LONGEST_REASON:
+        return again(status=422, error=f"At most {LONGEST_REASON} characters.")
+    versions = read_versions(sent.seen, 1)
     if not versions:
         return _page(request, visitor, decision_id, "decisions/detail.html", status=409, conflict=STATELESS)
+    administration = sandbox_of(request).access.administration
+    with serving(visitor.caller):
+        access = administration.decision(decision_id).access
+    if needs_password(request, visitor, [access]) and (refused := refused_password(request, visitor, sent.password)):
+        return again(status=refused.status, trouble=refused.text)
     try:
         with serving(visitor.caller):
-            access = administration.decision(decision_id).access
             outcome = administration.decide_unasked(
                 access.subject,
                 resource_type=access.resource_type,
                 operation=access.operation,
                 target=access.target,
                 effect=Effect.APPROVAL,
-                reason=reason.strip(),
+                reason=sent.reason.strip(),
                 expected=versions[0],
             )
     except DecisionConflict as conflict:
@@ -152,22 +222,28 @@ def _page(
         found = sandbox.access.administration.decision(decision_id)
         access = found.access
         (seen,) = sandbox.access.administration.versions(access)
+        (reach,) = sandbox.access.administration.reach(access, [access.target])
+        after = aftermath_of(request, decision_id=decision_id)
     may = found.effect is Effect.APPROVAL or template == "decisions/approve.html"
     words = rule_words(access.subject, access.resource_type, access.operation, access.target, may=may)
     context: dict[str, Any] = {
         "found": found,
         "words": words,
-        "reach": reach(sandbox),
+        "reach": how_soon(sandbox),
         "is_session": found.scope is Scope.SESSION,
         "seen": seen,
+        "effect": effect_words(access, Effect.APPROVAL, Scope.PERMANENT),
+        "answers": answers_words(reach, Scope.PERMANENT),
+        "takes_password": template == "decisions/approve.html" and needs_password(request, visitor, [access]),
+        **after,
     }
     context["place"] = f"/{found.effect}s"
     context["holds"] = dict.fromkeys(("approved", "denied", "changed"), found.ended_at is None)
-    filled = {"error": "", "reason": "", "conflict": "", "can_revoke": found.ended_at is None}
+    filled = {"error": "", "reason": "", "trouble": "", "conflict": "", "can_revoke": found.ended_at is None}
     return render(request, template, visitor=visitor, status=status, **context, **{**filled, **more})
 
 
-def reach(sandbox: Sandbox) -> str:
+def how_soon(sandbox: Sandbox) -> str:
     """Return how soon a change is known everywhere, as this instance is set up."""
     status = sandbox.access.node.status
     seconds = sandbox.settings.poll_seconds

@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Form
 from fastapi.responses import Response  # noqa: TC002 - FastAPI reads the annotations
+from pydantic import BaseModel
 from starlette.requests import Request  # noqa: TC002 - the same
 
-from democrai_sandbox.access.values import AccessTuple, Effect
+from democrai_sandbox.access.values import AccessTuple, Effect, Scope
+from democrai_sandbox.console.confirming import needs_password, refused_password
 from democrai_sandbox.console.rendering import redirect, render
 from democrai_sandbox.console.text import visible_text
-from democrai_sandbox.console.visitors import require_fresh, sandbox_of
+from democrai_sandbox.console.visitors import sandbox_of
 from democrai_sandbox.errors import DecisionConflict, ErrorUnknown
 from democrai_sandbox.errors.catalogue.pages import plain
+from democrai_sandbox.host.effects import answers_words, effect_words
 from democrai_sandbox.host.explaining import Question, explain
 from democrai_sandbox.host.line_answers import explain_line
 from democrai_sandbox.host.surveying import survey
-from democrai_sandbox.host.wording import rule_words
 from democrai_sandbox.policy import (
     VALID_OPERATIONS,
     InvalidInputError,
@@ -32,10 +34,11 @@ from democrai_sandbox.policy import (
 from democrai_sandbox.runtime.surroundings import serving
 
 from .admitting import Administrator, text_of
-from .deciding import STATELESS, read_versions
+from .deciding import STATELESS, confirmation, read_versions
 from .sources import code
 
 if TYPE_CHECKING:
+    from democrai_sandbox.console.confirming import Refused
     from democrai_sandbox.console.visitors import Visitor
     from democrai_sandbox.host.explaining import Explanation
     from democrai_sandbox.policy import SubjectChain
@@ -96,45 +99,38 @@ def show(request: Request, visitor: Administrator) -> Response:
     return _page(request, visitor, asked, answer=answer, wrong=wrong)
 
 
+class Order(BaseModel):
+    """The form that decides, as it comes."""
+
+    subject: str = ""
+    access: str = ""
+    target: str = ""
+    effect: str = ""
+    reason: str = ""
+    confirmed: str = ""
+    password: str = ""
+    seen: str = ""
+
+
 @router.post("/explain/decide")
-def decide(
-    request: Request,
-    visitor: Administrator,
-    *,
-    subject: Annotated[str, Form()] = "",
-    access: Annotated[str, Form()] = "",
-    target: Annotated[str, Form()] = "",
-    effect: Annotated[str, Form()] = "",
-    reason: Annotated[str, Form()] = "",
-    confirmed: Annotated[str, Form()] = "",
-    seen: Annotated[str, Form()] = "",
-) -> Response:
+def decide(request: Request, visitor: Administrator, sent: Annotated[Order, Form()]) -> Response:
     """Approve or deny what nobody asked for: first the rule is spelled out, then it is done."""
-    asked = Asked(subject.strip(), access, target.strip())
+    asked = Asked(sent.subject.strip(), sent.access, sent.target.strip())
     try:
         rule = read_rule(asked.subject, asked.access, asked.target)
-        chosen = _effect(effect)
-        if len(reason) > _LONGEST_REASON:
+        chosen = _effect(sent.effect)
+        if len(sent.reason) > _LONGEST_REASON:
             raise InvalidInputError.of(f"longer than {_LONGEST_REASON:,} characters", pointer="/reason")
     except InvalidInputError as error:
         return _page(request, visitor, asked, wrong=by_field(error), status=422)
-    if chosen is Effect.APPROVAL:
-        require_fresh(request, visitor, back=_address(request, asked))
-    if not confirmed:
-        return render(
-            request,
-            "explain/confirm.html",
-            visitor=visitor,
-            rule=rule,
-            words=rule_words(*rule, may=chosen is Effect.APPROVAL),
-            asked=asked,
-            effect=chosen.value,
-            longest=_LONGEST_REASON,
-            seen=_version(request, visitor, rule),
-        )
-    versions = read_versions(seen, 1)
+    takes_password = chosen is Effect.APPROVAL and needs_password(request, visitor, [AccessTuple(*rule)])
+    if not sent.confirmed:
+        return _ask(request, visitor, asked, sent, rule, takes_password=takes_password)
+    versions = read_versions(sent.seen, 1)
     if not versions:
         raise DecisionConflict(STATELESS)
+    if takes_password and (refused := refused_password(request, visitor, sent.password)):
+        return _ask(request, visitor, asked, sent, rule, takes_password=True, refused=refused)
     with serving(visitor.caller):
         outcome = sandbox_of(request).access.administration.decide_unasked(
             rule.subject,
@@ -142,13 +138,42 @@ def decide(
             operation=rule.operation,
             target=rule.target,
             effect=chosen,
-            reason=reason.strip(),
+            reason=sent.reason.strip(),
             expected=versions[0],
         )
     done = "approved" if chosen is Effect.APPROVAL else "denied"
     if outcome.decision is None:
         return redirect(request, "/explain", **asked._asdict())
     return redirect(request, f"/decisions/{outcome.decision.id}", done=done)
+
+
+def _ask(
+    request: Request,
+    visitor: Visitor,
+    asked: Asked,
+    sent: Order,
+    rule: Rule,
+    *,
+    takes_password: bool,
+    refused: Refused | None = None,
+) -> Response:
+    """Spell out what a decision would do, and have it confirmed."""
+    access, effect = AccessTuple(*rule), Effect(sent.effect)
+    with serving(visitor.caller):
+        (reach,) = sandbox_of(request).access.administration.reach(access, [access.target])
+    context: dict[str, Any] = {
+        "rule": rule,
+        "words": effect_words(access, effect, Scope.PERMANENT),
+        "answers": answers_words(reach, Scope.PERMANENT),
+        "asked": asked,
+        "effect": effect.value,
+        "reason": sent.reason,
+        "longest": _LONGEST_REASON,
+        "seen": sent.seen if refused else _version(request, visitor, rule),
+        "takes_password": takes_password,
+        "trouble": refused.text if refused else "",
+    }
+    return confirmation(request, visitor, "explain/confirm.html", refused, **context)
 
 
 def _version(request: Request, visitor: Visitor, rule: Rule) -> int:

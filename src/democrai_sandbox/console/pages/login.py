@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Depends, Form, HTTPException, Request
 from starlette.responses import RedirectResponse, Response
 
+from democrai_sandbox.console.confirming import wait_words
 from democrai_sandbox.console.rendering import redirect, render
 from democrai_sandbox.console.returning import safe_next
 from democrai_sandbox.console.visitors import sandbox_of, visit_of
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 router = APIRouter()
 _LONGEST = 4096
-_MINUTE = 60
 _REFUSED = "The name or the password is wrong."
 
 
@@ -89,14 +89,6 @@ def forget_cookie(request: Request, accounts: Accounts, answer: Response) -> Non
     """Have the browser drop the cookie of a session that has ended."""
     secure = is_secure(sandbox_of(request).settings)
     answer.delete_cookie(accounts.cookie_name, path="/", secure=secure, httponly=True, samesite="lax")
-
-
-def wait_words(seconds: int) -> str:
-    """Return how long to wait, as people say it."""
-    if seconds < _MINUTE:
-        return f"{seconds} second" + ("" if seconds == 1 else "s")
-    minutes = -(-seconds // _MINUTE)
-    return f"{minutes} minute" + ("" if minutes == 1 else "s")
 
 
 def _throttled(error: SignInThrottled) -> str:

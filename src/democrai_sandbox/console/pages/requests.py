@@ -11,13 +11,14 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annota
 from starlette.responses import Response  # noqa: TC002 - the same
 
 from democrai_sandbox.access.store.grouping import MOST_COUNTED
-from democrai_sandbox.access.values import Listing, Page, RequestFilter, RequestState
+from democrai_sandbox.access.values import DecisionFilter, Listing, Page, RequestFilter, RequestState, Scope
 from democrai_sandbox.console.live import pulse_of
 from democrai_sandbox.console.plain import PlainResponse
 from democrai_sandbox.console.rendering import id_in_query, redirect, render, url
 from democrai_sandbox.console.text import visible_text
 from democrai_sandbox.console.visitors import Visitor, person, sandbox_of
-from democrai_sandbox.errors import ExtensionUnknown, ExternalAccessAdminRequired, RequestUnknown
+from democrai_sandbox.errors import DecisionUnknown, ExtensionUnknown, ExternalAccessAdminRequired, RequestUnknown
+from democrai_sandbox.host.effects import answered_words, answers_words, effect_words
 from democrai_sandbox.host.narrowing import choices
 from democrai_sandbox.host.surveying import portrait
 from democrai_sandbox.host.wording import rule_words
@@ -29,7 +30,7 @@ from .filters import AGES, STATES, requests_wanted
 
 if TYPE_CHECKING:
     from democrai_sandbox.access.administration import Administration
-    from democrai_sandbox.access.values import Decision
+    from democrai_sandbox.access.values import Decision, Reach
     from democrai_sandbox.access.values import Request as Asked
     from democrai_sandbox.host.narrowing import Choice
     from democrai_sandbox.host.sandbox import Sandbox
@@ -39,6 +40,7 @@ router = APIRouter()
 Who = Annotated[Visitor, Depends(person)]
 
 ROWS = 25
+_DECIDED = frozenset({"approved", "approved_for_session", "denied"})
 _MOST_IDS = 100
 _MOST_DECLARED = 50
 LIFETIMES = (
@@ -164,10 +166,10 @@ def detail_page(request: Request, visitor: Visitor, request_id: str, *, status: 
             "history": sandbox.access.administration.history_of(request_id),
             **(_for_deciders(sandbox, found) if visitor.may_decide else _for_requesters()),
         }
-    about = id_in_query(request, "about")
     offered = choices(found.access) if found.state is RequestState.PENDING else ()
     with serving(visitor.caller):
-        seen = _versions(sandbox, found, offered) if visitor.may_decide else ()
+        seen, reaches = _state(sandbox, found, offered) if visitor.may_decide else ((), ())
+        after = aftermath_of(request, about_request=found) if visitor.may_decide else {}
     filled = {"chosen": 0, "reason": "", "lifetime": "", "note": "", "errors": {}, "notice": ""}
     return render(
         request,
@@ -178,12 +180,44 @@ def detail_page(request: Request, visitor: Visitor, request_id: str, *, status: 
         **{**filled, **more},
         choices=offered,
         seen=",".join(map(str, seen)),
+        answers=[
+            (answers_words(reach, Scope.PERMANENT), answers_words(reach, Scope.SESSION), reach.requests)
+            for reach in reaches
+        ],
         lifetimes=LIFETIMES,
         why_no_session=no_session(found),
         why_not=why_not(visitor),
         holds={state.value: found.state is state for state in RequestState},
-        message_link=("Undo: revoke it", url(request, f"/decisions/{about}/revoke")) if about else None,
+        **after,
     )
+
+
+def aftermath_of(request: Request, *, about_request: Asked | None = None, decision_id: str = "") -> dict[str, Any]:
+    """Return what a page says after a decision: what that does now, and how to undo it.
+
+    The address names the decision. Of one that is not about the page nothing is said.
+    """
+    about = decision_id or id_in_query(request, "about")
+    if not about or request.query_params.get("done") not in _DECIDED:
+        return {}
+    try:
+        done = sandbox_of(request).access.administration.aftermath(about)
+    except DecisionUnknown:
+        return {}
+    if about_request is not None and about_request.id not in done.answered:
+        return {}
+    others = len(done.answered) - bool(done.decision.request_id)
+    user = about_request.origin.user_id if about_request else ""
+    said = f"{decision_words(done.decision, user)}; {answered_words(others)}."
+    undo = ("Undo…", url(request, f"/decisions/{about}/undo")) if done.decision.ended_at is None else None
+    return {"message_more": said, "message_link": undo}
+
+
+def decision_words(decision: Decision, user: str = "") -> str:
+    """Return what a decision does, whom it covers, and for how long; ``user`` is whose session it is for."""
+    until = f"until {decision.expires_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if decision.expires_at else ""
+    access, session = decision.access, decision.session_key
+    return effect_words(access, decision.effect, decision.scope, until=until, user=user, session=session)
 
 
 def no_session(found: Asked) -> str:
@@ -193,11 +227,13 @@ def no_session(found: Asked) -> str:
     return "Its session has ended." if found.session_ended else ""
 
 
-def _versions(sandbox: Sandbox, found: Asked, offered: tuple[Choice, ...]) -> tuple[int, ...]:
-    """Return the version of the state that is shown, for a decision about each choice."""
+def _state(sandbox: Sandbox, found: Asked, offered: tuple[Choice, ...]) -> tuple[tuple[int, ...], tuple[Reach, ...]]:
+    """Return, for a decision about each choice, the version of the state that is shown, and what it would answer."""
     if not offered:
-        return ()
-    return sandbox.access.administration.versions(found.access, [choice.target for choice in offered])
+        return (), ()
+    administration, targets = sandbox.access.administration, [choice.target for choice in offered]
+    reaches = administration.reach(found.access, targets, own=found.id, session_key=found.origin.session_key)
+    return administration.versions(found.access, targets), reaches
 
 
 def _parts(found: Asked) -> tuple[Any, ...]:

@@ -77,7 +77,13 @@
   }
 
   // ---- deciding by key: it asks first, and the neutral button has the focus ------------------------------------------
-  const would = { s: "Allowed until that session ends:", a: "Allowed from now on, to every user and session:", d: "Denied from now on:" };
+  const would = { s: "Allowed until that session ends:", d: "Denied from now on, to every user and session:" };
+
+  // A permanent approval is confirmed on a page, which asks by itself.
+  function press(key) {
+    const button = document.querySelector(`button[data-key="${key}"]`);
+    if (button && !button.disabled) button.form.requestSubmit(button);
+  }
 
   function ask(key) {
     const button = document.querySelector(`button[data-key="${key}"]`);
@@ -113,7 +119,7 @@
     "/": () => document.querySelector('input[type="search"]')?.focus(),
     "?": () => document.getElementById("keys")?.showModal(),
     s: () => ask("s"),
-    a: () => ask("a"),
+    a: () => press("a"),
     d: () => ask("d"),
   };
 

@@ -24,8 +24,8 @@ CONSOLE = (
         title="The password has to be given again",
         layer=Layer.CONSOLE,
         meaning=(
-            "The person is known, but gave the password longer ago than `console.reauth_minutes`, and this "
-            "act holds for longer than a session. Nothing was done."
+            "The person is known, but gave the password longer ago than `console.reauth_minutes`, or than five minutes "
+            "for a permanent approval of high risk, and this act holds for longer than a session. Nothing was done."
         ),
         cause="Acts that hold for longer than a session ask for it.",
         fix="Give the password again at `/account/confirm`, and repeat the act. Tokens are not asked.",

@@ -71,6 +71,7 @@ KEYS: Mapping[str, Form] = MappingProxyType(
         "/console/idle_minutes": Form.VALUE,
         "/console/session_hours": Form.VALUE,
         "/console/reauth_minutes": Form.VALUE,
+        "/console/reauth_high_risk": Form.VALUE,
         "/console/unused_days": Form.VALUE,
     }
 )

@@ -200,6 +200,7 @@ def _console(section: Section) -> ConsoleSettings:
     }
     settings = ConsoleSettings(
         enabled=section.take("enabled", switch, default=default.enabled),
+        reauth_high_risk=section.take("reauth_high_risk", switch, default=default.reauth_high_risk),
         **{name: section.take(name, reader, default=getattr(default, name)) for name, reader in numbers.items()},
     )
     section.refuse_others()

@@ -1,0 +1,60 @@
+"""Undoing a decision, and the versions of a state, on each database."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from democrai_sandbox.access.values import Expected, RequestState
+from democrai_sandbox.errors import DecisionConflict
+from tests.access.store.samples import NOW, about, approval, at, denial, live, request
+
+
+def test_what_was_answered_waits_again_and_what_was_replaced_is_in_force(store):
+    """An approval that replaced a denial and answered two requests with actions is as if it had not been."""
+    store.decide(approval(session="s-9"), now=NOW)
+    store.decide(denial(), now=at(1))
+    mine = store.register(request("/srv/data/below", action="go"), now=at(2)).request_id
+    before = store.request(mine), live(store)
+    made = store.decide(approval(also=(mine,)), now=at(3))
+    assert store.aftermath(made.id).answered == (mine,)
+    undone = store.undo(made.id, actor="root", reason="", now=at(4))
+    assert (undone.reopened, undone.kept) == ((mine,), ())
+    assert (store.request(mine), live(store)) == before
+    assert store.resume_of(mine) is None
+    assert store.decision(made.id).ended_at == at(4)
+
+
+def test_a_request_that_was_made_again_is_not_doubled(store):
+    """A lagging node registered the same meanwhile: the older request stays answered."""
+    mine = store.register(request("/srv/data/below"), now=NOW).request_id
+    made = store.decide(approval(also=(mine,)), now=at(1))
+    again = store.register(request("/srv/data/below"), now=at(2)).request_id
+    undone = store.undo(made.id, actor="root", reason="", now=at(3))
+    assert (undone.reopened, undone.kept) == ((), (mine,))
+    assert [store.request(one).state for one in (mine, again)] == [RequestState.APPROVED, RequestState.PENDING]
+
+
+def test_the_version_grows_with_every_change(store):
+    """Each decision and each end of one is a new version, of its own tuple alone."""
+    other = about("/else")
+
+    def version():
+        found = store.versions([about(), other])
+        assert found[other.digest] == 0
+        return found[about().digest]
+
+    seen = [version()]
+    made = store.decide(approval(), now=NOW)
+    seen.append(version())
+    store.revoke(made.id, actor="root", reason="", now=at(1))
+    seen.append(version())
+    denied = store.decide(denial(), now=at(2))
+    seen.append(version())
+    store.undo(denied.id, actor="root", reason="", now=at(3))
+    seen.append(version())
+    assert seen == sorted(set(seen))
+    with pytest.raises(DecisionConflict):
+        store.decide(replace(approval(), expected=Expected((about(),), seen[0])), now=at(4))
+    assert store.decide(replace(approval(), expected=Expected((about(),), seen[-1])), now=at(4))

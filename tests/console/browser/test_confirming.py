@@ -1,0 +1,50 @@
+"""Permanent approvals in the browser: said before, confirmed, said after, and undone."""
+
+from __future__ import annotations
+
+from playwright.sync_api import expect
+
+from tests.console.serving import PASSWORD
+
+
+def test_one_click_grants_nothing_and_the_second_says_what_it_granted(people, desk):
+    """Without JavaScript: the effect is on the page before and after, and undoing reverses all of it."""
+    target = "https://granted.example/v1"
+    ids = [desk.ask(target, user=user, session=user) for user in ("uma", "ben", "cleo")]
+    page = people.window("ada", java_script_enabled=False)
+    page.goto(f"/requests/{ids[0]}")
+    expect(page.get_by_role("group", name="What the decision is about")).to_contain_text("2 other waiting requests")
+    page.get_by_role("button", name="Approve permanently").click()
+    effect = page.locator(".effect")
+    expect(effect).to_contain_text("for every user and session, until an administrator revokes it")
+    expect(effect).to_contain_text("2 other waiting requests of 2 users")
+    assert {desk.state(one) for one in ids} == {"pending"}
+    page.get_by_role("button", name="Approve this rule permanently").click()
+    said = page.get_by_role("status").first
+    expect(said).to_contain_text("for every user and session")
+    expect(said).to_contain_text("2 other requests")
+    assert {desk.state(one) for one in ids} == {"approved"}
+    said.get_by_role("link", name="Undo").click()
+    expect(page.get_by_role("main")).to_contain_text("3 requests that it answered wait")
+    page.get_by_role("button", name="Undo the approval").click()
+    expect(page.get_by_role("button", name="Deny")).to_be_visible()
+    assert {desk.state(one) for one in ids} == {"pending"}
+
+
+def test_a_high_risk_takes_the_password_on_the_same_page(people, served, desk):
+    """A wrong password is said beside the field, and nothing that was filled in is lost."""
+    served.person("pia", role="super")
+    one = desk.ask("/srv/browser/table.csv", operation="modify")
+    page = people.window("pia")
+    page.goto(f"/requests/{one}")
+    page.get_by_label("Reason").fill("For the import.")
+    page.get_by_role("button", name="Approve permanently").click()
+    page.get_by_label("Your password").fill("not this one")
+    page.get_by_role("button", name="Approve this rule permanently").click()
+    expect(page.get_by_label("Your password")).to_have_attribute("aria-invalid", "true")
+    expect(page.get_by_role("main")).to_contain_text("For the import.")
+    assert desk.state(one) == "pending"
+    page.get_by_label("Your password").fill(PASSWORD)
+    page.get_by_role("button", name="Approve this rule permanently").click()
+    expect(page.get_by_role("status").first).to_contain_text("Approved permanently")
+    assert desk.store.request(one).reason == "For the import."

@@ -1,0 +1,36 @@
+"""What a decision does, in one sentence."""
+
+from __future__ import annotations
+
+from democrai_sandbox.access.values import AccessTuple, Effect, Reach, Scope
+from democrai_sandbox.host.effects import answered_words, answers_words, effect_words
+from democrai_sandbox.policy import Operation, ResourceType, Subject
+from tests.services.golden import sentence
+
+ACCESS = AccessTuple(Subject.parse("module:weather"), ResourceType.NETWORK, Operation.SEND, "https://a.example/v1")
+
+
+def test_whom_it_covers_and_for_how_long():
+    """Every user and session, or one; until it is revoked, for a time, or until the session ends."""
+    told = (
+        effect_words(ACCESS, Effect.APPROVAL, Scope.PERMANENT),
+        effect_words(ACCESS, Effect.APPROVAL, Scope.PERMANENT, until="for 7 days"),
+        effect_words(ACCESS, Effect.APPROVAL, Scope.SESSION, user="uma", session="s1"),
+        effect_words(ACCESS, Effect.APPROVAL, Scope.SESSION, session="s1"),
+        effect_words(ACCESS, Effect.DENIAL, Scope.PERMANENT),
+    )
+    sentence("effects", "\n".join(told))
+
+
+def test_what_else_it_answers():
+    """Requests of others count for what is permanent, those of the same session for an approval for it."""
+    reach = Reach(requests=1200, users=2, in_session=1, more=True)
+    told = (
+        answers_words(Reach(0, 0, 0), Scope.PERMANENT),
+        answers_words(Reach(1, 1, 0), Scope.PERMANENT),
+        answers_words(Reach(1, 1, 0), Scope.SESSION),
+        answers_words(reach, Scope.PERMANENT),
+        answers_words(reach, Scope.SESSION),
+        *map(answered_words, (0, 1, 2)),
+    )
+    sentence("answers", "\n".join(told))
