@@ -1,4 +1,4 @@
-"""Several processes that serve on one machine: over PostgreSQL they work together, over SQLite the second is refused."""
+"""Several processes that serve on one machine: over PostgreSQL they work together, over SQLite one is refused."""
 
 from __future__ import annotations
 

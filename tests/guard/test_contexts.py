@@ -404,7 +404,6 @@ class TestForms:
             "imports": ["ctypes"], "after": ["demo", "u"],
         }  # fmt: skip
 
-
     def test_hints_name_the_arguments_of_a_guard_that_the_host_opened(self, case):
         """There is no manifest then. A guard that the runtime opened, and its child processes, do have one."""
         told, _ = case.run(hints)

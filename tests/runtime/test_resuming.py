@@ -89,13 +89,16 @@ def waiting(world):
     from democrai_sandbox.runtime.surroundings import GuardSurroundings
 
     house = world.load(HOUSE)["House"](world)
-    house.extension("demo", '''
+    house.extension(
+        "demo",
+        """
 from democrai_sandbox import sdk
 
 @sdk.action("go_on")
 def go_on():
     pass
-''')
+""",
+    )
     access = house.access = Access(
         AccessSettings(f"sqlite:///{house.state}/access.db", f"{house.state}/keys", poll_seconds=0.1),
         GuardSurroundings(),

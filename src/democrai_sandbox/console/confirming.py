@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
-from democrai_sandbox.access.groups import RISKS, Risk
+from democrai_sandbox.access.risk import Risk, assess
 from democrai_sandbox.errors import SignInRefused, SignInThrottled
 
 from .visitors import require_fresh, sandbox_of
@@ -33,8 +33,8 @@ class Refused(NamedTuple):
 
 
 def is_high_risk(access: AccessTuple) -> bool:
-    """Tell whether a yes could cost much."""
-    return RISKS[access.operation] is Risk.HIGH
+    """Tell whether an approval is a high risk. Earlier decisions make none high, so they are not looked at."""
+    return assess(access).level is Risk.HIGH
 
 
 def needs_password(request: Request, visitor: Visitor, accesses: Iterable[AccessTuple]) -> bool:

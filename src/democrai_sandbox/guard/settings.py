@@ -80,7 +80,7 @@ def _set_callbacks(
     observer: EndpointObserver | None,
     watcher: CandidateWatcher | None,
 ) -> None:
-    from .callback_log import logged  # noqa: PLC0415 - loads logging, which a guard without callbacks does not need
+    from .callback_log import logged
 
     if decider is not None:
         _core.setup(decider=logged("decider", decider.decide))

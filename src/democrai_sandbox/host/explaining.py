@@ -21,7 +21,6 @@ from democrai_sandbox.policy import (
     SubjectKind,
     file_access,
 )
-
 from democrai_sandbox.policy.patterns import pattern_in
 from democrai_sandbox.policy.rules import written_target
 

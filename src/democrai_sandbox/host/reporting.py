@@ -32,9 +32,8 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.access.interface import Store
     from democrai_sandbox.access.values import Resume
-    from democrai_sandbox.runtime.store.values import Task
-
     from democrai_sandbox.runtime.extensions import Extension
+    from democrai_sandbox.runtime.store.values import Task
 
     from .sandbox import Sandbox
 

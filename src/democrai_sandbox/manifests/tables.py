@@ -118,7 +118,9 @@ class Table:
             for key in self.keys
             if key.name in value
         }
-        found |= {key.name: _folder_name(key, pointer, reading) for key in self.keys if key.from_folder and key.name in absent}
+        found |= {
+            key.name: _folder_name(key, pointer, reading) for key in self.keys if key.from_folder and key.name in absent
+        }
         for key in self.keys:
             if key.name in value and key.needs in absent:
                 reading.refuse(pointer_to(pointer, key.name), f"'{key.name}' means nothing without '{key.needs}'")

@@ -40,7 +40,7 @@ def literal_target(target: str) -> str:
 
 
 def pattern_problem(target: str, pointer: str) -> Problem | None:
-    """Return what is wrong with a declared path, or ``unix:`` target, that looks like a pattern; None if it does not."""
+    """Return what is wrong with a declared path or ``unix:`` target that looks like a pattern; None otherwise."""
     scheme = UNIX_SCHEME if target.startswith(UNIX_SCHEME) else ""
     path = target.removeprefix(scheme)
     name = pattern_in(path)

@@ -105,9 +105,7 @@ class Runtime:
         )
         self._make_processes(own)
         self._make_runtimes(models, own)
-        self._resumes = ModuleResumes(
-            self.modules, self.tasks, requester=requester, timeout=settings.call_timeout
-        )
+        self._resumes = ModuleResumes(self.modules, self.tasks, requester=requester, timeout=settings.call_timeout)
         access.resumes.hold()
         self._open_doors()
 

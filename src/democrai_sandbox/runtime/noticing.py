@@ -60,7 +60,9 @@ def needed(noticed: Iterable[Noticed]) -> Iterator[Noticed]:
     every = list(noticed)
     made = {one.target for one in every if one.operation == Operation.CREATE}
     found = [
-        one for one in every if one.exists or one.by in (OWN, DECLARED) or one.operation != Operation.READ or one.target in made
+        one
+        for one in every
+        if one.exists or one.by in (OWN, DECLARED) or one.operation != Operation.READ or one.target in made
     ]
     changed = {one.target for one in found if one.operation == Operation.MODIFY}
     # Whoever opens a file to write is asked for both. One that was there is not made by it.

@@ -353,9 +353,7 @@ def _succeed(connection: Connection, ended: Sequence[Decision], made: Decision, 
     show_end(connection, contrary, RequestState.REPLACED, by=made.created_by, now=now)
 
 
-def show_end(
-    connection: Connection, ended: Sequence[Decision], state: RequestState, *, by: str, now: datetime
-) -> None:
+def show_end(connection: Connection, ended: Sequence[Decision], state: RequestState, *, by: str, now: datetime) -> None:
     """Show at the requests that these decisions answered that their answer is in force no more."""
     shown = {"state": state.value, "ended_at": now, "ended_by": by}
     for batch in _batches(ended):

@@ -61,7 +61,7 @@ def _list(request: Request, visitor: Visitor, effect: Effect) -> Response:
     about = id_in_query(request, "about")
     now = datetime.now(UTC)
     unused = timedelta(days=sandbox.settings.console.unused_days)
-    context = {
+    context: dict[str, Any] = {
         "effect": effect,
         "path": f"/{effect}s",
         "listing": Listing((), "") if wanted.errors else listing,

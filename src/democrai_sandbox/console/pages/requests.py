@@ -11,7 +11,7 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annota
 from starlette.responses import Response  # noqa: TC002 - the same
 
 from democrai_sandbox.access.store.grouping import MOST_COUNTED
-from democrai_sandbox.access.values import DecisionFilter, Listing, Page, RequestFilter, RequestState, Scope
+from democrai_sandbox.access.values import Listing, Page, RequestFilter, RequestState, Scope
 from democrai_sandbox.console.live import pulse_of
 from democrai_sandbox.console.plain import PlainResponse
 from democrai_sandbox.console.rendering import id_in_query, redirect, render, url

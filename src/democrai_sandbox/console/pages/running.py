@@ -173,7 +173,14 @@ def _page(
     status: int = 200,
 ) -> Response:
     typed = _example(offer) if params is None else params
-    context = {"name": name, "offer": offer, "params": typed, "wrong": wrong, "outcome": outcome, "code": code}
+    context: dict[str, Any] = {
+        "name": name,
+        "offer": offer,
+        "params": typed,
+        "wrong": wrong,
+        "outcome": outcome,
+        "code": code,
+    }
     return render(request, "running/run.html", visitor=visitor, status=status, longest=LONGEST_PARAMS, **context)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Form
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotations
@@ -81,7 +81,7 @@ def _list(
     status: int = 200,
 ) -> Response:
     sandbox = sandbox_of(request)
-    context = {
+    context: dict[str, Any] = {
         "runs": shadowing.list_shadows(sandbox, visitor.caller),
         "subjects": [str(one.subject) for one in sandbox.runtime.extensions if not one.is_broken],
         "subject": subject,

@@ -60,7 +60,13 @@ class Opened(NamedTuple):
         for asset in self.assets:
             for rule in asset.declaration.access or ():
                 if not covered.covers(rule):
-                    yield [rule.resource_type.value, rule.operation.value, rule.normalized_target, DECLARED, asset.label]
+                    yield [
+                        rule.resource_type.value,
+                        rule.operation.value,
+                        rule.normalized_target,
+                        DECLARED,
+                        asset.label,
+                    ]
             yield from ([IMPORT, "use", root, DECLARED, asset.label] for root in asset.declaration.allowed_imports)
 
 
