@@ -181,7 +181,7 @@ class TestRegistering:
         desk.decide("revoke", decision.id)
         second = desk.check(URL).request_id
         assert second not in (first, None)
-        assert desk.store.request(first).state is RequestState.APPROVED
+        assert desk.store.request(first).state is RequestState.REVOKED
 
     def test_a_request_keeps_who_asked_for_what(self, desk):
         """Subject, chain, both spellings of the target, and the origin."""

@@ -116,7 +116,7 @@ def test_a_request_whose_action_has_resumed_stays_answered(desk):
     undone = desk.decide("undo", made.id)
     assert undone.kept == (claimed.request_id,)
     assert undone.reopened == (waiting,)
-    assert states(desk, claimed.request_id, waiting) == ["approved", "pending"]
+    assert states(desk, claimed.request_id, waiting) == ["revoked", "pending"]
     assert desk.decide("approve_permanently", waiting).decision
     assert desk.store.resume_of(waiting).attempts == 0
 

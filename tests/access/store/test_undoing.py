@@ -27,13 +27,13 @@ def test_what_was_answered_waits_again_and_what_was_replaced_is_in_force(store):
 
 
 def test_a_request_that_was_made_again_is_not_doubled(store):
-    """A lagging node registered the same meanwhile: the older request stays answered."""
+    """A lagging node registered the same meanwhile: the older request does not wait again."""
     mine = store.register(request("/srv/data/below"), now=NOW).request_id
     made = store.decide(approval(also=(mine,)), now=at(1))
     again = store.register(request("/srv/data/below"), now=at(2)).request_id
     undone = store.undo(made.id, actor="root", reason="", now=at(3))
     assert (undone.reopened, undone.kept) == ((), (mine,))
-    assert [store.request(one).state for one in (mine, again)] == [RequestState.APPROVED, RequestState.PENDING]
+    assert [store.request(one).state for one in (mine, again)] == [RequestState.REVOKED, RequestState.PENDING]
 
 
 def test_the_version_grows_with_every_change(store):
@@ -58,3 +58,16 @@ def test_the_version_grows_with_every_change(store):
     with pytest.raises(DecisionConflict):
         store.decide(replace(approval(), expected=Expected((about(),), seen[0])), now=at(4))
     assert store.decide(replace(approval(), expected=Expected((about(),), seen[-1])), now=at(4))
+
+
+def test_requests_show_the_decision_again_that_is_in_force_again(store):
+    """One was replaced by its contrary, another followed a repetition of its decision; both are back after the undo."""
+    asked = store.register(request("/srv/a"), now=NOW).request_id
+    first = store.decide(approval("/srv/a", request_id=asked), now=at(1))
+    before = store.request(asked)
+    for number, verdict in enumerate([denial("/srv/a"), approval("/srv/a")], 2):
+        second = store.decide(verdict, now=at(number))
+        assert store.request(asked) != before
+        store.undo(second.id, actor="root", reason="", now=at(number))
+        assert store.request(asked) == before
+    assert before.decision_id == first.id

@@ -34,7 +34,7 @@ def test_one_click_grants_nothing_and_the_second_says_what_it_granted(people, de
 def test_a_high_risk_takes_the_password_on_the_same_page(people, served, desk):
     """A wrong password is said beside the field, and nothing that was filled in is lost."""
     served.person("pia", role="super")
-    one = desk.ask("/srv/browser/table.csv", operation="modify")
+    one = desk.ask("/srv/browser/table.csv", operation="delete")
     page = people.window("pia")
     page.goto(f"/requests/{one}")
     page.get_by_label("Reason").fill("For the import.")

@@ -90,7 +90,7 @@ def test_undoing_puts_back_what_was_replaced(desk, ada):
 
 def test_a_high_risk_takes_the_password(desk, ada):
     """Without it, or with another one, nothing is decided, and what was filled in stays."""
-    one = desk.ask("/srv/data/table.csv", operation="modify")
+    one = desk.ask("/srv/data/table.csv", operation="delete")
     answer = ask(ada, one, reason="to be kept", lifetime="86400")
     assert "password" in Page(answer).fields
     for password, status in (("", 422), ("not the password", 401)):
