@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import ExternalAccessAdminRequired, RequestUnknown
-from democrai_sandbox.policy import InvalidInputError, Subject
+from democrai_sandbox.policy import InvalidInputError, Operation, ResourceType, Subject
 
 from .coverage import Covering
 from .likeness import alike_first
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .risk import Assessment
     from .values import AccessTuple, Aftermath, AuditRecord, Decision, Listing, Request, Resume
 
+_Place = tuple[Subject, ResourceType, Operation]
 _AT_ONCE = 500
 _LONGEST_ID = 100
 _MOST_SIMILAR = 10
@@ -129,19 +130,38 @@ class Reading:
         ``own`` is the request that is decided, ``session_key`` its session. Of very many requests, the latest are read.
         """
         self._authorised(None)
-        wanted = RequestFilter(
-            states=(RequestState.PENDING,),
-            subject=access.subject,
-            resource_type=access.resource_type,
-            operation=access.operation,
-        )
-        with self._surroundings.outside():
-            listing = self._node.store.requests(wanted, Page(limit=_AT_ONCE))
+        listing = self._waiting(access.subject, access.resource_type, access.operation)
         others = [request for request in listing.items if request.id != own]
         return tuple(
             _reach(Covering(replace(access, target=target)), others, session_key, more=bool(listing.next))
             for target in targets
         )
+
+    def reach_of(self, requests: Collection[Request]) -> Reach:
+        """Return how many pending requests decisions about all of these would answer, besides themselves."""
+        self._authorised(None)
+        own = {request.id for request in requests}
+        found: dict[str, Request] = {}
+        theirs: set[str] = set()
+        more = False
+        for place, some in _by_place(requests).items():
+            listing = self._waiting(*place)
+            more |= bool(listing.next)
+            others = [one for one in listing.items if one.id not in own]
+            for request in some.values():
+                covering = Covering(request.access)
+                covered = {one.id: one for one in others if covering.covers(one.access)}
+                session = request.origin.session_key
+                theirs |= {key for key, one in covered.items() if session and one.origin.session_key == session}
+                found |= covered
+        return Reach(len(found), len({one.origin.user_id for one in found.values()}), len(theirs), more)
+
+    def versions_of(self, requests: Collection[Request]) -> dict[str, int]:
+        """Return the version of the present state, for a decision about each request, by its id."""
+        self._authorised(None)
+        with self._surroundings.outside():
+            found = self._node.store.versions([request.access for request in requests])
+        return {request.id: found[request.access.digest] for request in requests}
 
     def audit_record(self, sequence: int) -> AuditRecord:
         """Return one record of the audit; raises ``AuditRecordUnknown``."""
@@ -167,6 +187,14 @@ class Reading:
         return alike_first(request.access, others)[:_MOST_SIMILAR]
 
     # ---- parts -------------------------------------------------------------------------------------------------------
+
+    def _waiting(self, subject: Subject, resource_type: ResourceType, operation: Operation) -> Listing:
+        """Return the latest pending requests of a subject for one kind of access."""
+        wanted = RequestFilter(
+            states=(RequestState.PENDING,), subject=subject, resource_type=resource_type, operation=operation
+        )
+        with self._surroundings.outside():
+            return self._node.store.requests(wanted, Page(limit=_AT_ONCE))
 
     def _decisions(self, wanted: DecisionFilter | None, effect: Effect, page: Page | None) -> Listing:
         self._authorised(None)
@@ -210,6 +238,16 @@ class Reading:
     def _all(self, listed: Callable[[Any, Page], Listing], wanted: object) -> list[Any]:
         with self._surroundings.outside():
             return list(self._each(listed, wanted))
+
+
+def _by_place(requests: Iterable[Request]) -> dict[_Place, dict[tuple[str, str], Request]]:
+    """Return requests by what decisions about them have in common; of those for the same, one for each session."""
+    found: dict[_Place, dict[tuple[str, str], Request]] = {}
+    for request in requests:
+        access = request.access
+        place = access.subject, access.resource_type, access.operation
+        found.setdefault(place, {})[access.digest, request.origin.session_key] = request
+    return found
 
 
 def _reach(covering: Covering, others: Iterable[Request], session_key: str, *, more: bool) -> Reach:

@@ -116,6 +116,38 @@ def test_many_are_decided_with_a_preview(standing, desk):
     page.get_by_role("button", name="Deny").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("3 of 3")
     assert [desk.state(one) for one in (*ids, same)] == ["denied", "denied", "pending", "denied"]
+    rows = page.get_by_role("table").get_by_role("row")
+    expect(rows.filter(has_text="may not receive from")).to_have_count(3)
+    expect(page.locator(".state.yes")).to_have_count(0)
+    page.reload()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("3 of 3")
+    page.get_by_role("button", name="Undo: 2 decisions").click()
+    expect_done(page, "undone")
+    assert {desk.state(one) for one in (*ids, same)} == {"pending"}
+
+
+def test_nothing_selected_cannot_be_decided(standing, desk):
+    """The buttons below the queue can be pressed when something is selected, and not again after it is not."""
+    desk.ask("https://unselected.example/v1")
+    page = standing.window("ada")
+    page.goto("/requests?text=unselected.example")
+    for label in ("Approve for their sessions…", "Approve permanently…", "Deny…"):
+        expect(page.get_by_role("button", name=label)).to_be_disabled()
+    page.get_by_role("checkbox").first.check()
+    expect(page.get_by_role("button", name="Deny…")).to_be_enabled()
+    page.get_by_role("checkbox").first.uncheck()
+    expect(page.get_by_role("button", name="Deny…")).to_be_disabled()
+
+
+def test_nothing_selected_is_said_without_scripts(people, desk):
+    """The page says what is missing, and leads back to the list as it was."""
+    desk.ask("https://unscripted.example/v1")
+    page = people.window("ada", java_script_enabled=False)
+    page.goto("/requests?text=unscripted.example")
+    page.get_by_role("button", name="Deny…").click()
+    expect(page.get_by_role("alert")).to_contain_text("Select at least one request")
+    page.get_by_role("link", name="Back to the queue").click()
+    page.wait_for_url("**/requests?text=unscripted.example")
 
 
 def test_decisions_are_made_without_scripts(people, desk):

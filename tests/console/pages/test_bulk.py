@@ -4,23 +4,37 @@ from __future__ import annotations
 
 import re
 
+from democrai_sandbox.access.values import DecisionFilter
+from democrai_sandbox.access.values import Page as Part
 from tests.console.pages.asking import decide, words
-from tests.console.pages.reading import Page
+from tests.console.pages.reading import Page, form, read
+from tests.console.serving import PASSWORD
 from tests.services.golden import sentence
 from tests.services.rows import rows
 
+ALL = Part()
+
 
 def preview(client, act, *ids):
-    return client.post("/requests/bulk", data={"act": act, "ids": list(ids)})
+    return client.get("/requests/bulk", params={"act": act, "ids": list(ids)})
 
 
-def confirm(client, act, *ids, reason=""):
-    return client.post("/requests/bulk/confirm", data={"act": act, "ids": list(ids), "reason": reason})
+def send(client, act, *ids, seen=None, **more):
+    """Send the form that decides, as if the page before had listed these."""
+    seen = ["0" for _ in ids] if seen is None else seen
+    return client.post("/requests/bulk/confirm", data={"act": act, "ids": list(ids), "seen": seen, **more})
+
+
+def confirm(client, act, *ids, **more):
+    """Send the form that decides, and return the page that it leads to."""
+    answer = send(client, act, *ids, **more)
+    assert answer.status_code == 303, words(answer)
+    return client.get(answer.headers["location"])
 
 
 def listed(page):
     """The ids that the confirmation would send."""
-    return re.findall(r'name="ids" value="(\w+)"', page.text)
+    return re.findall(r'name="ids" value="(\w+)"><input type="hidden" name="seen"', page.text)
 
 
 def heading(page):
@@ -67,7 +81,7 @@ def test_one_permanent_approval_answers_all_of_a_group(desk, ada):
     ids = [desk.ask("https://together.example/v1", user=user, session=user) for user in ("uma", "ben", "carla")]
     page = confirm(ada, "permanent", *ids)
     assert numbers(page) == [3, 3]
-    assert states(page) == ["done"] * 3
+    assert states(page) == ["approved"] * 3
     assert {desk.state(one) for one in ids} == {"approved"}
 
 
@@ -101,7 +115,7 @@ def test_an_unknown_act_decides_nothing(desk, ada, act):
     """Only the three acts exist."""
     one = desk.ask()
     assert preview(ada, act, one).status_code == 422
-    assert confirm(ada, act, one).status_code == 422
+    assert send(ada, act, one).status_code == 422
     assert desk.state(one) == "pending"
 
 
@@ -109,6 +123,7 @@ def test_nothing_selected_is_said(desk, ada):
     """No selection, unknown ids and decided ones leave nothing to do."""
     done = desk.ask()
     decide(ada, done, "deny")
+    assert send(ada, "deny").status_code == 422
     for ids in ((), ("unknown",), ("x" * 500,), (done,)):
         page = preview(ada, "deny", *ids)
         assert page.status_code == 422
@@ -119,7 +134,7 @@ def test_nothing_selected_is_said(desk, ada):
 def test_a_reason_that_is_too_long_decides_nothing(desk, ada):
     """The limit is said, and what was written is kept."""
     one = desk.ask()
-    page = confirm(ada, "deny", one, reason="y" * 2001)
+    page = send(ada, "deny", one, reason="y" * 2001)
     assert page.status_code == 422
     assert "2000" in Page(page).parts("notice")[0]
     assert "y" * 2001 in page.text
@@ -132,7 +147,7 @@ def test_who_may_not_decide_is_refused(served, desk):
     one = desk.ask(user="uma")
     with served.signed_in("uma") as uma:
         assert preview(uma, "deny", one).status_code == 403
-        assert confirm(uma, "deny", one).status_code == 403
+        assert send(uma, "deny", one).status_code == 403
     assert desk.state(one) == "pending"
 
 
@@ -143,3 +158,89 @@ def test_hostile_rows_are_shown(desk, ada):
     assert "<b>" not in page.text.replace("<b>sandbox", "")
     assert "\u202e" not in page.text
     assert "RIGHT-TO-LEFT OVERRIDE" in page.text
+
+
+def test_a_denial_is_worded_as_one(desk, ada):
+    """Before and after: what may not be done is neither said to be allowed nor shown like an approval."""
+    one = desk.ask("/srv/denied/one", operation="delete")
+    before = Page(preview(ada, "deny", one))
+    after = Page(confirm(ada, "deny", one))
+    for page in (before, after):
+        assert "may not delete /srv/denied/one" in page.text
+        assert page.parts("yes") == []
+    sentence("denying", before.parts("effect")[0])
+    sentence("denied", after.parts("effect")[0])
+    assert states(ada.get(f"/requests/bulk?act=deny&ids={one}")) == []
+
+
+def test_the_result_is_a_page_of_its_own(desk, ada):
+    """The form leads to it: to load it again shows the same, and decides nothing again."""
+    one, other = desk.ask(), desk.ask()
+    answer = send(ada, "deny", one, other)
+    assert answer.status_code == 303
+    place = answer.headers["location"]
+    first, again = ada.get(place), ada.get(place)
+    assert numbers(first) == numbers(again) == [2, 2]
+    host = desk.store.request(one).access.target
+    assert len(desk.store.decisions(DecisionFilter(text=host, live=None), ALL).items) == 1
+
+
+def test_many_are_undone_together(served, desk, ada):
+    """Each decision of that go is reversed with the requests it answered; a decision by somebody else stays."""
+    ids = [desk.ask("https://undone-together.example/v1", user=user, session=user) for user in ("uma", "ben")]
+    ids.append(desk.ask("https://undone-together.example/v2"))
+    elsewhere = desk.ask("https://undone-together.example/v3")
+    decide(ada, elsewhere, "deny")
+    page = confirm(ada, "deny", *ids)
+    undo = re.search(r'action="(/requests/bulk/[^"]*/undo[^"]*)"', page.text)[1].replace("&amp;", "&")
+    answer = ada.post(undo)
+    assert answer.status_code == 303
+    after = read(ada, answer.headers["location"])
+    assert after.done == "undone"
+    assert [desk.state(one) for one in (*ids, elsewhere)] == ["pending"] * 3 + ["denied"]
+    assert "/undo?" not in after.source
+    sentence("undone", heading(ada.get(answer.headers["location"])))
+
+
+def test_many_of_high_risk_take_the_password(desk, ada):
+    """One of high risk among them is enough; without the password nothing is decided."""
+    low, high = desk.ask(), desk.ask("/srv/bulk/high", operation="delete")
+    assert "password" in Page(preview(ada, "permanent", low, high)).fields
+    assert "password" not in Page(preview(ada, "permanent", low)).fields
+    assert "password" not in Page(preview(ada, "deny", low, high)).fields
+    for password, status in (("", 422), ("wrong", 401)):
+        answer = send(ada, "permanent", low, high, password=password, reason="kept")
+        assert answer.status_code == status
+        assert form(answer, "/confirm")["reason"] == "kept"
+        assert {desk.state(one) for one in (low, high)} == {"pending"}
+    confirm(ada, "permanent", low, high, password=PASSWORD)
+    assert {desk.state(one) for one in (low, high)} == {"approved"}
+
+
+def test_what_else_is_answered_is_said_before(desk, ada):
+    """Requests below a selected one are not listed, but answered with it: they are counted."""
+    one = desk.ask("https://counted.example/v1")
+    desk.ask("https://counted.example/v1/below", user="ben")
+    sentence("also answered", Page(preview(ada, "permanent", one)).parts("effect")[0])
+
+
+def test_what_was_decided_about_the_same_meanwhile_is_a_conflict(desk, ada):
+    """A session of the same was approved after the preview: the row is left, and says why."""
+    target = "https://bulk-stale.example/v1"
+    one, other = desk.ask(target, session="first"), desk.ask(target, session="second")
+    page = preview(ada, "deny", one)
+    seen = form(page, "/confirm")["seen"]
+    decide(ada, other, "session")
+    result = confirm(ada, "deny", one, seen=seen)
+    assert numbers(result) == [0, 1]
+    assert desk.state(one) == "pending"
+    for wrong in ([], ["x"]):
+        assert send(ada, "deny", one, seen=wrong).status_code == 422
+    assert desk.state(one) == "pending"
+
+
+def test_the_way_back_keeps_the_filters(desk, ada):
+    """From the preview back to the list as it was narrowed."""
+    one = desk.ask("https://narrowed-bulk.example/v1")
+    page = read(ada, f"/requests/bulk?act=deny&ids={one}&text=narrowed-bulk&kind=module")
+    assert "/requests?text=narrowed-bulk&kind=module" in page.links

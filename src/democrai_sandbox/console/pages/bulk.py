@@ -1,40 +1,63 @@
-"""Deciding about many requests at once: first what each row would become, then what became of it."""
+"""Deciding about many requests at once: first what each row would become, then what became of it, and its undo."""
 
 from __future__ import annotations
 
+from itertools import takewhile
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from fastapi import APIRouter, Form
+from fastapi import APIRouter, Form, Query
+from pydantic import BaseModel
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotations
 from starlette.responses import Response  # noqa: TC002 - the same
 
 from democrai_sandbox.access.administration import LONGEST_REASON
+from democrai_sandbox.access.ids import new_id
 from democrai_sandbox.access.outcomes import Outcome
-from democrai_sandbox.access.values import RequestState
-from democrai_sandbox.console.rendering import render, url
-from democrai_sandbox.console.visitors import Visitor, require_fresh, sandbox_of
+from democrai_sandbox.access.values import Effect, RequestState, Scope
+from democrai_sandbox.console.confirming import needs_password, refused_password
+from democrai_sandbox.console.rendering import redirect, url
+from democrai_sandbox.console.visitors import Visitor, sandbox_of
 from democrai_sandbox.errors import DecisionConflict, ExternalAccessAdminRequired, RequestUnknown
+from democrai_sandbox.host.effects import answers_words, end_words
 from democrai_sandbox.host.wording import rule_words
-from democrai_sandbox.policy import InvalidInputError, SandboxError
+from democrai_sandbox.policy import InvalidInputError
 from democrai_sandbox.runtime.surroundings import serving
 
 from .admitting import why_not
-from .deciding import ACTS
+from .deciding import ACTS, confirmation, read_versions
+from .filters import FILTERS
 from .requests import Who, no_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from democrai_sandbox.access.administration import Administration
+    from democrai_sandbox.access.values import AuditRecord, Reach
     from democrai_sandbox.access.values import Request as Asked
+    from democrai_sandbox.console.confirming import Refused
+    from democrai_sandbox.host.sandbox import Sandbox
 
 router = APIRouter()
 MOST = 500
 """Requests in one go."""
+_MOST_LEFT = 50
+"""Requests that were not decided and are named in the address of the result; more are counted."""
+_LONGEST_RANGE = 20_000
+"""Audit records among which the decisions of one go are looked for."""
 WORDS = MappingProxyType({"session": "Approve for their sessions", "permanent": "Approve permanently", "deny": "Deny"})
-Text = Annotated[str, Form()]
-Texts = Annotated[list[str], Form()]
+DONE = MappingProxyType(
+    {"session": "Approved for their sessions", "permanent": "Approved permanently", "deny": "Denied"}
+)
+EFFECTS = MappingProxyType(
+    {
+        "session": f"Each is approved only for its own session, {end_words(Effect.APPROVAL, Scope.SESSION)}",
+        "permanent": f"Each is approved for every user and session, {end_words(Effect.APPROVAL, Scope.PERMANENT)}",
+        "deny": f"Each is denied for every user and session, {end_words(Effect.DENIAL, Scope.PERMANENT)}",
+    }
+)
+UNSELECTED = "Select at least one request that still waits. Nothing was decided."
+Texts = Annotated[list[str], Query()]
 
 
 class Row(NamedTuple):
@@ -44,47 +67,124 @@ class Row(NamedTuple):
     words: str
     """The rule, for people."""
     state: str
-    """``pending`` before; then ``done``, ``conflict``, ``skipped`` or ``error``."""
+    """That of the request; ``skipped``, ``conflict`` or ``error`` for one that is not decided."""
     remark: str = ""
 
 
-@router.post("/requests/bulk")
-def preview(request: Request, visitor: Who, act: Text = "", ids: Texts = []) -> Response:  # noqa: B006 - FastAPI copies
+class Sent(BaseModel):
+    """The form that decides, as it comes."""
+
+    act: str = ""
+    ids: list[str] = []
+    seen: list[str] = []
+    """The version of the state that was shown, for each of the ids."""
+    reason: str = ""
+    password: str = ""
+
+
+class Result(BaseModel):
+    """The address of what became of many: where the audit has it, and what was left."""
+
+    act: str = ""
+    after: int = 0
+    last: int = 0
+    """The numbers of the audit records before and of the last one."""
+    left: list[str] = []
+    more: int = 0
+
+
+@router.get("/requests/bulk")
+def preview(request: Request, visitor: Who, act: str = "", ids: Texts = []) -> Response:  # noqa: B006 - FastAPI copies
     """Show every request that the chosen act would be about; nothing is decided."""
     _check(visitor)
     administration = sandbox_of(request).access.administration
     with serving(visitor.caller):
         found = _with_alike(administration, ids)
-    rows = [_previewed(one, act) for one in found[:MOST]]
-    problem = _problem(act, rows)
-    return _show(request, visitor, "preview", act, rows, problem=problem, left_out=max(0, len(found) - MOST))
+    return _preview(request, visitor, act, found[:MOST], left_out=max(0, len(found) - MOST))
 
 
 @router.post("/requests/bulk/confirm")
-def confirm(
-    request: Request,
-    visitor: Who,
-    act: Text = "",
-    ids: Texts = [],  # noqa: B006 - FastAPI copies
-    reason: Text = "",
-) -> Response:
-    """Decide about each, and say what came of it."""
+def confirm(request: Request, visitor: Who, sent: Annotated[Sent, Form()]) -> Response:
+    """Decide about each, and lead to what came of it."""
     _check(visitor)
-    administration = sandbox_of(request).access.administration
-    if act == "permanent":
-        require_fresh(request, visitor, back=url(request, "/requests"))
+    sandbox = sandbox_of(request)
     with serving(visitor.caller):
-        found = _found(administration, ids[:MOST])
-        problem = _problem(act, found)
-        if not problem and len(reason) > LONGEST_REASON:
-            problem = f"The reason has more than {LONGEST_REASON} characters."
-        if problem:
-            rows = [_previewed(one, act) for one in found]
-            return _show(request, visitor, "preview", act, rows, problem=problem, reason=reason)
-        answers = administration.decide_many([one.id for one in found], act, reason=reason.strip())
-        after = {one.id: one for one in _found(administration, [one.id for one in found])}
-    rows = [_came_of(after[one], answer) for one, answer in answers if one in after]
-    return _show(request, visitor, "result", act, rows)
+        found = _found(sandbox.access.administration, sent.ids[:MOST])
+    versions = [read_versions(text, 1) for text in sent.seen]
+    seen = {one: version[0] for one, version in zip(sent.ids, versions, strict=False) if version}
+    problem = _problem(sent, found, seen)
+    accesses = [one.access for one in found]
+    refused = None
+    if not problem and sent.act == "permanent" and needs_password(request, visitor, accesses):
+        refused = refused_password(request, visitor, sent.password)
+    if problem or refused:
+        return _preview(request, visitor, sent.act, found, problem=problem, refused=refused, reason=sent.reason)
+    bulk, before = new_id(), sandbox.access.store.pulse()[1]
+    with serving(visitor.caller):
+        answers = sandbox.access.administration.decide_many(
+            [one.id for one in found], sent.act, reason=sent.reason.strip(), expected=seen, bulk=bulk
+        )
+    left = [one for one, answer in answers if not isinstance(answer, Outcome) or answer.decision is None]
+    place: dict[str, Any] = {
+        "act": sent.act,
+        "after": before,
+        "last": sandbox.access.store.pulse()[1],
+        "left": left[:_MOST_LEFT],
+    }
+    return redirect(request, f"/requests/bulk/{bulk}", **place, more=len(left[_MOST_LEFT:]) or None)
+
+
+@router.get("/requests/bulk/{bulk}")
+def result(request: Request, visitor: Who, bulk: str, wanted: Annotated[Result, Query()]) -> Response:
+    """Show what became of each request. Looking again decides nothing again."""
+    _check(visitor)
+    sandbox = sandbox_of(request)
+    administration = sandbox.access.administration
+    with serving(visitor.caller):
+        records = _records(sandbox, bulk, wanted)
+        made = [administration.decision(record.after["decision"]["id"]) for record in records]
+        answered = [one for record in records for one in record.after["requests"]]
+        rows = [_came_of(one, wanted.act) for one in _found(administration, answered)]
+        left = [_left(one, wanted.act) for one in _found(administration, wanted.left[:_MOST_LEFT])]
+    context: dict[str, Any] = {
+        "act": wanted.act,
+        "what": DONE.get(wanted.act, "Decided"),
+        "effect": EFFECTS.get(wanted.act, ""),
+        "rows": [*rows, *left],
+        "done": len(rows),
+        "total": len(rows) + len(left) + max(0, wanted.more),
+        "more": max(0, wanted.more),
+        "undoable": sum(one.ended_at is None for one in made),
+        "over": bool(made) and all(one.ended_at is not None for one in made),
+        "undo": url(request, f"/requests/bulk/{bulk}/undo", **wanted.model_dump()),
+    }
+    return confirmation(request, visitor, "requests/bulk_result.html", None, **context)
+
+
+@router.post("/requests/bulk/{bulk}/undo")
+def undo(request: Request, visitor: Who, bulk: str, wanted: Annotated[Result, Query()]) -> Response:
+    """Reverse the decisions that were made in one go, and no others."""
+    _check(visitor)
+    sandbox = sandbox_of(request)
+    whole = True
+    with serving(visitor.caller):
+        for record in reversed(_records(sandbox, bulk, wanted)):
+            whole &= _undone(request, visitor, record.after["decision"]["id"])
+    done = "undone" if whole else "undone_partly"
+    return redirect(request, f"/requests/bulk/{bulk}", done=done, **wanted.model_dump())
+
+
+def _undone(request: Request, visitor: Visitor, decision_id: str) -> bool:
+    """Undo one decision; tell whether nothing of it is left."""
+    administration = sandbox_of(request).access.administration
+    replaced = [administration.decision(one) for one in administration.aftermath(decision_id).replaced]
+    approvals = [one.access for one in replaced if one.effect is Effect.APPROVAL and one.scope is Scope.PERMANENT]
+    if approvals and needs_password(request, visitor, approvals):
+        return False  # its own page asks for the password
+    try:
+        return not administration.undo(decision_id).kept
+    except DecisionConflict:
+        return False
 
 
 def _check(visitor: Visitor) -> None:
@@ -92,10 +192,16 @@ def _check(visitor: Visitor) -> None:
         raise ExternalAccessAdminRequired(why_not(visitor))
 
 
-def _problem(act: str, rows: list[Any]) -> str:
-    if act not in ACTS:
+def _problem(sent: Sent, found: list[Asked], seen: dict[str, int]) -> str:
+    if sent.act not in ACTS:
         return "Choose what to do with the selected requests."
-    return "" if rows else "No request is selected that still waits."
+    if not found:
+        return UNSELECTED
+    if any(one.id not in seen for one in found):
+        return "The form did not say which state it shows. This is the present one; nothing was decided."
+    if len(sent.reason) > LONGEST_REASON:
+        return f"The reason has more than {LONGEST_REASON} characters."
+    return ""
 
 
 def _found(administration: Administration, ids: Iterable[str]) -> list[Asked]:
@@ -118,27 +224,80 @@ def _with_alike(administration: Administration, ids: list[str]) -> list[Asked]:
     return list(listed.values())
 
 
-def _rule(one: Asked) -> str:
+def _records(sandbox: Sandbox, bulk: str, wanted: Result) -> list[AuditRecord]:
+    """Return the audit records of the decisions that were made in one go."""
+    first, last = max(0, wanted.after), min(wanted.last, wanted.after + _LONGEST_RANGE)
+    if first >= last:
+        return []
+    within = takewhile(lambda record: record.sequence <= last, sandbox.access.store.audit_rows(first))
+    return [record for record in within if record.after.get("bulk") == bulk]
+
+
+def _rule(one: Asked, act: str) -> str:
     access = one.access
-    return rule_words(access.subject, access.resource_type, access.operation, access.target)
+    return rule_words(access.subject, access.resource_type, access.operation, access.target, may=act != "deny")
 
 
 def _previewed(one: Asked, act: str) -> Row:
     missing = no_session(one) if act == "session" else ""
-    return Row(one, _rule(one), "skipped" if missing else "pending", missing)
+    return Row(one, _rule(one, act), "skipped" if missing else one.state.value, missing)
 
 
-def _came_of(one: Asked, answer: Outcome | SandboxError) -> Row:
-    if isinstance(answer, Outcome):
-        return Row(one, _rule(one), "skipped" if answer.skipped else "done", answer.skipped)
-    return Row(one, _rule(one), "conflict" if isinstance(answer, DecisionConflict) else "error", str(answer))
+def _came_of(one: Asked, act: str) -> Row:
+    """Return the row of a request that was decided; it may have been undone since."""
+    return Row(one, _rule(one, act), one.state.value, "undone since" if one.state is RequestState.PENDING else "")
 
 
-def _show(
-    request: Request, visitor: Visitor, step: str, act: str, rows: list[Row], *, problem: str = "", **more: Any
+def _left(one: Asked, act: str) -> Row:
+    """Return the row of a request that was not decided in this go, with the reason."""
+    if one.state is not RequestState.PENDING:
+        told = f"{one.state.value.replace('_', ' ')} by {one.decided_by}" if one.decided_by else one.state.value
+        return Row(one, _rule(one, act), "conflict", told)
+    missing = no_session(one) if act == "session" else ""
+    if missing:
+        return Row(one, _rule(one, act), "skipped", missing)
+    return Row(one, _rule(one, act), one.state.value, "another decision about the same stands in the way")
+
+
+def _preview(
+    request: Request,
+    visitor: Visitor,
+    act: str,
+    found: list[Asked],
+    *,
+    problem: str = "",
+    refused: Refused | None = None,
+    **more: Any,
 ) -> Response:
-    context: dict[str, Any] = {"act": act, "what": WORDS.get(act, ""), "rows": rows, "problem": problem}
-    filled = {"left_out": 0, "reason": "", **more}
-    done = sum(row.state == "done" for row in rows)
-    status = 422 if problem else 200
-    return render(request, f"requests/bulk_{step}.html", visitor=visitor, status=status, done=done, **context, **filled)
+    administration = sandbox_of(request).access.administration
+    rows = [_previewed(one, act) for one in found]
+    deciding = [row.asked for row in rows if row.state == RequestState.PENDING.value]
+    if not problem:
+        problem = "" if act in ACTS and deciding else UNSELECTED if act in ACTS else "Choose what to do with them."
+    with serving(visitor.caller):
+        versions = administration.versions_of(deciding)
+        reach: Reach = administration.reach_of(deciding)
+    scope = Scope.SESSION if act == "session" else Scope.PERMANENT
+    filters = {name: value for name, value in request.query_params.items() if name in FILTERS}
+    selection = {"act": act, "ids": request.query_params.getlist("ids")}
+    accesses = [one.access for one in deciding]
+    context: dict[str, Any] = {
+        "act": act,
+        "what": WORDS.get(act, ""),
+        "effect": EFFECTS.get(act, ""),
+        "answers": answers_words(reach, scope),
+        "rows": rows,
+        "deciding": [(one.id, versions[one.id]) for one in deciding],
+        "problem": problem,
+        "back": url(request, "/requests", **filters),
+        "action": url(request, "/requests/bulk/confirm", **selection, **filters),
+        "takes_password": act == "permanent" and bool(deciding) and needs_password(request, visitor, accesses),
+        "trouble": refused.text if refused else "",
+        "left_out": 0,
+        "reason": "",
+        **more,
+    }
+    answer = confirmation(request, visitor, "requests/bulk_preview.html", refused, **context)
+    if problem:
+        answer.status_code = 422
+    return answer

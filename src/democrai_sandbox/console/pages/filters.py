@@ -49,6 +49,8 @@ STATES: Mapping[str, tuple[RequestState, ...]] = MappingProxyType(
         "all": tuple(RequestState),
     }
 )
+FILTERS = ("state", "kind", "subject", "resource", "user", "organization", "age", "text")
+"""What narrows the queue, by the name in its address."""
 LIVE: Mapping[str, bool | None] = MappingProxyType({"": True, "ended": False, "all": None})
 
 

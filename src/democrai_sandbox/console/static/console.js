@@ -76,6 +76,14 @@
     });
   }
 
+  // ---- many at once: the buttons can be pressed when something is selected ------------------------------------------
+  function followSelection() {
+    const form = document.getElementById("bulk");
+    if (!form) return;
+    const none = !document.querySelector('input[type="checkbox"][form="bulk"]:checked');
+    form.querySelectorAll("button").forEach((button) => { button.disabled = none; });
+  }
+
   // ---- deciding by key: it asks first, and the neutral button has the focus ------------------------------------------
   const would = { s: "Allowed until that session ends:", d: "Denied from now on, to every user and session:" };
 
@@ -216,6 +224,7 @@
     if (tick) {
       tick.checked = false;
       tick.disabled = true;
+      followSelection();
     }
   }
 
@@ -245,6 +254,9 @@
   document.addEventListener("DOMContentLoaded", () => {
     themeButtons();
     followFocus();
+    followSelection();
+    document.addEventListener("change", followSelection);
+    window.addEventListener("pageshow", followSelection);
     keys();
     live();
     document.querySelectorAll("[data-refresh]").forEach(refresh);
