@@ -217,7 +217,7 @@ def test_mischief_of_a_module_is_told_as_what_it_is_and_the_rest_goes_on(case):
         assert name in text and "0.5 s" in text
     sentence("unknown action", came["fien"][1])
     kinds = {
-        "object": ("InvalidInputError", "/a/1: ", "object"),
+        "object": ("ResultInvalid", "the result cannot be passed on: /a/1: ", "object"),
         "params": ("InvalidInputError", "/x: ", "object"),
         "raises": ("ExtensionFailed", "KeyError: ", "'what'"),
         "unprintable": ("ExtensionFailed", "Odd: ", ""),

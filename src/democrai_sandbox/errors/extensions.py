@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from democrai_sandbox.policy import SandboxError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from democrai_sandbox.policy import Problem
 
 
 class ExtensionUnknown(SandboxError, LookupError):  # noqa: N818 - it says what happened
@@ -33,6 +40,23 @@ class ExtensionFailed(SandboxError, RuntimeError):  # noqa: N818 - it says what 
     def diagnostics(self) -> str:
         """Return the text, where it was raised, and what helps."""
         return "\n".join(filter(None, (super().diagnostics(), self.traceback.rstrip(), self.advice)))
+
+
+class ResultInvalid(ExtensionFailed):
+    """The extension's own code returned something that cannot be passed on: no plain data, or too much of it."""
+
+    code = "extension_result_invalid"
+
+    def __init__(self, message: str, *, problems: Iterable[Problem] = ()) -> None:
+        """Take the text, and everything that is wrong, each with its place in the result."""
+        super().__init__(message)
+        self.problems = tuple(problems)
+
+    @classmethod
+    def of(cls, problems: Iterable[Problem]) -> ResultInvalid:
+        """Return the error for these problems."""
+        found = tuple(problems)
+        return cls(f"the result cannot be passed on: {'; '.join(map(str, found))}", problems=found)
 
 
 class CallTimeout(SandboxError, TimeoutError):  # noqa: N818 - it says what happened

@@ -16,7 +16,9 @@ _LONGEST_CHAIN = 64
 _MOST_LINES = 10
 _WINDOW = 10.0
 """Seconds in which that many failures of one callback are logged: a subject decides how often it is called."""
-_log = logging.getLogger("democrai_sandbox.guard")
+_write = logging.getLogger("democrai_sandbox.guard").exception
+# Native, and taken before a subject's code is there: it could put others into these modules.
+_handled, _now = sys.exception, monotonic
 
 
 def logged(name: str, callback: Callable[..., Any]) -> Callable[..., Any]:
@@ -27,13 +29,13 @@ def logged(name: str, callback: Callable[..., Any]) -> Callable[..., Any]:
     budget = _Budget()
 
     def call(*args: Any) -> Any:
-        handled = sys.exception()
+        handled = _handled()
         try:
             return callback(*args)
         except Exception as error:
             if not (isinstance(error, ExternalAccessCheckFailed) and error.is_logged) and budget.has_room():
                 _cut(error, handled)
-                _log.exception("The %s of the guard failed for %s", name, _about(args[0]))
+                _write("The %s of the guard failed for %s", name, _about(args[0]))
             raise
 
     return call
@@ -67,7 +69,7 @@ class _Budget:
 
     def has_room(self) -> bool:
         """Count a line, and tell whether it fits."""
-        now = monotonic()
+        now = _now()
         if now - self._since > _WINDOW:
             self._since, self._lines = now, 0
         self._lines += 1

@@ -12,6 +12,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from democrai_sandbox.guard.callback_log import logged
 from democrai_sandbox.guard.probes import facade_files
 from democrai_sandbox.guard.runtime_paths import CODE, code_entries
 from democrai_sandbox.guard.settings import SENSITIVE_ROOTS
@@ -91,7 +92,8 @@ class Whence:
 
     def __init__(self) -> None:
         """Know which code is a library's."""
-        self._facade = facade_files()
+        # The guard calls a decider by way of a function that logs its failures.
+        self._facade = facade_files() | {logged.__code__.co_filename}
         self._roots = tuple(f"{os.fsdecode(path)}/" for path, mask in code_entries() if mask & CODE)
         self._above = {place for root in self._roots for place in prefixes_of(root.rstrip("/"))}
 

@@ -19,12 +19,15 @@ from democrai_sandbox import errors
 from democrai_sandbox.guard import plain
 from democrai_sandbox.policy import AccessDecision, DecisionCode, InvalidInputError, Problem, SandboxError
 
+from .plain_values import plain_result
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 VALUE = "value"
 DENIED = "denied"
 INVALID = "invalid"
+RESULT = "result"
 REFUSED = "refused"
 FAILED = "failed"
 
@@ -43,7 +46,7 @@ Outcome = tuple[Any, ...]
 def capture(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Outcome:
     """Return what a call comes to. Whatever it raises is an outcome too, an exit of the interpreter included."""
     try:
-        return (VALUE, plain(function(*args, **kwargs), lists=True))
+        return (VALUE, plain_result(function(*args, **kwargs)))
     except BaseException as error:  # noqa: BLE001 - an extension must not end its host
         return describe(error)
 
@@ -51,7 +54,7 @@ def capture(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Outco
 async def capture_async(function: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Outcome:
     """Return what a coroutine comes to. Its cancellation is the caller's, and goes on to it."""
     try:
-        return (VALUE, plain(await function(*args, **kwargs), lists=True))
+        return (VALUE, plain_result(await function(*args, **kwargs)))
     except (asyncio.CancelledError, GeneratorExit):
         raise
     except BaseException as error:  # noqa: BLE001 - likewise
@@ -77,7 +80,9 @@ def _described(error: BaseException) -> Outcome:
     if _DENIALS.get(name) is type(error) and isinstance(error, errors.SandboxDenied):
         return (DENIED, name, _denial_facts(error))
     if _INVALID.get(name) is type(error) and isinstance(error, InvalidInputError):
-        return (INVALID, name, [[item.pointer, item.message, item.suggestion] for item in error.problems])
+        return (INVALID, name, problem_facts(error))
+    if type(error) is errors.ResultInvalid:
+        return (RESULT, _text(error), problem_facts(error))
     if type(error) is not errors.ExtensionFailed and type(error) in _ours(name):
         return (REFUSED, name, _text(error), *_parts(error))
     lines = traceback.format_exception(error, limit=-20)
@@ -109,10 +114,18 @@ def _rebuilt(kind: Any, facts: list[Any]) -> BaseException:
         name, problems = facts
         found: BaseException = _INVALID[name](Problem(*problem) for problem in problems)
         return found
+    if kind == RESULT:
+        message, problems = facts
+        return errors.ResultInvalid(message, problems=[Problem(*problem) for problem in problems])
     if kind == REFUSED:
         return _refusal(*facts)
     name, message, trace, *advice = facts
     return errors.ExtensionFailed(message, kind=name, traceback=trace, advice=advice[0] if advice else "")
+
+
+def problem_facts(error: InvalidInputError | errors.ResultInvalid) -> list[list[str | None]]:
+    """Return what is wrong with an input or a result as plain data."""
+    return [[item.pointer, item.message, item.suggestion] for item in error.problems]
 
 
 def _denial_facts(error: errors.SandboxDenied) -> dict[str, Any]:

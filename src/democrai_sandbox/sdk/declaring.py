@@ -1,6 +1,7 @@
 """Decorators by which an extension offers functions. They are read while its file is imported, and only then.
 
 A function is called with plain data by keyword and returns plain data: None, texts, numbers, bytes, lists and dicts.
+Enums, dataclasses, named tuples, dates, times, UUIDs, decimals and paths that it returns are converted to that.
 """
 
 from __future__ import annotations

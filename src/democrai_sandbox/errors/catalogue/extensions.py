@@ -47,6 +47,26 @@ EXTENSIONS = (
         remark="A `RuntimeError`.",
     ),
     Entry(
+        code="extension_result_invalid",
+        title="The extension returned what cannot be passed on",
+        layer=Layer.RUNTIME,
+        meaning=(
+            "The extension's own code ran, and returned something that cannot leave its guard. `problems` has the "
+            "place in the result of each value. It is a fault of the extension, not of its caller."
+        ),
+        cause=(
+            "An object of a class, a set, a generator or an open file; a number that is not finite; more than 64 "
+            "levels or a million values; keys that are not texts; a result that is larger than a frame may be."
+        ),
+        fix=(
+            "Return plain data, enums, dataclasses, named tuples, dates, times, UUIDs, decimals or paths, which are "
+            "converted. For what is large, write a file and return its path."
+        ),
+        classes=("ResultInvalid",),
+        remark="An `ExtensionFailed`.",
+        see=("modules.md",),
+    ),
+    Entry(
         code="extension_timeout",
         title="A call took longer than it may",
         layer=Layer.RUNTIME,

@@ -80,8 +80,8 @@ SERVICES = (
         layer=Layer.RUNTIME,
         meaning="What a model is told when a tool returned what is no plain data; the run goes on.",
         cause="A generator, an open file, bytes or an object of a class.",
-        fix="Return texts, numbers, lists and dicts.",
-        see=("ai.md",),
+        fix="Return texts, numbers, lists and dicts, or what is converted to them.",
+        see=("ai.md", "modules.md"),
     ),
     Entry(
         code="tool_failed",

@@ -9,7 +9,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from democrai_sandbox.errors import ExtensionFailed, SandboxDenied
+from democrai_sandbox.errors import ExtensionFailed, ResultInvalid, SandboxDenied
 from democrai_sandbox.guard._core import current_view
 from democrai_sandbox.policy import InvalidInputError, SandboxError, nearest
 from democrai_sandbox.policy.text import shown
@@ -171,6 +171,8 @@ class _Conversation:
             return _error(denial.code, str(denial))
         except InvalidInputError as error:
             return _error("invalid_result" if outcome[0] == INVALID else "invalid_arguments", str(error))
+        except ResultInvalid as error:
+            return _error("invalid_result", str(error))
         except ExtensionFailed as error:
             return _error("tool_failed", str(error))
         except tuple(STOPPING.values()) as error:

@@ -7,7 +7,9 @@ import threading
 from collections import deque
 from typing import Any
 
+from democrai_sandbox.errors import ResultInvalid
 from democrai_sandbox.policy import InvalidInputError
+from democrai_sandbox.runtime.outcomes import describe
 
 from .codec import Inbox, encode
 
@@ -59,5 +61,4 @@ class Line:
         try:
             self.send(["done", number, outcome])
         except InvalidInputError as error:
-            problems = [[item.pointer, item.message, item.suggestion] for item in error.problems]
-            self.send(["done", number, ["invalid", "InvalidInputError", problems]])
+            self.send(["done", number, describe(ResultInvalid.of(error.problems))])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.guard import door
 from democrai_sandbox.policy import Subject
+from democrai_sandbox.runtime.plain_values import plain_result
 
 from .calls import Credit, StreamClosed
 
@@ -101,7 +102,7 @@ async def _nothing_async() -> None:
 def _send_all(function: Callable[..., Iterator[Any]], push: Callable[[Any], None], params: dict[str, Any]) -> None:
     """Hand each item out of the guard as it comes. Runs inside it, so that the generator never leaves it."""
     for item in function(**params):
-        push(item)
+        push(plain_result(item))
 
 
 async def _send_all_async(
@@ -110,7 +111,7 @@ async def _send_all_async(
     items: Any = function(**params)
     try:
         async for item in items:
-            waiting = push(item)
+            waiting = push(plain_result(item))
             if waiting is not None:
                 await waiting
     finally:
