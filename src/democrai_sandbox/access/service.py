@@ -150,7 +150,7 @@ class AccessService:
         subject = Subject(SubjectKind(question.subject_kind), question.subject)
         if str.__ne__(subject.kind, question.subject_kind):
             raise InvalidInputError.of("the kinds of subjects were tampered with")
-        asking = _Asking(subject, session_key, chain, question, _task_of(chain))
+        asking = _Asking(subject, session_key, chain, question, self._task_of(question))
         try:
             return self._missing(asking, wanted, self._wish_of(question))
         except InvalidInputError as error:
@@ -175,6 +175,17 @@ class AccessService:
         if found is not None:
             return found
         return self._missing(_Asking(asked, caller.session_key, (), caller, caller.task_id), wanted, wish)
+
+    def _task_of(self, question: Question) -> str:
+        """Return the id of the task that a subject acts in; empty outside any.
+
+        The guard puts the request that the host serves in place for this call, whatever the subject pretends.
+        """
+        caller = self.surroundings.caller()
+        if caller is None:
+            return ""
+        asking = (question.user_id, question.organization_id, question.session_key)
+        return caller.task_id if caller[:3] == tuple(map(_text, asking)) else ""
 
     def _wish_of(self, question: Question) -> _Wish:
         context = None if question.resume_context is None else json.loads(question.resume_context)
@@ -297,12 +308,3 @@ def _shown(target: str, wanted: Wanted) -> str:
         return target
     cut = min((at for at in (target.find("?"), target.find("#")) if at >= 0), default=None)
     return target if cut is None else f"{target[:cut]}?..."
-
-
-def _task_of(chain: tuple[str, ...]) -> str:
-    """Return the innermost task that a subject acts in: by its chain, for the request context can be pretended."""
-    for label in reversed(chain):
-        kind, _, name = label.partition(":")
-        if kind == SubjectKind.TASK:
-            return name
-    return ""

@@ -44,11 +44,15 @@ def test_a_task_is_started_and_shows_its_result(admin, served):
 def test_a_task_that_was_stopped_leads_to_its_request(admin, served):
     """The denial has its code, and what it asked for has a link."""
     target = f"{served.web.url}/elsewhere"
-    page = ended(admin, started(admin, "digest", "collect", pages=[target]), "failed")
+    path = started(admin, "digest", "collect", pages=[target])
+    page = ended(admin, path, "failed")
     assert page.part("failure") == "It was stopped"
     assert "sandbox_network_denied" in page.text
     assert "waiting for approval" in page.between('aria-labelledby="asked"', "</section>")
-    assert len([link for link in page.links if link.startswith("/requests/")]) == 1
+    (asked,) = [link for link in page.links if link.startswith("/requests/")]
+    origin = admin.get(f"/api/v1{asked}").json()["request"]["origin"]
+    assert origin["task_id"] == path.rpartition("/")[2]
+    assert path in read(admin, asked).links
 
 
 def test_a_page_confirms_only_what_holds(admin, served):

@@ -508,7 +508,10 @@ def witness_story(world):
             found = witness.question(fields, (uma, nightly))
         except FrameError as error:
             return str(error)
-        return None if found is None else [list(found.subject_chain), found.user_id, found.session_key]
+        if found is None:
+            return None
+        asked, _ = found
+        return [list(asked.subject_chain), asked.user_id, asked.session_key]
 
     def rules(*links):
         found = witness.view(

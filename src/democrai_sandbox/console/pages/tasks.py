@@ -128,7 +128,9 @@ def _asked(sandbox: Sandbox, visitor: Visitor, task: Task) -> tuple[AccessReques
 
 
 def _is_of(asked: AccessRequest, task: Task) -> bool:
-    """Tell whether a request comes from this run of a task: its chain names the task, not which run it was."""
+    """Tell whether this run of a task asked: a request names the run that asked first, and others may have since."""
+    if asked.origin.task_id == task.id:
+        return True
     if (asked.origin.user_id, asked.origin.session_key) != (task.origin.user_id, task.origin.session_key):
         return False
     message = "" if task.failure is None else task.failure.message

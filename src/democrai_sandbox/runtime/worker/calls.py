@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 _present: ContextVar[int] = ContextVar("democrai_call", default=0)
 
 
+def present_number() -> int:
+    """Return the number of the call that some code says it belongs to; 0 for none. The host checks it."""
+    number = _present.get()
+    return number if type(number) is int else 0
+
+
 class StreamClosed(Exception):  # noqa: N818 - a signal, no error
     """Nobody wants the rest of a stream."""
 

@@ -18,6 +18,7 @@ from .views import Witness
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from democrai_sandbox.guard import AccessQuestion
     from democrai_sandbox.guard.views import RawView
 
     from .flights import Flight
@@ -55,15 +56,23 @@ class Clerk:
         self._standing = standing
         self._open = 0
 
-    def decide(self, number: int, fields: Any) -> None:
-        """Have a question of the guard answered by the host's service."""
-        question = self._witness.question(fields, self._standing())
-        if question is None:
+    def decide(self, number: int, fields: Any, flight: Flight | None) -> None:
+        """Have a question of the guard answered by the host's service; ``flight`` is the call it says it belongs to."""
+        found = self._witness.question(fields, self._standing_of(flight))
+        if found is None:
             self._tell(["answer", number, _told(_OVER)])
             return
         self._begin()
-        asked = asyncio.get_running_loop().run_in_executor(None, self._host.decide, question)
+        asked = asyncio.get_running_loop().run_in_executor(None, self._decide_for, *found)
         asked.add_done_callback(lambda done: self._decided(number, done))
+
+    def _decide_for(self, question: AccessQuestion, standing: Standing) -> bool | AccessDecision:
+        with serve(Caller(*standing.caller)):  # as in process: the service finds in which task the subject works
+            return self._host.decide(question)
+
+    def _standing_of(self, flight: Flight | None) -> Iterable[Standing]:
+        """Return for whom calls are in flight, beginning with the one that code in the worker says it belongs to."""
+        return self._standing() if flight is None else (flight.standing, *self._standing())
 
     def saw(self, seen: Any) -> int:
         """Pass on where the candidate of the worker's subject says something else; return how many places that were."""
@@ -73,9 +82,9 @@ class Clerk:
             fields, allowed, times = entry
             if type(allowed) is not bool or type(times) is not int or not 0 < times < _MOST_TIMES:
                 raise FrameError("something seen with other fields")
-            question = self._witness.question(fields, self._standing())
-            if question is not None:
-                self._host.saw(self._label, question, allowed=allowed, times=times)
+            found = self._witness.question(fields, self._standing())
+            if found is not None:
+                self._host.saw(self._label, found[0], allowed=allowed, times=times)
         return len(seen)
 
     def used(self, number: int, fields: Any) -> None:
@@ -101,8 +110,7 @@ class Clerk:
         """Do what code in the worker asks for through a door."""
         if type(name) is not str or type(args) is not list:
             raise FrameError("a request without a name")
-        standing = self._standing() if flight is None else (flight.standing, *self._standing())
-        found = self._witness.view(who, standing)
+        found = self._witness.view(who, self._standing_of(flight))
         try:
             result = self._served(name, flight, found, args)
         except Exception as error:  # noqa: BLE001 - told to who asked

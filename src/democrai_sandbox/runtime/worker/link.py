@@ -67,7 +67,7 @@ class Link:
         self._handlers: dict[str, Callable[..., None]] = {
             "done": self._done,
             "item": self._item,
-            "ask": self._clerk.decide,
+            "ask": self._asked,
             "door": self._wanted,
             "denied": self._denied,
             "saw": self._saw,
@@ -314,6 +314,9 @@ class Link:
             if not self._ready.done():
                 self._ready.set_exception(error)
                 self._ready.exception()
+
+    def _asked(self, number: int, fields: Any, call: int) -> None:
+        self._clerk.decide(number, fields, self._flights.get(call))
 
     def _wanted(self, number: int, name: str, call: int, who: Any, args: list[Any]) -> None:
         self._clerk.serve(number, name, self._flights.get(call), who, args)

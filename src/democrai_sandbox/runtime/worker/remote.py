@@ -12,6 +12,7 @@ from democrai_sandbox.errors import ExternalAccessCheckFailed
 from democrai_sandbox.policy import AccessDecision, DecisionCode, ResourceType
 from democrai_sandbox.runtime.outcomes import describe, release
 
+from .calls import present_number
 from .interface import Identity
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class RemoteDecider:
 
     def decide(self, question: AccessQuestion) -> bool | AccessDecision:
         """Ask about one operation."""
-        _, answer = self._desk.ask("ask", list(question))
+        _, answer = self._desk.ask("ask", list(question), present_number())
         if type(answer) is bool:
             return answer
         if type(answer) is not list:

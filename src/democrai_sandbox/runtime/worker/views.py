@@ -48,8 +48,8 @@ class Witness:
         """Know the subject that the worker is for."""
         self._spec = spec
 
-    def question(self, fields: Any, standing: Iterable[Standing]) -> AccessQuestion | None:
-        """Return the question as the service takes it; None when it is for somebody whose call is not in flight."""
+    def question(self, fields: Any, standing: Iterable[Standing]) -> tuple[AccessQuestion, Standing] | None:
+        """Return the question as the service takes it, and in which call; None when there is no such call."""
         if type(fields) is not list or len(fields) != _QUESTION:
             raise FrameError("a question with other fields")
         subject, kind, chain, resource, operation, target, register, *who, action, context = fields
@@ -62,12 +62,14 @@ class Witness:
         if f"{kind}:{subject}" not in labels:
             raise FrameError("a question of a subject that is not in its chain")
         identity = _identity(who)
-        if self._found(labels, identity, standing) is None:
+        found = self._found(labels, identity, standing)
+        if found is None:
             return None
         user, organization, session = (text or None for text in identity)
-        return AccessQuestion(  # type: ignore[call-arg] # a structure sequence takes one sequence
+        question = AccessQuestion(  # type: ignore[call-arg] # a structure sequence takes one sequence
             (subject, kind, labels, resource, operation, target, register, user, organization, session, action, context)  # type: ignore[arg-type]
         )
+        return question, found
 
     def view(self, fields: Any, standing: Iterable[Standing]) -> tuple[RawView, Standing] | None:
         """Return who asks for a service, as a door tells it, and in which call; None when there is no such call."""
