@@ -13,7 +13,7 @@ from democrai_sandbox.cli.commands import COMMANDS
 from democrai_sandbox.cli.logs import Format
 from democrai_sandbox.cli.parsing import Parser, add_verbs, parser_of
 from democrai_sandbox.host import scopes
-from democrai_sandbox.manifests import ManifestKind
+from democrai_sandbox.manifests import ManifestKind, McpTransport
 from democrai_sandbox.policy import Operation, ResourceType, SubjectKind
 from tests.services.rows import rows
 
@@ -22,6 +22,7 @@ ENUMS = {
     "RESOURCE_TYPES": ResourceType,
     "OPERATIONS": Operation,
     "MANIFEST_KINDS": ManifestKind,
+    "MCP_TRANSPORTS": McpTransport,
     "SCOPES": Scope,
     "REQUEST_STATES": RequestState,
     "AUDIT_ACTIONS": AuditAction,

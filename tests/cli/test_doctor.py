@@ -202,3 +202,16 @@ def test_native_packages_in_process_are_pointed_out(tmp_path, isolation, found):
     done = piped(("doctor", "--json", "--config", config))
     line = lines_of(done.out)["native"]
     assert (sorted(line["details"]), line["state"]) == (found, "ok")
+
+
+def test_settings_of_extensions_are_checked(tmp_path):
+    """A key file that is missing, and an engine that there is not, are said before a start fails over them."""
+    model = {"endpoint": "https://models.example.com/v1", "model": "small", "api_key_file": str(tmp_path / "key")}
+    engines = {"whisper": {"install": True}}
+    for section, part in (({"models": {"default": model}}, "api_key_file"), ({"engines": engines}, "whisper")):
+        config = configured(tmp_path, extensions=section)
+        done = piped(["doctor", "--config", config, "--json"])
+        line = lines_of(done.out)["configured"]
+        assert (done.status, line["state"]) == (1, "off")
+        assert part in line["summary"]
+        assert line["fix"]

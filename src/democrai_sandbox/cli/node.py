@@ -53,6 +53,14 @@ class Node:
         """Have something done."""
         return self._asked("POST", path, content or {})
 
+    def patch(self, path: str, content: Mapping[str, Any]) -> dict[str, Any]:
+        """Have something changed."""
+        return self._asked("PATCH", path, content)
+
+    def delete(self, path: str) -> dict[str, Any]:
+        """Have something removed; return what it was."""
+        return self._asked("DELETE", path)
+
     def items(self, path: str, most: int = 0, **query: Any) -> Iterator[dict[str, Any]]:
         """Go through a list page by page: all of it, or the first so many."""
         after, left = "", most

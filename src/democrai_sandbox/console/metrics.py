@@ -18,7 +18,6 @@ from democrai_sandbox.access.node import utc_now
 from democrai_sandbox.access.probe import ask_in_time
 from democrai_sandbox.access.values import RequestFilter, RequestState
 from democrai_sandbox.errors import ExternalAccessCheckFailed
-from democrai_sandbox.host.inventory import installed_runtime
 from democrai_sandbox.host.scopes import Scope
 
 from .admitting import require_administrator
@@ -142,7 +141,7 @@ def checks(sandbox: Sandbox) -> dict[tuple[str, ...], int]:
 def _extensions(sandbox: Sandbox) -> dict[tuple[str, ...], int]:
     found: Counter[tuple[str, ...]] = Counter()
     for extension in sandbox.runtime.extensions:
-        runtime = installed_runtime(sandbox, extension.kind)
+        runtime = sandbox.runtime.installed(extension.kind)
         state = "ok" if runtime is None or extension.is_broken else runtime.status(extension.name).state.value
         found[extension.kind.value, "broken" if extension.is_broken else state] += 1
     return dict(found)

@@ -15,7 +15,7 @@ from democrai_sandbox import errors
 from democrai_sandbox.access.lookups import AuditRecordUnknown
 from democrai_sandbox.policy import InvalidInputError, Problem, SandboxError, pointer_to
 from democrai_sandbox.runtime.installs.interface import InstallBusy
-from democrai_sandbox.runtime.store import EntryExists, EntryUnknown
+from democrai_sandbox.runtime.store import EntryConfigured, EntryExists, EntryUnknown
 
 from .plain import PlainResponse, jsonable
 from .rendering import render
@@ -56,6 +56,7 @@ STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (errors.NotInstalled, HTTPStatus.CONFLICT),
     (InstallBusy, HTTPStatus.CONFLICT),
     (EntryExists, HTTPStatus.CONFLICT),
+    (EntryConfigured, HTTPStatus.CONFLICT),
     (errors.TaskQueueFull, HTTPStatus.TOO_MANY_REQUESTS),
     (errors.ExtensionFailed, HTTPStatus.BAD_GATEWAY),
     (errors.InstallFailed, HTTPStatus.BAD_GATEWAY),

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.manifests import Finding
     from democrai_sandbox.policy import Problem
-    from democrai_sandbox.runtime.engines import InstalledRuntime
     from democrai_sandbox.runtime.extensions import Extension
     from democrai_sandbox.runtime.installs.interface import InstallStatus
     from democrai_sandbox.runtime.output import Printed
@@ -144,11 +143,6 @@ def offers(sandbox: Sandbox, extension: Extension) -> tuple[Offered, ...]:
     return ()
 
 
-def installed_runtime(sandbox: Sandbox, kind: ManifestKind) -> InstalledRuntime | None:
-    """Return the runtime of a kind that is installed; None for modules."""
-    return {ManifestKind.ENGINE: sandbox.runtime.engines, ManifestKind.EXTRACTOR: sandbox.runtime.extractors}.get(kind)
-
-
 def _order(extension: Extension) -> tuple[int, str]:
     return ("module", "engine", "extractor").index(extension.kind.value), extension.name
 
@@ -172,7 +166,7 @@ def _overview(sandbox: Sandbox, extension: Extension) -> Overview:
 
 
 def _install(sandbox: Sandbox, extension: Extension) -> InstallStatus | None:
-    runtime = installed_runtime(sandbox, extension.kind)
+    runtime = sandbox.runtime.installed(extension.kind)
     return None if runtime is None or extension.is_broken else runtime.status(extension.name)
 
 

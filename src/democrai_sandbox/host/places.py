@@ -46,7 +46,8 @@ def database_file(settings: HostSettings) -> str:
 
 def protected_paths(settings: HostSettings) -> tuple[str, ...]:
     """Return what no subject reaches, whatever it declares; of the data below it each gets its own place back."""
-    named = (settings.state_dir, settings.config_file, settings.key_file, settings.os.policy_file)
+    keys = (model.api_key_file for model in settings.extensions.models.values())
+    named = (settings.state_dir, settings.config_file, settings.key_file, settings.os.policy_file, *keys)
     database = database_file(settings)
     beside = tuple(f"{database}{end}" for end in ("", "-wal", "-shm", "-journal", ".lock")) if database else ()
     return tuple(dict.fromkeys(filter(None, (*named, settings.os.helper_socket, *beside))))

@@ -29,8 +29,10 @@ from democrai_sandbox.runtime.surroundings import GuardSurroundings
 
 from .accounts.accounts import Accounts
 from .config import load
+from .installing import Installing, check_configured
 from .interface import Identity
 from .keeping import inside
+from .models import open_models
 from .observing import Observations
 from .ownership import Ownership
 from .places import application_places, database_file, own_services, prepare_places, protected_paths
@@ -67,6 +69,8 @@ class Sandbox:
     authenticator: Authenticator = inside("sandbox")
     roles: RoleLookup = inside("sandbox")
     observations: Observations = inside("sandbox")
+    installing: Installing = inside("sandbox")
+    """Installations of engines and extractors that are under way in the background."""
     closing: asyncio.Event = inside("sandbox")
     """Set when the sandbox is about to stop: what keeps a connection open ends it then."""
     _ownership: Ownership = inside("sandbox")
@@ -132,6 +136,7 @@ class Sandbox:
     def _run(self, models: Mapping[str, Model] | None) -> None:
         """Apply the kernel layer, then make the runtime, which settles the guard."""
         settings = self.settings
+        known = open_models(settings, models)
         # The store is asked before the runtime adds its sources: the packet filter has to know it from the start.
         own = AllowlistBuilder([ConfigSource(own_services(settings))])
         runtime = _runtime_settings(settings)
@@ -143,7 +148,7 @@ class Sandbox:
             self.runtime = Runtime(
                 runtime,
                 self.access,
-                models=models,
+                models=known,
                 protected_paths=protected_paths(settings),
                 recorder=self.observations,
                 observer=self.observations,
@@ -151,6 +156,8 @@ class Sandbox:
                 endpoints=settings.endpoints,
                 requester=self._requester,
             )
+            check_configured(settings.extensions, self.runtime.registry)
+            self.installing = Installing(self.runtime)
         except BaseException:
             self.kernel.stop()
             raise
@@ -169,6 +176,7 @@ class Sandbox:
             raise
         self.access.resumes.start()
         self.is_started = True
+        await self.installing.begin_configured(self.settings.extensions)
 
     def _check_fresh(self) -> None:
         """Refuse a second start: what a sandbox holds is taken once, before the kernel layer, and let go for good."""
@@ -188,6 +196,7 @@ class Sandbox:
         self.closing.set()
         if self.is_started:
             self.is_started = False
+            await self.installing.stop()
             # What goes on after an approval runs on this loop: it is waited for while the loop still turns.
             await asyncio.to_thread(self.access.resumes.stop)
             await self.runtime.stop()
@@ -324,4 +333,11 @@ def _runtime_settings(settings: HostSettings) -> RuntimeSettings:
         call_timeout=settings.call_timeout,
         load_timeout=settings.load_timeout,
         limits=settings.limits,
+        mcp_approval=settings.extensions.mcp_approval,
+        mcp_servers=settings.extensions.mcp_servers,
+        configurations={
+            str(subject): entry.settings
+            for subject, entry in settings.extensions.installed()
+            if entry.settings is not None
+        },
     )

@@ -15,6 +15,8 @@ class Scope(StrEnum):
     APPROVALS_REVOKE = "approvals:revoke"
     SUBJECTS_READ = "subjects:read"
     """Subjects, extensions with their manifests, and explanations."""
+    EXTENSIONS_MANAGE = "extensions:manage"
+    """Installing engines and extractors, their settings, and MCP servers."""
     MODULES_RUN = "modules:run"
     """Renders, actions, commands, and starting tasks."""
     TASKS_READ = "tasks:read"

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.kernel.settings import OsSettings
 from democrai_sandbox.manifests.limits import NO_LIMITS, Limits
+from democrai_sandbox.policy import Subject, SubjectKind
+from democrai_sandbox.runtime.settings import McpApproval
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-    from democrai_sandbox.policy import Subject
+    from democrai_sandbox.manifests import McpServer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,51 @@ class GuardSettings:
 
     native_packages: tuple[str, ...] = ()
     """Installed packages that may use ctypes and cffi for themselves, and so run native code for a subject."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSettings:
+    """One of ``extensions.models``: where a model is, and how it is asked."""
+
+    endpoint: str
+    """The URL up to ``/chat/completions``."""
+    model: str
+    """The name by which the endpoint knows it."""
+    api_key: str = field(default="", repr=False)
+    api_key_file: str = ""
+    """A file whose first line is the key; read when the host starts."""
+    timeout_seconds: float = 60.0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Sent with each request, such as ``temperature``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstalledSettings:
+    """One of ``extensions.engines`` or ``extensions.extractors``."""
+
+    install: bool = False
+    """Install it in the background when the host starts, if its environment is missing or outdated."""
+    settings: Mapping[str, Any] | None = field(default=None, repr=False)
+    """What its code reads with ``sdk.engines.settings()``; None leaves that to the database."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtensionSettings:
+    """``extensions``: what extensions use that is the host's to choose."""
+
+    models: Mapping[str, ModelSettings] = field(default_factory=dict)
+    mcp_approval: McpApproval = McpApproval.REGISTERED
+    """``extensions.mcp.approval``."""
+    mcp_servers: Mapping[str, McpServer] = field(default_factory=dict, repr=False)
+    """``extensions.mcp.servers``; the query of a URL may hold a secret."""
+    engines: Mapping[str, InstalledSettings] = field(default_factory=dict)
+    extractors: Mapping[str, InstalledSettings] = field(default_factory=dict)
+
+    def installed(self) -> Iterator[tuple[Subject, InstalledSettings]]:
+        """Yield what is set for engines and extractors, by subject."""
+        for kind, entries in ((SubjectKind.ENGINE, self.engines), (SubjectKind.EXTRACTOR, self.extractors)):
+            for name, entry in entries.items():
+                yield Subject(kind, name), entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,5 +152,6 @@ class HostSettings:
     os: OsSettings = field(default_factory=OsSettings)
     """``sandbox.os``."""
 
+    extensions: ExtensionSettings = field(default_factory=ExtensionSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     console: ConsoleSettings = field(default_factory=ConsoleSettings)

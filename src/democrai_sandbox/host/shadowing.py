@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from democrai_sandbox.access.ids import new_id
-from democrai_sandbox.errors import ExtensionUnknown, ExternalAccessAdminRequired
+from democrai_sandbox.errors import ExtensionUnknown
 from democrai_sandbox.manifests import Manifest, diff, parse_manifest
 from democrai_sandbox.policy import InvalidInputError, Problem, Subject, SubjectKind
 from democrai_sandbox.runtime.store import ShadowEffect, ShadowRun
 
-from .keeping import refuse_guarded
+from .authority import require_administrator
 
 if TYPE_CHECKING:
     from democrai_sandbox.access.identity import Caller
@@ -118,9 +118,7 @@ def _announce(sandbox: Sandbox) -> None:
 
 
 def _authorise(caller: Caller) -> None:
-    refuse_guarded("shadows")
-    if not caller.may_decide:
-        raise ExternalAccessAdminRequired("this is for administrators: the super role, and no organization")
+    require_administrator(caller, "shadows")
 
 
 def _extension(sandbox: Sandbox, subject: Subject) -> Extension:

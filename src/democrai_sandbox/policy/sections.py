@@ -32,6 +32,11 @@ class Section:
         if value is not None and not isinstance(value, dict):
             problems.append(Problem(pointer, f"expected an object, got {described(value)}"))
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The keys that it holds, for objects whose keys are names that users choose."""
+        return tuple(self._values)
+
     def take(self, name: str, read: Callable[[object], _Value], *, default: _Default) -> _Value | _Default:
         """Return what ``read`` makes of a key, or the default where it is missing or was refused."""
         self._known.append(name)

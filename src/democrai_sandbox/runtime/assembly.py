@@ -22,7 +22,7 @@ from .installs.doors import EngineDoors
 from .isolation import Workers
 from .loading import Declarations, Surface, preload
 from .managing import Managing
-from .mcp import McpRuntime
+from .mcp import McpRuntime, McpSettings
 from .mcp.services import services as mcp_services
 from .media.doors import MediaDoors
 from .media.service import Media
@@ -32,7 +32,7 @@ from .reports import watch_reports
 from .resuming import ModuleResumes, as_asked
 from .settings import Isolation
 from .shadows import Shadows
-from .store import RuntimeStore
+from .store import Configured, RuntimeStore
 from .tasks import TaskRuntime, TaskService
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Runtime:
         self._recorder = recorder
         self.access = access
         self.registry = discover(settings)
-        self.store = RuntimeStore(access.store.database)
+        self.store = RuntimeStore(access.store.database, Configured(settings.mcp_servers, settings.configurations))
         self.confinement = Confinement(kernel, access, settings, self.registry, owned=self._own_places)
         self._endpoints = endpoints or {}
         own = (*protected_paths, *self.confinement.protected)
@@ -140,7 +140,7 @@ class Runtime:
         self.extractors = self._installed(ManifestKind.EXTRACTOR, own)
         self._tooling = Tooling()
         self.ai = AiRuntime(models, activate=self._activate, apart=self._apart)
-        self.mcp = McpRuntime(self.store, service)
+        self.mcp = McpRuntime(self.store, service, McpSettings(approval=settings.mcp_approval))
         self.media = Media(service, data_dir=settings.data_dir, shadows=self.shadows)
 
     async def start(self) -> None:
@@ -191,6 +191,10 @@ class Runtime:
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+
+    def installed(self, kind: ManifestKind) -> InstalledRuntime | None:
+        """Return the runtime of a kind that is installed; None for modules."""
+        return {ManifestKind.ENGINE: self.engines, ManifestKind.EXTRACTOR: self.extractors}.get(kind)
 
     @property
     def extensions(self) -> tuple[Extension, ...]:

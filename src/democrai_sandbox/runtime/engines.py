@@ -120,7 +120,7 @@ class InstalledRuntime:
 
     def status(self, name: str) -> InstallStatus:
         """Return whether an extension is installed, and how far its installation is."""
-        return self._installations.of(name).status()
+        return self._installations.status(name)
 
     def progress(self, name: str) -> Progress | None:
         """Return the last step of the present or latest installation."""

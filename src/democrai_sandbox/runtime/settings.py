@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.manifests.limits import NO_LIMITS, Limits, limit_problems
 from democrai_sandbox.policy import InvalidInputError, Problem, Subject, SubjectKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from democrai_sandbox.manifests import McpServer
 
 
 _ISOLATED = (SubjectKind.MODULE, SubjectKind.TOOL)
@@ -22,6 +24,15 @@ _WHY = dict.fromkeys(SubjectKind, "it runs with what calls it") | {
     SubjectKind.PIPELINE: "it goes with its module",
     SubjectKind.TASK: "it goes with its module",
 }
+
+
+class McpApproval(StrEnum):
+    """What lets the runtime contact a registered MCP server."""
+
+    REGISTERED = "registered"
+    """An enabled entry of the registry does, unless the endpoint was denied to ``mcp:<name>``."""
+    REQUIRED = "required"
+    """The entry only limits what can be contacted; the endpoint has to be approved for ``mcp:<name>`` besides."""
 
 
 class Isolation(StrEnum):
@@ -57,6 +68,12 @@ class RuntimeSettings:
     """How many calls of functions that are not async one subject has under way; further ones wait."""
     capture_output: bool = True
     """Keep what extensions print for the host to read, instead of letting it through to its own output."""
+
+    mcp_approval: McpApproval = McpApproval.REGISTERED
+    mcp_servers: Mapping[str, McpServer] = field(default_factory=dict, repr=False)
+    """MCP servers by name that are registered without an entry in the database. A URL may hold a secret."""
+    configurations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+    """Settings of engines and extractors, by subject such as ``engine:whisper``; they replace stored ones."""
 
     limits: Limits = NO_LIMITS
     """How much each process of an extension may use; where its manifest says less, that counts."""

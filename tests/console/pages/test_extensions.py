@@ -86,6 +86,43 @@ def test_what_cannot_be_installed_is_refused(admin):
     assert admin.post("/extensions/engine/nothing/install").status_code == 404
 
 
+def test_settings_are_set_and_removed_on_the_page(admin):
+    """A setting that looks secret is not shown; a URL that is none is refused, and nothing is stored."""
+    page = "/extensions/engine/wordcount"
+    for key, value in (("language", "en"), ("api_token", "a-secret-word")):
+        answer = admin.post(f"{page}/settings", data={"key": key, "value": value})
+        assert answer.headers["location"] == f"{page}?done=settings_changed"
+    shown = read(admin, page)
+    assert "language" in shown.text
+    assert "a-secret-word" not in shown.source
+    assert admin.post(f"{page}/settings", data={"key": "dictionary_url", "value": "no address"}).status_code == 422
+    assert admin.post(f"{page}/settings", data={"key": " ", "value": "x"}).status_code == 422
+    admin.post(f"{page}/settings", data={"key": "language", "act": "unset"})
+    assert "language" not in read(admin, page).text
+
+
+def test_an_mcp_server_is_registered_disabled_and_removed(admin):
+    """From the list of extensions; the name leads to the subject."""
+    entry = {"name": "paged", "endpoint_url": "https://paged.example.com/mcp", "transport": "streamable_http"}
+    assert admin.post("/mcp-servers", data=entry).headers["location"] == "/extensions?done=server_added"
+    page = read(admin, "/extensions")
+    assert "https://paged.example.com/mcp" in page.text
+    assert "/subjects/mcp/paged" in page.links
+    assert admin.post("/mcp-servers", data=entry).status_code == 409
+    assert admin.post("/mcp-servers/paged", data={"act": "disable"}).status_code == 303
+    assert "Enable" in read(admin, "/extensions").text
+    assert admin.post("/mcp-servers/paged", data={"act": "explode"}).status_code == 422
+    assert admin.post("/mcp-servers/paged", data={"act": "remove"}).status_code == 303
+    assert "paged.example.com" not in read(admin, "/extensions").text
+
+
+def test_a_missing_model_is_listed_with_its_agents(admin):
+    """The example module names one that this server does not have; it runs otherwise."""
+    page = read(admin, "/extensions")
+    assert "extensions.models.default" in page.text
+    assert "assistant.librarian" in page.text
+
+
 def test_somebody_who_may_not_decide_sees_what_can_be_run(served):
     """No folder, no manifest, no output, no broken extension; the button to install is disabled, with the reason."""
     served.person("nora")
@@ -103,6 +140,8 @@ def test_somebody_who_may_not_decide_sees_what_can_be_run(served):
         assert page.disabled == 1
         sentence("install, not for everybody", page.parts("off")[0])
         assert client.post("/extensions/engine/wordcount/install").status_code == 403
+        assert client.post("/extensions/engine/wordcount/settings", data={"key": "a"}).status_code == 403
+        assert client.post("/mcp-servers/paged", data={"act": "remove"}).status_code == 403
 
 
 def test_hostile_text_of_a_manifest_is_made_visible(admin, served):

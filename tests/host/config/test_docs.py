@@ -9,20 +9,21 @@ import pytest
 
 from democrai_sandbox.host.config import load
 from democrai_sandbox.host.config.document import read_document
-from democrai_sandbox.host.config.keys import KEYS, OPEN
+from democrai_sandbox.host.config.keys import KEYS, NAMED, OPEN
 from democrai_sandbox.host.config.overlay import variable_for
 from tests.services.rows import rows
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "configuration.md").read_text()
+RENAMED = {"extensions.mcp.approval": "mcp_approval", "extensions.mcp.servers": "mcp_servers"}
 ROWS = dict(re.findall(r"^\| `([a-z_.]+)` \| (.+) \|$", PAGE, re.MULTILINE))
 
 
 def test_every_key_has_its_row():
     """And no row is left over."""
-    assert set(ROWS) == {pointer[1:].replace("/", ".") for pointer in (*KEYS, *OPEN)}
+    assert set(ROWS) == {pointer[1:].replace("/", ".") for pointer in (*KEYS, *OPEN, *NAMED)}
 
 
-@rows("pointer", [*KEYS, *OPEN])
+@rows("pointer", [*KEYS, *OPEN, *NAMED])
 def test_each_row_has_the_variable_of_its_key(pointer):
     """As the overlay reads it."""
     assert ROWS[pointer[1:].replace("/", ".")].startswith(f"`{variable_for(pointer)}` | ")
@@ -40,7 +41,7 @@ def test_defaults_are_those_of_the_settings():
         holder = settings
         for step in above:
             holder = getattr(holder, step, holder)
-        value = getattr(holder, last)
+        value = getattr(holder, RENAMED.get(key, last))
         written = read_document(default.strip("`")).value
         assert (list(value) if isinstance(value, tuple) else value) == written, key
         checked += 1
@@ -49,7 +50,8 @@ def test_defaults_are_those_of_the_settings():
 
 def test_the_example_is_accepted(tmp_path, home):
     """With its folders there."""
-    (example,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    example, extensions = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    example += extensions
     for place in ("/srv/democrai/modules", "/srv/democrai/engines"):
         (tmp_path / place[1:]).mkdir(parents=True)
         example = example.replace(place, f"{tmp_path}{place}")
@@ -58,6 +60,8 @@ def test_the_example_is_accepted(tmp_path, home):
     settings = load(path, environ=home).settings
     assert settings.server.public_url == "https://sandbox.example.com"
     assert settings.os.require
+    assert settings.extensions.models["default"].options == {"temperature": 0.2}
+    assert settings.extensions.engines["whisper"].install
 
 
 def test_the_problems_shown_are_those_told(tmp_path, home, monkeypatch):

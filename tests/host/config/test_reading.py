@@ -13,8 +13,15 @@ from democrai_sandbox.errors import ConfigInvalid
 from democrai_sandbox.host.config import load
 from democrai_sandbox.host.config.argument import LONGEST_KEY
 from democrai_sandbox.host.config.document import DEEPEST_NESTING
-from democrai_sandbox.host.config.keys import KEYS, OPEN, Form
-from democrai_sandbox.host.settings import ConsoleSettings, GuardSettings, HostSettings, ServerSettings
+from democrai_sandbox.host.config.keys import KEYS, NAMED, OPEN, Form
+from democrai_sandbox.host.settings import (
+    ConsoleSettings,
+    GuardSettings,
+    HostSettings,
+    InstalledSettings,
+    ModelSettings,
+    ServerSettings,
+)
 from democrai_sandbox.kernel import LandlockSettings, OsSettings, SeccompSettings
 from democrai_sandbox.manifests import Limits
 from democrai_sandbox.policy import Subject
@@ -126,7 +133,7 @@ def test_the_table_of_keys_has_all_that_the_settings_have():
     renamed = {"database": "/database/url", "key_file": "/database/key_file", "stream_type": "/network/stream/type"}
     renamed |= {"database_wait": "/database/wait_seconds", "database_connections": "/database/connections"}
     inner = {"server": ServerSettings, "console": ConsoleSettings}
-    own = {"config_file", "stream", "endpoints", "isolation", "limits", "os", "guard", *inner}
+    own = {"config_file", "stream", "endpoints", "isolation", "limits", "os", "guard", "extensions", *inner}
     expected = {f"/sandbox/limits/{item.name}" for item in fields(Limits)}
     expected |= {f"/{section}/{item.name}" for section, kind in inner.items() for item in fields(kind)}
     expected |= {f"/sandbox/guard/{item.name}" for item in fields(GuardSettings)}
@@ -134,6 +141,7 @@ def test_the_table_of_keys_has_all_that_the_settings_have():
     expected |= {f"/sandbox/os/landlock/{item.name}" for item in fields(LandlockSettings)} | {
         "/sandbox/os/seccomp/enabled"
     }
+    expected |= {"/extensions/mcp/approval"}
     expected |= {f"/network/stream/{name}" for name in ("type", "channel", "folder", "url", "longest")}
     for item in fields(HostSettings):
         if item.name not in own:
@@ -142,6 +150,9 @@ def test_the_table_of_keys_has_all_that_the_settings_have():
             expected |= places
     assert set(KEYS) == expected
     assert set(OPEN) == {"/network/endpoints", "/sandbox/isolation"}
+    assert set(NAMED["/extensions/models"]) == {item.name for item in fields(ModelSettings)}
+    assert set(NAMED["/extensions/engines"]) == {item.name for item in fields(InstalledSettings)}
+    assert set(NAMED["/extensions/extractors"]) == {item.name for item in fields(InstalledSettings)}
 
 
 @pytest.fixture

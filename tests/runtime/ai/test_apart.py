@@ -71,6 +71,10 @@ async def x(): ...
 NO_MODEL = """
 @sdk.agent("x", model="scrpt")
 async def x(): ...
+
+@sdk.render
+def render():
+    return "shown"
 """
 
 
@@ -126,6 +130,10 @@ def apart_story(world):
                     found.name: [[problem.pointer, str(problem)] for problem in found.problems]
                     for found in runtime.extensions
                 },
+                "no model": [
+                    await stage.told(runtime.modules.render("no-model", {}, uma)),
+                    await stage.told(runtime.ai.run("agent", "no-model.x", {}, uma)),
+                ],
                 "here": os.getpid(),
                 "pid": await action("pid"),
                 "go": await action("go", path=world.secret),
@@ -147,17 +155,18 @@ def apart_story(world):
 def test_a_module_in_a_worker_runs_its_assets_there(case):
     """The same calls, chains and errors; what is wrong with a declaration breaks the module as it would here."""
     told = case.run(apart_story)
-    assert told["problems"].pop("demo") == []
+    assert told["problems"].pop("demo") == told["problems"].pop("no-model") == []
     problems = {name: found for name, [found] in told["problems"].items()}
     values = {
         "beyond": ["beyond.x", "network", "send", "https://a.example.com"],
-        "no-model": ["'scrpt'", "'script'"],
     }
     for name, parts in values.items():
         for part in parts:
             assert part in problems[name][1], name
     assert "/tool/x/access: " in problems["beyond"][1]
-    assert problems["no-model"][0] == "/agent/x/model"
+    shown, failed = told["no model"]
+    assert (shown, failed[0]) == ("shown", "ModelFailed")
+    assert all(part in failed[1] for part in ("'scrpt'", "'script'", "extensions.models.scrpt"))
     here, there = told["here"], told["pid"]
     assert there[0] == there[1] != here
     assert told["tool"][0] == there[0]

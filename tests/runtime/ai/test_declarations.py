@@ -65,11 +65,10 @@ WRONG = {
     "no_steps": "@ai.pipeline('x', steps=[])\nasync def x(): ...",
     "limit": "@ai.agent('x', model='script', max_turns=0, timeout=-1)\nasync def x(): ...",
     "endless": "@ai.agent('x', model='script', timeout=float('inf'))\nasync def x(): ...",
-    "model": "@ai.agent('x', model='scrpt')\nasync def x(): ...",
     "tool": "@ai.agent('x', model='script', tools=['nowhere'])\nasync def x(): ...",
     "private": "@ai.agent('x', model='script', tools=['lender.private'])\nasync def x(): ...",
     "cycle": "@ai.pipeline('x', steps=['y'])\nasync def x(): ...\n@ai.pipeline('y', steps=['x'])\nasync def y(): ...",
-    "broken_step": "@ai.agent('a', model='scrpt')\nasync def a(): ...\n"
+    "broken_step": "@ai.agent('a', model='script', tools=['nowhere'])\nasync def a(): ...\n"
     "@ai.pipeline('x', steps=['a'])\nasync def x(): ...",
     "unclear": "@ai.tool('x')\nasync def x(): ...\n@ai.agent('x', model='script')\nasync def y(): ...\n"
     "@ai.pipeline('z', steps=['x'])\nasync def z(): ...",
@@ -132,11 +131,10 @@ def test_everything_that_is_wrong_with_a_declaration_is_named(case):
         "no_steps": ["/pipeline/x"],
         "limit": ["/agent/x/max_turns", "/agent/x/timeout"],
         "endless": ["/timeout"],
-        "model": ["/agent/x/model"],
         "tool": ["/agent/x/tools"],
         "private": ["/agent/x/tools"],
         "cycle": ["/pipeline/x/steps", "/pipeline/x/steps", "/pipeline/y/steps"],
-        "broken_step": ["/agent/a/model", "/pipeline/x/steps"],
+        "broken_step": ["/agent/a/tools", "/pipeline/x/steps"],
         "unclear": ["/pipeline/z/steps"],
         "step": ["/pipeline/x/steps/0"],
         "same_look": ["/agent/z/tools"],
@@ -148,7 +146,6 @@ def test_everything_that_is_wrong_with_a_declaration_is_named(case):
     values = {
         "option": "'access'",
         "hostile": "FilesystemDenied",
-        "model": "'script'",
         "tool": "'nowhere'",
         "private": "'lender.private'",
     }

@@ -52,7 +52,7 @@ def test_two_of_them_have_two_versions_of_one_library(workshop):
     workshop.extension("helper==2.0", name="two", kind="extractor", code=ENGINE)
     told = workshop.host(two_versions)
     assert told["early"]["error"] == "NotInstalled"
-    assert "runtime.engines.install('one')" in told["early"]["text"]
+    assert "democrai-sandbox extensions install engine:one" in told["early"]["text"]
     assert told["versions"] == ["1.0", "2.0"]
     assert told["states"] == ["ready", "ready"]
     assert told["unknown"]["error"] == "ExtensionUnknown"

@@ -72,7 +72,7 @@ def test_an_environment_is_built_once_and_verified_and_outlives_one_that_fails(w
     assert "half way" in problem
     assert progress[0] == "failed"
     assert told["left by the broken one"] == told["left"]
-    assert "runtime.engines.install('demo')" in told["require"]
+    assert "democrai-sandbox extensions install engine:demo" in told["require"]
 
 
 PROBES = """

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 USUAL_SCOPES = (
     *("requests:read", "requests:decide", "approvals:read", "approvals:revoke", "subjects:read"),
-    *("tasks:read", "audit:read", "status:read"),
+    *("extensions:manage", "tasks:read", "audit:read", "status:read"),
 )
 """Of a token, unless it is given others: what the other commands need."""
 _DAYS = 90

@@ -7,6 +7,7 @@ import re
 from types import MappingProxyType
 
 _MOST = 100_000
+_HOUR = 3_600_000
 _ID = r"[0-9A-Za-z_-]{1,100}"
 _LONG_TEXT = 500
 SECONDS = MappingProxyType({"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800})
@@ -30,6 +31,14 @@ def a_text(text: str) -> str:
     return text
 
 
+def a_setting(text: str) -> tuple[str, str]:
+    """Return the name and the value of something like ``language=en``."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise _refused(name, "is no NAME=VALUE")  # not the value, which may be secret
+    return name, value
+
+
 def a_subject(text: str) -> str:
     """Return a subject as it was given."""
     from democrai_sandbox.policy import InvalidInputError, Subject  # noqa: PLC0415 - not needed for --help
@@ -43,8 +52,17 @@ def a_subject(text: str) -> str:
 
 def a_number(text: str) -> int:
     """Return how many."""
-    if not text.isdecimal() or not text.isascii() or not 0 < int(text[:20]) <= _MOST:
-        raise _refused(text, f"is not a number from 1 to {_MOST}")
+    return _number(text, _MOST)
+
+
+def milliseconds(text: str) -> int:
+    """Return how long, up to an hour."""
+    return _number(text, _HOUR)
+
+
+def _number(text: str, most: int) -> int:
+    if not text.isdecimal() or not text.isascii() or not 0 < int(text[:20]) <= most:
+        raise _refused(text, f"is not a number from 1 to {most}")
     return int(text)
 
 

@@ -6,6 +6,7 @@ SUBJECT_KINDS = ("module", "task", "engine", "extractor", "mcp", "tool", "agent"
 RESOURCE_TYPES = ("network", "filesystem", "system_dependency")
 OPERATIONS = ("connect", "receive", "send", "read", "create", "modify", "delete", "execute")
 MANIFEST_KINDS = ("module", "engine", "extractor", "mcp", "tool", "agent", "pipeline")
+MCP_TRANSPORTS = ("streamable_http", "sse")
 SCOPES = ("session", "permanent")
 REQUEST_STATES = (
     *("pending", "approved_for_session", "approved", "denied", "aged_out"),

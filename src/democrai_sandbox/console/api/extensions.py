@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, Path, Request
+from pydantic import Field
 
 from democrai_sandbox.console.admitting import require_administrator
-from democrai_sandbox.console.visitors import Visitor, holder, sandbox_of
-from democrai_sandbox.host import inventory
+from democrai_sandbox.console.visitors import Visitor, holder, require_fresh, sandbox_of
+from democrai_sandbox.host import configuring, inventory
 from democrai_sandbox.host.inventory import ExtensionState  # noqa: TC001 - FastAPI reads the annotations
 from democrai_sandbox.host.scopes import Scope
 from democrai_sandbox.manifests.lint import FindingCode, Severity  # noqa: TC001 - the same
 from democrai_sandbox.runtime.installs.interface import InstallState  # noqa: TC001 - the same
+from democrai_sandbox.runtime.surroundings import serving
 
 from .documenting import router, told
-from .schemas import Answer, Named, Text
+from .schemas import Answer, Members, Named, Order, Text
 
 if TYPE_CHECKING:
     from democrai_sandbox.host.inventory import Overview
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
 extensions = router("extensions")
 Reader = Annotated[Visitor, Depends(holder(Scope.SUBJECTS_READ))]
+Manager = Annotated[Visitor, Depends(holder(Scope.EXTENSIONS_MANAGE))]
+Kind = Annotated[str, Path(max_length=100)]
+Name = Annotated[str, Path(min_length=1, max_length=300)]
 
 
 class Offered(Answer):
@@ -94,6 +99,29 @@ class Install(Answer):
     problem: Text
 
 
+class NewInstall(Order):
+    """How to install."""
+
+    again: bool = Field(default=False, description="Build the environment anew, also if it is there.")
+
+
+class Settings(Answer):
+    """What an engine or extractor is set up with."""
+
+    settings: Members
+    source: Text
+    """`configuration` or `database`; what the configuration sets is changed in its file."""
+    url_keys: list[Text]
+    """The settings whose values are URLs that the extension may then use."""
+
+
+class SettingChanges(Order):
+    """What is to be different; the rest stays."""
+
+    set: dict[str, Any] = Field(default={}, description="Values by name: any JSON.")
+    unset: list[str] = Field(default=[], description="Names to remove.")
+
+
 class Limit(Answer):
     """A limit, and where it is set."""
 
@@ -132,12 +160,7 @@ def list_extensions(request: Request, visitor: Reader) -> ExtensionList:
 
 
 @extensions.get("/extensions/{kind}/{name}", **told(Scope.SUBJECTS_READ, 404))
-def show_extension(
-    request: Request,
-    kind: Annotated[str, Path(max_length=100)],
-    name: Annotated[str, Path(min_length=1, max_length=300)],
-    visitor: Reader,
-) -> ExtensionDetail:
+def show_extension(request: Request, kind: Kind, name: Name, visitor: Reader) -> ExtensionDetail:
     """Show an extension with its manifest, problems, lint findings, installation, limits and latest output."""
     require_administrator(visitor)
     sandbox = sandbox_of(request)
@@ -154,6 +177,33 @@ def show_extension(
         "printed": found.printed,
     }
     return ExtensionDetail.model_validate({**_entry(sandbox, whole), **facts})
+
+
+@extensions.post(
+    "/extensions/{kind}/{name}/install", status_code=202, **told(Scope.EXTENSIONS_MANAGE, 404, 409, body=True)
+)
+async def install_extension(request: Request, kind: Kind, name: Name, order: NewInstall, visitor: Manager) -> Install:
+    """Begin to install an engine or extractor, in the background; `/extensions/{kind}/{name}` tells how far it is."""
+    with serving(visitor.caller):
+        status = await configuring.install(sandbox_of(request), kind, name, visitor.caller, again=order.again)
+    return Install.model_validate(status)
+
+
+@extensions.get("/extensions/{kind}/{name}/settings", **told(Scope.SUBJECTS_READ, 404))
+def show_settings(request: Request, kind: Kind, name: Name, visitor: Reader) -> Settings:
+    """Show what an engine or extractor is set up with; values whose names say that they are secret are `***`."""
+    return Settings.model_validate(configuring.settings_of(sandbox_of(request), kind, name, visitor.caller))
+
+
+@extensions.patch("/extensions/{kind}/{name}/settings", **told(Scope.EXTENSIONS_MANAGE, 404, 409, body=True))
+def change_settings(request: Request, kind: Kind, name: Name, changes: SettingChanges, visitor: Manager) -> Settings:
+    """Set and remove settings of an engine or extractor; others stay. A process with the new ones starts by itself."""
+    require_fresh(request, visitor)
+    with serving(visitor.caller):
+        changed = configuring.change_settings(
+            sandbox_of(request), kind, name, visitor.caller, wanted=changes.set, unwanted=changes.unset
+        )
+    return Settings.model_validate(changed)
 
 
 def _entry(sandbox: Sandbox, one: Overview) -> dict[str, Any]:

@@ -2,44 +2,38 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+import json
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Form
 from fastapi.responses import HTMLResponse, RedirectResponse  # noqa: TC002 - FastAPI reads the annotations
 from starlette.requests import Request  # noqa: TC002 - the same
 
-from democrai_sandbox.console.rendering import redirect, render
-from democrai_sandbox.console.visitors import sandbox_of
-from democrai_sandbox.errors import InstallFailed
+from democrai_sandbox.console.rendering import redirect, render, url
+from democrai_sandbox.console.visitors import require_fresh, sandbox_of
+from democrai_sandbox.host import configuring
 from democrai_sandbox.host.inventory import (
     ExtensionState,
     detail,
-    find,
-    installed_runtime,
     line_of,
     overview,
 )
-from democrai_sandbox.policy import InvalidInputError, SandboxError
+from democrai_sandbox.manifests.models import McpTransport
+from democrai_sandbox.policy import InvalidInputError
+from democrai_sandbox.runtime.surroundings import serving
 
 from .admitting import Administrator, Somebody, why_not
 from .sources import code, code_line
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
-    from starlette.datastructures import State
-
     from democrai_sandbox.host.inventory import Detail, Overview
 
 router = APIRouter()
 
-_log = logging.getLogger(__name__)
 _HEADINGS = (("module", "Modules"), ("engine", "Engines"), ("extractor", "Extractors"))
 _LONGEST_LINE = 2000
+_SERVER_ACTS = {"enable": "server_enabled", "disable": "server_disabled", "remove": "server_removed"}
 
 
 @router.get("/extensions")
@@ -49,15 +43,26 @@ def listed(request: Request, visitor: Somebody) -> HTMLResponse:
     if not visitor.may_decide:
         found = tuple(one for one in found if one.kind.value == "module" and one.state is ExtensionState.OK)
     kinds = [(title, [one for one in found if one.kind.value == kind]) for kind, title in _HEADINGS]
+    sandbox = sandbox_of(request)
     return render(
-        request, "extensions/list.html", visitor=visitor, kinds=[pair for pair in kinds if pair[1]], warnings=_warnings
+        request,
+        "extensions/list.html",
+        visitor=visitor,
+        kinds=[pair for pair in kinds if pair[1]],
+        warnings=_warnings,
+        models=configuring.models(sandbox, visitor.caller) if visitor.may_decide else (),
+        servers=configuring.mcp_servers(sandbox, visitor.caller) if visitor.may_decide else (),
+        approval=sandbox.settings.extensions.mcp_approval,
+        transports=[(one.value, one.value) for one in McpTransport],
     )
 
 
 @router.get("/extensions/{kind}/{name}")
 def shown(request: Request, kind: str, name: str, visitor: Somebody) -> HTMLResponse:
     """Show one extension; what it declares and prints is for those who may decide."""
-    found = detail(sandbox_of(request), kind, name)
+    sandbox = sandbox_of(request)
+    found = detail(sandbox, kind, name)
+    has_settings = visitor.may_decide and kind != "module"
     return render(
         request,
         "extensions/show.html",
@@ -71,6 +76,8 @@ def shown(request: Request, kind: str, name: str, visitor: Somebody) -> HTMLResp
         code_line=code_line,
         why_not=why_not(visitor),
         holds={"install_started": found.overview.state is ExtensionState.INSTALLING},
+        settings=configuring.settings_of(sandbox, kind, name, visitor.caller) if has_settings else None,
+        as_json=_as_json,
     )
 
 
@@ -79,39 +86,89 @@ async def install(
     request: Request, kind: str, name: str, visitor: Administrator, *, again: bool = False
 ) -> RedirectResponse:
     """Begin to install an engine or extractor, in the background; the page of the extension shows how far it is."""
-    sandbox = sandbox_of(request)
-    extension = find(sandbox, kind, name)
-    runtime = installed_runtime(sandbox, extension.kind)
-    if runtime is None:
-        raise InvalidInputError.of("modules are not installed: they run as they are", pointer="/kind")
-    extension.require_sound()
-    _keep(request.app.state, _installed(runtime.install(name, caller=visitor.caller, again=again), name))
+    with serving(visitor.caller):
+        await configuring.install(sandbox_of(request), kind, name, visitor.caller, again=again)
     return redirect(request, f"/extensions/{kind}/{quote(name)}", done="install_started")
 
 
-async def _installed(work: Coroutine[Any, Any, object], name: str) -> None:
-    """Wait for an installation; what came of it is in its status, whoever started it."""
+@router.post("/extensions/{kind}/{name}/settings")
+def change_settings(
+    request: Request,
+    kind: str,
+    name: str,
+    visitor: Administrator,
+    *,
+    key: Annotated[str, Form(max_length=200)],
+    value: Annotated[str, Form(max_length=100_000)] = "",
+    act: Annotated[str, Form(max_length=20)] = "set",
+) -> RedirectResponse:
+    """Set or remove one setting of an engine or extractor."""
+    here = f"/extensions/{kind}/{quote(name)}"
+    require_fresh(request, visitor, back=url(request, here))
+    is_unset = act == "unset"
+    with serving(visitor.caller):
+        configuring.change_settings(
+            sandbox_of(request),
+            kind,
+            name,
+            visitor.caller,
+            wanted={} if is_unset else {_key(key): _value(value)},
+            unwanted=(key,) if is_unset else (),
+        )
+    return redirect(request, here, done="settings_changed")
+
+
+@router.post("/mcp-servers")
+def add_server(
+    request: Request,
+    visitor: Administrator,
+    name: Annotated[str, Form(max_length=200)],
+    endpoint_url: Annotated[str, Form(max_length=2000)],
+    transport: Annotated[str, Form(max_length=50)],
+) -> RedirectResponse:
+    """Register an MCP server."""
+    require_fresh(request, visitor, back=url(request, "/extensions"))
+    entry = {"name": name.strip(), "endpoint_url": endpoint_url.strip(), "transport": transport}
+    with serving(visitor.caller):
+        configuring.add_mcp_server(sandbox_of(request), entry, visitor.caller)
+    return redirect(request, "/extensions", done="server_added")
+
+
+@router.post("/mcp-servers/{name}")
+def change_server(
+    request: Request, name: str, visitor: Administrator, act: Annotated[str, Form(max_length=20)]
+) -> RedirectResponse:
+    """Enable, disable or remove an MCP server."""
+    sandbox = sandbox_of(request)
+    if act not in _SERVER_ACTS:
+        raise InvalidInputError.of(f"expected one of {', '.join(_SERVER_ACTS)}", pointer="/act")
+    if act == "enable":
+        require_fresh(request, visitor, back=url(request, "/extensions"))
+    with serving(visitor.caller):
+        if act == "remove":
+            configuring.remove_mcp_server(sandbox, name, visitor.caller)
+        else:
+            configuring.change_mcp_server(sandbox, name, {"enabled": act == "enable"}, visitor.caller)
+    return redirect(request, "/extensions", done=_SERVER_ACTS[act])
+
+
+def _key(text: str) -> str:
+    if not text.strip():
+        raise InvalidInputError.of("expected the name of a setting", pointer="/key")
+    return text.strip()
+
+
+def _value(text: str) -> Any:
+    """Return what was typed: JSON where it is some, else the text itself."""
     try:
-        await work
-    except InstallFailed as error:
-        _log.warning("the installation of %s failed: %s", name, error)
-    except SandboxError as error:
-        _log.warning("the installation of %s was not begun: %s", name, error)
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return found
 
 
-def _keep(state: State, work: Coroutine[Any, Any, None]) -> None:
-    """Have something done while nobody waits for it: a task that nothing refers to may vanish."""
-    tasks: set[asyncio.Task[None]] = getattr(state, "installing", None) or set()
-    state.installing = tasks
-    task = asyncio.get_running_loop().create_task(work)
-    tasks.add(task)
-
-    def ended(done: asyncio.Task[None]) -> None:
-        tasks.discard(done)
-        with suppress(asyncio.CancelledError):
-            done.result()
-
-    task.add_done_callback(ended)
+def _as_json(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _warnings(one: Overview) -> int:

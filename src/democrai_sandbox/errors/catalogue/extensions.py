@@ -117,7 +117,11 @@ EXTENSIONS = (
         cause=(
             "It was never installed; or its requirements, its local packages or the interpreter have changed since."
         ),
-        fix="Install it: `await runtime.engines.install(name)`. engines.md has the phases.",
+        fix=(
+            "Install it with `democrai-sandbox extensions install engine:NAME`, on its page in the console, or with "
+            "`install: true` under `extensions.engines` in the configuration. An application that embeds the runtime "
+            "calls `runtime.engines.install(name)`. engines.md has the phases."
+        ),
         classes=("NotInstalled",),
         remark="A `RuntimeError`.",
         see=("engines.md",),
@@ -248,7 +252,7 @@ EXTENSIONS = (
         layer=Layer.RUNTIME,
         meaning="The registry of MCP servers has no entry of this name.",
         cause="A misspelt name, or another database.",
-        fix="Look at `store.mcp_servers()`.",
+        fix="Look at `democrai-sandbox mcp list`, and register it with `democrai-sandbox mcp add`.",
         classes=("EntryUnknown",),
         remark="A `LookupError`.",
     ),
@@ -258,8 +262,19 @@ EXTENSIONS = (
         layer=Layer.RUNTIME,
         meaning="The registry of MCP servers has an entry of this name already.",
         cause="It was added twice.",
-        fix="Use `update_mcp_server`, or another name.",
+        fix="Change it with `democrai-sandbox mcp change`, or choose another name.",
         classes=("EntryExists",),
         remark="A `ValueError`.",
+    ),
+    Entry(
+        code="runtime_entry_configured",
+        title="The configuration sets this entry",
+        layer=Layer.RUNTIME,
+        meaning="The configuration sets this MCP server, or the settings of this engine or extractor. Nothing changed.",
+        cause="Entries of the configuration replace those of the database, and cannot be changed while the host runs.",
+        fix="Change the key that the text names in the configuration, and restart the host; or remove it there.",
+        classes=("EntryConfigured",),
+        remark="A `ValueError`.",
+        see=("configuration.md",),
     ),
 )

@@ -41,8 +41,12 @@ SERVICES = (
         title="The model could not be asked",
         layer=Layer.RUNTIME,
         meaning="The model could not be asked, or its answer makes no sense.",
-        cause="Its server is away or refuses the key; the text says which.",
-        fix=("Mend what the text names. If its address is not declared the error is `sandbox_network_denied` instead."),
+        cause="Its server is away or refuses the key, or the host has no model of this name; the text says which.",
+        fix=(
+            "Add a missing model to the configuration, under `extensions.models`; `democrai-sandbox models list` shows "
+            "which ones agents name. Otherwise fix what the text names. If its address is not declared the error is "
+            "`sandbox_network_denied` instead."
+        ),
         classes=("ModelFailed",),
         remark="A `RuntimeError`.",
     ),
@@ -117,7 +121,10 @@ SERVICES = (
         layer=Layer.RUNTIME,
         meaning="No server of this name is registered.",
         cause="A misspelt name. What a module declares in its manifest registers nothing.",
-        fix="Have an administrator register it.",
+        fix=(
+            "Have an administrator register it: with `democrai-sandbox mcp add`, in the console, or under "
+            "`extensions.mcp.servers` in the configuration."
+        ),
         classes=("McpUnknown",),
         remark="A `McpError` and a `LookupError`.",
     ),
@@ -127,7 +134,7 @@ SERVICES = (
         layer=Layer.RUNTIME,
         meaning="The server is registered, but not enabled.",
         cause="An administrator has turned it off.",
-        fix="Have it turned on.",
+        fix="Have an administrator enable it: with `democrai-sandbox mcp change NAME --enable`, or in the console.",
         classes=("McpDisabled",),
         remark="A `McpError`.",
     ),

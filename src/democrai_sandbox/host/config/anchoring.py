@@ -6,7 +6,7 @@ from typing import Any
 
 from democrai_sandbox.policy import normalise_path
 
-from .keys import KEYS, Form
+from .keys import KEYS, NAMED, Form
 
 _DATABASE = "sqlite:///"
 _NOT_RELATIVE = ("/", "~", "$", ":memory:", "file:")
@@ -15,13 +15,26 @@ _NOT_RELATIVE = ("/", "~", "$", ":memory:", "file:")
 def anchored(values: dict[str, Any], folder: str) -> dict[str, Any]:
     """Make the relative paths in ``values`` absolute; what is no path is left for the reading to refuse."""
     for pointer, form in KEYS.items():
-        *above, last = pointer.split("/")[1:]
-        holder: Any = values
-        for step in above:
-            holder = holder.get(step) if isinstance(holder, dict) else None
-        if isinstance(holder, dict) and last in holder:
-            holder[last] = _anchored(holder[last], form, folder)
+        above, _, last = pointer.rpartition("/")
+        _anchor(_at(values, above), last, form, folder)
+    for pointer, forms in NAMED.items():
+        entries = _at(values, pointer)
+        for entry in entries.values() if isinstance(entries, dict) else ():
+            for name, form in forms.items():
+                _anchor(entry, name, form, folder)
     return values
+
+
+def _at(values: Any, pointer: str) -> Any:
+    """Return what is at a pointer; None where there is nothing."""
+    for step in pointer.split("/")[1:]:
+        values = values.get(step) if isinstance(values, dict) else None
+    return values
+
+
+def _anchor(holder: Any, name: str, form: Form, folder: str) -> None:
+    if isinstance(holder, dict) and name in holder:
+        holder[name] = _anchored(holder[name], form, folder)
 
 
 def _anchored(value: Any, form: Form, folder: str) -> Any:

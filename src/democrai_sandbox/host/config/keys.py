@@ -63,6 +63,7 @@ KEYS: Mapping[str, Form] = MappingProxyType(
         "/sandbox/managers": Form.VALUE,
         "/sandbox/pending_days": Form.VALUE,
         "/sandbox/poll_seconds": Form.VALUE,
+        "/extensions/mcp/approval": Form.TEXT,
         "/server/host": Form.TEXT,
         "/server/port": Form.VALUE,
         "/server/public_url": Form.TEXT,
@@ -81,6 +82,31 @@ OPEN: Mapping[str, Form] = MappingProxyType({"/network/endpoints": Form.TEXT, "/
 """Objects whose keys are names that the one who writes them chooses."""
 
 
+NAMED: Mapping[str, Mapping[str, Form]] = MappingProxyType(
+    {
+        "/extensions/models": {
+            "endpoint": Form.TEXT,
+            "model": Form.TEXT,
+            "api_key": Form.TEXT,
+            "api_key_file": Form.PATH,
+            "timeout_seconds": Form.VALUE,
+            "options": Form.VALUE,
+        },
+        "/extensions/mcp/servers": {
+            "endpoint_url": Form.TEXT,
+            "transport": Form.TEXT,
+            "enabled": Form.VALUE,
+            "timeout_ms": Form.VALUE,
+        },
+        "/extensions/engines": {"install": Form.VALUE, "settings": Form.VALUE},
+        "/extensions/extractors": {"install": Form.VALUE, "settings": Form.VALUE},
+    }
+)
+"""Objects of objects: the keys of each entry, whose name the one who writes it chooses."""
+
+
 def form_of(pointer: str) -> Form:
     """Return how the value at a pointer is written; as YAML where there is no such key, or an object is meant."""
-    return KEYS.get(pointer) or OPEN.get(pointer.rpartition("/")[0]) or Form.VALUE
+    entry, _, key = pointer.rpartition("/")
+    above = entry.rpartition("/")[0]
+    return KEYS.get(pointer) or OPEN.get(entry) or NAMED.get(above, {}).get(key) or Form.VALUE

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from democrai_sandbox.policy import Problem, nearest, pointer_to
 
 from .document import read_document
-from .keys import KEYS, OPEN, form_of
+from .keys import KEYS, NAMED, OPEN, form_of
 from .origins import ConfigProblem, Origin
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _settings(environ: Mapping[str, str]) -> tuple[list[_Setting], list[ConfigPr
 
 def _wrong_with_name(variable: str, steps: tuple[str, ...], seen: Mapping[tuple[str, ...], str]) -> Problem | None:
     if not variable.startswith(PREFIX):
-        known = (FILE_VARIABLE, *map(variable_for, (*KEYS, *OPEN)))
+        known = (FILE_VARIABLE, *map(variable_for, (*KEYS, *OPEN, *NAMED)))
         # Compared in lower case, as the function does.
         close = nearest(variable, [name.lower() for name in known])
         message = f"no variable of the configuration; settings begin with {PREFIX}"

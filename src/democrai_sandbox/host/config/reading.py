@@ -14,6 +14,7 @@ from democrai_sandbox.policy.sections import Section, absolute_path, number, swi
 from democrai_sandbox.policy.text import exact_str
 
 from . import values as read
+from .extensions import extension_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -49,6 +50,7 @@ def read_settings(
         **_extensions(root),
         **_network(root.inner("network")),
         **_sandbox(root.inner("sandbox")),
+        extensions=extension_settings(root.inner("extensions")),
         server=_server(root.inner("server")),
         console=_console(root.inner("console")),
     )

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.access.store.urls import parse_url, shown_url
 from democrai_sandbox.policy import pointer_to
 
-from .keys import KEYS, OPEN
+from .keys import KEYS, NAMED, OPEN
+from .origins import DEFAULT, Origin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from democrai_sandbox.host.settings import HostSettings
+    from democrai_sandbox.host.settings import ExtensionSettings, HostSettings
 
     from .loading import Loaded
-    from .origins import Origin
 
 _HIDDEN = "***"
 _PASSWORD = re.compile(r"(?<=://).*@")  # up to the last one: what a password may hold is not for a reader to guess
 _IN_QUERY = re.compile(r"(?i)(?<=[?&])([^=&#]*(?:pass|secret|token|key)[^=&#]*)=[^&#]*")
+_SECRET_NAME = re.compile(r"(?i)pass|secret|token|key|credential")
 _DATABASE = "/database/url"
 _NAMED = {"/database/wait_seconds": "database_wait", "/database/connections": "database_connections"}
+_APPROVAL = "/extensions/mcp/approval"
 _STREAM = "/network/stream/"
 _NO_OBJECTS = frozenset({"database", "sandbox"})
 """Sections whose keys are settings of the host itself."""
@@ -70,6 +73,34 @@ def _values(settings: HostSettings) -> Iterator[tuple[str, Any]]:
             yield pointer, {}
         for name, value in opened[pointer].items():
             yield pointer_to(pointer, name), without_password(str(value))
+    yield from _extensions(settings.extensions)
+
+
+def _extensions(settings: ExtensionSettings) -> Iterator[tuple[str, Any]]:
+    """Yield what is set for extensions, without keys and what may be one."""
+    listed: dict[str, Mapping[str, Any]] = {
+        "/extensions/models": settings.models,
+        "/extensions/mcp/servers": settings.mcp_servers,
+        "/extensions/engines": settings.engines,
+        "/extensions/extractors": settings.extractors,
+    }
+    for pointer, entries in listed.items():
+        for name, entry in entries.items():
+            for key in NAMED[pointer]:
+                value = getattr(entry, key)
+                if value not in (None, "", {}):
+                    yield pointer_to(pointer, name, key), without_secrets(value, key)
+
+
+def without_secrets(value: Any, name: str = "") -> Any:
+    """Return plain data without what is called secret in it, and without passwords in URLs."""
+    if isinstance(value, Mapping):
+        return {str(key): without_secrets(inner, str(key)) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_secrets(item, name) for item in value]
+    if _SECRET_NAME.search(name) and not name.endswith("_file") and type(value) in (str, int, float) and value:
+        return _HIDDEN
+    return without_password(str(value)) if isinstance(value, str) else value
 
 
 def _value(settings: HostSettings, pointer: str) -> Any:
@@ -81,6 +112,8 @@ def _value(settings: HostSettings, pointer: str) -> Any:
         return without_password(value) if isinstance(value, str) else value
     if pointer in _NAMED:
         return getattr(settings, _NAMED[pointer])
+    if pointer == _APPROVAL:
+        return str(settings.extensions.mcp_approval)
     steps = pointer.split("/")[1:]
     if steps[0] in _NO_OBJECTS:
         del steps[0]
@@ -97,4 +130,4 @@ def _origin(loaded: Loaded, pointer: str) -> Origin:
     """Return where a value was given; an object that was given as a whole has given what is in it."""
     while pointer not in loaded.origins and pointer:
         pointer = pointer.rpartition("/")[0]
-    return loaded.origins[pointer]
+    return loaded.origins.get(pointer, Origin(DEFAULT))

@@ -6,7 +6,11 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from democrai_sandbox.errors import ConfigInvalid, StateUnusable
+from democrai_sandbox.host.installing import check_configured
 from democrai_sandbox.host.lines import Area, Line, LineState
+from democrai_sandbox.host.models import key_of
+from democrai_sandbox.host.settings import ExtensionSettings
 from democrai_sandbox.manifests import FindingCode, Severity, lint
 from democrai_sandbox.runtime.extensions import discover
 from democrai_sandbox.runtime.settings import Isolation, RuntimeSettings
@@ -16,7 +20,7 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.host.settings import HostSettings
     from democrai_sandbox.manifests import Finding
-    from democrai_sandbox.runtime.extensions import Extension
+    from democrai_sandbox.runtime.extensions import Extension, Registry
 
 _MOST_NAMED = 5
 _FOLDERS = ("modules_path", "engines_path", "extractors_path")
@@ -27,11 +31,40 @@ def extension_lines(settings: HostSettings) -> Iterator[Line]:
     """Read all manifests."""
     folders = {name: getattr(settings, name) for name in (*_FOLDERS, *_EXTRA)}
     runtime = RuntimeSettings(data_dir=settings.data_dir, isolation=dict(settings.isolation), **folders)
-    found = tuple(discover(runtime))
+    registry = discover(runtime)
+    found = tuple(registry)
     findings = {str(each.subject): tuple(_findings(each, runtime)) for each in found}
     yield _sound(found)
     yield _reviewed(findings)
     yield _native(findings)
+    if settings.extensions != ExtensionSettings():
+        yield _configured(settings.extensions, registry)
+
+
+def _configured(settings: ExtensionSettings, registry: Registry) -> Line:
+    """Say whether a host would start with what is set for extensions: names, URLs and key files."""
+    counts = {
+        "models": len(settings.models),
+        "mcp_servers": len(settings.mcp_servers),
+        "engines": len(settings.engines),
+        "extractors": len(settings.extractors),
+    }
+    summary = ", ".join(f"{name.replace('_', ' ')} {number}" for name, number in counts.items() if number)
+    line = Line(
+        "configured", "Extension settings", Area.RUNTIME, LineState.OK, summary or "approval mode", details=counts
+    )
+    try:
+        check_configured(settings, registry)
+        for name, model in settings.models.items():
+            key_of(name, model)
+    except ConfigInvalid as error:
+        told = "; ".join(map(str, error.problems))
+        return replace(
+            line, state=LineState.OFF, summary=told, fix="correct the section extensions of the configuration"
+        )
+    except StateUnusable as error:
+        return replace(line, state=LineState.OFF, summary=error.what, fix=error.fix)
+    return line
 
 
 def _sound(found: tuple[Extension, ...]) -> Line:

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from democrai_sandbox.guard import plain
 from democrai_sandbox.guard.contexts import make_guard
-from democrai_sandbox.policy import InvalidInputError, Problem, nearest
+from democrai_sandbox.policy import InvalidInputError
 from democrai_sandbox.runtime.promises import Promises
 
 from .calling import as_run
 from .errors import ModelFailed
 from .interface import KINDS, Message, Model, Run, ToolCall, ToolOffer
+from .missing import model_named
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from democrai_sandbox.access import Caller
     from democrai_sandbox.guard import Guard
@@ -73,20 +74,18 @@ class Elsewhere:
         self.promises = Promises("ai.complete", patience=300.0)
 
     def declare(self, module: str, surfaces: Iterable[Surface], worker: Worker) -> None:
-        """Take over what a module declared in its worker, which has checked it; models are known only here."""
-        found, problems = {}, []
+        """Take over what a module declared in its worker, which has checked it."""
         for surface in surfaces:
-            if surface.kind not in KINDS:
-                continue
-            model = surface.options.get("model", "") if surface.kind == "agent" else ""
-            if model and model not in self._models:
-                message = f"the host has no model {model!r}"
-                suggestion = nearest(model, self._models)
-                problems.append(Problem(f"/agent/{surface.name}/model", message, suggestion))
-            found[f"{surface.kind}:{module}.{surface.name}"] = Far(surface.kind, surface.name, model, worker)
-        if problems:
-            raise InvalidInputError(problems)
-        self._found.update(found)
+            if surface.kind in KINDS:
+                model = surface.options.get("model", "") if surface.kind == "agent" else ""
+                label = f"{surface.kind}:{module}.{surface.name}"
+                self._found[label] = Far(surface.kind, surface.name, model, worker)
+
+    def agents(self) -> Iterator[tuple[str, str]]:
+        """Yield the full name of each agent, and the model that it names."""
+        for label, far in tuple(self._found.items()):
+            if far.kind == "agent":
+                yield label.partition(":")[2], far.model
 
     def get(self, label: str) -> Far | None:
         """Return an asset by its label."""
@@ -101,7 +100,7 @@ class Elsewhere:
             Message(role, text, tuple(ToolCall(*call) for call in calls), to) for role, text, calls, to in messages
         )
         offers = tuple(ToolOffer(*offer) for offer in tools)
-        return self.promises.promise(_completed(_guard_of(view), self._models[name], said, offers))
+        return self.promises.promise(_completed(_guard_of(view), model_named(name, self._models), said, offers))
 
 
 async def _completed(guard: Guard, model: Model, messages: tuple[Message, ...], tools: tuple[ToolOffer, ...]) -> Any:

@@ -9,12 +9,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.guard import Entrance, entrance
-from democrai_sandbox.policy import Operation, Problem, ResourceType, nearest, pointer_to, prefixes_of
+from democrai_sandbox.policy import Operation, Problem, ResourceType, pointer_to, prefixes_of
 
 from .agents import AgentPlan, ToolLink, agent_body
 from .calling import Called, caller, entry, flags_of, name_of
 from .errors import AssetUnknown
 from .interface import AssetKind, Limits, Model, ToolOffer
+from .missing import model_named
 from .pipelines import PipelinePlan, Step, pipeline_body
 
 if TYPE_CHECKING:
@@ -75,23 +76,18 @@ class Linked:
         return self._agent(asset) if asset.kind is AssetKind.AGENT else self._pipeline(asset)
 
     def _agent(self, asset: Asset) -> Body | None:
-        model = self._models.get(asset.model)
-        if model is None:
-            close = nearest(asset.model, self._models)
-            hint = f"; did you mean {close!r}?" if close else ""
-            self._refuse(asset, "model", f"the host has no model {asset.model!r}{hint}")
         tools, made = self._tools(asset)
         names = offer_names(tools)
         if len(set(names.values())) < len(names):
             self._refuse(asset, "tools", "the names of two tools look the same to a model")
-        if model is None or asset.label in self.problems:
+        if asset.label in self.problems:
             return None
         return agent_body(
             AgentPlan(
                 asset.name,
                 called(asset.function),
                 asset.instructions,
-                model,
+                model_named(asset.model, self._models),
                 tuple(ToolOffer(names[tool.label], _about(tool), tool.schema) for tool in tools),
                 MappingProxyType({names[label]: ToolLink(label, way) for label, way in made.items()}),
                 asset.limits.lowered(self._limits),

@@ -111,6 +111,15 @@ class AiRuntime:
         """What is registered, for those who list it."""
         return tuple(self._assets)
 
+    @property
+    def agents_by_model(self) -> Mapping[str, tuple[str, ...]]:
+        """The agents that name each model, here and in workers; a model that the host lacks is among them."""
+        here = ((asset.name, asset.model) for asset in self._assets if asset.kind is AssetKind.AGENT)
+        found: dict[str, set[str]] = {}
+        for agent, model in (*here, *self.elsewhere.agents()):
+            found.setdefault(model, set()).add(agent)
+        return {model: tuple(sorted(agents)) for model, agents in sorted(found.items())}
+
     # ---- running ----------------------------------------------------------------------------------------------------
 
     def entrance(self, view: RawView | None, kind: str, name: str) -> Entrance:

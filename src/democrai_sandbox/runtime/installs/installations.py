@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.errors import NotInstalled
 
+from .interface import InstallState
 from .plan import Use
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.runtime.worker.interface import Identity
 
     from .installer import Installer
-    from .interface import Reporter
+    from .interface import InstallStatus, Reporter
     from .plan import Installed
 
 _ATTEMPTS = 3
@@ -44,6 +46,13 @@ class Installations:
         if known is None:
             known = self._installers[name] = self._make(extension)
         return known
+
+    def status(self, name: str) -> InstallStatus:
+        """Return what is installed, and how far an installation is; one that was only just asked for has begun."""
+        found = self.of(name).status()
+        if name in self._going_on and found.state is not InstallState.INSTALLING:
+            return replace(found, state=InstallState.INSTALLING, problem="")
+        return found
 
     def take(self, name: str) -> tuple[Installed, Use]:
         """Return the environment that counts, held: another process may replace it between one step and the next."""

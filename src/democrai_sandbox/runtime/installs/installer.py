@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from democrai_sandbox.errors import NotInstalled
 from democrai_sandbox.manifests.limits import NO_LIMITS
+from democrai_sandbox.policy import InvalidInputError
 
 from .building import Builder
 from .interface import (
@@ -102,7 +103,7 @@ class Installer:
         """Return the environment that the manifest asks for; without one the extension does not run."""
         installed = self.place.installed()
         subject = self.extension.subject
-        fix = f"install it: await runtime.{subject.kind}s.install({subject.name!r})"
+        fix = f"install it with 'democrai-sandbox extensions install {subject}', or on its page in the console"
         if installed is None:
             raise NotInstalled(f"{subject} is not installed; {fix}")
         if installed.fingerprint != self.plan().fingerprint:
@@ -125,7 +126,7 @@ class Installer:
         try:
             async with self._lock() as lock:
                 return await self._install(reporter, caller, lock, again=again)
-        except InstallFailed as error:
+        except (InstallFailed, InvalidInputError) as error:
             self._problem = error.diagnostics()
             reporter(Progress(Stage.FAILED.value, str(error)))
             raise

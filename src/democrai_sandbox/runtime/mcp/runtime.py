@@ -126,9 +126,11 @@ class McpRuntime:
         try:
             server = self._registry.mcp_server(name)
         except LookupError:
-            raise McpUnknown(name, "no MCP server of this name is registered") from None
+            fix = f"an administrator adds it with 'democrai-sandbox mcp add {name}', or in the console"
+            raise McpUnknown(name, f"no MCP server of this name is registered; {fix}") from None
         if not server.enabled:
-            raise McpDisabled(name, "the server is registered, but not enabled")
+            fix = f"an administrator enables it with 'democrai-sandbox mcp change {name} --enable', or in the console"
+            raise McpDisabled(name, f"the server is registered, but not enabled; {fix}")
         return library, server
 
     def _order(self, library: ModuleType, server: McpServer, tool: str, arguments: str) -> Any:

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
+
+from democrai_sandbox.runtime.settings import McpApproval
+
+__all__ = ["McpApproval", "McpSettings"]
 
 MEGABYTE = 1 << 20
-
-
-class McpApproval(StrEnum):
-    """What lets the runtime contact a registered server."""
-
-    REGISTERED = "registered"
-    """An enabled entry of the registry does, unless the endpoint was denied to ``mcp:<name>``."""
-    REQUIRED = "required"
-    """The entry only limits what can be contacted; the endpoint has to be approved for ``mcp:<name>`` besides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from .errors import EntryExists, EntryUnknown, TaskUnknown
+from .errors import EntryConfigured, EntryExists, EntryUnknown, TaskUnknown
+from .registry import Configured
 from .shadowing import Finding, ShadowEffect, ShadowRun
 from .sql import RuntimeStore, open_runtime_store
 from .values import Failure, NewTask, Progress, Task, TaskFilter, TaskOrigin, TaskState
 
 __all__ = [
+    "Configured",
+    "EntryConfigured",
     "EntryExists",
     "EntryUnknown",
     "Failure",

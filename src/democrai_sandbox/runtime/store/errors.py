@@ -5,7 +5,7 @@ from __future__ import annotations
 from democrai_sandbox.errors import TaskUnknown
 from democrai_sandbox.policy import SandboxError
 
-__all__ = ["EntryExists", "EntryUnknown", "TaskUnknown"]
+__all__ = ["EntryConfigured", "EntryExists", "EntryUnknown", "TaskUnknown"]
 
 
 class EntryUnknown(SandboxError, LookupError):  # noqa: N818 - it says what happened
@@ -18,3 +18,9 @@ class EntryExists(SandboxError, ValueError):  # noqa: N818 - it says what happen
     """The registry has an entry of this name already."""
 
     code = "runtime_entry_exists"
+
+
+class EntryConfigured(SandboxError, ValueError):  # noqa: N818 - it says what happened
+    """The configuration sets this entry, so it cannot be changed while the host runs."""
+
+    code = "runtime_entry_configured"

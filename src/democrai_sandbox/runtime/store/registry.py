@@ -1,21 +1,26 @@
-"""Entries that administrators make: MCP servers, and the stored configuration of engines and extractors."""
+"""Entries that administrators make: MCP servers, and the stored configuration of engines and extractors.
+
+Each change is in the audit, in the same transaction: who made it, and what it was about, without values.
+"""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import Connection, delete, insert, select, update
 
+from democrai_sandbox.access.store.journal import SYSTEM, Entry, Ledger
+from democrai_sandbox.access.values import AuditAction
 from democrai_sandbox.manifests import ManifestError, McpServer, make_manifest
 from democrai_sandbox.policy import InvalidInputError
 
 from .documents import LONGEST_SETTINGS, checked_name, from_json, to_json
-from .errors import EntryExists, EntryUnknown
+from .errors import EntryConfigured, EntryExists, EntryUnknown
 from .tables import engine_settings, mcp_servers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from datetime import datetime
 
     from sqlalchemy import Row
@@ -25,33 +30,64 @@ _FIELDS = ("name", "transport", "endpoint_url", "enabled", "timeout_ms")
 _KINDS = ("engine", "extractor")
 
 
+class Configured(NamedTuple):
+    """Entries of the host's configuration. They replace those of the database, and are changed in its file only."""
+
+    servers: Mapping[str, McpServer] = {}
+    """By name."""
+    settings: Mapping[str, Mapping[str, Any]] = {}
+    """By subject, such as ``engine:whisper``."""
+
+    def check_server(self, name: str) -> None:
+        """Refuse to change a server that the configuration sets."""
+        if name in self.servers:
+            place = f"extensions.mcp.servers.{name}"
+            raise EntryConfigured(f"MCP server {name} is set in the configuration: change {place} there, and restart")
+
+    def check_settings(self, kind: str, name: str) -> None:
+        """Refuse to change settings that the configuration sets."""
+        if f"{kind}:{name}" in self.settings:
+            place = f"extensions.{kind}s.{name}.settings"
+            message = f"the settings of {kind} {name} are set in the configuration: change {place} there, and restart"
+            raise EntryConfigured(message)
+
+
 def checked_server(entry: McpServer | Mapping[str, object]) -> McpServer:
     """Return a server as the rules for manifests have it; all that is wrong with it is said at once."""
     value = _written(entry) if isinstance(entry, McpServer) else entry
     return make_manifest(value, McpServer)
 
 
-def add_server(connection: Connection, server: McpServer, now: datetime) -> McpServer:
+def add_server(connection: Connection, server: McpServer, now: datetime, actor: str = SYSTEM) -> McpServer:
     """Add an entry; raises ``EntryExists``."""
+    ledger = Ledger(connection)
     if connection.execute(select(mcp_servers.c.name).where(mcp_servers.c.name == server.name)).first() is not None:
         raise EntryExists(f"there is an MCP server {server.name} already")
     connection.execute(insert(mcp_servers), {**_row(server), "created_at": now, "updated_at": now})
+    _close(ledger, _note(actor, f"mcp:{server.name}", "mcp_server_added", **_about(server)), now)
     return server
 
 
-def update_server(connection: Connection, name: str, changes: Mapping[str, object], now: datetime) -> McpServer:
+def update_server(
+    connection: Connection, name: str, changes: Mapping[str, object], now: datetime, actor: str = SYSTEM
+) -> McpServer:
     """Change an entry; its name stays, because approvals are about it. Raises ``EntryUnknown``."""
     if changes.get("name", name) != name:
         raise InvalidInputError.of("an entry keeps its name: add another one", pointer="/name")
-    server = make_manifest({**_written(get_server(connection, name)), **changes}, McpServer)
+    ledger = Ledger(connection)
+    before = get_server(connection, name)
+    server = make_manifest({**_written(before), **changes}, McpServer)
     connection.execute(update(mcp_servers).where(mcp_servers.c.name == name).values(**_row(server), updated_at=now))
+    _close(ledger, _note(actor, f"mcp:{name}", "mcp_server_changed", _about(before), **_about(server)), now)
     return server
 
 
-def remove_server(connection: Connection, name: str) -> None:
+def remove_server(connection: Connection, name: str, now: datetime, actor: str = SYSTEM) -> None:
     """Remove an entry; raises ``EntryUnknown``."""
+    ledger = Ledger(connection)
     if connection.execute(delete(mcp_servers).where(mcp_servers.c.name == name)).rowcount != 1:
         raise _unknown(name)
+    _close(ledger, _note(actor, f"mcp:{name}", "mcp_server_removed"), now)
 
 
 def get_server(connection: Connection, name: str) -> McpServer:
@@ -80,10 +116,39 @@ def get_settings(connection: Connection, kind: str, name: str) -> dict[str, Any]
     return value if isinstance(value, dict) else {}
 
 
-def set_settings(connection: Connection, kind: str, name: str, settings: Mapping[str, object], now: datetime) -> None:
-    """Store a configuration in place of the one before."""
+def change_settings(
+    connection: Connection,
+    kind: str,
+    name: str,
+    changed: Callable[[dict[str, Any]], object],
+    *,
+    now: datetime,
+    actor: str,
+) -> dict[str, Any]:
+    """Store what ``changed`` makes of the present configuration, and return it; nobody else changes it meanwhile."""
+    ledger = Ledger(connection)
+    before = get_settings(connection, kind, name)
+    after = _checked_settings(changed(dict(before)))
+    _write_settings(connection, kind, name, after, now)
+    keys = sorted({key for key in (*before, *after) if before.get(key) != after.get(key)})
+    _close(ledger, _note(actor, f"{kind}:{name}", "settings_changed", keys=keys), now)
+    return after
+
+
+def note_install(connection: Connection, kind: str, name: str, now: datetime, actor: str) -> None:
+    """Write into the audit that somebody had an engine or extractor installed."""
+    _close(Ledger(connection), _note(actor, f"{kind}:{name}", "install_started"), now)
+
+
+def _checked_settings(settings: object) -> dict[str, Any]:
     if type(settings) is not dict or not all(type(key) is str for key in settings):
         raise InvalidInputError.of("expected an object whose keys are texts", pointer="/settings")
+    return settings
+
+
+def _write_settings(
+    connection: Connection, kind: str, name: str, settings: Mapping[str, object], now: datetime
+) -> None:
     text = to_json(settings, longest=LONGEST_SETTINGS, pointer="/settings")
     values = {"settings": text, "updated_at": now}
     if connection.execute(update(engine_settings).where(*_same(kind, name)).values(**values)).rowcount == 0:
@@ -94,6 +159,24 @@ def set_settings(connection: Connection, kind: str, name: str, settings: Mapping
 def remove_settings(connection: Connection, kind: str, name: str) -> bool:
     """Forget a configuration."""
     return connection.execute(delete(engine_settings).where(*_same(kind, name))).rowcount == 1
+
+
+def _close(ledger: Ledger, entry: Entry, now: datetime) -> None:
+    """Close the transaction with its audit record, and move the generation: every node looks then."""
+    ledger.next_generation()
+    ledger.close([entry], now=now)
+
+
+def _note(actor: str, subject: str, change: str, before: Mapping[str, Any] | None = None, **after: Any) -> Entry:
+    text = f"{subject}: {change.replace('_', ' ')}"
+    about = {"text": text, "subject": subject, "change": change, **after}
+    return Entry(AuditAction.NOTED, actor, before=before, after=about)
+
+
+def _about(server: McpServer) -> dict[str, Any]:
+    """Return an entry for the audit. The query of a URL may hold a secret: only the target that is checked is kept."""
+    facts = {name: getattr(server, name) for name in ("enabled", "timeout_ms")}
+    return {"transport": str(server.transport), "target": server.target, **facts}
 
 
 def _same(kind: str, name: str) -> tuple[Any, ...]:

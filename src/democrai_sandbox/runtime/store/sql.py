@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from democrai_sandbox.access.store.journal import SYSTEM
 from democrai_sandbox.access.store.sql import open_database
 
 from . import registry, scheduling, shadowing, tasking
 from .values import Failure, NewTask, Progress, Task, TaskFilter, TaskState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from datetime import datetime, timedelta
+    from collections.abc import Callable, Iterable, Mapping
+    from datetime import timedelta
 
     from democrai_sandbox.access.store.transactions import Database
     from democrai_sandbox.manifests import McpServer
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from .shadowing import Finding, ShadowRun
 
 _ALL = TaskFilter()
+_NOTHING = registry.Configured()
 
 
 def open_runtime_store(url: str, *, create: bool = True) -> RuntimeStore:
@@ -33,9 +36,10 @@ def open_runtime_store(url: str, *, create: bool = True) -> RuntimeStore:
 class RuntimeStore:
     """Tasks, MCP servers and settings. Synchronous, safe to use from many threads; ``StoreUnavailable`` when away."""
 
-    def __init__(self, database: Database) -> None:
-        """Take a database whose schema is the present one."""
+    def __init__(self, database: Database, configured: registry.Configured = _NOTHING) -> None:
+        """Take a database whose schema is the present one, and what the configuration sets instead of it."""
         self._database = database
+        self._configured = configured
 
     def close(self) -> None:
         """Let all connections go."""
@@ -126,40 +130,83 @@ class RuntimeStore:
 
     # ---- MCP servers
 
-    def add_mcp_server(self, entry: McpServer | Mapping[str, object], *, now: datetime) -> McpServer:
+    def add_mcp_server(
+        self, entry: McpServer | Mapping[str, object], *, now: datetime, actor: str = SYSTEM
+    ) -> McpServer:
         """Add an entry of the registry; raises ``ManifestError`` with all that is wrong, or ``EntryExists``."""
         server = registry.checked_server(entry)
-        return self._database.act(partial(registry.add_server, server=server, now=now))
+        self._configured.check_server(server.name)
+        return self._database.act(partial(registry.add_server, server=server, now=now, actor=actor))
 
-    def update_mcp_server(self, name: str, changes: Mapping[str, object], *, now: datetime) -> McpServer:
+    def update_mcp_server(
+        self, name: str, changes: Mapping[str, object], *, now: datetime, actor: str = SYSTEM
+    ) -> McpServer:
         """Change an entry; raises ``EntryUnknown``, or ``ManifestError`` and nothing is changed."""
-        return self._database.act(partial(registry.update_server, name=name, changes=changes, now=now))
+        self._configured.check_server(name)
+        return self._database.act(partial(registry.update_server, name=name, changes=changes, now=now, actor=actor))
 
-    def remove_mcp_server(self, name: str) -> None:
+    def remove_mcp_server(self, name: str, *, now: datetime | None = None, actor: str = SYSTEM) -> None:
         """Remove an entry; raises ``EntryUnknown``."""
-        self._database.act(partial(registry.remove_server, name=name))
+        self._configured.check_server(name)
+        when = now or datetime.now(UTC)
+        self._database.act(partial(registry.remove_server, name=name, now=when, actor=actor))
 
     def mcp_server(self, name: str) -> McpServer:
         """Return one entry; raises ``EntryUnknown``."""
-        return self._database.ask(partial(registry.get_server, name=name))
+        found = self._configured.servers.get(name)
+        return found or self._database.ask(partial(registry.get_server, name=name))
 
     def mcp_servers(self) -> tuple[McpServer, ...]:
         """Return all entries by name."""
-        return self._database.ask(registry.list_servers)
+        stored = {server.name: server for server in self._database.ask(registry.list_servers)}
+        found = {**stored, **self._configured.servers}
+        return tuple(found[name] for name in sorted(found))
+
+    def is_configured_server(self, name: str) -> bool:
+        """Whether the configuration sets this MCP server."""
+        return name in self._configured.servers
 
     # ---- settings of engines and extractors
 
     def settings(self, kind: str, name: str) -> dict[str, Any]:
-        """Return the stored configuration of an engine or extractor; empty where there is none."""
+        """Return the configuration of an engine or extractor; empty where there is none."""
+        if self.has_configured_settings(kind, name):
+            return dict(self._configured.settings[f"{kind}:{name}"])
         return self._database.ask(partial(registry.get_settings, kind=kind, name=name))
 
-    def set_settings(self, kind: str, name: str, settings: Mapping[str, object], *, now: datetime) -> None:
+    def has_configured_settings(self, kind: str, name: str) -> bool:
+        """Whether the configuration sets the settings of an engine or extractor."""
+        return f"{kind}:{name}" in self._configured.settings
+
+    def set_settings(
+        self, kind: str, name: str, settings: Mapping[str, object], *, now: datetime, actor: str = SYSTEM
+    ) -> None:
         """Store a configuration, a JSON object, in place of the one before."""
-        self._database.act(partial(registry.set_settings, kind=kind, name=name, settings=settings, now=now))
+        self.change_settings(kind, name, lambda _: settings, now=now, actor=actor)
+
+    def change_settings(
+        self,
+        kind: str,
+        name: str,
+        changed: Callable[[dict[str, Any]], object],
+        *,
+        now: datetime,
+        actor: str,
+    ) -> dict[str, Any]:
+        """Store what ``changed`` makes of the present configuration, in one step, and return it."""
+        self._configured.check_settings(kind, name)
+        return self._database.act(
+            partial(registry.change_settings, kind=kind, name=name, changed=changed, now=now, actor=actor)
+        )
 
     def remove_settings(self, kind: str, name: str) -> bool:
         """Forget a configuration."""
+        self._configured.check_settings(kind, name)
         return self._database.act(partial(registry.remove_settings, kind=kind, name=name))
+
+    def note_install(self, kind: str, name: str, *, now: datetime, actor: str) -> None:
+        """Write into the audit that somebody had an engine or extractor installed."""
+        self._database.act(partial(registry.note_install, kind=kind, name=name, now=now, actor=actor))
 
     # ---- shadow runs
 

@@ -1,0 +1,65 @@
+"""What ``democrai-sandbox extensions`` takes."""
+
+from __future__ import annotations
+
+from democrai_sandbox.cli.parsing import add_verbs
+
+from .common import add_node, add_yes
+from .values import a_setting, a_subject, a_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from democrai_sandbox.cli.parsing import Parser
+
+_LIST = "List modules, engines and extractors, with their state."
+_INSTALL = "Install what an engine or extractor needs, and wait until it is there."
+_SETTINGS = "Show what an engine or extractor is set up with. Values that look secret are not shown."
+_SET = "Set and remove settings of an engine or extractor, on all nodes. The next call starts a process with them."
+
+
+def add_to(parser: Parser) -> None:
+    """Add the verbs."""
+    verbs = add_verbs(parser)
+    verbs.add_parser("list", help="all extensions", description=_LIST, takes=_list)
+    verbs.add_parser("install", help="install an engine or extractor", description=_INSTALL, takes=_install)
+    verbs.add_parser("settings", help="show the settings of one", description=_SETTINGS, takes=_settings)
+    verbs.add_parser("set", help="change the settings of one", description=_SET, takes=_set)
+
+
+def _list(parser: Parser) -> None:
+    add_node(parser)
+    parser.set_defaults(run="extensions:run_list")
+
+
+def _install(parser: Parser) -> None:
+    _add_subject(parser)
+    parser.add_argument("--again", action="store_true", help="build the environment anew, also if it is there")
+    parser.add_argument("--no-wait", action="store_true", help="only begin; the list tells how it ends")
+    add_node(parser)
+    parser.set_defaults(run="extensions:run_install")
+
+
+def _settings(parser: Parser) -> None:
+    _add_subject(parser)
+    add_node(parser)
+    parser.set_defaults(run="extensions:run_settings")
+
+
+def _set(parser: Parser) -> None:
+    _add_subject(parser)
+    parser.add_argument(
+        "values", metavar="NAME=VALUE", nargs="*", type=a_setting, help="a text, or JSON such as 3 or true"
+    )
+    parser.add_argument(
+        "--secret", metavar="NAME", type=a_text, help="a text that is typed, or read from standard input"
+    )
+    parser.add_argument(
+        "--unset", metavar="NAME", action="append", default=[], type=a_text, help="remove it; may be repeated"
+    )
+    add_yes(parser)
+    add_node(parser)
+    parser.set_defaults(run="extensions:run_set")
+
+
+def _add_subject(parser: Parser) -> None:
+    parser.add_argument("subject", metavar="KIND:NAME", type=a_subject, help="such as engine:whisper")

@@ -1,0 +1,137 @@
+"""``democrai-sandbox extensions``: what there is, installing engines and extractors, and their settings."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.errors import CommandMisused, CommandRefused
+
+from . import asking, places
+from .exits import Exit
+from .node import below
+from .output import Mood, visible
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+    from .node import Node
+    from .output import Output
+
+_HEADS = ("KIND", "NAME", "STATE", "VERSION", "PROBLEMS")
+_MOODS = {"ok": Mood.OK, "broken": Mood.BAD, "not_installed": Mood.WARNING, "outdated": Mood.WARNING}
+_PAUSE = 0.5
+
+
+def run_list(options: argparse.Namespace, output: Output) -> int:
+    """List extensions."""
+    items = places.node(options).get("/extensions")["items"]
+    if output.is_json:
+        output.data("extensions.list/1", {"items": items})
+    elif items:
+        rows = [
+            (one["kind"], one["name"], one["state"], one["version"] or "-", one["problem_count"] or "-")
+            for one in items
+        ]
+        output.table(_HEADS, rows, _MOODS)
+    else:
+        output.say("there is no extension; set modules_path, engines_path or extractors_path in the configuration")
+    return Exit.OK
+
+
+def run_install(options: argparse.Namespace, output: Output) -> int:
+    """Install an engine or extractor; the status says whether it is there then."""
+    node, place = places.node(options), _place(options.subject)
+    status = node.post(f"{place}/install", {"again": options.again})
+    if not options.no_wait:
+        status = _waited(node, place, output)
+    is_there = status["state"] == "ready" and not status["problem"]
+    if output.is_json:
+        output.data("extensions.install/1", {"subject": options.subject, **status})
+    elif is_there:
+        output.say(f"{visible(options.subject)} is installed")
+    elif options.no_wait:
+        output.say(f"{visible(options.subject)} is being installed")
+    else:
+        _say_failure(output, options.subject, status)
+    return Exit.OK if options.no_wait or is_there else Exit.FAILED
+
+
+def _waited(node: Node, place: str, output: Output) -> dict[str, Any]:
+    """Return the status of an installation at its end, and say meanwhile how far it is."""
+    while True:
+        status: dict[str, Any] = node.get(place)["install"] or {"state": "missing", "problem": "", "progress": None}
+        if status["state"] != "installing":
+            return status
+        step = status["progress"]
+        if step is not None:
+            output.progress(visible(f"{step['stage']} {step['text']}"))
+        time.sleep(_PAUSE)
+
+
+def _say_failure(output: Output, subject: str, status: Mapping[str, Any]) -> None:
+    output.say(f"{visible(subject)} could not be installed", Mood.BAD)
+    for line in str(status["problem"] or "the log of the node says why").splitlines():
+        output.say(f"  {visible(line)}")
+
+
+def run_settings(options: argparse.Namespace, output: Output) -> int:
+    """Show settings."""
+    found = places.node(options).get(f"{_place(options.subject)}/settings")
+    _show(output, "settings", options.subject, found)
+    return Exit.OK
+
+
+def run_set(options: argparse.Namespace, output: Output) -> int:
+    """Change settings."""
+    wanted = {name: _value(text) for name, text in options.values}
+    if not wanted and not options.unset and not options.secret:
+        raise CommandMisused("nothing is to be changed", fix="write NAME=VALUE, or add --secret or --unset")
+    node = places.node(options)
+    names = [*wanted, *([options.secret] if options.secret else []), *(f"no {name}" for name in options.unset)]
+    asking.confirm(f"change settings of {visible(options.subject)}: {visible(', '.join(names))}?", yes=options.yes)
+    if options.secret:
+        wanted[options.secret] = _secret(options.secret)
+    order = {"set": wanted, "unset": options.unset}
+    found = node.patch(f"{_place(options.subject)}/settings", order)
+    _show(output, "set", options.subject, found)
+    return Exit.OK
+
+
+def _secret(name: str) -> str:
+    found = asking.secret(f"{visible(name)}: ")
+    if not found:
+        raise CommandRefused(f"{visible(name)} is empty, and nothing was changed", fix="use --unset to remove it")
+    return found
+
+
+def _show(output: Output, verb: str, subject: str, found: Mapping[str, Any]) -> None:
+    if output.is_json:
+        output.data(f"extensions.{verb}/1", {"subject": subject, **found})
+        return
+    if found["settings"]:
+        rows = [(name, _shown(value)) for name, value in sorted(found["settings"].items())]
+        output.table(("NAME", "VALUE"), rows)
+    else:
+        output.say(f"nothing is set for {visible(subject)}")
+    if found["source"] == "configuration":
+        output.say("set in the configuration, and changed there")
+
+
+def _place(subject: str) -> str:
+    kind, _, name = subject.partition(":")
+    return f"/extensions{below(kind, name)}"
+
+
+def _value(text: str) -> Any:
+    """Return what was written: JSON where it is some, else the text itself."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _shown(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

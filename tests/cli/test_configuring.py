@@ -1,0 +1,132 @@
+"""``democrai-sandbox extensions``, ``mcp`` and ``models``: what extensions use, set on a running node."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.goldens import golden, piped, transcript, within
+from tests.console.serving import Served
+
+MODULE = """
+from democrai_sandbox import sdk
+
+@sdk.agent("writer", model="defualt")
+def writer(question: str):
+    return question
+"""
+SECRET = "a-very-secret-word"
+
+
+class Node:
+    """A node with one of each kind, and commands that ask it as its administrator."""
+
+    def __init__(self, folder):
+        for kind, name, manifest, code in (
+            ("modules", "demo", {}, MODULE),
+            ("engines", "reader", {"runtime": {"allowed_config_urls": ["service_url"]}}, ""),
+            ("extractors", "empty", {"version": "1.2"}, ""),
+            ("extractors", "wrong", {"install": {"requirements": ["./nothing"]}}, ""),
+        ):
+            place = folder / "own" / kind / name
+            place.mkdir(parents=True)
+            (place / "manifest.json").write_text(json.dumps({"name": name, **manifest}))
+            (place / f"{kind.removesuffix('s')}.py").write_text(code)
+        config = {f"{kind}_path": str(folder / "own" / kind) for kind in ("modules", "engines", "extractors")}
+        model = {"endpoint": "http://127.0.0.1:9/v1", "model": "small", "api_key": SECRET}
+        servers = {"fixed": {"endpoint_url": "https://fixed.example.com/mcp"}}
+        config["extensions"] = {"models": {"default": model}, "mcp": {"approval": "required", "servers": servers}}
+        self.served = Served(folder, config, extensions=False)
+        token = self.served.token(self.served.administrator())
+        self.environ = {"DEMOCRAI_CONFIG_FILE": str(self.served.file), "DEMOCRAI_TOKEN": token}
+
+    def says(self, *arguments):
+        return within(arguments, self.environ)
+
+    def data(self, *arguments):
+        done = self.says(*arguments, "--json")
+        assert (done.status, done.err) == (0, "")
+        return json.loads(done.out)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory):
+    found = Node(tmp_path_factory.mktemp("configured"))
+    yield found
+    found.served.stop()
+    found.served.web.stop()
+
+
+def test_extensions_are_listed_and_installed(node):
+    """The command waits until the environment is there; what failed ends with status 1 and the reason."""
+    golden("extensions-list.piped", node.says("extensions", "list").out)
+    done = node.says("extensions", "install", "extractor:empty")
+    assert done.status == 0
+    states = {one["name"]: one["state"] for one in node.data("extensions", "list")["items"]}
+    assert states == {"demo": "ok", "reader": "not_installed", "empty": "ok", "wrong": "not_installed"}
+    module = node.says("extensions", "install", "module:demo")
+    nothing = node.says("extensions", "install", "engine:raeder")
+    assert (module.status, nothing.status) == (1, 1)
+    begun = node.says("extensions", "install", "extractor:empty", "--again", "--no-wait")
+    assert begun.status == 0
+    failed = node.says("extensions", "install", "extractor:wrong")
+    assert failed.status == 1
+    steps = (("install",), ("install a module",), ("install nothing",), ("install --no-wait",), ("install wrong",))
+    transcript("extensions-install", zip(steps, (done, module, nothing, begun, failed), strict=True))
+
+
+def test_settings_are_set_shown_and_removed(node):
+    """A secret is read from standard input, and not shown again; a URL that is none is refused."""
+    subject = "engine:reader"
+    assert node.says("extensions", "set", subject, "language=en").status == 2
+    assert node.says("extensions", "set", subject).status == 2
+    values = ("service_url=https://api.example.com/v1", "retries=3", "deep=true")
+    assert node.says("extensions", "set", subject, *values, "--yes").status == 0
+    given = piped(["extensions", "set", subject, "--secret", "api_token", "--yes"], node.environ, stdin=f"{SECRET}\n")
+    assert (given.status, SECRET in given.out + given.err) == (0, False)
+    shown = node.says("extensions", "settings", subject)
+    golden("extensions-settings.piped", shown.out)
+    found = node.data("extensions", "settings", subject)["settings"]
+    assert found == {"service_url": "https://api.example.com/v1", "retries": 3, "deep": True, "api_token": "***"}
+    wrong = node.says("extensions", "set", subject, "service_url=nothing", "--yes")
+    assert (wrong.status, "/set/service_url" in wrong.err) == (1, True)
+    unset = node.data("extensions", "set", subject, "--unset", "retries", "--unset", "deep", "--yes")
+    assert set(unset["settings"]) == {"service_url", "api_token"}
+
+
+def test_mcp_servers_are_added_changed_and_removed(node):
+    """Each after a question; what the configuration sets stays, with where to change it."""
+    add = ("mcp", "add", "calculator", "--endpoint", "http://127.0.0.1:8765/mcp")
+    assert node.says(*add).status == 2
+    added = node.says(*add, "--timeout-ms", "5000", "--yes")
+    assert added.status == 0
+    again = node.says(*add, "--yes")
+    assert again.status == 4
+    listed = node.says("mcp", "list")
+    golden("mcp-list.piped", listed.out)
+    changed = node.data("mcp", "change", "calculator", "--disable", "--transport", "sse", "--yes")
+    assert (changed["enabled"], changed["transport"], changed["timeout_ms"]) == (False, "sse", 5000)
+    fixed = node.says("mcp", "change", "fixed", "--disable", "--yes")
+    assert fixed.status == 4
+    assert node.says("mcp", "change", "calculator", "--yes").status == 2
+    removed = node.says("mcp", "remove", "calculator", "--yes")
+    assert [one["name"] for one in node.data("mcp", "list")["items"]] == ["fixed"]
+    gone = node.says("mcp", "remove", "calculator", "--yes")
+    steps = ("add", "add again", "list", "change fixed", "remove", "remove again")
+    transcript("mcp-steps", zip(((one,) for one in steps), (added, again, listed, fixed, removed, gone), strict=True))
+
+
+def test_models_are_listed(node):
+    """One that an agent names and the configuration lacks is status 1, with the setting to add."""
+    done = node.says("models", "list")
+    assert done.status == 1
+    transcript("models-list", [(("list",), done)])
+    assert SECRET not in done.out + done.err
+
+
+def test_the_configuration_is_shown_without_keys(node):
+    """The file holds one, and the command shows that there is one."""
+    done = node.says("config", "show", "--origin")
+    assert "extensions.models.default.api_key" in done.out
+    assert SECRET not in done.out
