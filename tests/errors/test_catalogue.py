@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import get_args
 
+import pytest
+
 from democrai_sandbox import errors
 from democrai_sandbox.console import problems, security
 from democrai_sandbox.errors import fixes
@@ -104,6 +106,14 @@ def test_hints_and_catalogue_have_one_wording():
         "/x", subject="voice", subject_kind="engine", operations=("read",), installing=True
     )
     assert fixes.place_of("engine", "voice", "access", installing=True) in engine.hint
+
+
+@pytest.mark.parametrize("kind", ["skill", "core"])
+def test_what_only_the_host_runs_is_declared_in_its_call(kind):
+    """There is no file and no decorator for it."""
+    denial = errors.FilesystemDenied("/x", subject="summarise", subject_kind=kind, operations=("read",))
+    assert "process_guard_context" in denial.hint
+    assert "manifest.json" not in denial.hint
 
 
 def test_errors_are_known_by_one_name_and_survive_pickling():

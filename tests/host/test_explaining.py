@@ -315,6 +315,15 @@ class TestSubjects:
         assert house.explain(URL, subject="tool:look").verdict is Verdict.NEEDS_APPROVAL
         house.says("tool without rules", layer(house.explain(URL, subject="tool:bare"), "declared").text)
 
+    def test_a_skill_has_what_the_host_gives_it(self, house):
+        """No module's manifest stands for it, and the hint names the call that runs it; decisions count."""
+        found = house.explain(URL, subject="skill:reports.summarise")
+        assert found.verdict is Verdict.NEEDS_APPROVAL
+        assert "process_guard_context" in found.hint
+        assert "manifest.json" not in found.hint + layer(found, "declared").text
+        decide(house, "approve_permanently", URL, subject="skill:reports.summarise")
+        assert house.explain(URL, subject="skill:reports.summarise").verdict is Verdict.ALLOWED
+
     def test_others(self, house):
         """A task runs under its module, the host outside of any guard; unknown and broken ones say so."""
         assert house.explain(URL, subject="task:reports.nightly").verdict is Verdict.ALLOWED

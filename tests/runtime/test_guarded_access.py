@@ -126,6 +126,52 @@ def test_an_approved_file_opens_in_the_running_activation(case):
     assert told["other subject"].startswith("FilesystemDenied")
 
 
+def skill_story(world):
+    from democrai_sandbox import current_guard, process_guard_context
+    from democrai_sandbox.errors import SandboxDenied
+    from democrai_sandbox.guard import ask_external_access
+    from democrai_sandbox.policy import Operation, ResourceType
+
+    access = open_access(world)
+    told = {}
+
+    def read():
+        with open(world.secret) as file:
+            return file.read()
+
+    def skill():
+        told["kind"] = str(current_guard().subject_kind)
+        try:
+            read()
+        except SandboxDenied as denial:
+            told["denied"] = [str(link) for link in denial.subject_chain]
+        said = ask_external_access(ResourceType.FILESYSTEM, Operation.READ, world.secret)
+        told["subject"] = str(
+            office.have(access.administration.approve_permanently, said.request_id).decision.access.subject
+        )
+        told["after"] = outcome(read)
+
+    def pretend():
+        with process_guard_context(subject="summarise", subject_kind="skill", allowed_paths=[world.root]):
+            told["pretends"] = [str(link) for link in current_guard().subject_chain]
+            told["gains"] = outcome(read)
+
+    with access:
+        office = Office()
+        process_guard_context(subject="summarise", subject_kind="skill", allowed_paths=[world.root]).run(skill)
+        process_guard_context(subject="demo", allowed_paths=[world.root]).run(pretend)
+    return told
+
+
+def test_a_host_runs_a_skill_with_its_own_access(case):
+    """It is asked for, approved and denied by its own name; a module cannot make itself one."""
+    told = case.run(skill_story)
+    assert (told["kind"], told["denied"]) == ("skill", ["skill:summarise"])
+    assert (told["subject"], told["after"]) == ("skill:summarise", "SECRET")
+    assert told["pretends"] == ["module:demo"]
+    assert told["gains"].startswith("FilesystemDenied")
+
+
 def network_story(world):
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
     from urllib.request import urlopen

@@ -66,7 +66,9 @@ def place_of(kind: str, name: str, key: str, *, installing: bool = False) -> str
     if kind in {"engine", "extractor"}:
         section = "install" if installing else "runtime"
         return f'"{key}" in the "{section}" section of manifest.json of {kind} {name}'
-    if kind in {"tool", "agent", "pipeline", "skill"}:
+    if kind in {"skill", "core"}:
+        return f'"{key}" of the process_guard_context(...) with which the host runs {kind} {name}'
+    if kind in {"tool", "agent", "pipeline"}:
         return f'"{key}" of the declaration of {kind} {name} (or of manifest.json of the module around it)'
     if kind == "mcp":
         return f"the endpoint_url in the registry entry of MCP server {name}"

@@ -68,7 +68,10 @@ def grants_of(sandbox: Sandbox, subject: Subject) -> Grants:
     """Return what a subject has by its declarations. Reads the registries, and changes nothing."""
     if subject.kind in _PARTS:
         return _of_part(sandbox, subject)
-    if subject.kind in (SubjectKind.TASK, SubjectKind.SKILL):
+    if subject.kind is SubjectKind.SKILL:
+        note = "a skill is run by the host's own code, which gives it its access; decisions count besides"
+        return Grants(subject, "the process_guard_context(...) of the host", note=note)
+    if subject.kind is SubjectKind.TASK:
         module = Subject(SubjectKind.MODULE, subject.name.rpartition(".")[0] or subject.name)
         return _under(subject, grants_of(sandbox, module), f"a {subject.kind} runs under what encloses it: {module}")
     if subject.kind is SubjectKind.MCP:

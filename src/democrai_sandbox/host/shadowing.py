@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LONGEST_CANDIDATE = 256 * 1024
 _KINDS = (SubjectKind.MODULE, SubjectKind.ENGINE, SubjectKind.EXTRACTOR)
-_INNER = (SubjectKind.TASK, SubjectKind.TOOL, SubjectKind.AGENT, SubjectKind.PIPELINE, SubjectKind.SKILL)
+_INNER = (SubjectKind.TASK, SubjectKind.TOOL, SubjectKind.AGENT, SubjectKind.PIPELINE)
 
 
 class ShadowOverview(NamedTuple):

@@ -24,7 +24,9 @@ class SubjectKind(StrEnum):
     AGENT = "agent"
     PIPELINE = "pipeline"
     SKILL = "skill"
+    """For hosts that run skills of their own with ``process_guard_context``; the runtime here runs none."""
     CORE = "core"
+    """The host itself, where it asks for access or its own code runs under a guard."""
 
 
 @dataclass(frozen=True, slots=True)
