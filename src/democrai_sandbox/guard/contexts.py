@@ -11,6 +11,7 @@ from democrai_sandbox.policy import (
     FileAccess,
     InvalidInputError,
     Problem,
+    ResourceType,
     Subject,
     SubjectChain,
     compile_policy,
@@ -22,7 +23,7 @@ from democrai_sandbox.policy import (
 from democrai_sandbox.policy.patterns import pattern_problem
 
 from . import _core
-from .runtime_paths import OWNED, entry
+from .runtime_paths import OWNED, entry, program_places
 from .views import is_guarded
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from ._core import Guard, Policy
 
 _PATH_MAX = 4096
+_PROGRAM = ResourceType.SYSTEM_DEPENDENCY
+_EXECUTE = int(FileAccess.EXECUTE)
 _READ = FileAccess.READ
 _WRITE = FileAccess.READ | FileAccess.CREATE | FileAccess.MODIFY | FileAccess.DELETE
 
@@ -293,6 +296,8 @@ def _native(
 ) -> Policy:
     """Hand the policy to the core, which resolves the roots: one that is a link works."""
     roots = [(path.encode("utf-8", "surrogateescape"), mask) for path, mask in compiled.file_entries]
+    named = (rule.normalized_target for rule in compiled.rules if rule.resource_type is _PROGRAM)
+    programs = [(path.encode("utf-8", "surrogateescape"), _EXECUTE) for name in named for path in program_places(name)]
     for path, _ in roots:
         if len(path) >= _PATH_MAX:
             message = f"the path is longer than the system allows: {path[:40]!r}..."
@@ -300,7 +305,7 @@ def _native(
     return _core.policy(
         subject=compiled.subject.name,
         kind=compiled.subject.kind.value,
-        entries=(*roots, *owned, *_core.protected_entries(), *_core.read_only_entries()),
+        entries=(*roots, *programs, *owned, *_core.protected_entries(), *_core.read_only_entries()),
         imports=compiled.allowed_imports,
         allow_subprocess=compiled.allow_subprocess,
         include_runtime=include_runtime_paths,
@@ -310,4 +315,5 @@ def _native(
         network=compiled.network_entries,
         network_only=network_only,
         opened_by=opened_by,
+        named_programs=bool(programs),
     )

@@ -35,6 +35,10 @@ PINNED = 32768
 STREAM = 2048
 """May be opened for writing, and nothing else be done to it."""
 
+_PROGRAM_FOLDERS = (
+    *("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"),
+    *(f"{prefix}/bin" for prefix in dict.fromkeys((sys.prefix, sys.base_prefix))),
+)
 _READ = int(FileAccess.READ)
 _SCRATCH = int(FileAccess.READ | FileAccess.CREATE | FileAccess.MODIFY | FileAccess.DELETE)
 
@@ -189,3 +193,10 @@ def _code_roots() -> set[str]:
 def _too_wide_to_read() -> set[str]:
     """Folders that on sys.path would give away far more than modules: the root, a home."""
     return {"/", "/home", os.path.realpath(os.path.expanduser("~"))}
+
+
+def program_places(target: str) -> tuple[str, ...]:
+    """Return where the program of a system dependency can be: at its path, or in the folders for programs."""
+    if "/" in target:
+        return (target,) if target.startswith("/") else ()
+    return tuple(f"{folder}/{target}" for folder in _PROGRAM_FOLDERS)

@@ -154,6 +154,7 @@ def bare_policy(subject: str, entries: tuple[Entry, ...]) -> _core.Policy:
         network=(),
         network_only=False,
         opened_by="",
+        named_programs=False,
     )
 
 

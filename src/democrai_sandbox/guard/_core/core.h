@@ -137,6 +137,7 @@ typedef struct Policy {
     PyObject *ancestors;      /* tuple of "kind:name": the chain of the process that started this one */
     NetIndex network;
     bool allow_subprocess;
+    bool named_programs; /* names the programs that may be started, by entries to execute */
     bool include_runtime;
     bool network_only;   /* says nothing about files, imports and processes */
     PyObject *opened_by; /* exact str: the public function that the host called for it; empty for the runtime's own */
@@ -226,6 +227,7 @@ PyObject *type_dictionary(PyTypeObject *type);
 int ownviews_settle(void);
 unsigned state_declared_mask(const State *state, const PathKey *key);
 bool state_guards_network_only(const State *state);
+bool state_names_programs(const State *state);
 
 /* ---- shadow.c ------------------------------------------------------------------------------ */
 extern PyObject *watcher;

@@ -143,7 +143,8 @@ int import_native_check(State *state, PyObject *path)
     int result = 0;
     bool readonly_code = (mask & FLAG_CODE) && !(mask & (OP_CREATE | OP_MODIFY | OP_DELETE));
     /* who may start programs gains nothing by loading one: build tools come with native modules in a scratch folder */
-    if (!readonly_code && !(state->allow_subprocess && (mask & OP_READ))) {
+    bool starts_any = state->allow_subprocess && !state_names_programs(state);
+    if (!readonly_code && !(starts_any && (mask & OP_READ))) {
         deny_path(state, location, OP_EXECUTE, false);
         result = -1;
     }

@@ -471,13 +471,13 @@ PyObject *policy_new(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"subject",  "kind",      "entries", "imports", "allow_subprocess", "include_runtime",
                             "declared", "ancestors", "resolve", "network", "network_only",     "opened_by",
-                            NULL};
+                            "named_programs", NULL};
     PyObject *subject, *kind, *entries, *imports, *declared, *ancestors, *network, *opened_by;
-    int allow_subprocess, include_runtime, resolve, network_only;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UUO!O!ppUO!pO!pU", names, &subject, &kind, &PyTuple_Type, &entries,
+    int allow_subprocess, include_runtime, resolve, network_only, named_programs;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UUO!O!ppUO!pO!pUp", names, &subject, &kind, &PyTuple_Type, &entries,
                                      &PyFrozenSet_Type, &imports, &allow_subprocess, &include_runtime, &declared,
                                      &PyTuple_Type, &ancestors, &resolve, &PyTuple_Type, &network, &network_only,
-                                     &opened_by)) {
+                                     &opened_by, &named_programs)) {
         return NULL;
     }
     Policy *policy = PyObject_New(Policy, &Policy_Type);
@@ -500,6 +500,7 @@ PyObject *policy_new(PyObject *module, PyObject *args, PyObject *kwargs)
     policy->declared = Py_NewRef(declared);
     policy->ancestors = Py_NewRef(ancestors);
     policy->allow_subprocess = allow_subprocess;
+    policy->named_programs = named_programs;
     policy->include_runtime = include_runtime;
     policy->network_only = network_only;
     policy->opened_by = Py_NewRef(opened_by);

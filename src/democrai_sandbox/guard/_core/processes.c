@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -264,22 +265,102 @@ static PyObject *environment_mapping(State *state, PyObject *given)
     return mapping;
 }
 
+/* ---- which programs -------------------------------------------------------------------------- */
+
+/* The program that is to be started, resolved, which the chain has to name; NULL with an error. */
+static PyObject *named_program(State *state, PyObject *given)
+{
+    PathText text;
+    char location[PATH_MAX];
+    unsigned granted = 0;
+    PyObject *result = NULL;
+    if (path_is_descriptor(given)) {
+        return deny_text(state, DENY_DESCRIPTOR, "fd");
+    }
+    if (path_text(given, &text) < 0) {
+        return NULL;
+    }
+    if (location_of(&text, FOLLOW, location) == 0 && grant(state, location, OP_EXECUTE, &granted) == 0) {
+        result = granted & OP_EXECUTE ? path_object(location, text.object) : deny_path(state, location, OP_EXECUTE, false);
+    }
+    Py_DECREF(text.object);
+    return result;
+}
+
+/* Whether a program is there, as far as the chain lets anybody look. */
+static int is_program(State *state, PyObject *given)
+{
+    PathText text;
+    char location[PATH_MAX];
+    struct stat info;
+    if (path_text(given, &text) < 0) {
+        return -1;
+    }
+    int result = location_of(&text, FOLLOW, location);
+    Py_DECREF(text.object);
+    if (result < 0) {
+        return -1;
+    }
+    bool shown = location_mask(state, location) & (OP_READ | OP_EXECUTE);
+    return shown && stat(location, &info) == 0 && S_ISREG(info.st_mode) && access(location, X_OK) == 0;
+}
+
+/* Of the places where a program is looked for, the first that has it. Without one, a place that never exists: a program
+ * that is created there meanwhile must not be started. */
+static PyObject *named_candidate(State *state, PyObject *places)
+{
+    PyObject *all = PySequence_Tuple(places), *found = NULL, *bytes = NULL;
+    bool is_named = all != NULL && PyTuple_GET_SIZE(all) == 1;
+    int is_there = all == NULL ? -1 : is_named;
+    for (Py_ssize_t i = 0; is_there == 0 && i < PyTuple_GET_SIZE(all); i++) {
+        is_there = is_program(state, PyTuple_GET_ITEM(all, i));
+        found = is_there > 0 ? named_program(state, PyTuple_GET_ITEM(all, i)) : NULL;
+    }
+    if (is_named) {
+        found = named_program(state, PyTuple_GET_ITEM(all, 0));
+    }
+    else if (is_there == 0) {
+        found = PyBytes_FromString("/proc/democrai/none");
+    }
+    if (found != NULL) {
+        PyUnicode_FSConverter(found, &bytes);
+    }
+    PyObject *result = bytes ? PyTuple_Pack(1, bytes) : NULL;
+    Py_XDECREF(all);
+    Py_XDECREF(found);
+    Py_XDECREF(bytes);
+    return result;
+}
+
 /* ---- the doors ------------------------------------------------------------------------------- */
 
 /* fork_exec raises no audit event; multiprocessing's "spawn" goes through it. Its sixth argument is the environment. */
 PyObject *on_fork_exec(State *state, Call *call)
 {
-    enum { ENVIRONMENT = 5 };
+    enum { PLACES = 1, ENVIRONMENT = 5 };
     if (!state->allow_subprocess) {
         return refuse(state, call);
     }
     if (call->nargs <= ENVIRONMENT) {
         return call_original(call);
     }
-    PyObject *pairs = environment_pairs(state, call->args[ENVIRONMENT]);
-    PyObject *result = pairs ? call_with(call, ENVIRONMENT, pairs) : NULL;
+    PyObject *argv[MAX_ARGS], *places = NULL;
+    Call copy;
+    if (call_copy(call, argv, &copy) < 0) {
+        return NULL;
+    }
+    if (state_names_programs(state)) {
+        places = named_candidate(state, argv[PLACES]);
+        if (places == NULL) {
+            return NULL;
+        }
+        argv[PLACES] = places;
+    }
+    PyObject *pairs = environment_pairs(state, argv[ENVIRONMENT]);
+    PyObject *result = pairs ? call_with(&copy, ENVIRONMENT, pairs) : NULL;
     child_started(state, result);
     Py_XDECREF(pairs);
+    Py_XDECREF(places);
     return result;
 }
 
@@ -292,12 +373,8 @@ static PyObject *exec_without_environment(State *state, Call *call)
     return result;
 }
 
-/* posix_spawn(path, argv, env), execve(path, argv, env), execv(path, argv) */
-PyObject *on_spawn(State *state, Call *call)
+static PyObject *spawn(State *state, Call *call)
 {
-    if (!state->allow_subprocess) {
-        return refuse(state, call);
-    }
     if (call->row->index < 0) {
         return call->nargs == 2 ? exec_without_environment(state, call) : call_original(call);
     }
@@ -309,6 +386,29 @@ PyObject *on_spawn(State *state, Call *call)
     PyObject *result = mapping ? call_with(call, at, mapping) : NULL;
     child_started(state, result);
     Py_XDECREF(mapping);
+    return result;
+}
+
+/* posix_spawn(path, argv, env), execve(path, argv, env), execv(path, argv) */
+PyObject *on_spawn(State *state, Call *call)
+{
+    PyObject *argv[MAX_ARGS], *program = NULL, *result;
+    Call copy;
+    if (!state->allow_subprocess) {
+        return refuse(state, call);
+    }
+    Py_ssize_t path = call_find(call, 0, "path");
+    if (path >= 0 && state_names_programs(state)) {
+        program = named_program(state, call->args[path]);
+        if (program == NULL || call_copy(call, argv, &copy) < 0) {
+            Py_XDECREF(program);
+            return NULL;
+        }
+        argv[path] = program;
+        call = &copy;
+    }
+    result = spawn(state, call);
+    Py_XDECREF(program);
     return result;
 }
 
@@ -339,8 +439,10 @@ PyObject *on_system(State *state, Call *call)
     }
     PyObject *mapping = environment_mapping(state, NULL), *shell = NULL, *argv = NULL, *child = NULL, *result = NULL;
     if (mapping != NULL) {
-        shell = PyUnicode_FromString("/bin/sh");
-        argv = Py_BuildValue("(ssO)", "sh", "-c", call->args[at]);
+        PyObject *usual = PyUnicode_FromString("/bin/sh");
+        shell = usual && state_names_programs(state) ? named_program(state, usual) : Py_XNewRef(usual);
+        Py_XDECREF(usual);
+        argv = shell ? Py_BuildValue("(ssO)", "sh", "-c", call->args[at]) : NULL;
     }
     if (shell != NULL && argv != NULL) {
         PyObject *args[3] = {shell, argv, mapping};

@@ -347,6 +347,20 @@ static bool stands_alone(const State *state)
     return state->parent == NULL || state->mode == MODE_EXACT || state->parent->mode == MODE_BYPASS;
 }
 
+/* Whether anybody around here has named the programs that may be started: no others are then. */
+bool state_names_programs(const State *state)
+{
+    for (; state != NULL && state->mode != MODE_BYPASS; state = state->parent) {
+        if (state->policy->named_programs) {
+            return true;
+        }
+        if (stands_alone(state)) {
+            return false;
+        }
+    }
+    return false;
+}
+
 /* The state that says something about files, imports and processes: a policy for the network only leaves the rest as it
  * is around it. NULL when nothing restricts them. */
 static const State *beyond_network(const State *state)

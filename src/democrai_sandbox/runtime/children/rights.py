@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from democrai_sandbox.errors import FilesystemDenied, SandboxDenied
 from democrai_sandbox.guard import AccessQuestion, _core, location_of
-from democrai_sandbox.guard.runtime_paths import covers, runtime_entries
+from democrai_sandbox.guard.runtime_paths import covers, program_places, runtime_entries
 from democrai_sandbox.policy import FileAccess, Operation, ResourceType, Subject, is_at_or_below
 
 if TYPE_CHECKING:
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from democrai_sandbox.guard.views import RawView
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
-_PROGRAM_FOLDERS = (
-    *("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"),
-    *(f"{prefix}/bin" for prefix in (sys.prefix, sys.base_prefix)),
-)
 _PRIVILEGED = S_ISUID | S_ISGID
 _MASKS = MappingProxyType(
     {
@@ -58,10 +54,8 @@ def _is_named(target: str, real: str, name: str) -> bool:
 
     Both the file and the name count: one file can be many programs, which read their name.
     """
-    if "/" in target:
-        return target.startswith("/") and real == location_of(target)
-    places = (location_of(f"{folder}/{target}") for folder in _PROGRAM_FOLDERS)
-    return target in (name, real.rpartition("/")[2]) and real in places
+    is_named = "/" in target or target in (name, real.rpartition("/")[2])
+    return is_named and any(real == location_of(place) for place in program_places(target))
 
 
 def _none(_subject: Subject) -> tuple[str, ...]:
