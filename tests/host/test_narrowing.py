@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from democrai_sandbox.access.coverage import covers
 from democrai_sandbox.access.values import AccessTuple
 from democrai_sandbox.host.narrowing import choices
+from democrai_sandbox.host.wording import PathKind, path_kind
 from democrai_sandbox.manifests import ModuleManifest, lint
 from democrai_sandbox.policy import (
     InvalidInputError,
@@ -119,6 +120,49 @@ def test_every_choice_says_its_rule():
     assert all(choice.target in choice.words for choice in found)
     assert len({choice.label for choice in found}) == len(found)
     sentence("choices", "\n".join(f"{choice.label}: {choice.words}" for choice in found))
+
+
+def test_each_choice_is_named_by_what_it_covers(tmp_path):
+    """A file is that file; a folder is everything in it; of what is not there yet both is said."""
+    (tmp_path / "report.csv").touch()
+    names = ("report.csv", "", "later.csv")
+    found = [choices(asked(str(tmp_path / name), "read", "filesystem"))[0] for name in names]
+    sentence("paths", "\n".join(f"{choice.label}: {choice.words}" for choice in found), folder=tmp_path)
+    file, folder, _ = found
+    assert "below" not in file.label + file.words
+    assert "in it" not in file.label + file.words
+    assert "everything in it" in folder.words
+    hidden = choices(asked(str(tmp_path / "report.csv"), "read", "filesystem"), look=False)[0]
+    assert hidden.words.replace("report.csv", "later.csv") == found[2].words
+    around = choices(asked(str(tmp_path / "report.csv"), "read", "filesystem"))[1]
+    assert around.target == str(tmp_path)
+    assert around.label == folder.label
+
+
+@rows(
+    ("target", "operation", "resource_type"),
+    [
+        ("https://a.example/one", "receive", "network"),
+        ("https://a.example", "receive", "network"),
+        ("a.example:443", "connect", "network"),
+        ("a.example", "connect", "network"),
+        ("*.a.example", "connect", "network"),
+        ("10.0.0.0/8", "connect", "network"),
+        ("unix:/run/db", "connect", "network"),
+        ("git", "execute", "system_dependency"),
+        ("no target at all", "connect", "network"),
+    ],
+)
+def test_no_choice_is_called_exact(target, operation, resource_type):
+    """The label says what a decision covers: an address is never that address alone."""
+    exact = choices(asked(target, operation, resource_type))[0]
+    sentence(f"label of {target}", exact.label)
+
+
+@rows("path", ["/a\0b", "/\ud800", "/" + "x" * 5000, "/proc/self/nothing"])
+def test_a_path_that_cannot_be_looked_at_has_a_name_too(path):
+    """Nothing is known of it."""
+    assert path_kind(ResourceType.FILESYSTEM, path) is PathKind.UNKNOWN
 
 
 def test_deep_paths_offer_a_few():

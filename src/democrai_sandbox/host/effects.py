@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from democrai_sandbox.access.values import Effect, Scope
 
-from .wording import rule_words
+from .wording import decided_words
 
 if TYPE_CHECKING:
     from democrai_sandbox.access.values import AccessTuple, Reach
@@ -19,9 +19,7 @@ def effect_words(
 
     ``until`` is when it ends, for one that has an end: ``for 7 days``. The texts of others stand in it as they are.
     """
-    rule = rule_words(
-        access.subject, access.resource_type, access.operation, access.target, may=effect is Effect.APPROVAL
-    )
+    rule = decided_words(access, may=effect is Effect.APPROVAL)
     return f"{rule[:1].upper()}{rule[1:]}, {whom_words(scope, user, session)}, {until or end_words(effect, scope)}"
 
 

@@ -16,7 +16,7 @@ from democrai_sandbox.policy import (
     parse_declaration,
 )
 
-from .wording import rule_words
+from .wording import PathKind, decided_words, path_kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_SERVER = "Everything at this server"
 _NEAREST = 4
 _WIDEST = 2
 """Of very deep paths only these are offered: a list of a hundred folders is no help."""
@@ -47,18 +48,56 @@ class Choice:
         return bool(self.warnings)
 
 
-def choices(access: AccessTuple) -> tuple[Choice, ...]:
-    """Return what can be decided about a request: what was asked for first, then what is wider and wider."""
-    exact = _choice(access, access.target, "Exactly what was asked for", is_exact=True)
+def choices(access: AccessTuple, *, look: bool = True) -> tuple[Choice, ...]:
+    """Return what can be decided about a request: what was asked for first, then what is wider and wider.
+
+    With ``look`` a path is called a file or a folder as it is now: for those alone who decide.
+    """
+    exact = _choice(access, access.target, _label(access, look=look), is_exact=True, look=look)
     wider = [
-        _choice(access, target, label, is_exact=False) for target, label in _wider(access) if target != access.target
+        _choice(access, target, label, is_exact=False, look=look)
+        for target, label in _wider(access)
+        if target != access.target
     ]
     return (exact, *wider)
 
 
+def _label(access: AccessTuple, *, look: bool) -> str:
+    """Return the name of what was asked for: by what a decision about it covers."""
+    if access.resource_type is ResourceType.FILESYSTEM:
+        return _path_label(access.target, look=look)
+    if access.resource_type is ResourceType.SYSTEM_DEPENDENCY:
+        return f"The program {access.target}"
+    try:
+        target = parse_declaration(access.target)
+    except InvalidInputError:
+        return "This target"
+    port = "any port" if target.port is None else f"port {target.port}"
+    return {
+        TargetKind.URL: _below(target.path) if target.path else _SERVER,
+        TargetKind.HOST: f"This host on {port}, with any protocol",
+        TargetKind.WILDCARD: f"Every host below {target.host} on {port}, with any protocol",
+        TargetKind.NETWORK: f"Every address in {target.host}, on any port, with any protocol",
+        TargetKind.UNIX: "This unix socket",
+    }[target.kind]
+
+
+def _path_label(path: str, *, look: bool) -> str:
+    kind = path_kind(ResourceType.FILESYSTEM, path, look=look)
+    if kind is PathKind.FILE:
+        return f"The file {path}"
+    if kind is PathKind.FOLDER:
+        return f"The folder {path} and everything in it"
+    return f"The path {path}, and everything in it if it is a folder"
+
+
+def _below(path: tuple[str, ...]) -> str:
+    return f"/{'/'.join(path)} and everything below it"
+
+
 def _wider(access: AccessTuple) -> Iterator[tuple[str, str]]:
     if access.resource_type is ResourceType.FILESYSTEM:
-        yield from ((folder, f"The folder {folder}") for folder in _fewer(list(_folders(access))))
+        yield from ((folder, f"The folder {folder} and everything in it") for folder in _fewer(list(_folders(access))))
     elif access.resource_type is ResourceType.NETWORK:
         try:
             yield from _wider_network(parse_declaration(access.target), access.operation)
@@ -70,8 +109,8 @@ def _wider_network(target: NetworkTarget, operation: Operation) -> Iterator[tupl
     if target.kind is TargetKind.URL:
         paths = [target.path[:length] for length in range(len(target.path) - 1, 0, -1)]
         for path in _fewer(paths):
-            yield replace(target, path=path).normalized, f"Everything below /{'/'.join(path)}"
-        yield replace(target, path=()).normalized, "Everything at this server"
+            yield replace(target, path=path).normalized, _below(path)
+        yield replace(target, path=()).normalized, _SERVER
     # Only who connects gains by more than the addresses of a server: any port, any protocol.
     if operation is not Operation.CONNECT:
         return
@@ -97,9 +136,9 @@ def _fewer(found: list[T]) -> list[T]:
     return found if len(found) <= _NEAREST + _WIDEST else [*found[:_NEAREST], *found[-_WIDEST:]]
 
 
-def _choice(access: AccessTuple, target: str, label: str, *, is_exact: bool) -> Choice:
+def _choice(access: AccessTuple, target: str, label: str, *, is_exact: bool, look: bool) -> Choice:
     rule = AccessRule(access.resource_type, access.operation, target, target)
-    words = rule_words(access.subject, access.resource_type, access.operation, target)
+    words = decided_words(replace(access, target=target), look=look)
     return Choice(target, label, words, _warnings(rule), is_exact)
 
 

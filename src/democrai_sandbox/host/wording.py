@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import stat
+from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -18,6 +21,8 @@ from democrai_sandbox.policy import (
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from democrai_sandbox.access.values import AccessTuple
 
 _NETWORK: Mapping[Operation, str] = MappingProxyType(
     {Operation.CONNECT: "connect to", Operation.RECEIVE: "receive from", Operation.SEND: "send to"}
@@ -36,15 +41,53 @@ _KINDS: Mapping[SubjectKind, str] = MappingProxyType(
 )
 
 
+class PathKind(StrEnum):
+    """What a path leads to."""
+
+    FILE = "file"
+    FOLDER = "folder"
+    UNKNOWN = "unknown"
+    """It is not there, or cannot be looked at: both may come to be."""
+
+
+def path_kind(resource_type: ResourceType, target: str, *, look: bool = True) -> PathKind | None:
+    """Look what a path leads to; None for what is not a path. Without ``look`` nothing is known of it."""
+    if resource_type is not ResourceType.FILESYSTEM:
+        return None
+    if not look:
+        return PathKind.UNKNOWN
+    try:
+        mode = os.stat(target).st_mode  # noqa: PTH116 - the target may be no text that a Path takes
+    except (OSError, ValueError):
+        return PathKind.UNKNOWN
+    return PathKind.FOLDER if stat.S_ISDIR(mode) else PathKind.FILE
+
+
 def rule_words(
-    subject: Subject, resource_type: ResourceType, operation: Operation, target: str, *, may: bool = True
+    subject: Subject,
+    resource_type: ResourceType,
+    operation: Operation,
+    target: str,
+    *,
+    may: bool = True,
+    kind: PathKind | None = None,
 ) -> str:
     """Return a rule as a sentence without its full stop; ``may=False`` words a denial.
 
-    The target stands in it as it is: whoever shows the sentence has to make what cannot be seen visible.
+    ``kind`` is what a path leads to, where that was looked up. The target stands in it as it is: whoever shows the
+    sentence has to make what cannot be seen visible.
     """
     verb = "may" if may else "may not"
-    return f"{subject_words(subject)} {verb} {act_words(resource_type, operation, target)}"
+    return f"{subject_words(subject)} {verb} {act_words(resource_type, operation, target, kind)}"
+
+
+def decided_words(access: AccessTuple, *, may: bool = True, look: bool = True) -> str:
+    """Return what a decision about a tuple is about, as a sentence.
+
+    A path is looked at for it, unless ``look`` says no: only those who decide may learn what there is.
+    """
+    kind = path_kind(access.resource_type, access.target, look=look)
+    return rule_words(access.subject, access.resource_type, access.operation, access.target, may=may, kind=kind)
 
 
 def subject_words(subject: Subject) -> str:
@@ -52,14 +95,24 @@ def subject_words(subject: Subject) -> str:
     return f"{_KINDS.get(subject.kind, subject.kind.value)} {subject.name}"
 
 
-def act_words(resource_type: ResourceType, operation: Operation, target: str) -> str:
+def act_words(resource_type: ResourceType, operation: Operation, target: str, kind: PathKind | None = None) -> str:
     """Return what is done to what: ``receive from https://api.example.com/v1 and everything below it``."""
     if resource_type is ResourceType.NETWORK:
         return f"{_NETWORK.get(operation, operation.value)} {_place(target)}"
     if resource_type is ResourceType.FILESYSTEM:
-        below = "and everything below it" if operation is Operation.READ else "and anything below it"
-        return f"{_FILES.get(operation, operation.value)} {target} {below}"
+        return f"{_FILES.get(operation, operation.value)} {_path(operation, target, kind)}"
     return f"run the program {target}"
+
+
+def _path(operation: Operation, target: str, kind: PathKind | None) -> str:
+    every = "everything" if operation is Operation.READ else "anything"
+    if kind is PathKind.FILE:
+        return f"the file {target}"
+    if kind is PathKind.FOLDER:
+        return f"the folder {target} and {every} in it"
+    if kind is PathKind.UNKNOWN:
+        return f"{target}, and {every} in it if it is a folder"
+    return f"{target} and {every} below it"
 
 
 def _place(target: str) -> str:

@@ -48,3 +48,18 @@ def test_a_high_risk_takes_the_password_on_the_same_page(people, served, desk):
     page.get_by_role("button", name="Approve this rule permanently").click()
     expect(page.get_by_role("status").first).to_contain_text("Approved permanently")
     assert desk.store.request(one).reason == "For the import."
+
+
+def test_choices_are_named_by_what_they_cover(standing, desk, tmp_path):
+    """A file is that file, its folder everything in it; the confirmation says the same."""
+    file = tmp_path / "named.csv"
+    file.touch()
+    one = desk.ask(str(file), operation="read")
+    page = standing.window("ada")
+    page.goto(f"/requests/{one}")
+    choices = page.get_by_role("group", name="What the decision is about").locator("label")
+    expect(choices.first).to_contain_text(f"The file {file}")
+    expect(choices.first).not_to_contain_text("everything")
+    expect(choices.nth(1)).to_contain_text(f"The folder {tmp_path} and everything in it")
+    page.get_by_role("button", name="Approve permanently").click()
+    expect(page.locator(".effect")).to_contain_text(f"may read the file {file}, for every user")

@@ -394,6 +394,19 @@ def test_buttons_are_disabled_with_the_reason(desk, uma):
     assert desk.state(one) == "pending"
 
 
+def test_what_a_path_leads_to_is_shown_to_those_who_decide(desk, ada, uma, tmp_path):
+    """A file is called that, and the choice covers nothing below it; a requester does not learn what is there."""
+    (tmp_path / "there.csv").touch()
+    one = desk.ask(str(tmp_path / "there.csv"), operation="read", user="uma")
+    label = f"The file {tmp_path}/there.csv"
+    shown = read(ada, f"/requests/{one}")
+    assert label in shown.text
+    assert "there.csv and everything" not in shown.text
+    assert label not in read(uma, f"/requests/{one}").text
+    with_cookie = uma.get(f"/api/v1/requests/{one}").json()
+    assert "The file" not in with_cookie["choices"][0]["label"]
+
+
 def test_requests_of_others_are_not_shown(desk, uma):
     """The page of somebody else's request is refused, whatever is done with it."""
     other = desk.ask(user="ben")

@@ -166,7 +166,7 @@ def show_request(request: Request, request_id: Id, visitor: Reader) -> RequestDe
                 "request": found,
                 "risk": risk and risk.level,
                 "risk_reasons": risk.reasons if risk else (),
-                "choices": choices(found.access),
+                "choices": choices(found.access, look=visitor.may_decide),
                 "similar": administration.similar(found) if visitor.may_decide else (),
                 "alike": administration.alike(found) if visitor.may_decide else (),
                 "history": administration.history_of(found.id),

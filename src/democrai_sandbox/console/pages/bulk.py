@@ -20,7 +20,7 @@ from democrai_sandbox.console.rendering import redirect, url
 from democrai_sandbox.console.visitors import Visitor, sandbox_of
 from democrai_sandbox.errors import DecisionConflict, ExternalAccessAdminRequired, RequestUnknown
 from democrai_sandbox.host.effects import answers_words, end_words
-from democrai_sandbox.host.wording import rule_words
+from democrai_sandbox.host.wording import decided_words
 from democrai_sandbox.policy import InvalidInputError
 from democrai_sandbox.runtime.surroundings import serving
 
@@ -234,8 +234,7 @@ def _records(sandbox: Sandbox, bulk: str, wanted: Result) -> list[AuditRecord]:
 
 
 def _rule(one: Asked, act: str) -> str:
-    access = one.access
-    return rule_words(access.subject, access.resource_type, access.operation, access.target, may=act != "deny")
+    return decided_words(one.access, may=act != "deny")
 
 
 def _previewed(one: Asked, act: str) -> Row:

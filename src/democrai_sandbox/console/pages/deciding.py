@@ -20,7 +20,7 @@ from democrai_sandbox.console.visitors import Visitor, sandbox_of
 from democrai_sandbox.errors import DecisionConflict
 from democrai_sandbox.host.effects import answers_words, effect_words
 from democrai_sandbox.host.narrowing import choices
-from democrai_sandbox.host.wording import rule_words
+from democrai_sandbox.host.wording import decided_words
 from democrai_sandbox.policy import InvalidInputError
 from democrai_sandbox.runtime.surroundings import serving
 
@@ -185,7 +185,7 @@ def _ask(
         "filled": filled,
         "effect": effect_words(access, Effect.APPROVAL, Scope.PERMANENT, until=f"for {span}" if span else ""),
         "answers": answers_words(reach, Scope.PERMANENT),
-        "asked": rule_words(access.subject, access.resource_type, access.operation, found.access.target),
+        "asked": decided_words(found.access),
         "seen": sent.seen,
         "takes_password": takes_password,
         "trouble": refused.text if refused else "",

@@ -18,7 +18,7 @@ from democrai_sandbox.console.rendering import id_in_query, redirect, render, ur
 from democrai_sandbox.console.visitors import Visitor, sandbox_of
 from democrai_sandbox.errors import DecisionConflict
 from democrai_sandbox.host.effects import answers_words, effect_words
-from democrai_sandbox.host.wording import rule_words
+from democrai_sandbox.host.wording import decided_words
 from democrai_sandbox.policy import ResourceType
 from democrai_sandbox.runtime.surroundings import serving
 
@@ -225,7 +225,7 @@ def _page(
         (reach,) = sandbox.access.administration.reach(access, [access.target])
         after = aftermath_of(request, decision_id=decision_id)
     may = found.effect is Effect.APPROVAL or template == "decisions/approve.html"
-    words = rule_words(access.subject, access.resource_type, access.operation, access.target, may=may)
+    words = decided_words(access, may=may)
     context: dict[str, Any] = {
         "found": found,
         "words": words,

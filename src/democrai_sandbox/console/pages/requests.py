@@ -21,7 +21,7 @@ from democrai_sandbox.errors import DecisionUnknown, ExtensionUnknown, ExternalA
 from democrai_sandbox.host.effects import answered_words, answers_words, effect_words
 from democrai_sandbox.host.narrowing import choices
 from democrai_sandbox.host.surveying import portrait
-from democrai_sandbox.host.wording import rule_words
+from democrai_sandbox.host.wording import decided_words
 from democrai_sandbox.policy import InvalidInputError, ResourceType, SubjectKind
 from democrai_sandbox.runtime.surroundings import serving
 
@@ -161,12 +161,12 @@ def detail_page(request: Request, visitor: Visitor, request_id: str, *, status: 
         context = {
             "found": found,
             "pulse": pulse,
-            "words": rule_words(*_parts(found)),
+            "words": decided_words(found.access, look=visitor.may_decide),
             "resume": sandbox.access.administration.resume_of(request_id),
             "history": sandbox.access.administration.history_of(request_id),
             **(_for_deciders(sandbox, found) if visitor.may_decide else _for_requesters()),
         }
-    offered = choices(found.access) if found.state is RequestState.PENDING else ()
+    offered = choices(found.access, look=visitor.may_decide) if found.state is RequestState.PENDING else ()
     with serving(visitor.caller):
         seen, reaches = _state(sandbox, found, offered) if visitor.may_decide else ((), ())
         after = aftermath_of(request, about_request=found) if visitor.may_decide else {}
@@ -234,11 +234,6 @@ def _state(sandbox: Sandbox, found: Asked, offered: tuple[Choice, ...]) -> tuple
     administration, targets = sandbox.access.administration, [choice.target for choice in offered]
     reaches = administration.reach(found.access, targets, own=found.id, session_key=found.origin.session_key)
     return administration.versions(found.access, targets), reaches
-
-
-def _parts(found: Asked) -> tuple[Any, ...]:
-    access = found.access
-    return access.subject, access.resource_type, access.operation, access.target
 
 
 def _for_deciders(sandbox: Sandbox, found: Asked) -> dict[str, Any]:
