@@ -45,9 +45,17 @@ def sandbox_of(request: Request) -> Sandbox:
 
 def person(request: Request) -> Visitor:
     """Return who looks at a page; nobody is sent to sign in. A machine's token opens no page."""
+    visitor = person_if_any(request)
+    if visitor is None:
+        raise NotSignedIn(sign_in_at(request))
+    return visitor
+
+
+def person_if_any(request: Request) -> Visitor | None:
+    """Return who looks at a page; None for nobody, where a form keeps what was filled in before the sign-in."""
     visitor = visitor_of(request)
     if visitor is None or visitor.identity.scopes is not None:
-        raise NotSignedIn(_sign_in_at(request))
+        return None
     request.state.visitor = visitor  # an error page shows who is signed in, too
     return visitor
 
@@ -64,7 +72,7 @@ def holder(scope: Scope) -> Callable[[Request], Visitor]:
 def admitted(request: Request, visitor: Visitor | None, scope: Scope) -> Visitor:
     """Return who calls the API; nobody and a token without the scope are refused."""
     if visitor is None:
-        raise NotSignedIn(_sign_in_at(request))
+        raise NotSignedIn(sign_in_at(request))
     if visitor.identity.scopes is not None and scope not in visitor.identity.scopes:
         raise ScopeMissing(scope)
     return visitor
@@ -137,12 +145,13 @@ def _page(request: Request) -> str:
     return f"{request.url.path}?{query}" if query else request.url.path
 
 
-def _sign_in_at(request: Request) -> str:
+def sign_in_at(request: Request, back: str = "") -> str:
+    """Return where somebody signs in, to go on to ``back``, the present page by default."""
     sandbox = sandbox_of(request)
     url = sandbox.authenticator.login_url
     if sandbox.accounts is not None:
         url = own_path(request, url)
-    return f"{url}{'&' if '?' in url else '?'}next={quote(_page(request))}"
+    return f"{url}{'&' if '?' in url else '?'}next={quote(back or _page(request))}"
 
 
 def _cookies(header: str) -> dict[str, str]:

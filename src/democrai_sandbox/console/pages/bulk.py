@@ -15,9 +15,10 @@ from democrai_sandbox.access.administration import LONGEST_REASON
 from democrai_sandbox.access.ids import new_id
 from democrai_sandbox.access.outcomes import Outcome
 from democrai_sandbox.access.values import Effect, RequestState, Scope
+from democrai_sandbox.console import drafts
 from democrai_sandbox.console.confirming import needs_password, refused_password
 from democrai_sandbox.console.rendering import redirect, url
-from democrai_sandbox.console.visitors import Visitor, sandbox_of
+from democrai_sandbox.console.visitors import Visitor, own_path, sandbox_of
 from democrai_sandbox.errors import DecisionConflict, ExternalAccessAdminRequired, RequestUnknown
 from democrai_sandbox.host.effects import answers_words, end_words
 from democrai_sandbox.host.wording import decided_words
@@ -27,7 +28,7 @@ from democrai_sandbox.runtime.surroundings import serving
 from .admitting import why_not
 from .deciding import ACTS, confirmation, read_versions
 from .filters import FILTERS
-from .requests import Who, no_session
+from .requests import Maybe, Who, no_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -100,12 +101,20 @@ def preview(request: Request, visitor: Who, act: str = "", ids: Texts = []) -> R
     administration = sandbox_of(request).access.administration
     with serving(visitor.caller):
         found = _with_alike(administration, ids)
-    return _preview(request, visitor, act, found[:MOST], left_out=max(0, len(found) - MOST))
+    draft = drafts.taken(request, "/requests/bulk")
+    reason = draft.get("reason", "")[:LONGEST_REASON]
+    answer = _preview(request, visitor, act, found[:MOST], left_out=max(0, len(found) - MOST), reason=reason)
+    if draft:
+        drafts.forget(request, answer)
+    return answer
 
 
 @router.post("/requests/bulk/confirm")
-def confirm(request: Request, visitor: Who, sent: Annotated[Sent, Form()]) -> Response:
+def confirm(request: Request, visitor: Maybe, sent: Annotated[Sent, Form()]) -> Response:
     """Decide about each, and lead to what came of it."""
+    if visitor is None:
+        back = own_path(request, f"/requests/bulk?{request.url.query}")
+        return drafts.keep(request, "/requests/bulk", {"reason": sent.reason}, back=back)
     _check(visitor)
     sandbox = sandbox_of(request)
     with serving(visitor.caller):

@@ -14,6 +14,7 @@ from starlette.responses import Response  # noqa: TC002 - the same
 
 from democrai_sandbox.access.administration import LONGEST_REASON
 from democrai_sandbox.access.values import Effect, RequestState, Scope
+from democrai_sandbox.console import drafts
 from democrai_sandbox.console.confirming import needs_password, refused_password
 from democrai_sandbox.console.rendering import redirect, render
 from democrai_sandbox.console.visitors import Visitor, sandbox_of
@@ -25,7 +26,7 @@ from democrai_sandbox.policy import InvalidInputError
 from democrai_sandbox.runtime.surroundings import serving
 
 from .admitting import why_not
-from .requests import LIFETIMES, Who, detail_page, no_session
+from .requests import LIFETIMES, Maybe, detail_page, no_session
 
 if TYPE_CHECKING:
     from democrai_sandbox.access.administration import Administration
@@ -41,6 +42,8 @@ ACTS = MappingProxyType({"session": "approved_for_session", "permanent": "approv
 _LIFETIMES = MappingProxyType({seconds: words for seconds, words in LIFETIMES if seconds})
 Text = Annotated[str, Form()]
 STATELESS = "Nothing was decided: the form did not say which state it shows. This is the present one."
+_KEPT = {"act", "choice", "reason", "lifetime"}
+"""Of the form, when the session has ended."""
 _DIGITS = 18
 """Of a version; more do not fit into the database."""
 
@@ -84,8 +87,10 @@ class Sent(BaseModel):
 
 
 @router.post("/requests/{request_id}/decide")
-def decide(request: Request, visitor: Who, request_id: str, sent: Annotated[Sent, Form()]) -> Response:
+def decide(request: Request, visitor: Maybe, request_id: str, sent: Annotated[Sent, Form()]) -> Response:
     """Decide; a permanent approval is spelled out first, and takes a second click."""
+    if visitor is None:
+        return drafts.keep(request, f"/requests/{request_id}", sent.model_dump(include=_KEPT))
     with serving(visitor.caller):
         found = sandbox_of(request).access.administration.request(request_id)
     if why_not(visitor):
@@ -210,8 +215,10 @@ def _conflict(request: Request, visitor: Visitor, found: Asked, text: str) -> Re
 
 
 @router.post("/requests/{request_id}/notes")
-def note(request: Request, visitor: Who, request_id: str, text: Text = "") -> Response:
+def note(request: Request, visitor: Maybe, request_id: str, text: Text = "") -> Response:
     """Keep a note with a request: a remark for colleagues, or a question to the one who asks."""
+    if visitor is None:
+        return drafts.keep(request, f"/requests/{request_id}", {"note": text})
     written = text.strip()
     if not written or len(written) > LONGEST_REASON:
         errors = {"note": "Write something first." if not written else f"At most {LONGEST_REASON} characters."}

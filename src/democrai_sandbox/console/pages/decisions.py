@@ -13,6 +13,7 @@ from starlette.responses import Response  # noqa: TC002 - the same
 
 from democrai_sandbox.access.administration import LONGEST_REASON
 from democrai_sandbox.access.values import Effect, Listing, Page, Scope
+from democrai_sandbox.console import drafts
 from democrai_sandbox.console.confirming import needs_password, refused_password
 from democrai_sandbox.console.rendering import id_in_query, redirect, render, url
 from democrai_sandbox.console.visitors import Visitor, sandbox_of
@@ -24,7 +25,7 @@ from democrai_sandbox.runtime.surroundings import serving
 
 from .deciding import STATELESS, confirmation, read_versions
 from .filters import decisions_wanted
-from .requests import ROWS, Who, aftermath_of, decision_words
+from .requests import ROWS, Maybe, Who, aftermath_of, decision_words
 
 if TYPE_CHECKING:
     from democrai_sandbox.access.administration import Administration
@@ -96,12 +97,14 @@ def detail(request: Request, visitor: Who, decision_id: str) -> Response:
 @router.get("/decisions/{decision_id}/revoke")
 def ask_revoke(request: Request, visitor: Who, decision_id: str) -> Response:
     """Say what stops, and how soon everywhere, before anything does."""
-    return _page(request, visitor, decision_id, "decisions/revoke.html")
+    return _with_draft(request, visitor, decision_id, "revoke")
 
 
 @router.post("/decisions/{decision_id}/revoke")
-def revoke(request: Request, visitor: Who, decision_id: str, reason: Text = "") -> Response:
+def revoke(request: Request, visitor: Maybe, decision_id: str, reason: Text = "") -> Response:
     """End a decision."""
+    if visitor is None:
+        return drafts.keep(request, f"/decisions/{decision_id}/revoke", {"reason": reason})
     if len(reason) > LONGEST_REASON:
         error = f"At most {LONGEST_REASON} characters."
         return _page(request, visitor, decision_id, "decisions/revoke.html", status=422, error=error, reason=reason)
@@ -122,8 +125,10 @@ def ask_undo(request: Request, visitor: Who, decision_id: str) -> Response:
 
 
 @router.post("/decisions/{decision_id}/undo")
-def undo(request: Request, visitor: Who, decision_id: str, password: Text = "") -> Response:
+def undo(request: Request, visitor: Maybe, decision_id: str, password: Text = "") -> Response:
     """Reverse a decision, the answers that it gave, and nothing else."""
+    if visitor is None:
+        return drafts.keep(request, f"/decisions/{decision_id}/undo", {})
     administration = sandbox_of(request).access.administration
     with serving(visitor.caller):
         restored = _restored(administration, administration.aftermath(decision_id))
@@ -172,7 +177,7 @@ def _undo_page(request: Request, visitor: Visitor, decision_id: str, *, refused:
 @router.get("/decisions/{decision_id}/approve")
 def ask_approve(request: Request, visitor: Who, decision_id: str) -> Response:
     """Spell out what a permanent approval would allow, in the place of a denial or of what was revoked."""
-    return _page(request, visitor, decision_id, "decisions/approve.html")
+    return _with_draft(request, visitor, decision_id, "approve")
 
 
 class Approving(BaseModel):
@@ -184,8 +189,10 @@ class Approving(BaseModel):
 
 
 @router.post("/decisions/{decision_id}/approve")
-def approve(request: Request, visitor: Who, decision_id: str, sent: Annotated[Approving, Form()]) -> Response:
+def approve(request: Request, visitor: Maybe, decision_id: str, sent: Annotated[Approving, Form()]) -> Response:
     """Approve permanently what another decision was about."""
+    if visitor is None:
+        return drafts.keep(request, f"/decisions/{decision_id}/approve", {"reason": sent.reason})
     again = partial(_page, request, visitor, decision_id, "decisions/approve.html", reason=sent.reason)
     if len(sent.reason) > LONGEST_REASON:
         return again(status=422, error=f"At most {LONGEST_REASON} characters.")
@@ -212,6 +219,16 @@ def approve(request: Request, visitor: Who, decision_id: str, sent: Annotated[Ap
         return _page(request, visitor, decision_id, "decisions/detail.html", status=409, conflict=str(conflict))
     made = outcome.decision.id if outcome.decision else decision_id
     return redirect(request, f"/decisions/{made}", done="approved")
+
+
+def _with_draft(request: Request, visitor: Visitor, decision_id: str, act: str) -> Response:
+    """Return the page of an act, with the reason that was typed before a session had ended."""
+    draft = drafts.taken(request, f"/decisions/{decision_id}/{act}")
+    reason = draft.get("reason", "")[:LONGEST_REASON]
+    answer = _page(request, visitor, decision_id, f"decisions/{act}.html", reason=reason)
+    if draft:
+        drafts.forget(request, answer)
+    return answer
 
 
 def _page(

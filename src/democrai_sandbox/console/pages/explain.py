@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from starlette.requests import Request  # noqa: TC002 - the same
 
 from democrai_sandbox.access.values import AccessTuple, Effect, Scope
+from democrai_sandbox.console import drafts
 from democrai_sandbox.console.confirming import needs_password, refused_password
 from democrai_sandbox.console.rendering import redirect, render
 from democrai_sandbox.console.text import visible_text
@@ -33,8 +34,9 @@ from democrai_sandbox.policy import (
 )
 from democrai_sandbox.runtime.surroundings import serving
 
-from .admitting import Administrator, text_of
+from .admitting import Administrator, administrator, text_of
 from .deciding import STATELESS, confirmation, read_versions
+from .requests import Maybe  # noqa: TC001 - FastAPI reads the annotations
 from .sources import code
 
 if TYPE_CHECKING:
@@ -113,9 +115,12 @@ class Order(BaseModel):
 
 
 @router.post("/explain/decide")
-def decide(request: Request, visitor: Administrator, sent: Annotated[Order, Form()]) -> Response:
+def decide(request: Request, visitor: Maybe, sent: Annotated[Order, Form()]) -> Response:
     """Approve or deny what nobody asked for: first the rule is spelled out, then it is done."""
     asked = Asked(sent.subject.strip(), sent.access, sent.target.strip())
+    if visitor is None:
+        return drafts.keep(request, "/explain", {"reason": sent.reason}, back=_address(request, asked))
+    administrator(visitor)
     try:
         rule = read_rule(asked.subject, asked.access, asked.target)
         chosen = _effect(sent.effect)
@@ -125,7 +130,12 @@ def decide(request: Request, visitor: Administrator, sent: Annotated[Order, Form
         return _page(request, visitor, asked, wrong=by_field(error), status=422)
     takes_password = chosen is Effect.APPROVAL and needs_password(request, visitor, [AccessTuple(*rule)])
     if not sent.confirmed:
-        return _ask(request, visitor, asked, sent, rule, takes_password=takes_password)
+        draft = drafts.taken(request, "/explain")
+        sent.reason = sent.reason or draft.get("reason", "")[:_LONGEST_REASON]
+        asking = _ask(request, visitor, asked, sent, rule, takes_password=takes_password)
+        if draft:
+            drafts.forget(request, asking)
+        return asking
     versions = read_versions(sent.seen, 1)
     if not versions:
         raise DecisionConflict(STATELESS)

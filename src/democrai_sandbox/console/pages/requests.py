@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotations
 from starlette.responses import Response  # noqa: TC002 - the same
 
+from democrai_sandbox.access.administration import LONGEST_REASON
 from democrai_sandbox.access.store.grouping import MOST_COUNTED
 from democrai_sandbox.access.values import Listing, Page, RequestFilter, RequestState, Scope
+from democrai_sandbox.console import drafts
 from democrai_sandbox.console.live import pulse_of
 from democrai_sandbox.console.plain import PlainResponse
 from democrai_sandbox.console.rendering import id_in_query, redirect, render, url
 from democrai_sandbox.console.text import visible_text
-from democrai_sandbox.console.visitors import Visitor, person, sandbox_of
+from democrai_sandbox.console.visitors import Visitor, person, person_if_any, sandbox_of
 from democrai_sandbox.errors import DecisionUnknown, ExtensionUnknown, ExternalAccessAdminRequired, RequestUnknown
 from democrai_sandbox.host.effects import answered_words, answers_words, effect_words
 from democrai_sandbox.host.narrowing import choices
@@ -38,9 +41,14 @@ if TYPE_CHECKING:
 
 router = APIRouter()
 Who = Annotated[Visitor, Depends(person)]
+Maybe = Annotated[Visitor | None, Depends(person_if_any)]
+"""For forms, which keep what was filled in when the session has ended."""
 
 ROWS = 25
 _DECIDED = frozenset({"approved", "approved_for_session", "denied"})
+BUTTONS = MappingProxyType({"session": "Approve for this session", "permanent": "Approve permanently", "deny": "Deny"})
+"""What the buttons send, and what is written on them."""
+_DIGITS = 3
 _MOST_IDS = 100
 _MOST_DECLARED = 50
 LIFETIMES = (
@@ -149,7 +157,28 @@ def _new_since(request: Request, visitor: Visitor, administration: Administratio
 @router.get("/requests/{request_id}")
 def detail(request: Request, visitor: Who, request_id: str) -> Response:
     """Show one request with all that helps to decide about it."""
-    return detail_page(request, visitor, request_id)
+    draft = drafts.taken(request, f"/requests/{request_id}")
+    answer = detail_page(request, visitor, request_id, **_again(draft))
+    if draft:
+        drafts.forget(request, answer)
+    return answer
+
+
+def _again(draft: dict[str, str]) -> dict[str, Any]:
+    """Return what fills the forms of a page in again, after a session had ended; nothing without a draft."""
+    if not draft:
+        return {}
+    act = BUTTONS.get(draft.get("act", ""), "")
+    pressed = f" before you pressed “{act}”" if act else ""
+    lifetimes = {seconds for seconds, _ in LIFETIMES}
+    chosen = draft.get("choice", "")
+    return {
+        "notice": f"Your session had ended{pressed}. Nothing was decided; what you filled in is kept below.",
+        "chosen": int(chosen) if chosen.isascii() and chosen.isdigit() and len(chosen) <= _DIGITS else 0,
+        "reason": draft.get("reason", "")[:LONGEST_REASON],
+        "lifetime": draft["lifetime"] if draft.get("lifetime") in lifetimes else "",
+        "note": draft.get("note", "")[:LONGEST_REASON],
+    }
 
 
 def detail_page(request: Request, visitor: Visitor, request_id: str, *, status: int = 200, **more: Any) -> Response:
@@ -170,14 +199,16 @@ def detail_page(request: Request, visitor: Visitor, request_id: str, *, status: 
     with serving(visitor.caller):
         seen, reaches = _state(sandbox, found, offered) if visitor.may_decide else ((), ())
         after = aftermath_of(request, about_request=found) if visitor.may_decide else {}
-    filled = {"chosen": 0, "reason": "", "lifetime": "", "note": "", "errors": {}, "notice": ""}
+    filled = {"chosen": 0, "reason": "", "lifetime": "", "note": "", "errors": {}, "notice": "", **more}
+    if filled["chosen"] >= len(offered):
+        filled["chosen"] = 0
     return render(
         request,
         "requests/detail.html",
         visitor=visitor,
         status=status,
         **context,
-        **{**filled, **more},
+        **filled,
         choices=offered,
         seen=",".join(map(str, seen)),
         answers=[

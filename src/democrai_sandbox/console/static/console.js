@@ -118,6 +118,37 @@
     return true;
   }
 
+  // ---- a session that ended: what was filled in is there again after the sign-in -------------------------------------
+  const fields = () => [...document.querySelectorAll('main form[method="post"] :is(textarea, select, input[type="radio"])')];
+
+  function saveDraft() {
+    const values = fields().map((field) => [field.name, field.type === "radio" ? field.checked : field.value]);
+    try {
+      sessionStorage.setItem("draft", JSON.stringify([location.pathname, values]));
+    } catch {
+      // Nothing is kept, then.
+    }
+  }
+
+  function restoreDraft() {
+    let page, values;
+    try {
+      [page, values] = JSON.parse(sessionStorage.getItem("draft") || "[]");
+      if (page === location.pathname) sessionStorage.removeItem("draft");
+    } catch {
+      return;
+    }
+    const found = fields();
+    if (page !== location.pathname || values.length !== found.length) return;
+    if (found.some((field, place) => field.name !== values[place][0])) return;
+    found.forEach((field, place) => {
+      const value = values[place][1];
+      if (field.type === "radio") field.checked = value === true;
+      else field.value = value;
+    });
+    news("What you had filled in is here again; nothing was decided.");
+  }
+
   // ---- keys -------------------------------------------------------------------------------------------------------
   const acts = {
     j: () => move(1),
@@ -174,6 +205,7 @@
       over = true;
       source.close();
       news("You are signed out – ", "sign in", location.href);
+      document.querySelector("#news a")?.addEventListener("click", saveDraft);
     };
 
     const changed = (now) => {
@@ -258,6 +290,7 @@
     document.addEventListener("change", followSelection);
     window.addEventListener("pageshow", followSelection);
     keys();
+    restoreDraft();
     live();
     document.querySelectorAll("[data-refresh]").forEach(refresh);
   });
