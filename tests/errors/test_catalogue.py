@@ -26,7 +26,7 @@ SOURCE = REPOSITORY / "src" / "democrai_sandbox"
 DOCS = REPOSITORY / "docs"
 WORDS = {"unknown_tool", "invalid_arguments", "invalid_result", "tool_failed", "tool_timeout", "skipped"}
 """Words that answers have, and no exception."""
-FRAMEWORK = {"bad_request", "not_found", "method_not_allowed", "service_unavailable"}
+FRAMEWORK = {"bad_request", "request_timeout", "not_found", "method_not_allowed", "service_unavailable"}
 
 
 @cache

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from democrai_sandbox.manifests import Effect, diff, make_manifest
+from democrai_sandbox.manifests import ChangeEffect, diff, make_manifest
 from democrai_sandbox.policy import InvalidInputError
 from tests.manifests.corpus import MCP
 from tests.manifests.growth import is_linear
@@ -107,8 +107,8 @@ def test_phases_are_compared_apart():
 def test_declaring_at_all_narrows_a_tool():
     """A tool that declares nothing runs under what encloses it, which is not known here."""
     bare, empty = make_manifest({"name": "t"}, "tool"), make_manifest({"name": "t", "access": []}, "tool")
-    assert [change.effect for change in diff(bare, empty).changes] == [Effect.NARROWED]
-    assert [change.effect for change in diff(empty, bare).changes] == [Effect.WIDENED]
+    assert [change.effect for change in diff(bare, empty).changes] == [ChangeEffect.NARROWED]
+    assert [change.effect for change in diff(empty, bare).changes] == [ChangeEffect.WIDENED]
     assert diff(bare, bare).changes == ()
 
 
@@ -116,10 +116,10 @@ def test_the_endpoint_of_an_mcp_server_is_its_power():
     """Another endpoint and a server that is switched on are told; a longer timeout is no power."""
     old = make_manifest({**MCP, "enabled": False}, "mcp")
     new = make_manifest(MCP, "mcp")
-    assert {change.effect for change in diff(old, new).changes} == {Effect.ADDED}
+    assert {change.effect for change in diff(old, new).changes} == {ChangeEffect.ADDED}
     assert diff(new, make_manifest({**MCP, "timeout_ms": 5}, "mcp")).changes == ()
     wider = make_manifest({**MCP, "endpoint_url": "https://mcp.example.com/"}, "mcp")
-    assert {change.effect for change in diff(new, wider).changes} == {Effect.WIDENED}
+    assert {change.effect for change in diff(new, wider).changes} == {ChangeEffect.WIDENED}
 
 
 def test_kinds_are_not_compared():
@@ -156,7 +156,7 @@ def test_the_cost_grows_with_the_number_of_entries():
         ]
 
     def compare(pair):
-        assert {change.effect for change in diff(*pair).changes} == {Effect.ADDED, Effect.DROPPED}
+        assert {change.effect for change in diff(*pair).changes} == {ChangeEffect.ADDED, ChangeEffect.DROPPED}
 
     assert is_linear(compare, versions)
 
@@ -167,10 +167,10 @@ def test_the_cost_grows_with_the_number_of_entries():
 @rows(
     ("before", "after", "effect", "limit"),
     [
-        ({"cpu_seconds": 5}, {"cpu_seconds": 6}, Effect.WIDENED, "cpu_seconds"),
-        ({"cpu_seconds": 5}, {}, Effect.WIDENED, "cpu_seconds"),
-        ({"cpu_seconds": 6}, {"cpu_seconds": 5}, Effect.NARROWED, "cpu_seconds"),
-        ({}, {"open_files": 9}, Effect.NARROWED, "open_files"),
+        ({"cpu_seconds": 5}, {"cpu_seconds": 6}, ChangeEffect.WIDENED, "cpu_seconds"),
+        ({"cpu_seconds": 5}, {}, ChangeEffect.WIDENED, "cpu_seconds"),
+        ({"cpu_seconds": 6}, {"cpu_seconds": 5}, ChangeEffect.NARROWED, "cpu_seconds"),
+        ({}, {"open_files": 9}, ChangeEffect.NARROWED, "open_files"),
     ],
 )
 def test_a_limit_that_is_raised_or_left_out_is_power(before, after, effect, limit):
@@ -187,6 +187,6 @@ def test_each_phase_has_limits_of_its_own():
     old = make_manifest({"name": "demo", "install": {"limits": {"processes": 4}}}, "engine")
     new = make_manifest({"name": "demo", "runtime": {"limits": {"processes": 4}}}, "engine")
     assert {change.pointer: change.effect for change in diff(old, new).changes} == {
-        "/install/limits/processes": Effect.WIDENED,
-        "/runtime/limits/processes": Effect.NARROWED,
+        "/install/limits/processes": ChangeEffect.WIDENED,
+        "/runtime/limits/processes": ChangeEffect.NARROWED,
     }

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from democrai_sandbox import errors
 from democrai_sandbox.access.lookups import AuditRecordUnknown
+from democrai_sandbox.errors.catalogue import ENTRIES
 from democrai_sandbox.policy import InvalidInputError, Problem, SandboxError, pointer_to
 from democrai_sandbox.runtime.installs.interface import InstallBusy
 from democrai_sandbox.runtime.store import EntryConfigured, EntryExists, EntryUnknown
 
+from .misspellings import suggestion
 from .plain import PlainResponse, jsonable
 from .rendering import render
 from .tracing import RequestIds, log_fault, request_id
@@ -28,6 +32,11 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
 MEDIA_TYPE = "application/problem+json"
+ERRORS = "/errors/"
+"""Below it is a page for each code, which is the type of a problem."""
+_NOT_JSON = "json_invalid"
+_CODES = MappingProxyType({413: "body_too_large"})
+"""Codes that are not the words for the status, which are not the same in every version of Python."""
 _MACHINES = ("/api/", "/health/", "/metrics")
 """Paths whose answers are read by programs."""
 _MOST_IN_DETAIL = 5
@@ -85,27 +94,31 @@ class Told:
         """The words for the status."""
         return HTTPStatus(self.status).phrase
 
-    def document(self) -> dict[str, Any]:
-        """Return it as RFC 9457 has it, with our own members beside."""
+    def document(self, root: str = "") -> dict[str, Any]:
+        """Return it as RFC 9457 has it, with our own members beside.
+
+        ``root`` is the path that the application is mounted at: its page about the code is the type of the problem.
+        """
         listed = [
             {"pointer": item.pointer, "message": item.message, "suggestion": item.suggestion or ""}
             for item in self.problems
         ]
-        named = {"type": "about:blank", "title": self.title, "status": self.status, "code": self.code}
+        kind = f"{root}{ERRORS}{self.code}" if self.code in ENTRIES else "about:blank"
+        named = {"type": kind, "title": self.title, "status": self.status, "code": self.code}
         spoken: dict[str, Any] = jsonable({**named, "detail": self.detail, "problems": listed, **self.facts})
         return {**spoken, "request_id": request_id()}
 
 
-def told(error: Exception) -> Told:
-    """Return what is said about an error."""
+def told(error: Exception, request: Request | None = None) -> Told:
+    """Return what is said about an error; with the request, also which names it could have used."""
     if isinstance(error, HTTPException):
         return _of_http(error)
     if isinstance(error, RequestValidationError):
-        return _of_validation(error)
+        return _of_validation(error, None if request is None else request.scope.get("route"))
     status = status_of(error)
     if status is None or not isinstance(error, SandboxError):
         return Told(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", "This failed, and the log says why.")
-    problems = error.problems if isinstance(error, InvalidInputError) else ()
+    problems = error.problems if isinstance(error, InvalidInputError | errors.ResultInvalid) else ()
     return Told(status, error.code, _detail(error), problems, _facts(error), _headers(error))
 
 
@@ -117,7 +130,8 @@ def status_of(error: Exception) -> HTTPStatus | None:
 def answer(request: Request, said: Told) -> Response:
     """Return the answer to a request: a document for programs, a page for people."""
     if is_for_machines(request):
-        return PlainResponse(said.document(), said.status, said.headers, media_type=MEDIA_TYPE)
+        document = said.document(request.scope.get("root_path", ""))
+        return PlainResponse(document, said.status, said.headers, media_type=MEDIA_TYPE)
     return _page(request, said)
 
 
@@ -143,7 +157,7 @@ def _answered(request: Request, error: Exception) -> Response:
     location = error.location if isinstance(error, errors.NotSignedIn | errors.ConfirmationNeeded) else ""
     if location and not is_for_machines(request):
         return RedirectResponse(location, HTTPStatus.SEE_OTHER)
-    said = told(error)
+    said = told(error, request)
     if said.status == HTTPStatus.INTERNAL_SERVER_ERROR or isinstance(error, errors.KernelLayerError):
         log_fault(error)
     return answer(request, said)
@@ -153,21 +167,28 @@ def _of_http(error: HTTPException) -> Told:
     """Read what the framework refused: no such path, no such method, a body that cannot be read."""
     phrase = HTTPStatus(error.status_code).phrase
     detail = "" if error.detail == phrase else str(error.detail)
-    return Told(error.status_code, phrase.lower().replace(" ", "_"), detail, headers=error.headers or {})
+    code = _CODES.get(error.status_code) or phrase.lower().replace(" ", "_")
+    return Told(error.status_code, code, detail, headers=error.headers or {})
 
 
-def _of_validation(error: RequestValidationError) -> Told:
+def _of_validation(error: RequestValidationError, route: object) -> Told:
     """Read what the framework found wrong with values; the values themselves are not repeated."""
-    problems = tuple(Problem(_pointer(found["loc"]), str(found["msg"])) for found in error.errors())
+    listed = error.errors()
+    if unreadable := next((found for found in listed if found["type"] == _NOT_JSON), None):
+        text = f"The body is not JSON: {unreadable.get('ctx', {}).get('error', '')}".rstrip(": ")
+        return Told(HTTPStatus.BAD_REQUEST, "bad_request", text)
+    dependant = route.dependant if isinstance(route, APIRoute) else None
+    problems = tuple(
+        Problem(_pointer(found["loc"]), str(found["msg"]), suggestion(found, dependant)) for found in listed
+    )
     detail = "; ".join(map(str, problems[:_MOST_IN_DETAIL]))
     return Told(HTTPStatus.UNPROCESSABLE_ENTITY, InvalidInputError.code, detail, problems)
 
 
 def _pointer(place: Sequence[str | int]) -> str:
     """Return where a value is: below the body, or the name of a parameter of the path or the query."""
-    source, *rest = place
-    # A text that is no JSON is told by the number of a character, which is no place in a document.
-    return pointer_to("", *rest) if source != "body" or not rest or isinstance(rest[0], str) else ""
+    _, *rest = place
+    return pointer_to("", *rest)
 
 
 def _detail(error: SandboxError) -> str:

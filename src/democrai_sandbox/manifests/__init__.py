@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .covering import Coverage, covers
-from .differences import Change, Difference, Effect, diff
+from .differences import Change, ChangeEffect, Difference, diff
 from .limits import Limits, limits_from
 from .lint import Finding, FindingCode, Severity, broadness, lint
 from .loading import FILE_NAME, load_manifest, make_manifest, manifest_to_dict, parse_manifest
@@ -30,9 +30,9 @@ __all__ = [
     "FILE_NAME",
     "AgentDeclaration",
     "Change",
+    "ChangeEffect",
     "Coverage",
     "Difference",
-    "Effect",
     "EngineManifest",
     "EngineRuntime",
     "ExtractorManifest",

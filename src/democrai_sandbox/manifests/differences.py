@@ -23,7 +23,7 @@ _LISTS = ("allowed_imports", "allowed_config_urls", "requirements")
 _INHERITS = "whatever the enclosing subject may do"
 
 
-class Effect(StrEnum):
+class ChangeEffect(StrEnum):
     """What a change does to what the subject may do."""
 
     ADDED = "added"
@@ -34,14 +34,14 @@ class Effect(StrEnum):
     @property
     def adds_power(self) -> bool:
         """Whether the subject may do something that it could not do before."""
-        return self in (Effect.ADDED, Effect.WIDENED)
+        return self in (ChangeEffect.ADDED, ChangeEffect.WIDENED)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """One difference between two versions."""
 
-    effect: Effect
+    effect: ChangeEffect
     pointer: str
     """JSON pointer of the list in which the difference is."""
     before: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ def diff(old: Manifest, new: Manifest) -> Difference:
         for name in _LISTS:
             changes += _list_changes(_names(before, name), _names(after, name), pointer_to(pointer, name))
         changes += _limit_changes(_limits(before), _limits(after), pointer_to(pointer, "limits"))
-    return Difference(tuple(sorted(changes, key=lambda change: tuple(Effect).index(change.effect))))
+    return Difference(tuple(sorted(changes, key=lambda change: tuple(ChangeEffect).index(change.effect))))
 
 
 def rule_text(rule: AccessRule) -> str:
@@ -95,14 +95,14 @@ def rule_text(rule: AccessRule) -> str:
 def _access_changes(old: Section | None, new: Section | None, pointer: str) -> Iterator[Change]:
     if old is None or new is None:
         if old is not None:
-            yield Change(Effect.WIDENED, pointer, _texts(old.access), (_INHERITS,))
+            yield Change(ChangeEffect.WIDENED, pointer, _texts(old.access), (_INHERITS,))
         if new is not None:
-            yield Change(Effect.NARROWED, pointer, (_INHERITS,), _texts(new.access))
+            yield Change(ChangeEffect.NARROWED, pointer, (_INHERITS,), _texts(new.access))
         return
     for rule, parts in _uncovered(new.access, old.access):
-        yield Change(Effect.WIDENED if parts else Effect.ADDED, pointer, parts, (rule_text(rule),))
+        yield Change(ChangeEffect.WIDENED if parts else ChangeEffect.ADDED, pointer, parts, (rule_text(rule),))
     for rule, parts in _uncovered(old.access, new.access):
-        yield Change(Effect.NARROWED if parts else Effect.DROPPED, pointer, (rule_text(rule),), parts)
+        yield Change(ChangeEffect.NARROWED if parts else ChangeEffect.DROPPED, pointer, (rule_text(rule),), parts)
 
 
 def _uncovered(
@@ -120,8 +120,8 @@ def _uncovered(
 
 
 def _list_changes(old: tuple[str, ...], new: tuple[str, ...], pointer: str) -> Iterator[Change]:
-    yield from (Change(Effect.ADDED, pointer, after=(name,)) for name in new if name not in old)
-    yield from (Change(Effect.DROPPED, pointer, before=(name,)) for name in old if name not in new)
+    yield from (Change(ChangeEffect.ADDED, pointer, after=(name,)) for name in new if name not in old)
+    yield from (Change(ChangeEffect.DROPPED, pointer, before=(name,)) for name in old if name not in new)
 
 
 def _limit_changes(old: Limits, new: Limits, pointer: str) -> Iterator[Change]:
@@ -130,7 +130,7 @@ def _limit_changes(old: Limits, new: Limits, pointer: str) -> Iterator[Change]:
         before, after = getattr(old, name), getattr(new, name)
         if before != after:
             widened = after is None or (before is not None and after > before)
-            effect = Effect.WIDENED if widened else Effect.NARROWED
+            effect = ChangeEffect.WIDENED if widened else ChangeEffect.NARROWED
             yield Change(effect, pointer_to(pointer, name), (_limit(before),), (_limit(after),))
 
 

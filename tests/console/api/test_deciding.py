@@ -42,6 +42,27 @@ def test_request_is_listed(served, admin, ask):
     assert detail["resume"] is None
 
 
+def test_a_body_may_be_left_out(admin, ask):
+    """Where nothing has to be said: a request can be approved, denied, and a decision taken back, without a body."""
+    approved = admin.post(f"{API}/requests/{ask('/a')}/approve")
+    assert approved.status_code == 200
+    assert admin.post(f"{API}/decisions/{approved.json()['decision']['id']}/revoke").status_code == 200
+    assert admin.post(f"{API}/requests/{ask('/b')}/approve-session").status_code == 200
+    assert admin.post(f"{API}/requests/{ask('/c')}/deny").status_code == 200
+    assert admin.post(f"{API}/modules/weather/render").status_code == 200
+
+
+def test_what_was_mistyped_is_told(admin):
+    """Names of filters and members, with the right one; a body that is not JSON is a bad request."""
+    problem = refused(admin.get(f"{API}/requests", params={"stat": "pending"}), 422, "invalid_input")["problems"][0]
+    assert (problem["pointer"], problem["suggestion"]) == ("/stat", "state")
+    deny = f"{API}/requests/x/deny"
+    problem = refused(admin.post(deny, json={"raeson": "no"}), 422, "invalid_input")["problems"][0]
+    assert (problem["pointer"], problem["suggestion"]) == ("/raeson", "reason")
+    unreadable = admin.post(deny, content='{"reason"', headers={"Content-Type": "application/json"})
+    refused(unreadable, 400, "bad_request")
+
+
 def test_approve_for_session(served, admin, uma, ask):
     """A yes for the session lets the module go on: by itself, and when it is called again; the audit has it all."""
     number = ask()
@@ -220,7 +241,6 @@ def test_age(admin, ask):
         b'{"target": "https://example.com/\\ud800"}',
         b'{"unknown": 1}',
         b"[]",
-        b"{",
     ],
 )
 def test_bad_verdicts(admin, ask, body):

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from democrai_sandbox.console.problems import STATUSES
+from democrai_sandbox.errors.catalogue import ENTRIES
 from democrai_sandbox.host.scopes import Scope
 from tests.console.pages.asking import Desk
 
@@ -46,7 +47,39 @@ def test_scopes():
 def test_statuses():
     """Every status that an error can have is explained."""
     explained = {int(status) for status in re.findall(r"^\| (\d{3}) \|", API, re.MULTILINE)}
-    assert {int(status) for _, status in STATUSES} | {HTTPStatus.INTERNAL_SERVER_ERROR} <= explained
+    found = {HTTPStatus.BAD_REQUEST, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.REQUEST_TIMEOUT}
+    found |= {HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.MISDIRECTED_REQUEST, HTTPStatus.INTERNAL_SERVER_ERROR}
+    assert {int(status) for _, status in STATUSES} | set(map(int, found)) <= explained
+
+
+def test_types_of_problems(served):
+    """The type of a problem is the path of a page about its code, which anybody can read."""
+    with served.client() as nobody:
+        for method, path in (("GET", "/api/v1/me"), ("GET", "/api/v1/nowhere"), ("DELETE", "/api/v1/me")):
+            problem = nobody.request(method, path).json()
+            assert problem["type"] == f"/errors/{problem['code']}"
+            page = nobody.get(problem["type"])
+            assert (page.status_code, page.headers["content-type"].partition(";")[0]) == (200, "text/html")
+            assert problem["code"] in page.text
+        assert {nobody.get(f"/errors/{code}").status_code for code in ENTRIES} == {200}
+        assert nobody.get("/errors/nothing").status_code == 404
+
+
+def test_names_of_schemas(admin):
+    """They name what they are about, and no module of the program."""
+    schemas = admin.get("/api/v1/openapi.json").json()["components"]["schemas"]
+    assert [name for name in schemas if "__" in name or "-" in name] == []
+
+
+def test_bodies_are_required_only_where_something_has_to_be_said(admin):
+    """An operation whose body has optional members only takes a request without one."""
+    document = admin.get("/api/v1/openapi.json").json()
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            if body := operation.get("requestBody"):
+                name = body["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+                needed = bool(document["components"]["schemas"][name].get("required"))
+                assert body.get("required", False) is needed, (method, path)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")

@@ -6,12 +6,14 @@ import asyncio
 import json
 import logging
 import socket
+from enum import StrEnum
+from typing import Annotated, Literal
 
 import httpx
 import pytest
 import uvicorn
-from fastapi import FastAPI
-from pydantic import BaseModel
+from fastapi import FastAPI, Query
+from pydantic import BaseModel, ConfigDict
 from starlette.testclient import TestClient
 
 from democrai_sandbox import errors
@@ -28,8 +30,34 @@ CONFLICT = "already denied by ada"
 SECRET = "a secret of the machine"
 
 
+class Inner(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    reason: str = ""
+
+
+class Color(StrEnum):
+    RED = "red"
+    GREEN = "green"
+
+
 class Body(BaseModel):
     number: int
+    color: Color = Color.RED
+    inner: Inner = Inner()
+    several: list[Inner] = []
+
+
+class Strict(Inner):
+    number: int = 0
+    kind: Literal["near", "far"] = "near"
+
+
+class Filters(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    state: Color = Color.RED
+    subject: str = ""
 
 
 def pending():
@@ -52,6 +80,7 @@ RAISED = {
     "denied": (pending(), 403),
     "broken": (errors.ExtensionBroken("module x: /entry: there is no file"), 409),
     "failed": (errors.ExtensionFailed("oops", kind="ValueError", traceback="File secret.py"), 502),
+    "odd result": (errors.ResultInvalid.of([Problem("/a/1", "not plain data: object")]), 502),
     "slow": (errors.CallTimeout("action fetch did not end within 1 s"), 504),
     "away": (errors.StoreUnavailable(), 503),
     "unchecked": (errors.ExternalAccessCheckFailed(), 503),
@@ -82,6 +111,14 @@ def client():
     def body(given: Body, limit: int = 1):
         return {"request": request_id()}
 
+    @app.post("/api/v1/strict")
+    def strict(given: Strict):
+        return {}
+
+    @app.get("/api/v1/filtered")
+    def filtered(query: Annotated[Filters, Query()]):
+        return {}
+
     problems.install(app, lambda: False)
     return TestClient(app, follow_redirects=False)
 
@@ -95,7 +132,7 @@ def test_statuses(client, name):
     assert answer.status_code == document["status"] == status
     assert answer.headers["content-type"] == "application/problem+json"
     assert document["code"] == (error.code if status != 500 else "internal_error")
-    assert document["type"] == "about:blank"
+    assert document["type"] == f"/errors/{document['code']}"
     assert document["title"]
     assert document["request_id"] == answer.headers["x-request-id"]
 
@@ -162,7 +199,6 @@ def test_headers(client):
     [
         (b'{"number": "x"}', "/number"),
         (b"{}", "/number"),
-        (b"{", ""),
         (b'{"number": 1, "a/b": "\\ud800"}', None),
         (b"[1]", ""),
     ],
@@ -183,18 +219,40 @@ def test_query_problems(client):
     assert [problem["pointer"] for problem in answer.json()["problems"]] == ["/limit"]
 
 
-@rows("body", [b"\xff\xfe", b"[" * 100_000])
+@rows("body", [b"{", b'{"number": 1', b"{'number': 1}", b"\xff\xfe", b"[" * 100_000])
 def test_unreadable_bodies(client, body):
-    """Bytes that are no text, and nesting without end, are refused as bad requests."""
+    """Text that is not JSON, bytes that are no text, and nesting without end are refused as bad requests."""
     answer = client.post("/api/v1/body", content=body, headers={"Content-Type": "application/json"})
-    assert answer.status_code in (400, 422)
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad_request")
     assert answer.headers["content-type"] == "application/problem+json"
+
+
+@rows(
+    ("method", "path", "body", "found"),
+    [
+        ("POST", "/api/v1/strict", {"raeson": "x"}, {"/raeson": "reason"}),
+        ("POST", "/api/v1/strict", {"numbr": 1, "zzz": 2}, {"/numbr": "number", "/zzz": ""}),
+        ("POST", "/api/v1/strict", {"kind": "neer"}, {"/kind": "near"}),
+        ("POST", "/api/v1/body", {"number": 1, "inner": {"reasn": ""}}, {"/inner/reasn": "reason"}),
+        ("POST", "/api/v1/body", {"number": 1, "several": [{}, {"raison": ""}]}, {"/several/1/raison": "reason"}),
+        ("POST", "/api/v1/body", {"number": 1, "color": "gren"}, {"/color": "green"}),
+        ("GET", "/api/v1/filtered?stat=red", None, {"/stat": "state"}),
+        ("GET", "/api/v1/filtered?subjct=x&state=rde", None, {"/subjct": "subject", "/state": "red"}),
+        ("GET", f"/api/v1/filtered?{'x' * 3000}=1", None, {f"/{'x' * 3000}": ""}),
+    ],
+)
+def test_misspelt_names_get_a_suggestion(client, method, path, body, found):
+    """A name or value that there is not comes with the nearest right one, if any is near."""
+    answer = client.request(method, path, json=body)
+    assert answer.status_code == 422
+    assert {problem["pointer"]: problem["suggestion"] for problem in answer.json()["problems"]} == found
 
 
 def test_paths_and_methods(client):
     """What is not there, and what cannot be done with it, are told in the same form."""
     absent = client.get("/api/v1/nothing")
     assert (absent.status_code, absent.json()["code"]) == (404, "not_found")
+    assert absent.json()["type"] == "/errors/not_found"
     wrong = client.delete("/api/v1/body")
     assert (wrong.status_code, wrong.json()["code"]) == (405, "method_not_allowed")
     assert wrong.headers["allow"] == "POST"
@@ -282,6 +340,7 @@ def test_mounted():
     problems.install(inner, lambda: False)
     outer.mount("/sandbox", inner)
     answer = TestClient(outer).get("/sandbox/api/v1/conflict")
+    assert answer.json()["type"] == "/sandbox/errors/external_access_conflict"
     assert (answer.status_code, answer.json()["code"]) == (409, "external_access_conflict")
 
 

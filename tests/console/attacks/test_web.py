@@ -16,7 +16,8 @@ from tests.services.rows import rows
 
 SAFE = ("GET", "HEAD")
 FOR_ANYBODY = {("GET", "/health/live"), ("GET", "/health/ready"), ("GET", "/login"), ("POST", "/login")} | {
-    ("GET", "/live")  # tells nobody that it is over, see tests/console/test_live.py
+    ("GET", "/live"),  # tells nobody that it is over, see tests/console/test_live.py
+    ("GET", "/errors/{code}"),  # a page of the manual
 }
 FOR_EVERYBODY = {
     ("GET", "/api/v1/requests"),

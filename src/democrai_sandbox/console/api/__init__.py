@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from democrai_sandbox.console import health, metrics
+from democrai_sandbox.console import error_pages, health, metrics
 from democrai_sandbox.host.keeping import taken
 
 from . import (
@@ -43,5 +43,5 @@ routers = taken(
     (accounts, "accounts"),
 )
 """Returns those below ``/api/v1``, in the OpenAPI document, to the host alone: a route can be made to call anything."""
-unversioned = taken("console", (health, "health"), (metrics, "metrics"))
-"""Returns those at the top: health and metrics."""
+unversioned = taken("console", (health, "health"), (metrics, "metrics"), (error_pages, "error_pages"))
+"""Returns those at the top: health, metrics, and the pages of error codes."""

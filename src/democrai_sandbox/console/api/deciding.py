@@ -42,7 +42,7 @@ _PREVIEW = MappingProxyType(
 Target = Annotated[str, Field(min_length=1, max_length=8192)]
 
 
-class Verdict(Order):
+class RequestVerdict(Order):
     """What is said about a request."""
 
     target: Target | None = Field(
@@ -51,7 +51,7 @@ class Verdict(Order):
     reason: Reason = ""
 
 
-class PermanentVerdict(Verdict):
+class PermanentVerdict(RequestVerdict):
     """What is said about a request for good, or for a time."""
 
     lifetime_seconds: Lifetime | None = None
@@ -103,6 +103,10 @@ class Revocation(Order):
     reason: Reason = ""
 
 
+# For requests without a body, in which nothing has to be said.
+_NO_VERDICT, _NO_PERMANENT_VERDICT, _NO_REVOCATION = RequestVerdict(), PermanentVerdict(), Revocation()
+
+
 @deciding.post("/requests/decide", **_DECIDES)
 def decide_requests(request: Request, bulk: Bulk, visitor: Decider) -> BulkResult:
     """Decide many requests, each by itself: one that cannot be decided stops no other. `dry_run` only previews."""
@@ -119,7 +123,9 @@ def decide_requests(request: Request, bulk: Bulk, visitor: Decider) -> BulkResul
 
 
 @deciding.post("/requests/{request_id}/approve-session", **_DECIDES)
-def approve_for_session(request: Request, request_id: Id, verdict: Verdict, visitor: Decider) -> schemas.Outcome:
+def approve_for_session(
+    request: Request, request_id: Id, visitor: Decider, verdict: RequestVerdict = _NO_VERDICT
+) -> schemas.Outcome:
     """Approve a request until its session ends; without a session nothing is stored, and `skipped` says why."""
     with serving(visitor.caller):
         outcome = sandbox_of(request).access.administration.approve_for_session(
@@ -129,7 +135,9 @@ def approve_for_session(request: Request, request_id: Id, verdict: Verdict, visi
 
 
 @deciding.post("/requests/{request_id}/approve", **_DECIDES)
-def approve(request: Request, request_id: Id, verdict: PermanentVerdict, visitor: Decider) -> schemas.Outcome:
+def approve(
+    request: Request, request_id: Id, visitor: Decider, verdict: PermanentVerdict = _NO_PERMANENT_VERDICT
+) -> schemas.Outcome:
     """Approve a request permanently, or for a time."""
     administration = sandbox_of(request).access.administration
     with serving(visitor.caller):
@@ -142,7 +150,9 @@ def approve(request: Request, request_id: Id, verdict: PermanentVerdict, visitor
 
 
 @deciding.post("/requests/{request_id}/deny", **_DECIDES)
-def deny(request: Request, request_id: Id, verdict: Verdict, visitor: Decider) -> schemas.Outcome:
+def deny(
+    request: Request, request_id: Id, visitor: Decider, verdict: RequestVerdict = _NO_VERDICT
+) -> schemas.Outcome:
     """Deny a request, until somebody revokes that or approves it."""
     with serving(visitor.caller):
         outcome = sandbox_of(request).access.administration.deny_external_access(
@@ -173,8 +183,8 @@ def decide_unasked(request: Request, unasked: Unasked, visitor: Decider) -> sche
 def revoke(
     request: Request,
     decision_id: Id,
-    revocation: Revocation,
     visitor: Annotated[Visitor, Depends(holder(Scope.APPROVALS_REVOKE))],
+    revocation: Revocation = _NO_REVOCATION,
 ) -> schemas.Decision:
     """Take an approval or a denial back: what it was about is undecided again, on every node within moments."""
     with serving(visitor.caller):

@@ -40,7 +40,8 @@ _WORDS = MappingProxyType(
 _ABOUT = """Everything that the console shows and does, for programs.
 
 Send a token as `Authorization: Bearer dsb_...`; a token acts for its owner, within its scopes. A person's session
-cookie works as well, from pages of this origin. Times are RFC 3339 in UTC. Errors are `application/problem+json`."""
+cookie works as well, from pages of this origin. Times are RFC 3339 in UTC. Errors are `application/problem+json`; their
+`type` leads to a page about the error. A method that a path does not take is a 405 with `Allow`."""
 _SCHEMES = {
     "token": {"type": "http", "scheme": "bearer", "description": "A token, made on the account page."},
     "session": {"type": "apiKey", "in": "cookie", "name": "democrai_session", "description": "A person's session."},

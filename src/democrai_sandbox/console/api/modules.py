@@ -40,6 +40,10 @@ class TaskCall(Call):
     timeout_seconds: float | None = Field(default=None, gt=0, description="Less than the task may take by itself.")
 
 
+# For requests without a body, which call a function without arguments.
+_NO_PARAMS, _NO_TASK_PARAMS = Call(), TaskCall()
+
+
 class Result(Answer):
     """What a function of a module returned."""
 
@@ -56,25 +60,27 @@ class Started(Answer):
 
 
 @modules.post("/modules/{module}/render", **_CALLS)
-async def render_module(request: Request, module: Name, call: Call, visitor: Runner) -> Response:
+async def render_module(request: Request, module: Name, visitor: Runner, call: Call = _NO_PARAMS) -> Response:
     """Return what a module shows to whoever calls."""
     return await _result(sandbox_of(request).runtime.modules.render(module, call.params, visitor.caller))
 
 
 @modules.post("/modules/{module}/actions/{action}", **_CALLS)
-async def run_action(request: Request, module: Name, action: Name, call: Call, visitor: Runner) -> Response:
+async def run_action(request: Request, module: Name, action: Name, visitor: Runner, call: Call = _NO_PARAMS) -> Response:
     """Have a module act; what it may not do is a 403 that names the target, the fix, and the request that waits."""
     return await _result(sandbox_of(request).runtime.modules.action(module, action, call.params, visitor.caller))
 
 
 @modules.post("/modules/{module}/commands/{command}", **_CALLS)
-async def run_command(request: Request, module: Name, command: Name, call: Call, visitor: Runner) -> Response:
+async def run_command(request: Request, module: Name, command: Name, visitor: Runner, call: Call = _NO_PARAMS) -> Response:
     """Have a module carry out a command."""
     return await _result(sandbox_of(request).runtime.modules.command(module, command, call.params, visitor.caller))
 
 
 @modules.post("/modules/{module}/tasks/{task}", status_code=202, **told(Scope.MODULES_RUN, 404, 409, 429, body=True))
-async def start_task(request: Request, module: Name, task: Name, call: TaskCall, visitor: Runner) -> Started:
+async def start_task(
+    request: Request, module: Name, task: Name, visitor: Runner, call: TaskCall = _NO_TASK_PARAMS
+) -> Started:
     """Start a task of a module; it runs on for whoever calls, and is not waited for."""
     runtime = sandbox_of(request).runtime
     runtime.modules.loaded(module).surface("task", task)  # says what is wrong with the module, or that it has none

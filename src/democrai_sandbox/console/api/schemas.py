@@ -76,9 +76,10 @@ class ProblemItem(Answer):
 
 
 class ProblemDocument(BaseModel):
-    """An error, as RFC 9457 has it. `code` is stable, the texts may change."""
+    """An error, as RFC 9457 has it. `type` and `code` are stable, the texts may change."""
 
     type: str
+    """The path of a page about the code, `/errors/CODE` below the path that the application is mounted at."""
     title: str
     status: int
     code: str

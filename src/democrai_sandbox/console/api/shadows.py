@@ -12,7 +12,7 @@ from pydantic import Field
 from democrai_sandbox.console.visitors import Visitor, holder, sandbox_of
 from democrai_sandbox.host import shadowing
 from democrai_sandbox.host.scopes import Scope
-from democrai_sandbox.manifests import Effect  # noqa: TC001 - the same
+from democrai_sandbox.manifests import ChangeEffect  # noqa: TC001 - the same
 from democrai_sandbox.runtime.surroundings import serving
 
 from .documenting import router, told
@@ -79,7 +79,7 @@ class ShadowFinding(Answer):
 class ShadowChange(Answer):
     """A difference between the two manifests as they are written."""
 
-    effect: Effect
+    effect: ChangeEffect
     pointer: Text
     before: list[Text]
     after: list[Text]

@@ -130,11 +130,19 @@ CONSOLE = (
         fix="Send less at a time.",
     ),
     Entry(
+        code="request_timeout",
+        title="The body did not come in time",
+        layer=Layer.CONSOLE,
+        meaning="The body that was announced did not arrive within a minute. Nothing was done. The status is 408.",
+        cause="A slow or broken connection, or a `Content-Length` that is larger than the body.",
+        fix="Send the request again.",
+    ),
+    Entry(
         code="bad_request",
         title="The body cannot be read",
         layer=Layer.CONSOLE,
         meaning="The body of a request cannot be read. Nothing was done.",
-        cause="It is no JSON, or no form.",
+        cause="It is not valid JSON, not UTF-8, or not a form. The status is 400.",
         fix="Correct it; `/api/v1/openapi.json` describes what every address takes.",
     ),
     Entry(
@@ -149,7 +157,10 @@ CONSOLE = (
         code="method_not_allowed",
         title="The address does not take this method",
         layer=Layer.CONSOLE,
-        meaning="There is something at this address, but it does not take this method.",
+        meaning=(
+            "There is something at this address, but it does not take this method. The status is 405, and the "
+            "`Allow` header lists the methods that it takes."
+        ),
         fix="Take the method from `/api/v1/openapi.json`.",
     ),
     Entry(
