@@ -238,6 +238,73 @@ def test_an_approved_url_is_fetched_in_the_running_activation(case):
     assert told["disabled"] == ["NetworkDenied", "denied", f"{told['origin']}/v1/a"]
 
 
+def counting_story(world):
+    """Ask for URLs and fetch them, each pair in an activation of its own; count what the decider was asked."""
+    import urllib.request
+
+    from democrai_sandbox import configure_guard, process_guard_context
+    from democrai_sandbox.guard import ask_external_access
+    from democrai_sandbox.policy import AccessDecision, DecisionCode
+
+    asked, allowed = [], set()
+
+    class Decider:
+        def decide(self, question):
+            asked.append([question.operation, question.target, question.register_request])
+            if question.target in allowed:
+                return AccessDecision(True, DecisionCode.PERMANENT_APPROVAL, False, "")
+            return AccessDecision(False, DecisionCode.PENDING, True, "", "r-1")
+
+    configure_guard(decider=Decider())
+
+    def ask(url, **more):
+        return ask_external_access("network", "receive", url, **more).code
+
+    def fetch(url):
+        return outcome(lambda: urllib.request.urlopen(url, timeout=5))
+
+    def of(act):
+        asked.clear()
+        process_guard_context(subject="demo", user_id="uma", session_key="s1").run(act)
+        return [*asked]
+
+    url = "http://127.0.0.1:9/page"
+    approved = []
+
+    def poll():
+        ask(url)
+        allowed.add(url)  # the guard is not told: it may hear of an approval later than the decider
+        approved.append(ask(url))
+        fetch(url)
+
+    told = {
+        "fetch": of(lambda: fetch(url)),
+        "fetch twice": of(lambda: (fetch(url), fetch(url))),
+        "ask and fetch": of(lambda: (ask(url), fetch(url))),
+        "ask and fetch, spelled otherwise": of(lambda: (ask("HTTP://127.0.0.1:9/page?q=1"), fetch(f"{url}?q=2"))),
+        "ask twice and fetch": of(lambda: (ask(url), ask(url), fetch(url))),
+        "look and fetch": of(lambda: (ask(url, register_request=False), fetch(url))),
+        "ask and fetch another": of(lambda: (ask(url), fetch(f"{url}/below"))),
+        "poll": of(poll),
+    }
+    return {**{name: len(questions) for name, questions in told.items()}, "approved": approved}
+
+
+def test_asking_for_something_and_doing_it_is_one_question(case):
+    """The answer to what code asks for by itself holds for the act that follows; a yes that came meanwhile counts."""
+    assert case.run(counting_story) == {
+        "fetch": 1,
+        "fetch twice": 1,
+        "ask and fetch": 1,
+        "ask and fetch, spelled otherwise": 1,
+        "ask twice and fetch": 2,
+        "look and fetch": 2,
+        "ask and fetch another": 2,
+        "poll": 3,
+        "approved": ["permanent_approval"],
+    }
+
+
 def subject_story(world):
     from datetime import timedelta
 

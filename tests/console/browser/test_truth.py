@@ -9,7 +9,9 @@ from playwright.sync_api import expect
 from democrai_sandbox.access.ids import new_id
 from democrai_sandbox.access.store.sql import open_database
 from democrai_sandbox.console.messages import MESSAGES
+from democrai_sandbox.host.scopes import Scope
 from democrai_sandbox.runtime.store import NewTask, RuntimeStore, TaskState
+from tests.console.serving import until
 
 CANDIDATE = '{"name": "reports"}'
 
@@ -137,3 +139,17 @@ def test_the_list_of_tasks_follows_them(standing, served):
         expect(row).to_contain_text("done")
     finally:
         store.close()
+
+
+def test_one_call_is_asked_one_time(standing, served):
+    """The module asks, and tries it: the queue says how many calls there were, not how many questions."""
+    page = standing.window("ada")
+    with served.bearer(served.person("uma"), Scope.MODULES_RUN) as uma:
+        for _ in range(2):
+            number = served.stop_weather(uma, "/forecast/counted")
+    page.goto("/requests?text=/forecast/counted")
+    asked = page.get_by_role("row").filter(has_text="/forecast/counted").locator('[data-label="Asked"]')
+    expect(asked).to_contain_text("1 time")  # what comes soon after is written a little later
+    until(lambda: page.reload() and "2 times" in asked.inner_text(), "the second call to be counted")
+    page.goto(f"/requests/{number}")
+    expect(page.get_by_role("region", name="Who wants what")).to_contain_text("2 times")

@@ -642,7 +642,7 @@ PyObject *ready_new(PyObject *value);
 void stop_with(PyObject *value);
 PyObject *state_chain(const State *state);
 PyObject *question_new(State *state, const Asked *asked);
-PyObject *decision_explicit(State *state, const Asked *asked);
+PyObject *decision_explicit(State *state, const Asked *asked, PyObject *place);
 bool path_narrowed_away(const State *state, const char *path, unsigned bit);
 PyObject *core_ask(PyObject *module, PyObject *args);
 int served_ready(void);

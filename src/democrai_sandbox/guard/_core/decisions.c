@@ -107,10 +107,48 @@ static bool nobody_to_ask(State *state)
     return asking != NULL && asking->policy != NULL && asking->policy->resident == asking;
 }
 
-/* What the subject asks for by itself is not kept: it may be asked again to see whether somebody has decided. */
-PyObject *decision_explicit(State *state, const Asked *asked)
+static PyObject *key_of(const char *resource, const char *operation, PyObject *target)
 {
-    return nobody_to_ask(state) ? Py_NewRef(Py_False) : ask(answering(state), asked);
+    return PyUnicode_FromFormat("%c:%s:%U", resource[0], operation, target);
+}
+
+static int keep(PyObject *decisions, PyObject *key, PyObject *said)
+{
+    if (PyDict_GET_SIZE(decisions) >= MOST_DECISIONS) {
+        PyDict_Clear(decisions); /* a subject chooses what it asks for */
+    }
+    return PyDict_SetItem(decisions, key, said);
+}
+
+/* The act that a subject asks for by itself mostly follows. It was asked for then, and is not asked for, and counted,
+ * once more. A yes is never kept here, and removes a no that was kept before. */
+static int keep_no(State *state, const Asked *asked, PyObject *place, PyObject *said, bool fresh)
+{
+    PyObject *decisions = decisions_of(state), *key = key_of(asked->resource, asked->operation, place);
+    int allowed = key ? allows(said) : -1, result = allowed < 0 ? -1 : 0;
+    if (allowed == 0 && asked->registers && fresh) {
+        result = keep(decisions, key, said);
+    }
+    else if (allowed == 1 && PyDict_GetItemWithError(decisions, key) != NULL) {
+        result = PyDict_DelItem(decisions, key);
+    }
+    Py_XDECREF(key);
+    return result < 0 || PyErr_Occurred() ? -1 : 0;
+}
+
+/* What the subject asks for by itself is always put to the decider: it may ask again to see whether somebody has
+ * decided. `place` is the target as the guard itself would ask for it; NULL for what it never asks for. */
+PyObject *decision_explicit(State *state, const Asked *asked, PyObject *place)
+{
+    if (nobody_to_ask(state)) {
+        return Py_NewRef(Py_False);
+    }
+    uint64_t begun = generation;
+    PyObject *said = ask(answering(state), asked);
+    if (said != NULL && place != NULL && keep_no(state, asked, place, said, begun == generation) < 0) {
+        Py_CLEAR(said);
+    }
+    return said;
 }
 
 /* 1 approved, 0 not, -1 the check itself failed: neither a yes nor a denial. Asked at most once per activation.
@@ -123,15 +161,12 @@ int approved(State *state, const char *resource, const char *operation, PyObject
     }
     PyObject *decisions = decisions_of(state);
     uint64_t asked = generation;
-    PyObject *key = PyUnicode_FromFormat("%c:%s:%U", resource[0], operation, target);
+    PyObject *key = key_of(resource, operation, target);
     PyObject *said = key ? Py_XNewRef(PyDict_GetItemWithError(decisions, key)) : NULL;
     if (key != NULL && said == NULL && !PyErr_Occurred()) {
         said = ask(answering(state), &(Asked){resource, operation, target, registers, NULL, NULL});
         /* an approval that came while the decider was thinking is asked for again next time */
-        if (PyDict_GET_SIZE(decisions) >= MOST_DECISIONS) {
-            PyDict_Clear(decisions); /* a subject chooses what it asks for */
-        }
-        if (said != NULL && asked == generation && PyDict_SetItem(decisions, key, said) < 0) {
+        if (said != NULL && asked == generation && keep(decisions, key, said) < 0) {
             Py_CLEAR(said);
         }
     }

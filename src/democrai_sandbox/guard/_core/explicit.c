@@ -24,16 +24,18 @@ static unsigned file_bit(const char *operation)
 }
 
 /* True, False, or what the decider said. `target`, the canonical one, is stolen. */
-static PyObject *put(State *state, const Asked *asked, PyObject *target)
+static PyObject *put(State *state, const Asked *asked, PyObject *target, PyObject *place)
 {
     Asked canonical = *asked;
     canonical.target = target;
-    PyObject *answer = target ? decision_explicit(state, &canonical) : NULL;
+    PyObject *answer = target ? decision_explicit(state, &canonical, place) : NULL;
     Py_XDECREF(target);
     return answer;
 }
 
-static PyObject *put_network(State *state, const Asked *asked, Matcher match, const void *what, PyObject *target)
+/* `place` is the target in the words of the guard, NULL where the two are the same. */
+static PyObject *put_network(State *state, const Asked *asked, Matcher match, const void *what, PyObject *target,
+                             PyObject *place)
 {
     unsigned bit = net_bit(asked->operation);
     if (UNLIKELY(candidates_held) && target != NULL) {
@@ -47,7 +49,7 @@ static PyObject *put_network(State *state, const Asked *asked, Matcher match, co
         Py_DECREF(target);
         Py_RETURN_FALSE;
     }
-    return put(state, asked, target);
+    return put(state, asked, target, place ? place : target);
 }
 
 static PyObject *ask_url(State *state, const Asked *asked)
@@ -56,7 +58,10 @@ static PyObject *ask_url(State *state, const Asked *asked)
     if (url_of_object(asked->target, &url) < 0) {
         return NULL;
     }
-    PyObject *answer = put_network(state, asked, match_url, &url, Py_NewRef(asked->target));
+    /* as it was written: an ambiguous path has to be seen as one again */
+    PyObject *place = url_text(&url);
+    PyObject *answer = place ? put_network(state, asked, match_url, &url, Py_NewRef(asked->target), place) : NULL;
+    Py_XDECREF(place);
     url_clear(&url);
     return answer;
 }
@@ -68,13 +73,14 @@ static PyObject *ask_host(State *state, const Asked *asked, int port)
         return NULL;
     }
     SocketTarget what = {&host, port};
-    return put_network(state, asked, match_socket, &what, host_target(host.text, port));
+    return put_network(state, asked, match_socket, &what, host_target(host.text, port), NULL);
 }
 
 static PyObject *ask_socket(State *state, const Asked *asked)
 {
     const char *address = PyUnicode_AsUTF8(asked->target);
-    return address ? put_network(state, asked, match_unix, address, PyUnicode_FromFormat("unix:%s", address)) : NULL;
+    PyObject *target = address ? PyUnicode_FromFormat("unix:%s", address) : NULL;
+    return target ? put_network(state, asked, match_unix, address, target, NULL) : NULL;
 }
 
 /* A path is asked for as the place where it leads, as every check of the guard is. */
@@ -101,7 +107,7 @@ static PyObject *ask_path(State *state, const Asked *asked)
     if ((never_approved(mask) & bit) || path_narrowed_away(state, place, bit)) {
         Py_RETURN_FALSE; /* what the host protects is not for anybody to approve */
     }
-    return put(state, asked, PyUnicode_DecodeFSDefault(place));
+    return put(state, asked, PyUnicode_DecodeFSDefault(place), NULL);
 }
 
 /* location(path): where a path leads, for the host's own use: what guarded code may not read it must not learn that
@@ -154,7 +160,7 @@ PyObject *core_ask(PyObject *module, PyObject *args)
                        : kind[0] == 'u'   ? (kind[1] == 'r' ? ask_url(state, &asked) : ask_socket(state, &asked))
                        : kind[0] == 'h'   ? ask_host(state, &asked, port)
                        : kind[0] == 'p'   ? ask_path(state, &asked)
-                                          : put(state, &asked, Py_NewRef(exact));
+                                          : put(state, &asked, Py_NewRef(exact), NULL);
     Py_DECREF(state);
     Py_XDECREF(exact);
     Py_XDECREF(context);
