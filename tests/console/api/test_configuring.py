@@ -18,6 +18,7 @@ API = "/api/v1"
 AWAY = {"resource_type": "network", "operation": "send", "target": "http://127.0.0.1:9/v1/chat/completions"}
 KEY = "sk-a-key-that-nobody-sees"
 MODULE = """
+import os
 from democrai_sandbox import sdk
 
 @sdk.render
@@ -43,6 +44,15 @@ async def ask(agent, question):
 @sdk.action("add")
 async def add(server, a, b):
     return (await sdk.mcp.call_tool(server, "add", {"a": a, "b": b}))["structured"]
+
+@sdk.action("peek")
+def peek(path):
+    with open(path) as file:
+        return file.read()
+
+@sdk.action("environment")
+def environment():
+    return dict(os.environ)
 
 @sdk.action("look")
 async def look(engine):
@@ -109,8 +119,9 @@ def calculators():
 def furnish(folder, model_url):
     """Write the extensions that are configured here; return the folders of the configuration."""
     access = {"resource_type": "network", "operation": "send", "target": f"{model_url}/v1/chat/completions"}
+    here = {"resource_type": "filesystem", "operation": "read", "target": str(folder)}
     for kind, name, manifest, code in (
-        ("modules", "demo", {"access": [access, AWAY]}, MODULE.replace("ACCESS", repr(access))),
+        ("modules", "demo", {"access": [access, AWAY, here]}, MODULE.replace("ACCESS", repr(access))),
         ("engines", "reader", {"runtime": {"allowed_config_urls": ["service_url"]}}, ENGINE),
         ("engines", "other", {"runtime": {"allowed_config_urls": ["service_url"]}}, ENGINE),
         ("extractors", "empty", {}, ""),
@@ -164,6 +175,13 @@ def test_an_agent_uses_a_configured_model(node, admin, model):
     assert KEY not in shown + node.log.read_text() + "\n".join(node.said)
 
 
+def test_no_module_reads_the_key(node, admin):
+    """Not even one that may read the folder around its file."""
+    (node.folder / "beside").write_text("open")
+    assert run(admin, "peek", path=str(node.folder / "beside")) == "open"
+    assert run(admin, "peek", path=str(node.folder / "model.key"))["code"] == "sandbox_filesystem_denied"
+
+
 def test_models_are_listed_with_the_agents_that_use_them(admin):
     """One that an agent names and the configuration lacks is listed as missing, with the nearest name."""
     found = {item["name"]: item for item in admin.get(f"{API}/models").json()["items"]}
@@ -176,7 +194,7 @@ def test_a_missing_model_breaks_its_agent_only(admin):
     assert admin.post(f"{API}/modules/demo/render", json={}).json() == {"result": {"ok": True}}
     said = run(admin, "ask", agent="stranger", question="hello")
     assert said["code"] == "extension_failed"
-    assert "model_failed" in said["detail"] and "extensions.models.defualt" in said["detail"]
+    assert "model_failed" in said["detail"] and "extensions.models" in said["detail"]
     assert "'default'" in said["detail"]
 
 
@@ -308,8 +326,11 @@ def test_only_administrators_configure(node, method, path, body):
 def strict(tmp_path, calculators):
     """A node whose MCP servers have to be approved."""
     servers = {"calculator": {"endpoint_url": calculators["streamable_http"]}}
-    configured = {"mcp": {"approval": "required", "servers": servers}}
-    found = Served(tmp_path, {**furnish(tmp_path, "http://127.0.0.1:9"), "extensions": configured}, extensions=False)
+    model = {"endpoint": "http://127.0.0.1:9/v1", "model": "small"}
+    configured = {"models": {"default": model}, "mcp": {"approval": "required", "servers": servers}}
+    config = {**furnish(tmp_path, "http://127.0.0.1:9"), "extensions": configured}
+    environ = {"DEMOCRAI_CONFIG__EXTENSIONS__MODELS__DEFAULT__API_KEY": KEY}
+    found = Served(tmp_path, config, extensions=False, environ=environ)
     yield found
     found.stop()
     found.web.stop()
@@ -325,3 +346,4 @@ def test_servers_wait_for_an_approval_where_that_is_required(strict):
         for one in waiting:
             assert client.post(f"{API}/requests/{one['id']}/approve", json={}).status_code == 200
         assert run(client, "add", server="calculator", a=1, b=2) == {"result": 3}
+        assert KEY not in str(run(client, "environment")) + client.get(f"{API}/models").text

@@ -166,7 +166,7 @@ def test_a_module_in_a_worker_runs_its_assets_there(case):
     assert "/tool/x/access: " in problems["beyond"][1]
     shown, failed = told["no model"]
     assert (shown, failed[0]) == ("shown", "ModelFailed")
-    assert all(part in failed[1] for part in ("'scrpt'", "'script'", "extensions.models.scrpt"))
+    assert all(part in failed[1] for part in ("'scrpt'", "'script'", "extensions.models"))
     here, there = told["here"], told["pid"]
     assert there[0] == there[1] != here
     assert told["tool"][0] == there[0]

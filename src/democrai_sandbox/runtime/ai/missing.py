@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.policy import nearest
+from democrai_sandbox.policy.text import shown
 
 from .errors import ModelFailed
 
@@ -21,8 +22,8 @@ class MissingModel:
         """Take the name that the agent gives, and the models that there are."""
         close = nearest(name, known)
         hint = f", did you mean {close!r}?" if close else ""
-        fix = f"add extensions.models.{name} to the configuration of the host and restart it"
-        self._why = f"the host has no model {name!r}{hint}: {fix}, or name another model in the agent"
+        fix = "add it to extensions.models in the configuration of the host and restart it"
+        self._why = f"the host has no model {shown(name)}{hint}: {fix}, or name another model in the agent"
 
     async def complete(self, messages: tuple[Message, ...], tools: tuple[ToolOffer, ...]) -> Message:
         """Say what is missing."""
