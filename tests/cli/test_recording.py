@@ -263,6 +263,142 @@ def test_a_policy_file_stays_one(world, script):
     assert (done.status, set(done.data["manifest"])) == (0, {"access", "allowed_imports"})
 
 
+LOOKING = """
+import filecmp
+import gettext
+import linecache
+import os
+from pathlib import Path
+
+from democrai_sandbox import sdk
+
+
+@sdk.action("look")
+def look(place):
+    return os.path.isdir(place + "/in")
+
+
+@sdk.action("read")
+def read(place):
+    os.path.isdir(place), os.path.isdir(place + "/in")
+    return Path(place, "in", "a.csv").read_text()
+
+
+@sdk.action("library")
+def library(place):
+    gettext.find("app", place + "/locale", ["de"])
+    return Path(place, "in", "a.csv").read_text()
+
+
+@sdk.action("strict")
+def strict(place):
+    return filecmp.cmp(place + "/in/a.csv", place + "/in/a.csv")
+
+
+@sdk.action("tolerant")
+def tolerant(place):
+    linecache.getline(place + "/in/b.csv", 1)
+    try:
+        open(place + "/in/c.csv").close()
+    except OSError:
+        pass
+    return Path(place, "in", "a.csv").read_text()
+
+
+@sdk.action("result")
+def result(place):
+    return linecache.getline(place + "/in/b.csv", 1)
+
+
+@sdk.action("program")
+async def program(place):
+    linecache.getline(place + "/in/b.csv", 1)
+    return (await sdk.tasks.run_subprocess(["true"])).returncode
+
+
+@sdk.action("write")
+def write(place):
+    linecache.getline(place + "/in/b.csv", 1)
+    Path(place, "out.txt").write_text("x")
+"""
+
+
+@pytest.fixture
+def looking(world):
+    """A module that looks around; returns what records one of its actions."""
+    folder = world / "looking"
+    folder.mkdir()
+    (folder / "module.py").write_text(LOOKING)
+    (folder / "manifest.json").write_text("{}")
+    catalogue = world / "place" / "locale" / "de" / "LC_MESSAGES"
+    catalogue.mkdir(parents=True)
+    (catalogue / "app.mo").touch()
+    (world / "place" / "in").mkdir()
+    for name in ("a.csv", "b.csv", "c.csv"):
+        (world / "place" / "in" / name).write_text(name)
+
+    def record_action(action, *options):
+        place = world / "place"
+        done = record(world, "module", *options, "--action", action, "--param", f"place={place}", folder)
+        found = done.data["manifest"].get("access", [])
+        return done, [(entry["operation"], os.path.relpath(entry["target"], place)) for entry in found]
+
+    return record_action
+
+
+def test_a_folder_above_what_is_read_needs_no_entry(looking):
+    """It can be looked at once the file is declared."""
+    done, found = looking("read", "--check")
+    assert found == [("read", "in/a.csv")]
+    assert done.data["necessity"] == {"tried": True, "reason": "", "left_out": []}
+
+
+def test_an_entry_for_a_folder_that_is_only_looked_at_says_so(looking):
+    """There is no narrower entry, and without it the own code of the module fails."""
+    done, found = looking("look", "--check")
+    assert found == [("read", "in")]
+    assert [note["target"] for note in done.data["notes"]] == [done.data["manifest"]["access"][0]["target"]]
+    assert done.data["necessity"]["tried"]
+
+
+def test_what_libraries_only_look_at_is_left_out(looking):
+    """They are told that it is not there; the report lists it."""
+    done, found = looking("library")
+    assert found == [("read", "in/a.csv")]
+    assert [one["target"].rpartition("/")[2] for one in done.data["only_looked_at"]] == ["app.mo"]
+    assert done.data["necessity"]["tried"] is False
+
+
+def test_what_a_library_cannot_do_without_is_found_by_trying(looking):
+    """The first proposal is not enough; the one with what was looked at is, and says what it allows."""
+    done, found = looking("strict", "--check")
+    assert (done.status, found) == (0, [("read", "in/a.csv")])
+    assert done.data["notes"]
+
+
+def test_what_it_runs_without_is_left_out(looking):
+    """Failures that a library or the module itself tolerates do not become entries."""
+    done, found = looking("tolerant", "--check")
+    assert (done.status, found) == (0, [("read", "in/a.csv")])
+    assert len(done.data["necessity"]["left_out"]) == 2
+
+
+def test_what_changes_the_result_is_needed(looking):
+    """It would not fail without, but come to something else."""
+    done, found = looking("result", "--check")
+    assert (done.status, found) == (0, [("read", "in/b.csv")])
+
+
+@pytest.mark.parametrize(("action", "reason"), [("write", "create"), ("program", "programs")])
+def test_a_run_that_may_change_something_is_not_repeated_for_each_entry(looking, action, reason):
+    """Whether each entry is needed is then not known, and said so."""
+    done, found = looking(action, "--check")
+    assert done.status == 0
+    assert ("read", "in/b.csv") in found
+    assert (done.data["necessity"]["tried"], done.data["necessity"]["left_out"]) == (False, [])
+    assert reason in done.data["necessity"]["reason"]
+
+
 BAD = [
     (("script", "none.py"), 1, "none.py"),
     (("module", "/nowhere"), 1, "manifest.json"),

@@ -204,7 +204,7 @@ def test_odd_paths_are_refused(target):
 
 @rows("target", ["/srv/\udcff", "/srv/[x", "/srv/a b", "/srv/\u202e", "/srv/e\u0301"])
 def test_names_that_a_disk_can_hold_are_accepted(target):
-    """A name is literal: stars are no pattern, and bytes that are no UTF-8 are kept."""
+    """A name is literal, and bytes that are no UTF-8 are kept."""
     (rule,) = parse_access([entry(target=target)], base=None)
     assert rule.normalized_target == target
 

@@ -32,3 +32,28 @@ def test_other_folders_that_are_read_are_declared(home, made, by):
     """The subject's own code may list them, and a library the folder in which it makes a file."""
     facts = [seen("read", home / ".cache", by), seen("create", home / made, LIBRARY)]
     assert list(needed(facts)) == facts
+
+
+def look(target, by):
+    return seen("read", target, by)._replace(probe=True)
+
+
+def test_what_a_library_only_looks_at_is_not_needed(home):
+    """It is told that there is no such file. The subject's own code fails instead."""
+    facts = [look(home / ".cache", LIBRARY), look(home / ".cache" / "fonts", OWN)]
+    assert list(needed(facts)) == facts[1:]
+
+
+def test_folders_above_what_is_declared_can_be_looked_at(home):
+    """By the subject's own code, too; a folder that is listed is declared."""
+    used = seen("read", home / ".cache" / "fonts" / "list", OWN)
+    assert list(needed([look(home, OWN), look(home / ".cache", OWN), used])) == [used]
+    listed = seen("read", home / ".cache", OWN)
+    assert list(needed([listed, look(home / ".cache", OWN), used])) == [listed, used]
+
+
+def test_a_folder_that_stands_for_temporary_names_in_it_is_not_above_them(home):
+    """It is what is declared, and looking at it is not part of making files in it."""
+    made = seen("create", home / ".cache" / "tmpa1b2c3d4", OWN)
+    facts = [look(home / ".cache", OWN), made]
+    assert list(needed(facts)) == facts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import CommandRefused
@@ -12,18 +13,19 @@ from democrai_sandbox.errors import CommandRefused
 from .asking import confirm_replacing
 from .exits import Exit
 from .files import READABLE, whole
+from .necessity import NOT_TRIED, check
 from .output import Mood, Output, visible
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from democrai_sandbox.manifests import Manifest
     from democrai_sandbox.manifests.suggesting import Suggestion
     from democrai_sandbox.policy import AccessRule
     from democrai_sandbox.sdk.recording import Recording
 
-    from .recording import Run
+    from .necessity import Checked, Run, Runs
 
 _MOODS = {"declared": Mood.OK, "not declared": Mood.WARNING, "not used": Mood.FAINT, "never": Mood.BAD}
 _FOLDER = "made by it; where the kernel holds its process, the folder around it has to be declared"
@@ -33,7 +35,7 @@ def report(
     options: argparse.Namespace,
     output: Output,
     manifest: Manifest,
-    run: Callable[[Manifest | None], Run],
+    runs: Runs,
     *,
     pointer: str = "",
     granted: tuple[AccessRule, ...] = (),
@@ -42,20 +44,20 @@ def report(
     """Run it, and say what came of it; ``bare`` for a file that has declarations and no name."""
     for file in filter(None, (options.output, options.trace)):
         confirm_replacing(file, yes=options.yes)
-    seen = run(None)
+    seen = runs.observe()
     if options.trace:
         _write(options.trace, "".join(f"{line}\n" for line in seen.recording.lines()))
-    suggestion = _suggested(seen.recording, manifest, options, pointer=pointer, granted=granted)
-    missing = list(_missing(seen, run(suggestion.manifest))) if options.check else None
-    failed = seen.status != Exit.OK or bool(missing)
+    suggested = partial(_suggested, seen.recording, manifest, options, pointer=pointer, granted=granted)
+    suggestion, checked = suggested(), None
+    if options.check:
+        checked = check(seen, suggestion, runs, partial(suggested, with_looks=True))
+        suggestion = checked.suggestion
+    failed = seen.status != Exit.OK or (checked is not None and bool(checked.missing))
     if output.is_json:
         content = _content(seen.recording, suggestion, bare=bare)
-        output.data(
-            f"record.{options.verb}/1",
-            {"status": seen.status, **content, "check": None if missing is None else {"missing": missing}},
-        )
+        output.data(f"record.{options.verb}/1", {"status": seen.status, **content, **_check_content(checked)})
     else:
-        _tell(options, output, seen, suggestion, missing)
+        _tell(options, output, seen, suggestion, checked)
     text = _text(suggestion, bare=bare)
     if options.output:
         _write(options.output, text)
@@ -77,22 +79,11 @@ def _suggested(recording: Recording, manifest: Manifest, options: argparse.Names
         ) from None
 
 
-def _missing(seen: Run, checked: Run) -> Iterator[str]:
-    """Yield what was denied under the proposal that had not been denied before: nothing, if it is enough."""
-    observed = seen.recording
-    idle = {one.target for one in observed.idle}
-    new = [denial for text, denial in checked.recording.denied.items() if text not in observed.denied]
-    kept = [denial for denial in new if not (denial.operations == ("read",) and denial.target in idle)]
-    yield from (str(denial) for denial in kept)
-    if checked.status != seen.status and not kept:
-        yield f"it ended with {checked.status}"
-
-
 # ---- for people ------------------------------------------------------------------------------------------------------
 
 
 def _tell(
-    options: argparse.Namespace, output: Output, seen: Run, suggestion: Suggestion, missing: list[str] | None
+    options: argparse.Namespace, output: Output, seen: Run, suggestion: Suggestion, checked: Checked | None
 ) -> None:
     # What is piped is the manifest alone.
     beside = output if options.output else Output(out=sys.stderr)
@@ -105,13 +96,34 @@ def _tell(
         output.say(visible(remark), Mood.WARNING)
     if seen.status != Exit.OK:
         output.say(f"it ended with {seen.status}: what it would have done after that is not in here", Mood.BAD)
-    if missing is not None:
-        for text in missing:
-            output.say(f"denied under the proposal: {visible(text)}", Mood.BAD)
-        if not missing and seen.status != Exit.OK:
-            output.say("it ends in the same way under the proposal", Mood.WARNING)
-        elif not missing:
-            output.say("it runs under the proposal", Mood.OK)
+    _tell_looks(output, seen.recording, suggestion)
+    if checked is not None:
+        _tell_check(output, seen, checked)
+    elif suggestion.proposal.entries and options.verb != "suggest":
+        output.say(f"{NOT_TRIED}: --check does", Mood.FAINT)
+
+
+def _tell_looks(output: Output, recording: Recording, suggestion: Suggestion) -> None:
+    """Say what libraries only looked at. Without an entry they are told that it is not there."""
+    left = [one.target for one in recording.looked_by_libraries if not suggestion.proposal.allows(one)]
+    if left:
+        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        output.say(f"left out, because libraries only looked at it: {visible(left[0])}{more}", Mood.FAINT)
+
+
+def _tell_check(output: Output, seen: Run, checked: Checked) -> None:
+    for text in checked.missing:
+        output.say(f"denied under the proposal: {visible(text)}", Mood.BAD)
+    if not checked.missing and seen.status != Exit.OK:
+        output.say("it ends in the same way under the proposal", Mood.WARNING)
+    elif not checked.missing:
+        output.say("it runs under the proposal", Mood.OK)
+    for text in checked.left_out:
+        output.say(f"left out, because it runs as well without: {visible(text)}", Mood.OK)
+    if checked.untried and checked.suggestion.proposal.entries:
+        output.say(f"{NOT_TRIED}: {checked.untried}", Mood.WARNING)
+    elif checked.suggestion.proposal.entries:
+        output.say("each entry is needed: it was run without each of them", Mood.OK)
 
 
 def _remarks(suggestion: Suggestion) -> Iterator[str]:
@@ -165,6 +177,7 @@ def _content(recording: Recording, suggestion: Suggestion, *, bare: bool) -> dic
         ],
         "imports": list(suggestion.proposal.allowed_imports),
         "not_needed": [one._asdict() for one in sorted(recording.idle)],
+        "only_looked_at": [one._asdict() for one in sorted(recording.looked_by_libraries)],
         "not_used": [rule.to_dict() for rule in suggestion.unused],
         "denied": [str(denial) for denial in recording.denied.values()],
         "notes": [
@@ -173,6 +186,13 @@ def _content(recording: Recording, suggestion: Suggestion, *, bare: bool) -> dic
         "findings": [str(finding) for finding in suggestion.findings],
         "manifest": _value(suggestion, bare=bare),
     }
+
+
+def _check_content(checked: Checked | None) -> dict[str, Any]:
+    if checked is None:
+        return {"check": None, "necessity": {"tried": False, "reason": "--check was not given", "left_out": []}}
+    necessity = {"tried": not checked.untried, "reason": checked.untried, "left_out": list(checked.left_out)}
+    return {"check": {"missing": list(checked.missing)}, "necessity": necessity}
 
 
 def _value(suggestion: Suggestion, *, bare: bool) -> dict[str, Any]:

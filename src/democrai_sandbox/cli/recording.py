@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from tempfile import TemporaryDirectory
+from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from democrai_sandbox.errors import CallTimeout, ExtensionFailed, InstallFailed, SandboxDenied
+from democrai_sandbox.errors import CallTimeout, ExtensionFailed, InstallFailed, SandboxDenied, SandboxError
 
 from .exits import Exit
 from .files import text_of
+from .necessity import Run, Runs
 from .output import Mood
 from .proposed import report
 from .running import say_all, say_failure
@@ -33,17 +35,10 @@ if TYPE_CHECKING:
     import argparse
 
     from democrai_sandbox.manifests import Manifest
-    from democrai_sandbox.sdk.recording import Recording
 
     from .output import Output
 
-
-class Run(NamedTuple):
-    """How a run went."""
-
-    recording: Recording
-    status: int
-    """0 if it went well."""
+_MOST_WRITTEN = 1024 * 1024
 
 
 # ---- scripts ---------------------------------------------------------------------------------------------------------
@@ -57,14 +52,27 @@ def run_script(options: argparse.Namespace, output: Output) -> int:
     file, shut = script_file(options), protected(options)
     manifest, bare = read_manifest(options.manifest, named(file))
 
-    def run(under: Manifest | None) -> Run:
+    def run(under: Manifest | None = None) -> Run:
         """Run it; what it writes goes to standard error, because standard output is for the proposal."""
         spec = script_spec(options, file, under or manifest, shut, observe=under is None)
         recording = Recording()
         status = running.run_script(spec, options.arguments, recording, timeout=options.timeout, stdout=2)
         return Run(recording, status)
 
-    return report(options, output, manifest, run, bare=bare)
+    def run_quietly(under: Manifest) -> Run:
+        spec, recording = script_spec(options, file, under, shut), Recording()
+        with TemporaryFile() as written, Path(os.devnull).open("wb") as nowhere:
+            out, err = written.fileno(), nowhere.fileno()
+            try:
+                status = running.run_script(
+                    spec, options.arguments, recording, timeout=options.timeout, stdout=out, stderr=err
+                )
+            except CallTimeout:
+                status = Exit.FAILED
+            written.seek(0)
+            return Run(recording, status, written.read(_MOST_WRITTEN))
+
+    return report(options, output, manifest, Runs(run, run, run_quietly), bare=bare)
 
 
 # ---- extensions ------------------------------------------------------------------------------------------------------
@@ -91,13 +99,17 @@ def run_extension(options: argparse.Namespace, output: Output) -> int:
     with TemporaryDirectory(prefix="record-") as scratch:
         subject = _Subject(options, output, manifest, folder, scratch)
         if getattr(options, "phase", "") == "install":
-            return report(options, output, manifest, partial(_installed, subject), pointer="/install")
+            install = partial(_installed, subject)
+            return report(options, output, manifest, Runs(install, install), pointer="/install")
         pointer = "/runtime" if "/runtime" in manifest.sections else ""
         granted = configured(options, manifest)
-        return report(options, output, manifest, partial(_called, subject), pointer=pointer, granted=granted)
+        packages = environment(options) or _requirements(subject)
+        call_it = partial(_called, subject, packages)
+        runs = Runs(call_it, call_it, partial(call_it, quiet=True))
+        return report(options, output, manifest, runs, pointer=pointer, granted=granted)
 
 
-def _called(subject: _Subject, under: Manifest | None) -> Run:
+def _called(subject: _Subject, packages: str, under: Manifest | None = None, *, quiet: bool = False) -> Run:
     """Import an extension and call something of it; under a manifest, or observed."""
     from democrai_sandbox.sdk.testing import Extension  # noqa: PLC0415 - takes its time
 
@@ -108,7 +120,7 @@ def _called(subject: _Subject, under: Manifest | None) -> Run:
         folder,
         observe=under is None,
         manifest=under or manifest,
-        environment=environment(options) or _requirements(subject),
+        environment=packages,
         env=variables(options.env),
         protected=protected(options),
         timeout=options.timeout,
@@ -119,12 +131,18 @@ def _called(subject: _Subject, under: Manifest | None) -> Run:
         extension.start_by(None, None)
     try:
         with extension:
-            call(extension, surface(options), parameters(options))
+            result = call(extension, surface(options), parameters(options))
     except (SandboxDenied, ExtensionFailed, CallTimeout) as error:
-        say_failure(output, error, extension.printed)
+        if not quiet:
+            say_failure(output, error, extension.printed)
         return Run(extension.recording, Exit.FAILED)
-    say_all(output, extension.printed)
-    return Run(extension.recording, Exit.OK)
+    except SandboxError:
+        if not quiet:
+            raise
+        return Run(extension.recording, Exit.FAILED)
+    if not quiet:
+        say_all(output, extension.printed)
+    return Run(extension.recording, Exit.OK, result)
 
 
 # ---- installations ---------------------------------------------------------------------------------------------------
@@ -144,7 +162,7 @@ def _requirements(subject: _Subject) -> str:
     return found
 
 
-def _installed(subject: _Subject, under: Manifest | None) -> Run:
+def _installed(subject: _Subject, under: Manifest | None = None) -> Run:
     """Install an extension; under a manifest, or with its requests observed.
 
     Files are held to the manifest in either case: pip looks around on a machine, and gets on without.
@@ -180,4 +198,5 @@ def run_suggest(options: argparse.Namespace, output: Output) -> int:
         with text_of(trace, fix="name a trace that was written with record --trace FILE") as lines:
             recording.read(lines)
     manifest, bare = read_manifest(options.manifest, named(os.path.realpath(options.traces[0])))
-    return report(options, output, manifest, lambda _under: Run(recording, Exit.OK), bare=bare)
+    seen = Run(recording, Exit.OK)
+    return report(options, output, manifest, Runs(lambda: seen, lambda _under: seen), bare=bare)

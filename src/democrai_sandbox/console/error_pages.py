@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Request
-from fastapi.responses import HTMLResponse  # noqa: TC002 - FastAPI reads the annotations
+from fastapi.responses import HTMLResponse
 from starlette.exceptions import HTTPException
 
 from democrai_sandbox.errors.catalogue import ENTRIES

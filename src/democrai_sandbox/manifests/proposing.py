@@ -27,11 +27,12 @@ from democrai_sandbox.policy.rules import written_target
 from .covering import Coverage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 __all__ = ["Entry", "Observed", "Proposal", "allowing", "propose"]
 
 _ORDER = tuple((kind, operation) for kind, operations in VALID_OPERATIONS.items() for operation in operations)
+_LOOKED = "it is only looked at, not opened; an entry lets it be read with everything below it"
 _STANDS_FOR: Mapping[str, str] = MappingProxyType({"_ctypes": "ctypes", "_cffi_backend": "cffi"})
 """Roots that another one allows as well."""
 
@@ -103,15 +104,23 @@ def allowing(rules: tuple[AccessRule, ...]) -> Callable[[Observed], frozenset[in
     return find
 
 
-def propose(observed: Iterable[Observed], imports: Iterable[str] = (), *, most: int | None = None) -> Proposal:
+def propose(
+    observed: Iterable[Observed],
+    imports: Iterable[str] = (),
+    *,
+    most: int | None = None,
+    looked: Container[Observed] = (),
+) -> Proposal:
     """Return the smallest declarations that allow everything that was seen.
 
     With ``most``, more than so many files of one folder, or paths of one site, are put together into what they have in
     common; a note says so. Without it that is done for names that will be others in the next run, and nothing else.
+    What was only ``looked`` at, as by ``stat``, gets a note: an entry allows no less than reading it.
     """
     seen = {one: _wanted(one) for one in dict.fromkeys(observed)}
     wanted = [one for one in seen.values() if one is not None]
     notes: dict[AccessRule, str] = {}
+    notes.update((rule.rule, _LOOKED) for one, rule in seen.items() if rule is not None and one in looked)
     rules = dict.fromkeys(_widened(one, notes) for one in wanted)
     while most is not None and (fewer := _together(rules, most, notes)) != rules:
         rules = fewer

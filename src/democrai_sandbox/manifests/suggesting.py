@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from .lint import Finding, lint
@@ -13,7 +13,7 @@ from .models import Section
 from .proposing import Observed, Proposal, allowing, propose
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Container, Iterable
 
     from democrai_sandbox.policy import AccessRule
 
@@ -40,11 +40,20 @@ class Suggestion:
     """Advice about it; lines are those of ``text``."""
     allowed_by: Callable[[Observed], frozenset[int]] = field(repr=False, compare=False)
     """Tells which of ``declared`` allow something."""
+    present: Manifest
+    """What it is a suggestion for."""
+    pointer: str = ""
+    """The section that it is about."""
 
     @property
     def text(self) -> str:
         """The manifest that is proposed, as it is written to a file."""
         return _text(self.value)
+
+    def with_proposal(self, proposal: Proposal) -> Suggestion:
+        """Return the same with another proposal."""
+        value, made = _made(self.present, self.pointer, proposal)
+        return replace(self, proposal=proposal, value=value, manifest=made, findings=lint(made))
 
     def is_declared(self, observed: Observed) -> bool:
         """Tell whether the manifest allows something now."""
@@ -59,6 +68,7 @@ def suggest(
     pointer: str = "",
     most: int | None = None,
     granted: tuple[AccessRule, ...] = (),
+    looked: Container[Observed] = (),
 ) -> Suggestion:
     """Return a manifest whose section at ``pointer`` allows what was seen and no more; see ``propose``.
 
@@ -66,20 +76,26 @@ def suggest(
     """
     elsewhere = allowing(granted)
     seen = tuple(one for one in dict.fromkeys(observed) if not elsewhere(one))
-    proposal = propose(seen, imports, most=most)
-    value = _with(manifest, pointer, proposal)
-    made = parse_manifest(_text(value), manifest.kind, folder=manifest.source.folder, name=manifest.name)
+    proposal = propose(seen, imports, most=most, looked=looked)
+    value, made = _made(manifest, pointer, proposal)
     section = section_of(manifest, pointer)
     declared = section.access
     allowed_by = allowing(declared)
     used = frozenset[int]().union(*map(allowed_by, seen))
     unused = tuple(rule for position, rule in enumerate(declared) if position not in used)
-    return Suggestion(proposal, declared, section.allowed_imports, unused, value, made, lint(made), allowed_by)
+    present = (declared, section.allowed_imports, unused)
+    return Suggestion(proposal, *present, value, made, lint(made), allowed_by, manifest, pointer)
 
 
 def section_of(manifest: Manifest, pointer: str) -> Section:
     """Return what a manifest says about one phase."""
     return manifest.sections.get(pointer) or Section()
+
+
+def _made(manifest: Manifest, pointer: str, proposal: Proposal) -> tuple[dict[str, Any], Manifest]:
+    """Return a manifest with a proposal in it, as it is written and as it is read."""
+    value = _with(manifest, pointer, proposal)
+    return value, parse_manifest(_text(value), manifest.kind, folder=manifest.source.folder, name=manifest.name)
 
 
 def _with(manifest: Manifest, pointer: str, proposal: Proposal) -> dict[str, Any]:

@@ -12,11 +12,13 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from democrai_sandbox.guard import _core
 from democrai_sandbox.guard.callback_log import logged
 from democrai_sandbox.guard.probes import facade_files
 from democrai_sandbox.guard.runtime_paths import CODE, code_entries
 from democrai_sandbox.guard.settings import SENSITIVE_ROOTS
 from democrai_sandbox.policy import Operation, ResourceType, prefixes_of
+from democrai_sandbox.policy.paths import folder_of_temporary
 
 from . import doors
 
@@ -49,7 +51,9 @@ class Noticed(NamedTuple):
     place: str = ""
     """File and line of the subject's own code that led there, or the part of it that declares this."""
     exists: bool = True
-    """Whether there was such a file or folder."""
+    """Whether there was such a file or folder, and the process could read it if that was wanted."""
+    probe: bool = False
+    """Whether it was only looked at, by ``stat`` and the like."""
 
 
 def needed(noticed: Iterable[Noticed]) -> Iterator[Noticed]:
@@ -57,8 +61,10 @@ def needed(noticed: Iterable[Noticed]) -> Iterator[Noticed]:
 
     So does an import that looks into a folder; of those, the ones are needed from which something was read. The folders
     above what is declared can be looked at, which is all that a library needs that makes a folder and those around it.
+
+    Whether a library would have failed without what it only looked at is not known here: it can be tried.
     """
-    every = list(noticed)
+    every = list(_without_looks(list(noticed)))
     made = {one.target for one in every if one.operation == Operation.CREATE}
     found = [
         one
@@ -75,6 +81,18 @@ def needed(noticed: Iterable[Noticed]) -> Iterator[Noticed]:
         one for one in found if not (one.by == LIBRARY and one.operation == Operation.READ and one.target in above)
     ]
     yield from (one for one in found if not _is_looked_at(one) or one.target in leading)
+
+
+def _without_looks(noticed: list[Noticed]) -> Iterator[Noticed]:
+    """Leave out what libraries only looked at, and what lies above a file or folder that is declared anyway."""
+    files = [one for one in noticed if one.resource_type == ResourceType.FILESYSTEM]
+    looks = {one for one in files if one.probe and one.by != IMPORTING}
+    kept = {one.target for one in files if one not in looks or one.by == OWN}
+    kept = {(target.startswith("/") and folder_of_temporary(target)) or target for target in kept}
+    above = {place for target in kept for place in prefixes_of(target) if place != target}
+    for one in noticed:
+        if one not in looks or (one.by == OWN and one.target not in above):
+            yield one
 
 
 def _above_folders(made: set[str]) -> set[str]:
@@ -130,6 +148,7 @@ class NoticingDecider:
         # Native, and taken before the subject's code is there: it could put others into these modules, and questions
         # are answered outside of the guard.
         self._look, self._frame = os.lstat, sys._getframe  # noqa: SLF001 - whoever asks is on the stack
+        self._access, self._readable, self._is_probe = os.access, os.R_OK, _core.is_probe
         self._own = f"/proc/{os.getpid()}/"
 
     def decide(self, question: AccessQuestion) -> bool | AccessDecision:
@@ -137,27 +156,32 @@ class NoticingDecider:
         is_file = question.resource_type == ResourceType.FILESYSTEM
         if is_file and self._is_of_others(question.target):
             return False
+        probe = is_file and self._is_probe()
         by, place = self._whence.of(self._frame(1))
-        exists = not is_file or self._is_there(question.target)
+        exists = not is_file or self._is_there(
+            question.target, reads=not probe and question.operation == Operation.READ
+        )
         if not (is_file and by == LIBRARY and self._whence.is_above_code(question.target)):
-            self._tell([question.resource_type, question.operation, question.target, by, place, exists])
+            self._tell([question.resource_type, question.operation, question.target, by, place, exists, probe])
         return True if self._decider is None else self._decider.decide(question)
 
     def _is_of_others(self, target: str) -> bool:
         """Return whether it is the variables of another process: those of the host, or of whoever records."""
         return target.startswith("/proc/") and target.endswith("/environ") and not target.startswith(self._own)
 
-    def _is_there(self, target: str) -> bool:
+    def _is_there(self, target: str, *, reads: bool) -> bool:
+        """Tell whether there is such a file. One that the kernel keeps from the process fails in any case."""
         try:
             self._look(target)
         except (OSError, ValueError):
             return False
-        return True
+        return not reads or self._access(target, self._readable)
 
 
 def recorded(decider: Decider | None, send: Callable[[list[Any]], None], sensitive: Iterable[str] = ()) -> Decider:
     """Return a decider that tells what is asked, and have imports told too. Before the first guard."""
     whence = Whence()
+    _core.tell_probes()
     doors.install({_DOOR: lambda _view, *facts: send(["noticed", [IMPORT, "use", *facts]])})
     _watch_imports(SENSITIVE_ROOTS | frozenset(sensitive), whence)
     return NoticingDecider(decider, lambda facts: send(["noticed", facts]), whence)

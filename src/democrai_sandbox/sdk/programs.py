@@ -29,10 +29,15 @@ class Programs:
         """Have programs decided by this book; without a launcher, nothing of the kernel's holds them."""
         rights = Rights(_Told(book, recording), shadows=_Uses(book))
         self._children = Children(rights, home_of=data_of, launcher=launcher)
+        self._recording = recording
 
     def services(self) -> dict[str, Callable[..., Any]]:
         """Return the services; whoever starts a program does so in another process."""
-        return {**self._children.services(), "children.start": self._children.start_apart}
+        return {**self._children.services(), "children.start": self._start}
+
+    def _start(self, *order: Any) -> Any:
+        self._recording.has_programs = True
+        return self._children.start_apart(*order)
 
     async def open(self) -> None:
         """Serve on this loop."""

@@ -24,7 +24,8 @@ __all__ = ["Installation", "Recording"]
 _MOST = 100_000
 _MOST_DENIED = 10_000
 _MOST_LETTERS = 64 * 1024 * 1024
-_TYPES = (str, str, str, str, str, bool)
+_TYPES = (str, str, str, str, str, bool, bool)
+_USUAL = ("", "", "", "own", "", True, False)
 
 
 class Recording:
@@ -40,20 +41,22 @@ class Recording:
         """What was asked about, and not allowed."""
         self.granted: set[Observed] = set()
         """What was allowed at least once: a tool may be refused what its module gets."""
+        self.has_programs = False
+        """Whether programs were started: what they do is not seen."""
         self.is_full = False
         """Whether there was more than is kept: what it amounts to cannot be told then."""
         self._room = _MOST_LETTERS
-        self._times: Counter[Observed] = Counter()
+        self._times: Counter[tuple[Observed, bool]] = Counter()
         self._places: dict[Observed, dict[str, None]] = {}
 
     def notice(self, facts: Iterable[Any]) -> None:
         """Take down what a process tells. It is the subject's, and may tell anything."""
         told = tuple(facts)
-        given = (*told, *(("", "", "", "own", "", True)[len(told) :]))
+        given = (*told, *_USUAL[len(told) :])
         if len(given) != len(_TYPES) or any(type(one) is not kind for one, kind in zip(given, _TYPES, strict=True)):
             raise ValueError("no such observation")
         noticed = Noticed(*given)
-        if noticed in self.seen or (len(self.seen) < _MOST and self._has_room(given[:-1])):
+        if noticed in self.seen or (len(self.seen) < _MOST and self._has_room(given[:-2])):
             self._add(noticed, 1)
         else:
             self.is_full = True
@@ -61,7 +64,7 @@ class Recording:
     def _add(self, noticed: Noticed, times: int) -> None:
         about = Observed(*noticed[:3])
         self.seen[noticed] += times
-        self._times[about] += times
+        self._times[about, noticed.probe] += times
         places = self._places.setdefault(about, {})
         if noticed.place:
             places[noticed.place] = None
@@ -88,6 +91,18 @@ class Recording:
         )
 
     @property
+    def looked(self) -> frozenset[Observed]:
+        """Files and folders that were only looked at, as by ``stat``: never opened, listed or changed."""
+        used = {Observed(*one[:3]) for one in self.seen if not one.probe}
+        return frozenset(Observed(*one[:3]) for one in self.seen if one.probe) - used
+
+    @property
+    def looked_by_libraries(self) -> tuple[Observed, ...]:
+        """What libraries only looked at, and was there: whether they could do without is not known."""
+        there = {Observed(*one[:3]) for one in self.seen if one.probe and one.exists}
+        return tuple(one for one in self.idle if one in there)
+
+    @property
     def idle(self) -> tuple[Observed, ...]:
         """What was asked about without need: a library is told that a file is not there, and goes on."""
         kept = self.refused.union(self.accesses)
@@ -108,8 +123,8 @@ class Recording:
         return self.places(Observed(IMPORT, "use", root))
 
     def times(self, observed: Observed) -> int:
-        """Return how often it was asked about."""
-        return self._times[observed]
+        """Return how often it was asked about: to look at it or to use it, whichever was more often."""
+        return max(self._times[observed, probe] for probe in (False, True))
 
     def suggestion(
         self,
@@ -118,12 +133,17 @@ class Recording:
         pointer: str = "",
         most: int | None = None,
         granted: tuple[AccessRule, ...] = (),
+        with_looks: bool = False,
     ) -> Suggestion:
-        """Return the smallest manifest under which it does the same, beside what it is ``granted`` anyway."""
+        """Return the smallest manifest under which it does the same, beside what it is ``granted`` anyway.
+
+        What libraries only looked at is left out unless ``with_looks``: they are told that it is not there.
+        """
         if self.is_full:
             kept = f"{_MOST:,} different things, with {_MOST_LETTERS:,} letters"
             raise InvalidInputError.of(f"more was reached for than can be kept ({kept}): record less at a time")
-        return suggest(manifest, self.accesses, self.imports, pointer=pointer, most=most, granted=granted)
+        wanted = (*self.accesses, *(self.looked_by_libraries if with_looks else ()))
+        return suggest(manifest, wanted, self.imports, pointer=pointer, most=most, granted=granted, looked=self.looked)
 
     # ---- traces ------------------------------------------------------------------------------------------------------
 
@@ -146,6 +166,7 @@ class Recording:
 
     def _read(self, value: Any) -> None:
         times = value.pop("times")
+        value.setdefault("probe", False)  # traces of earlier versions do not tell
         if type(times) is not int or times < 1 or value.keys() != set(Noticed._fields):
             raise ValueError("no such observation")
         noticed = Noticed(**value)

@@ -115,5 +115,10 @@ def _add_report(parser: Parser) -> None:
 
 def _add_run(parser: Parser) -> None:
     """Add what there is where something is run."""
-    parser.add_argument("--check", action="store_true", help="run it again under the proposal; 1 if that is not enough")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="run it again under the proposal; 1 if that is not enough. A run that only reads is also repeated\n"
+        "without each entry, and what is not needed is left out",
+    )
     parser.add_argument("--trace", metavar="FILE", help="write down all that was seen, one JSON document on a line")

@@ -150,9 +150,7 @@ def approve(
 
 
 @deciding.post("/requests/{request_id}/deny", **_DECIDES)
-def deny(
-    request: Request, request_id: Id, visitor: Decider, verdict: RequestVerdict = _NO_VERDICT
-) -> schemas.Outcome:
+def deny(request: Request, request_id: Id, visitor: Decider, verdict: RequestVerdict = _NO_VERDICT) -> schemas.Outcome:
     """Deny a request, until somebody revokes that or approves it."""
     with serving(visitor.caller):
         outcome = sandbox_of(request).access.administration.deny_external_access(

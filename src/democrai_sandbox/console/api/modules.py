@@ -66,13 +66,17 @@ async def render_module(request: Request, module: Name, visitor: Runner, call: C
 
 
 @modules.post("/modules/{module}/actions/{action}", **_CALLS)
-async def run_action(request: Request, module: Name, action: Name, visitor: Runner, call: Call = _NO_PARAMS) -> Response:
+async def run_action(
+    request: Request, module: Name, action: Name, visitor: Runner, call: Call = _NO_PARAMS
+) -> Response:
     """Have a module act; what it may not do is a 403 that names the target, the fix, and the request that waits."""
     return await _result(sandbox_of(request).runtime.modules.action(module, action, call.params, visitor.caller))
 
 
 @modules.post("/modules/{module}/commands/{command}", **_CALLS)
-async def run_command(request: Request, module: Name, command: Name, visitor: Runner, call: Call = _NO_PARAMS) -> Response:
+async def run_command(
+    request: Request, module: Name, command: Name, visitor: Runner, call: Call = _NO_PARAMS
+) -> Response:
     """Have a module carry out a command."""
     return await _result(sandbox_of(request).runtime.modules.command(module, command, call.params, visitor.caller))
 

@@ -343,6 +343,9 @@ void operation_text(unsigned bits, char *out);
 PyObject *call_outside(State *state, PyObject *function, PyObject *args);
 bool path_is_memory(const char *path);
 unsigned never_approved(unsigned mask);
+extern _Thread_local bool probing;
+PyObject *core_tell_probes(PyObject *module, PyObject *unused);
+PyObject *core_is_probe(PyObject *module, PyObject *unused);
 int grant_quietly(State *state, const char *path, unsigned wanted, unsigned *granted); /* the host is told elsewhere */
 int grant(State *state, const char *path, unsigned wanted, unsigned *granted);
 int require(State *state, const char *path, unsigned wanted);

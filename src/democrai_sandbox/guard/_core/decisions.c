@@ -70,6 +70,26 @@ PyObject *decisions_of(State *state)
     return state->decisions;
 }
 
+_Thread_local bool probing = false; /* what is asked about is a file that is only looked at: stat, access, readlink */
+static bool tells_probes = false;
+
+/* tell_probes(): from now on, a file is asked about once for being looked at and once for being used. */
+PyObject *core_tell_probes(PyObject *module, PyObject *unused)
+{
+    State *state = state_guarding();
+    if (state != NULL) {
+        return deny_text(state, DENY_TAMPER, "tell_probes");
+    }
+    tells_probes = true;
+    Py_RETURN_NONE;
+}
+
+/* is_probe(): for the decider, whether what it is asked about on this thread is only looked at. */
+PyObject *core_is_probe(PyObject *module, PyObject *unused)
+{
+    return PyBool_FromLong(probing);
+}
+
 /* Only the decider itself runs outside the guard, so that the service can reach its own store. */
 static PyObject *ask(State *state, const Asked *asked)
 {
@@ -109,7 +129,8 @@ static bool nobody_to_ask(State *state)
 
 static PyObject *key_of(const char *resource, const char *operation, PyObject *target)
 {
-    return PyUnicode_FromFormat("%c:%s:%U", resource[0], operation, target);
+    char kind = tells_probes && probing ? 'l' : resource[0];
+    return PyUnicode_FromFormat("%c:%s:%U", kind, operation, target);
 }
 
 static int keep(PyObject *decisions, PyObject *key, PyObject *said)

@@ -253,6 +253,8 @@ static PyMethodDef methods[] = {
     {"live_states", count_states, METH_NOARGS, "Count the guard states that are alive in this process."},
     {"residents", count_residents, METH_NOARGS, "Count the policies that have code of their own in this process."},
     {"is_sealed", is_sealed, METH_NOARGS, NULL},
+    {"tell_probes", core_tell_probes, METH_NOARGS, NULL},
+    {"is_probe", core_is_probe, METH_NOARGS, NULL},
     {"patched_entries", patched_entries, METH_NOARGS,
      "List every builtin of the patch table: module, type, name, and whether this interpreter has it patched."},
     {"try_guard", try_guard, METH_VARARGS, NULL},

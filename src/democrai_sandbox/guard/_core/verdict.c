@@ -212,6 +212,16 @@ int check_dots(State *state, const PathText *text)
     return 0;
 }
 
+/* The same as grant_quietly; whoever is asked can find out that the path is only looked at. */
+static int grant_probe(State *state, const char *path, unsigned wanted, int how, unsigned *granted)
+{
+    bool outer = probing;
+    probing = how & PROBE;
+    int result = grant_quietly(state, path, wanted, granted);
+    probing = outer;
+    return result;
+}
+
 /* Finds where `text` leads, decides, and opens an O_PATH handle there: of the object itself or, with PARENT, of the
  * folder it is in. The location that was decided on is the location of the handle. -1 with an exception otherwise. */
 int resolve(State *state, PathText *text, unsigned wanted, int how, Resolved *out)
@@ -234,7 +244,7 @@ int resolve(State *state, PathText *text, unsigned wanted, int how, Resolved *ou
         if (!decided && looks && may_be_looked_at(state, out->path)) {
             out->granted = wanted;
         }
-        else if (!decided && grant_quietly(state, out->path, wanted, &out->granted) < 0) {
+        else if (!decided && grant_probe(state, out->path, wanted, how, &out->granted) < 0) {
             return -1;
         }
         if (!sufficient(out->granted, wanted, how)) {

@@ -45,6 +45,7 @@ class Command(NamedTuple):
     """The file that is executed, if that is not the first word."""
     stdout: int = 1
     """The descriptor that is its standard output."""
+    stderr: int = 2
 
 
 class Started(Protocol):
@@ -94,6 +95,7 @@ class PlainStart:
             cwd=command.folder,
             pass_fds=command.pass_fds,
             stdout=command.stdout,
+            stderr=command.stderr,
         )
         self.ended = os.pidfd_open(self._child.pid)
 
@@ -115,6 +117,7 @@ def run_script(
     start: Start = PlainStart,
     timeout: float | None = None,
     stdout: int = 1,
+    stderr: int = 2,
 ) -> int:
     """Run the script that ``spec`` has as its entry; return its exit status, or raise ``CallTimeout``."""
     ours, theirs = socket.socketpair()
@@ -122,7 +125,8 @@ def run_script(
         with theirs:
             number = theirs.fileno()
             argv = tuple(command_of(spec, _NO_LANE, number))
-            started = start(Command(argv, environment_of(spec), str(Path.cwd()), (number,), stdout=stdout))
+            place = str(Path.cwd())
+            started = start(Command(argv, environment_of(spec), place, (number,), stdout=stdout, stderr=stderr))
         ours.sendall(encode(["init", spec._replace(read_only=read_only_paths())._asdict(), list(arguments)]))
         return _waited(started, timeout, _Hearing(ours, listener))
 
