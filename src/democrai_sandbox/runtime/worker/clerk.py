@@ -89,9 +89,9 @@ class Clerk:
 
     def used(self, number: int, fields: Any) -> None:
         """Take note of what the rules of a subject under test allow; it waits, so that nothing is told too late."""
-        question = self._witness.question(fields, self._standing())
-        if question is not None:
-            self._host.used(question)  # type: ignore[attr-defined] # whoever tests has it
+        found = self._witness.question(fields, self._standing())
+        if found is not None:
+            self._host.used(found[0])  # type: ignore[attr-defined] # whoever tests has it
         self._tell(["answer", number, True])
 
     def _decided(self, number: int, done: asyncio.Future[bool | AccessDecision]) -> None:
