@@ -134,3 +134,76 @@ def test_a_subject_in_three_accounts(case):
     assert told["lines"] == 1
     assert told["wrong"] == [3]
     assert told["findings"] == ["broad_root"]
+
+
+def reasons(world):
+    """Have a module do the same under changing decisions; return what was observed of it, by target."""
+    app = world.load(EMBEDDED)["Embedded"](world.base)
+    url = app.web.url
+    secret = os.path.join(world.base, "secret")
+    code = CODE + """
+@sdk.action("open")
+def open_it(path):
+    open(path)
+"""
+    access = [{"resource_type": "network", "operation": "receive", "target": f"{url}/declared"}]
+    app.module("demo", code, access=access)
+    app.module("approved", code)
+
+    async def story(app):
+        import asyncio
+
+        from democrai_sandbox.access.values import Effect
+        from democrai_sandbox.host.surveying import portrait
+        from democrai_sandbox.policy import Subject
+        from democrai_sandbox.runtime.surroundings import serving
+
+        def decide(module, effect, target, operation="receive", kind="network"):
+            about = {"resource_type": kind, "operation": operation, "target": target, "effect": effect}
+            return app.as_ada("decide_unasked", Subject.parse(f"module:{module}"), **about).decision.id
+
+        def observed(module):
+            with serving(app.caller("ada")):
+                found = portrait(app.sandbox, Subject.parse(f"module:{module}")).observed
+            return sorted(
+                [one.observed.target.replace(url, ""), one.observed.result, one.observed.reason.value, one.observed.count]
+                for one in found
+            )
+
+        await app.action("demo", "fetch", url=f"{url}/declared")
+        await app.action("demo", "fetch", url=f"{url}/page")
+        before = observed("demo")
+        approval = decide("demo", Effect.APPROVAL, f"{url}/page")
+        after = observed("demo")
+        app.as_ada("revoke", approval)
+        decide("demo", Effect.DENIAL, f"{url}/page")
+        await app.action("demo", "fetch", url=f"{url}/page")
+        denied = observed("demo")
+
+        given = decide("approved", Effect.APPROVAL, f"{url}/page")
+        await app.action("approved", "fetch", url=f"{url}/page")
+        allowed = observed("approved")
+        app.as_ada("revoke", given)
+        decide("approved", Effect.DENIAL, f"{url}/page")
+        revoked = observed("approved")
+
+        await app.action("approved", "open", path=secret)
+        decide("approved", Effect.DENIAL, secret, "read", "filesystem")
+        await app.action("approved", "open", path=secret)
+        files = [one[1:] for one in observed("approved") if one[0] == secret]
+        return [before, after, denied, allowed, revoked, files]
+
+    return app.play(story)
+
+
+def test_a_result_keeps_the_reason_that_it_had(case):
+    """What is decided afterwards explains nothing that happened before; what happens then is an entry of its own."""
+    before, after, denied, allowed, revoked, files = case.run(reasons)
+    declared = ["allowed", "declared", 1]
+    assert [one[1:] for one in before if one[0] != "/page"] == [declared]
+    assert [one for one in before if one[0] == "/page"] == [["/page", "denied", "pending", 1]]
+    assert after == before
+    assert [one for one in denied if one not in before] == [["/page", "denied", "denied", 1]]
+    assert [one[1:] for one in allowed] == [["allowed", "approved", 1]]
+    assert revoked == allowed
+    assert files == [["denied", "denied", 1], ["denied", "not_declared", 1]]

@@ -136,6 +136,16 @@ class AccessService:
         wish = _Wish(resource_type, operation, target, register=True)
         return self._check(wish._replace(resume_action=resume_action, resume_context=resume_context), subject)
 
+    def standing(self, subject: Subject, resource_type: str, operation: str, target: str) -> str:
+        """Return the code of what was decided, outside sessions; empty for nothing. Asks, counts and notes nothing."""
+        try:
+            wanted = self._reader.read(resource_type, operation, target)
+            asked = (str(subject.kind), subject.name)
+            found = self.node.snapshot.find(asked, wanted, "", time_ns() // 1000)
+        except (InvalidInputError, ExternalAccessCheckFailed):
+            return ""
+        return "" if found is None else found.code
+
     def decide(self, question: Question) -> AccessDecision:
         """Answer the guard, which has looked at the allowlist already and leaves its guard for this call."""
         try:

@@ -42,6 +42,17 @@ class Seen:
         """Whether it is something that access rules speak of: a file, the network, a program."""
         return self.observed.resource_type in tuple(ResourceType)
 
+    @property
+    def is_decided_since(self) -> bool:
+        """Whether the decision that speaks of it was made after it happened the last time."""
+        return self.decided is not None and self.decided.created_at > self.observed.last
+
+
+def speaks_of(rule: AccessRule, target: str) -> bool:
+    """Tell whether a connection to a host and port can have been made under a rule."""
+    request = _read(target)
+    return request is not None and _Spoken(rule).of_connection(request)
+
 
 def rule_of(decision: Decision) -> AccessRule:
     """Return what a decision is about as a rule."""
@@ -89,7 +100,7 @@ class _Spoken:
         if rule.resource_type != observed.resource_type:
             return False
         if self._declared is not None:
-            return target is not None and self._is_reached(self._declared, observed, target)
+            return target is not None and self._is_reached(observed, target)
         if rule.operation != observed.operation:
             return False
         if rule.resource_type is not ResourceType.FILESYSTEM:
@@ -99,23 +110,29 @@ class _Spoken:
         except InvalidInputError:  # what code asked for may be no path at all
             return False
 
-    def _is_reached(self, declared: NetworkTarget, observed: Observed, target: NetworkTarget) -> bool:
+    def _is_reached(self, observed: Observed, target: NetworkTarget) -> bool:
         if observed.operation not in tuple(Operation):
             return False
         if self._index.allows(Operation(observed.operation), target):
             return True
-        if observed.result != ALLOWED or target.kind is not TargetKind.HOST:
+        return observed.result == ALLOWED and self.of_connection(target)
+
+    def of_connection(self, target: NetworkTarget) -> bool:
+        """Tell it for one that was let through: it is seen as host and port, whichever request it was made for."""
+        declared = self._declared
+        if declared is None or target.kind is not TargetKind.HOST:
             return False
-        # A connection that was let through is seen as host and port, whichever request it was made for.
         if declared.kind is TargetKind.URL:
-            return host_key(declared.host) == host_key(target.host) and declared.port == target.port
-        return self._index.allows(self._rule.operation, target)
+            return bool(host_key(declared.host) == host_key(target.host) and declared.port == target.port)
+        return bool(self._index.allows(self._rule.operation, target))
 
 
 def _request_of(observed: Observed) -> NetworkTarget | None:
-    if observed.resource_type != ResourceType.NETWORK:
-        return None
+    return _read(observed.target) if observed.resource_type == ResourceType.NETWORK else None
+
+
+def _read(target: str) -> NetworkTarget | None:
     try:
-        return parse_request(observed.target)
+        return parse_request(target)
     except InvalidInputError:
         return None

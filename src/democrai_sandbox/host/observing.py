@@ -10,6 +10,7 @@ import threading
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from time import time
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.errors import SandboxDenied
     from democrai_sandbox.guard import ObservedEndpoint
+
+    from .grounds import Grounds
 
 ALLOWED = "allowed"
 DENIED = "denied"
@@ -54,6 +57,22 @@ _RESOURCES: Mapping[type[SandboxDenied], str] = MappingProxyType(
 )
 
 
+class Reason(StrEnum):
+    """What was in force when something was allowed or denied."""
+
+    DECLARED = "declared"
+    INHERITED = "inherited"
+    """The subject declares nothing of its own, and runs under what encloses it."""
+    APPROVED = "approved"
+    PENDING = "pending"
+    """Not declared, and nobody had decided about the request for it."""
+    DENIED = "denied"
+    """By a decision."""
+    NOT_DECLARED = "not_declared"
+    UNKNOWN = ""
+    """Also for what no access rule is about."""
+
+
 @dataclass(frozen=True, slots=True)
 class Observed:
     """One thing that a subject did or was kept from, however often."""
@@ -67,6 +86,8 @@ class Observed:
     count: int
     first: datetime
     last: datetime
+    reason: Reason = Reason.UNKNOWN
+    """Why, as it was when it happened; what happened for another reason is another entry."""
 
 
 class _What(NamedTuple):
@@ -74,6 +95,7 @@ class _What(NamedTuple):
     resource_type: str
     target: str
     result: str
+    reason: Reason
 
 
 @dataclass(slots=True)
@@ -92,7 +114,12 @@ class Observations:
         # May be entered twice: a finaliser can run at any place, also here, and do what is noted.
         self._lock = threading.RLock()
         self._subjects: OrderedDict[str, OrderedDict[_What, _Times]] = OrderedDict()
+        self._grounds: Grounds | None = None
         self._totals: Counter[tuple[str, str]] = Counter()
+
+    def explain_by(self, grounds: Grounds) -> None:
+        """Keep why things happen, too, from now on."""
+        self._grounds = grounds
 
     # ---- told --------------------------------------------------------------------------------------------------------
 
@@ -101,15 +128,19 @@ class Observations:
         if (denial.subject_kind, denial.subject) == _CANARY:
             return  # the host has tried whether its guard denies
         kind = _RESOURCES.get(type(denial), _OTHER)
-        label = f"{denial.subject_kind}:{denial.subject}"
-        self._note(label, _What(_text(denial.operation), kind, _text(denial.target), DENIED), _text(denial.layer))
+        label, target = f"{denial.subject_kind}:{denial.subject}", _text(denial.target)
+        reason = Reason.UNKNOWN
+        if self._grounds is not None:
+            reason = self._grounds.of_denial(label, kind, denial, target)
+        self._note(label, _What(_text(denial.operation), kind, target, DENIED, reason), _text(denial.layer))
 
     def observe(self, endpoint: ObservedEndpoint) -> None:
         """Take note of a connection that is about to be made; the same one is told again after a minute."""
         subject, kind, host, addresses, port = endpoint
         place = host or next(iter(addresses), "")
-        target = f"{bracketed(_text(place))}:{port}"
-        self._note(f"{kind}:{subject}", _What("connect", "network", target, ALLOWED), "guard")
+        label, target = f"{kind}:{subject}", f"{bracketed(_text(place))}:{port}"
+        reason = Reason.UNKNOWN if self._grounds is None else self._grounds.of_connection(label, target)
+        self._note(label, _What("connect", "network", target, ALLOWED, reason), "guard")
 
     # ---- read --------------------------------------------------------------------------------------------------------
 
@@ -162,7 +193,7 @@ class Observations:
 
 def _seen(what: _What, times: _Times) -> Observed:
     first, last = (datetime.fromtimestamp(moment, UTC) for moment in (times.first, times.last))
-    return Observed(what.operation, what.resource_type, what.target, what.result, times.count, first, last)
+    return Observed(*what[:4], times.count, first, last, what.reason)
 
 
 def _label(subject: Subject) -> str:

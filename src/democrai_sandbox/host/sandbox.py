@@ -30,6 +30,7 @@ from democrai_sandbox.runtime.surroundings import GuardSurroundings
 from .accounts.accounts import Accounts
 from .config import load
 from .installing import Installing, check_configured
+from .grounds import Grounds
 from .interface import Identity
 from .keeping import inside
 from .models import open_models
@@ -158,6 +159,7 @@ class Sandbox:
             )
             check_configured(settings.extensions, self.runtime.registry)
             self.installing = Installing(self.runtime)
+            self.observations.explain_by(Grounds(self.runtime, self.access.service))
         except BaseException:
             self.kernel.stop()
             raise

@@ -153,3 +153,16 @@ def test_one_call_is_asked_one_time(standing, served):
     until(lambda: page.reload() and "2 times" in asked.inner_text(), "the second call to be counted")
     page.goto(f"/requests/{number}")
     expect(page.get_by_role("region", name="Who wants what")).to_contain_text("2 times")
+
+
+def test_an_approval_is_not_the_reason_of_an_older_denial(standing, served):
+    """The page of a subject says why it was denied then, and that it was approved since."""
+    page = standing.window("ada")
+    with served.bearer(served.person("uma"), Scope.MODULES_RUN) as uma:
+        approve(page, served.stop_weather(uma, "/forecast/older"))
+    page.goto("/subjects/module/weather")
+    observed = page.get_by_role("region", name="Observed").get_by_role("listitem")
+    entry = observed.filter(has_text="/forecast/older").filter(has_text="denied")
+    expect(entry).to_contain_text("not declared")
+    expect(entry).to_contain_text("approved since")
+    expect(entry).not_to_contain_text("by approval")

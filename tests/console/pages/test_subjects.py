@@ -98,3 +98,30 @@ def test_a_hostile_name_is_shown_and_not_obeyed(admin, served):
     assert "<script>alert" not in page.source
     (link,) = {link for link in page.links if link.startswith("/subjects/tool/x")}
     assert name in read(admin, link).text
+
+
+def test_a_result_shows_the_reason_that_it_had(admin, served):
+    """Denied because nobody had decided: an approval that came later is shown as later, not as the reason."""
+    from democrai_sandbox.host.scopes import Scope
+
+    with served.bearer(served.person("uma"), Scope.MODULES_RUN) as uma:
+        number = served.stop_weather(uma, "/forecast/reason")
+
+    def entry():
+        page = read(admin, "/subjects/module/weather")
+        found = [one for one in page.source.split("<li>") if "/forecast/reason" in one and "last " in one]
+        return page.between('aria-labelledby="observed"', "</section>"), found[0] if found else ""
+
+    _, before = until(lambda: (found := entry())[1] and found, "the denial")
+    assert "not declared" in before
+    assert "waiting for a decision" in before
+    decided = admin.post(f"/requests/{number}/decide", data={"act": "permanent", "choice": "0"})
+    assert decided.status_code == 303
+    _, after = entry()
+    assert "by approval" not in after
+    assert "not declared" in after
+    assert "approved since" in after
+    with served.bearer(served.administrator()) as machine:
+        told = machine.get("/api/v1/subjects/module/weather").json()["observed"]
+    results = [(one["result"], one["reason"]) for one in told if one["target"].endswith("/forecast/reason")]
+    assert results == [("denied", "pending")]

@@ -9,6 +9,7 @@ from fastapi import Depends, Path, Request
 
 from democrai_sandbox.console.admitting import require_administrator
 from democrai_sandbox.console.visitors import Visitor, holder, sandbox_of
+from democrai_sandbox.host.observing import Reason  # noqa: TC001 - FastAPI reads the annotations
 from democrai_sandbox.host.scopes import Scope
 from democrai_sandbox.host.surveying import portrait, survey
 from democrai_sandbox.policy import Subject, SubjectKind
@@ -70,17 +71,20 @@ class DecidedRule(Answer):
 
 
 class Observation(Answer):
-    """Something that the subject did or tried since this process started, and what speaks of it."""
+    """Something that the subject did or tried since this process started, why that was, and what speaks of it now."""
 
     resource_type: Text
     operation: Text
     target: Text
     result: Text
+    reason: Reason
+    """What was in force when it happened; empty for what no rule is about."""
     count: int
     first: datetime
     last: datetime
     declared: schemas.Rule | None
     decision_id: str
+    """Of the decision that is in force now; it may be newer than the result."""
 
 
 class SubjectDetail(Answer):
@@ -129,6 +133,6 @@ def _shown(found: Portrait) -> dict[str, Any]:
 
 
 def _observation(seen: Seen) -> dict[str, Any]:
-    names = ("resource_type", "operation", "target", "result", "count", "first", "last")
+    names = ("resource_type", "operation", "target", "result", "reason", "count", "first", "last")
     facts = {name: getattr(seen.observed, name) for name in names}
     return {**facts, "declared": seen.declared, "decision_id": "" if seen.decided is None else seen.decided.id}
