@@ -141,11 +141,14 @@ def reasons(world):
     app = world.load(EMBEDDED)["Embedded"](world.base)
     url = app.web.url
     secret = os.path.join(world.base, "secret")
-    code = CODE + """
+    code = (
+        CODE
+        + """
 @sdk.action("open")
 def open_it(path):
     open(path)
 """
+    )
     access = [{"resource_type": "network", "operation": "receive", "target": f"{url}/declared"}]
     app.module("demo", code, access=access)
     app.module("approved", code)
@@ -166,7 +169,12 @@ def open_it(path):
             with serving(app.caller("ada")):
                 found = portrait(app.sandbox, Subject.parse(f"module:{module}")).observed
             return sorted(
-                [one.observed.target.replace(url, ""), one.observed.result, one.observed.reason.value, one.observed.count]
+                [
+                    one.observed.target.replace(url, ""),
+                    one.observed.result,
+                    one.observed.reason.value,
+                    one.observed.count,
+                ]
                 for one in found
             )
 

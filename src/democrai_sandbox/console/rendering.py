@@ -58,19 +58,12 @@ _PLACES = (
     ("Explain", "/explain", True),
 )
 """Label, path, and whether it is only for those who may decide."""
-_ALWAYS: Mapping[str, bool] = MappingProxyType({})
 _FIRST = frozenset({"Subjects", "Audit", "People"})
 """Where a new group begins."""
 
 
 def render(
-    request: Request,
-    template: str,
-    *,
-    visitor: Visitor | None = None,
-    status: int = 200,
-    holds: Mapping[str, bool] = _ALWAYS,
-    **context: Any,
+    request: Request, template: str, *, visitor: Visitor | None = None, status: int = 200, **context: Any
 ) -> HTMLResponse:
     """Return a page. ``visitor`` is None on the pages for those who have not signed in, and for errors.
 
@@ -80,7 +73,7 @@ def render(
     """
     visitor = visitor or getattr(request.state, "visitor", None)
     done = request.query_params.get("done", "")
-    message = MESSAGES.get(done, "") if holds.get(done, True) else ""
+    message = MESSAGES.get(done, "") if context.pop("holds", {}).get(done, True) else ""
     values = {
         "request": request,
         "visitor": visitor,

@@ -104,8 +104,11 @@ def _exchange(table: str, column: str, before: tuple[str, ...], after: tuple[str
 def _forget_shadows() -> None:
     remove = "DELETE FROM access_audit WHERE action IN ('shadow_started', 'shadow_ended')"
     if op.get_context().dialect.name == "postgresql":
-        switch = "ALTER TABLE access_audit {} TRIGGER USER"
-        steps = (switch.format("DISABLE"), remove, switch.format("ENABLE"))
+        steps = (
+            "ALTER TABLE access_audit DISABLE TRIGGER USER",
+            remove,
+            "ALTER TABLE access_audit ENABLE TRIGGER USER",
+        )
     else:
         steps = ("DROP TRIGGER access_audit_no_delete", remove, _NO_DELETE)
     for step in steps:
