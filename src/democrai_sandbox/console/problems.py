@@ -61,6 +61,8 @@ STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (EntryUnknown, HTTPStatus.NOT_FOUND),
     (AuditRecordUnknown, HTTPStatus.NOT_FOUND),
     (errors.DecisionConflict, HTTPStatus.CONFLICT),
+    (errors.IdempotencyConflict, HTTPStatus.CONFLICT),
+    (errors.IdempotencyRunning, HTTPStatus.CONFLICT),
     (errors.ExtensionBroken, HTTPStatus.CONFLICT),
     (errors.NotInstalled, HTTPStatus.CONFLICT),
     (InstallBusy, HTTPStatus.CONFLICT),
@@ -220,6 +222,8 @@ def _headers(error: SandboxError) -> dict[str, str]:
         return {"WWW-Authenticate": "Bearer"}
     if isinstance(error, errors.SignInThrottled):
         return {"Retry-After": str(error.retry_after)}
+    if isinstance(error, errors.IdempotencyRunning):
+        return {"Retry-After": "1"}
     return {}
 
 

@@ -68,6 +68,8 @@ from .host import (
     ConfigInvalid,
     DatabaseUnreachable,
     HostRefused,
+    IdempotencyConflict,
+    IdempotencyRunning,
     StateUnusable,
 )
 from .kernel import (
@@ -104,6 +106,8 @@ __all__ = [
     "GuardUsageError",
     "HelperFailed",
     "HostRefused",
+    "IdempotencyConflict",
+    "IdempotencyRunning",
     "InstallFailed",
     "InvalidInputError",
     "KernelLayerError",

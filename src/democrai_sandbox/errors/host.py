@@ -11,6 +11,18 @@ class ConfigInvalid(InvalidInputError):  # noqa: N818 - it says what is wrong
     code = "config_invalid"
 
 
+class IdempotencyConflict(SandboxError, RuntimeError):  # noqa: N818 - it says what happened
+    """An idempotency key was used for another request, or its answer was not kept. Nothing was done."""
+
+    code = "idempotency_conflict"
+
+
+class IdempotencyRunning(SandboxError, RuntimeError):  # noqa: N818 - it says what happened
+    """The first request with an idempotency key has no answer yet. Nothing was done."""
+
+    code = "idempotency_running"
+
+
 class HostRefused(SandboxError, RuntimeError):  # noqa: N818 - it says what happened
     """The host does not start, and says what would let it. Nothing was changed."""
 

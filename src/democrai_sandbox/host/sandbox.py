@@ -35,6 +35,7 @@ from .interface import Identity
 from .keeping import inside
 from .models import open_models
 from .observing import Observations
+from .idempotency import IdempotencyKeys
 from .ownership import Ownership
 from .places import application_places, database_file, own_services, prepare_places, protected_paths
 from .waiting import reason_of, unreachable
@@ -67,6 +68,7 @@ class Sandbox:
     runtime: Runtime = inside("sandbox")
     kernel: Kernel = inside("sandbox")
     accounts: Accounts | None = inside("sandbox")
+    idempotency: IdempotencyKeys = inside("sandbox")
     authenticator: Authenticator = inside("sandbox")
     roles: RoleLookup = inside("sandbox")
     observations: Observations = inside("sandbox")
@@ -125,6 +127,8 @@ class Sandbox:
         self.access = _access(self.settings)
         try:
             self.accounts = None if authenticator else self._own_accounts()
+            self.idempotency = IdempotencyKeys(self.access.store.database)
+            self.access.node.add_chore(self.idempotency.tidy_sometimes)
             self.authenticator, self.roles = _who(authenticator, roles, self.accounts)
         finally:
             self.access.store.close()

@@ -52,6 +52,80 @@ def test_a_body_may_be_left_out(admin, ask):
     assert admin.post(f"{API}/modules/weather/render").status_code == 200
 
 
+def test_a_decision_that_is_sent_again_has_the_first_answer(served, admin, ask):
+    """With the same key and body; it is decided once. Without a key the second is a conflict, as ever."""
+    number, other, key = ask("/a"), ask("/b"), {"Idempotency-Key": "one"}
+    path = f"{API}/requests/{number}/approve"
+    first = admin.post(path, json={"reason": "needed"}, headers=key)
+    again = admin.post(path, content='{ "reason":"needed" }', headers={**key, "Content-Type": "application/json"})
+    assert (first.status_code, again.status_code) == (200, 200)
+    assert first.json() == again.json()
+    actions = [record["action"] for record in admin.get(f"{API}/requests/{number}").json()["history"]]
+    assert actions.count("approved") == 1
+    refused(admin.post(path, json={"reason": "needed"}), 409, "external_access_conflict")
+    refused(admin.post(path, json={"reason": "other"}, headers=key), 409, "idempotency_conflict")
+    refused(admin.post(f"{API}/requests/{other}/approve", headers=key), 409, "idempotency_conflict")
+
+
+def test_keys_belong_to_their_caller(served, admin, uma, ask):
+    """Another administrator's same key is a new one, and who may not decide gets nothing by a key."""
+    number, key = ask(), {"Idempotency-Key": "theirs"}
+    path = f"{API}/requests/{number}/deny"
+    assert admin.post(path, headers=key).status_code == 200
+    with served.bearer(served.person("eve", role="super")) as eve:
+        refused(eve.post(path, headers=key), 409, "external_access_conflict")
+    refused(uma.post(path, headers=key), 403, "external_access_admin_required")
+    note = f"{API}/requests/{number}/notes"
+    first, again = (uma.post(note, json={"text": "please"}, headers=key) for _ in range(2))
+    assert (first.status_code, first.json()) == (201, again.json())
+
+
+def test_a_decision_that_failed_is_tried_anew(admin, ask):
+    """A refusal is not kept: the same key works when what was wrong is corrected elsewhere."""
+    key = {"Idempotency-Key": "failed"}
+    refused(admin.post(f"{API}/requests/nothing/deny", headers=key), 404, "external_access_request_unknown")
+    assert admin.post(f"{API}/requests/{ask()}/deny", headers=key).status_code == 200
+
+
+def test_every_operation_that_decides_takes_a_key(admin, ask):
+    """One request, many, what nobody asked for, notes, and taking a decision back."""
+    one, two, three = (ask(f"/{name}") for name in "abc")
+    unasked = {"subject": "module:weather", "resource_type": "network", "operation": "receive", "effect": "denial"}
+    calls = {
+        f"/requests/{one}/approve-session": {},
+        "/requests/decide": {"request_ids": [two, "nothing"], "act": "deny"},
+        f"/requests/{three}/notes": {"text": "why?"},
+        "/decisions": {**unasked, "target": "https://keyed.example"},
+    }
+    decided = {}
+    for place, body in calls.items():
+        first, again = (
+            admin.post(f"{API}{place}", json=body, headers={"Idempotency-Key": place}) for _ in range(2)
+        )
+        assert first.status_code == again.status_code < 300, place
+        assert first.json() == again.json(), place
+        decided[place] = first.json()
+    revoke = f"{API}/decisions/{decided['/decisions']['decision']['id']}/revoke"
+    first, again = (admin.post(revoke, headers={"Idempotency-Key": "revoke"}) for _ in range(2))
+    assert first.json() == again.json()
+    document = admin.get(f"{API}/openapi.json").json()
+    takers = {
+        path.removeprefix(API)
+        for path, methods in document["paths"].items()
+        for operation in methods.values()
+        if any(one["name"] == "Idempotency-Key" for one in operation.get("parameters", ()))
+    }
+    verbs = {f"/requests/{{request_id}}/{verb}" for verb in ("approve", "approve-session", "deny", "notes")}
+    assert takers == {*verbs, "/requests/decide", "/decisions", "/decisions/{decision_id}/revoke"}
+
+
+@rows("key", ["", "x" * 201, "a b", "ä".encode(), b"a\tb"])
+def test_bad_keys(admin, key):
+    """Empty, long and unprintable ones are refused, with the header as the place."""
+    problem = refused(admin.post(f"{API}/requests/x/deny", headers={"Idempotency-Key": key}), 422, "invalid_input")
+    assert [one["pointer"] for one in problem["problems"]] == ["/Idempotency-Key"]
+
+
 def test_what_was_mistyped_is_told(admin):
     """Names of filters and members, with the right one; a body that is not JSON is a bad request."""
     problem = refused(admin.get(f"{API}/requests", params={"stat": "pending"}), 422, "invalid_input")["problems"][0]

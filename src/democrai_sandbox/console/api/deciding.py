@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -22,9 +23,12 @@ from democrai_sandbox.runtime.surroundings import serving
 
 from . import schemas
 from .documenting import router, told
+from .repeating import Repeatable, Repeating
 from .schemas import Answer, Id, Lifetime, Order, Reason, SubjectText, Text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from democrai_sandbox.access.administration import Administration
     from democrai_sandbox.access.outcomes import Outcome
 
@@ -108,7 +112,7 @@ _NO_VERDICT, _NO_PERMANENT_VERDICT, _NO_REVOCATION = RequestVerdict(), Permanent
 
 
 @deciding.post("/requests/decide", **_DECIDES)
-def decide_requests(request: Request, bulk: Bulk, visitor: Decider) -> BulkResult:
+def decide_requests(request: Request, bulk: Bulk, visitor: Decider, repeated: Repeating) -> BulkResult:
     """Decide many requests, each by itself: one that cannot be decided stops no other. `dry_run` only previews."""
     administration = sandbox_of(request).access.administration
     with serving(visitor.caller):
@@ -116,65 +120,78 @@ def decide_requests(request: Request, bulk: Bulk, visitor: Decider) -> BulkResul
             return BulkResult(
                 dry_run=True, items=[_previewed(administration, bulk, found) for found in bulk.request_ids]
             )
-        if bulk.act == "permanent":
-            require_recent_password(request, visitor, _asked_for(administration, visitor, *bulk.request_ids))
-        decided = administration.decide_many(bulk.request_ids, bulk.act, reason=bulk.reason)
-    return BulkResult(dry_run=False, items=[_item(found, outcome) for found, outcome in decided])
+    if bulk.act == "permanent":
+        with serving(visitor.caller):
+            asked = _asked_for(administration, visitor, *bulk.request_ids)
+        require_recent_password(request, visitor, asked)
+
+    def act() -> BulkResult:
+        with serving(visitor.caller):
+            decided = administration.decide_many(bulk.request_ids, bulk.act, reason=bulk.reason)
+        return BulkResult(dry_run=False, items=[_item(found, outcome) for found, outcome in decided])
+
+    return repeated.run(visitor, bulk, BulkResult, act)
 
 
 @deciding.post("/requests/{request_id}/approve-session", **_DECIDES)
 def approve_for_session(
-    request: Request, request_id: Id, visitor: Decider, verdict: RequestVerdict = _NO_VERDICT
+    request: Request, request_id: Id, visitor: Decider, repeated: Repeating, verdict: RequestVerdict = _NO_VERDICT
 ) -> schemas.Outcome:
     """Approve a request until its session ends; without a session nothing is stored, and `skipped` says why."""
-    with serving(visitor.caller):
-        outcome = sandbox_of(request).access.administration.approve_for_session(
-            request_id, target=verdict.target, reason=verdict.reason
-        )
-    return schemas.Outcome.model_validate(outcome)
+    decide = sandbox_of(request).access.administration.approve_for_session
+    return _decided(visitor, repeated, verdict, partial(decide, request_id, target=verdict.target, reason=verdict.reason))
 
 
 @deciding.post("/requests/{request_id}/approve", **_DECIDES)
 def approve(
-    request: Request, request_id: Id, visitor: Decider, verdict: PermanentVerdict = _NO_PERMANENT_VERDICT
+    request: Request,
+    request_id: Id,
+    visitor: Decider,
+    repeated: Repeating,
+    verdict: PermanentVerdict = _NO_PERMANENT_VERDICT,
 ) -> schemas.Outcome:
     """Approve a request permanently, or for a time."""
     administration = sandbox_of(request).access.administration
     with serving(visitor.caller):
         asked = _asked_for(administration, visitor, request_id, target=verdict.target)
-        require_recent_password(request, visitor, asked)
-        outcome = administration.approve_permanently(
-            request_id, target=verdict.target, reason=verdict.reason, lifetime=_span(verdict.lifetime_seconds)
-        )
-    return schemas.Outcome.model_validate(outcome)
+    require_recent_password(request, visitor, asked)
+    decide = partial(
+        administration.approve_permanently,
+        request_id,
+        target=verdict.target,
+        reason=verdict.reason,
+        lifetime=_span(verdict.lifetime_seconds),
+    )
+    return _decided(visitor, repeated, verdict, decide)
 
 
 @deciding.post("/requests/{request_id}/deny", **_DECIDES)
-def deny(request: Request, request_id: Id, visitor: Decider, verdict: RequestVerdict = _NO_VERDICT) -> schemas.Outcome:
+def deny(
+    request: Request, request_id: Id, visitor: Decider, repeated: Repeating, verdict: RequestVerdict = _NO_VERDICT
+) -> schemas.Outcome:
     """Deny a request, until somebody revokes that or approves it."""
-    with serving(visitor.caller):
-        outcome = sandbox_of(request).access.administration.deny_external_access(
-            request_id, target=verdict.target, reason=verdict.reason
-        )
-    return schemas.Outcome.model_validate(outcome)
+    decide = sandbox_of(request).access.administration.deny_external_access
+    return _decided(visitor, repeated, verdict, partial(decide, request_id, target=verdict.target, reason=verdict.reason))
 
 
 @deciding.post("/decisions", status_code=201, **told(Scope.REQUESTS_DECIDE, 409, body=True))
-def decide_unasked(request: Request, unasked: Unasked, visitor: Decider) -> schemas.Outcome:
+def decide_unasked(
+    request: Request, unasked: Unasked, visitor: Decider, repeated: Repeating
+) -> schemas.Outcome:
     """Approve or deny permanently what nobody has asked for yet."""
     if unasked.effect == "approval":
         require_recent_password(request, visitor, _unasked_for(unasked))
-    with serving(visitor.caller):
-        outcome = sandbox_of(request).access.administration.decide_unasked(
-            schemas.subject_named(unasked.subject),
-            resource_type=unasked.resource_type,
-            operation=unasked.operation,
-            target=unasked.target,
-            effect=Effect(unasked.effect),
-            reason=unasked.reason,
-            lifetime=_span(unasked.lifetime_seconds),
-        )
-    return schemas.Outcome.model_validate(outcome)
+    decide = partial(
+        sandbox_of(request).access.administration.decide_unasked,
+        schemas.subject_named(unasked.subject),
+        resource_type=unasked.resource_type,
+        operation=unasked.operation,
+        target=unasked.target,
+        effect=Effect(unasked.effect),
+        reason=unasked.reason,
+        lifetime=_span(unasked.lifetime_seconds),
+    )
+    return _decided(visitor, repeated, unasked, decide)
 
 
 @deciding.post("/decisions/{decision_id}/revoke", **told(Scope.APPROVALS_REVOKE, 404, 409, body=True))
@@ -182,12 +199,28 @@ def revoke(
     request: Request,
     decision_id: Id,
     visitor: Annotated[Visitor, Depends(holder(Scope.APPROVALS_REVOKE))],
+    repeated: Repeating,
     revocation: Revocation = _NO_REVOCATION,
 ) -> schemas.Decision:
     """Take an approval or a denial back: what it was about is undecided again, on every node within moments."""
-    with serving(visitor.caller):
-        ended = sandbox_of(request).access.administration.revoke(decision_id, reason=revocation.reason)
-    return schemas.Decision.model_validate(ended)
+
+    def act() -> schemas.Decision:
+        with serving(visitor.caller):
+            ended = sandbox_of(request).access.administration.revoke(decision_id, reason=revocation.reason)
+        return schemas.Decision.model_validate(ended)
+
+    return repeated.run(visitor, revocation, schemas.Decision, act)
+
+
+def _decided(visitor: Visitor, repeated: Repeatable, order: Order, decide: Callable[[], Outcome]) -> schemas.Outcome:
+    """Return what a decision came to; one that is sent again with its key came to that before."""
+
+    def act() -> schemas.Outcome:
+        with serving(visitor.caller):
+            outcome = decide()
+        return schemas.Outcome.model_validate(outcome)
+
+    return repeated.run(visitor, order, schemas.Outcome, act)
 
 
 def _asked_for(

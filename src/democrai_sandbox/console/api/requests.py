@@ -20,6 +20,7 @@ from democrai_sandbox.runtime.surroundings import serving
 
 from . import schemas
 from .documenting import router, told
+from .repeating import Repeating  # noqa: TC001 - the same
 from .schemas import Answer, Id, Order, Paging, SubjectText, Text, subject_of
 
 requests = router("requests")
@@ -181,8 +182,13 @@ def add_note(
     request_id: Id,
     note: NewNote,
     visitor: Annotated[Visitor, Depends(holder(Scope.REQUESTS_DECIDE))],
+    repeated: Repeating,
 ) -> schemas.AuditRecord:
     """Keep a remark, or a question to whoever asked, with a request; it decides nothing."""
-    with serving(visitor.caller):
-        record = sandbox_of(request).access.administration.note(request_id, note.text)
-    return schemas.AuditRecord.model_validate(record)
+
+    def act() -> schemas.AuditRecord:
+        with serving(visitor.caller):
+            record = sandbox_of(request).access.administration.note(request_id, note.text)
+        return schemas.AuditRecord.model_validate(record)
+
+    return repeated.run(visitor, note, schemas.AuditRecord, act, for_all=True)

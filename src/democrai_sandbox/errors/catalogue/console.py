@@ -146,6 +146,31 @@ CONSOLE = (
         fix="Correct it; `/api/v1/openapi.json` describes what every address takes.",
     ),
     Entry(
+        code="idempotency_conflict",
+        title="The idempotency key was used for another request",
+        layer=Layer.CONSOLE,
+        meaning="The `Idempotency-Key` of the request belongs to another one. Nothing was done. The status is 409.",
+        cause=(
+            "The same caller has sent the key within the last 24 hours with another path or body. Or the first "
+            "request was carried out, and its answer was too large to be kept."
+        ),
+        fix="Send a new key with each new request, and the same one only to repeat a request as it was.",
+        classes=("IdempotencyConflict",),
+        remark="A `RuntimeError`.",
+        see=("api.md",),
+    ),
+    Entry(
+        code="idempotency_running",
+        title="The first request with this idempotency key still runs",
+        layer=Layer.CONSOLE,
+        meaning="The first request with this `Idempotency-Key` has no answer yet. Nothing was done. The status is 409.",
+        cause="The request was sent again before the first one had been answered.",
+        fix="Wait for as long as `Retry-After` says, and send it again.",
+        classes=("IdempotencyRunning",),
+        remark="A `RuntimeError`.",
+        see=("api.md",),
+    ),
+    Entry(
         code="not_found",
         title="There is no such address",
         layer=Layer.CONSOLE,

@@ -64,3 +64,18 @@ throttle = Table(
     Index("ix_host_throttle_forget", "forget_at"),
     sqlite_strict=True,
 )
+
+idempotency = Table(
+    "host_idempotency",
+    metadata,
+    # A hash of the caller and the key.
+    Column("id", Text, primary_key=True),
+    Column("caller", AnyText, nullable=False),
+    Column("digest", Text, nullable=False),
+    # None while the request runs; empty for an answer that is too large to be kept.
+    Column("answer", AnyText),
+    Column("begun_at", Moment, nullable=False),
+    Index("ix_host_idempotency_caller", "caller", "begun_at"),
+    Index("ix_host_idempotency_begun", "begun_at"),
+    sqlite_strict=True,
+)

@@ -1,0 +1,32 @@
+"""Idempotency keys: which requests to the API were answered, and how, so that one that is sent again is done once."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0008"
+down_revision = "0007"
+branch_labels = None
+depends_on = None
+additive = True  # A new table only, which nodes of the version before do not use.
+
+
+def upgrade() -> None:
+    """Make the table."""
+    op.create_table(
+        "host_idempotency",
+        sa.Column("id", sa.Text, primary_key=True),
+        sa.Column("caller", sa.Text, nullable=False),
+        sa.Column("digest", sa.Text, nullable=False),
+        sa.Column("answer", sa.Text),
+        sa.Column("begun_at", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sqlite_strict=True,
+    )
+    op.create_index("ix_host_idempotency_caller", "host_idempotency", ["caller", "begun_at"])
+    op.create_index("ix_host_idempotency_begun", "host_idempotency", ["begun_at"])
+
+
+def downgrade() -> None:
+    """Remove it with all keys."""
+    op.drop_table("host_idempotency")
