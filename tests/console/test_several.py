@@ -1,4 +1,4 @@
-"""Several processes that serve on one machine: over PostgreSQL they work together, over SQLite one is refused."""
+"""Several processes that serve on one machine: PostgreSQL is served by all of them, SQLite by the first alone."""
 
 from __future__ import annotations
 

@@ -32,10 +32,10 @@ from .config import load
 from .installing import Installing, check_configured
 from .grounds import Grounds
 from .interface import Identity
+from .idempotency import IdempotencyKeys
 from .keeping import inside
 from .models import open_models
 from .observing import Observations
-from .idempotency import IdempotencyKeys
 from .ownership import Ownership
 from .places import application_places, database_file, own_services, prepare_places, protected_paths
 from .waiting import reason_of, unreachable

@@ -1,7 +1,7 @@
 """The values that a function of an extension may return, as plain data: one conversion for every way to run it.
 
 It runs inside the guard, as the subject: what it calls of an enum, a record or a date may be code of the extension.
-What leaves the guard is the copy that ``plain`` makes of the outcome, which has exact types only.
+Only the copy that ``plain`` makes of the outcome leaves the guard, and has exact types.
 """
 
 from __future__ import annotations

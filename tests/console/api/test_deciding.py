@@ -99,9 +99,7 @@ def test_every_operation_that_decides_takes_a_key(admin, ask):
     }
     decided = {}
     for place, body in calls.items():
-        first, again = (
-            admin.post(f"{API}{place}", json=body, headers={"Idempotency-Key": place}) for _ in range(2)
-        )
+        first, again = (admin.post(f"{API}{place}", json=body, headers={"Idempotency-Key": place}) for _ in range(2))
         assert first.status_code == again.status_code < 300, place
         assert first.json() == again.json(), place
         decided[place] = first.json()

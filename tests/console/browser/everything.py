@@ -104,6 +104,8 @@ PAGES = {
     "audit record": "/audit/1",
     "audit record, decision": "/audit/14",
     "status": "/status",
+    "error code": "/errors/sandbox_network_denied",
+    "error code with words": "/errors/os_sandbox_helper_failed",
     "explain": "/explain",
     "explained": "/explain?subject=module%3Agallery&operation=receive&target=https%3A%2F%2Fsession.example%2Fv1",
     "explained, chain": "/explain?subject=tool%3Ax&operation=read&target=%2Fetc%2Fhosts&chain=module%3Areports",

@@ -23,7 +23,7 @@ from democrai_sandbox.runtime.surroundings import serving
 
 from . import schemas
 from .documenting import router, told
-from .repeating import Repeatable, Repeating
+from .repeating import Repeatable, Repeating  # noqa: TC001 - FastAPI reads the annotations
 from .schemas import Answer, Id, Lifetime, Order, Reason, SubjectText, Text
 
 if TYPE_CHECKING:
@@ -139,7 +139,9 @@ def approve_for_session(
 ) -> schemas.Outcome:
     """Approve a request until its session ends; without a session nothing is stored, and `skipped` says why."""
     decide = sandbox_of(request).access.administration.approve_for_session
-    return _decided(visitor, repeated, verdict, partial(decide, request_id, target=verdict.target, reason=verdict.reason))
+    return _decided(
+        visitor, repeated, verdict, partial(decide, request_id, target=verdict.target, reason=verdict.reason)
+    )
 
 
 @deciding.post("/requests/{request_id}/approve", **_DECIDES)
@@ -171,13 +173,13 @@ def deny(
 ) -> schemas.Outcome:
     """Deny a request, until somebody revokes that or approves it."""
     decide = sandbox_of(request).access.administration.deny_external_access
-    return _decided(visitor, repeated, verdict, partial(decide, request_id, target=verdict.target, reason=verdict.reason))
+    return _decided(
+        visitor, repeated, verdict, partial(decide, request_id, target=verdict.target, reason=verdict.reason)
+    )
 
 
 @deciding.post("/decisions", status_code=201, **told(Scope.REQUESTS_DECIDE, 409, body=True))
-def decide_unasked(
-    request: Request, unasked: Unasked, visitor: Decider, repeated: Repeating
-) -> schemas.Outcome:
+def decide_unasked(request: Request, unasked: Unasked, visitor: Decider, repeated: Repeating) -> schemas.Outcome:
     """Approve or deny permanently what nobody has asked for yet."""
     if unasked.effect == "approval":
         require_recent_password(request, visitor, _unasked_for(unasked))
