@@ -73,6 +73,25 @@ def questions(world):
     return {"counts": counts, "first": {**asked[0], "thread": asked[0]["thread"] == threading.get_ident()}}
 
 
+def probes(world):
+    """Whether the decider is told looks from uses, each asked about once; guarded code cannot switch that on."""
+    from democrai_sandbox.guard import _core
+
+    seen = []
+    install(world, lambda question: seen.append([_core.is_probe(), str(question.operation)]) or True)
+    refused = guard_of(world).run(lambda: describe(caught(_core.tell_probes)))
+    _core.tell_probes()
+
+    def subject():
+        for _ in range(2):
+            os.path.exists(world.secret)
+            read(world.secret)
+        os.listdir(world.out())
+
+    guard_of(world).run(subject)
+    return {"refused": refused, "seen": seen}
+
+
 def approvals(world):
     """An approval lets exactly its operation on exactly its path pass."""
     allowed = {("read", world.secret), ("create", world.out("new")), ("modify", world.out("new"))}
@@ -283,6 +302,12 @@ class TestQuestions:
             "guarded": False,
             "read": "ok",
         }
+
+    def test_looking_at_a_file_is_told_from_using_it(self, case):
+        """Where the host wants to know: each is asked about once. A recording needs that."""
+        found = case.run(probes)
+        assert found["refused"].startswith("TamperDenied")
+        assert found["seen"] == [[True, "read"], [False, "read"], [False, "read"]]
 
 
 class TestAnswers:
