@@ -99,6 +99,11 @@ def test_a_manifest_alone_is_asked(manifest):
     transcript("explain-manifest", steps, folder=manifest.parent)
     task = within(("explain", "--subject", "task:reports.run", *ask[3:], "--operation", "read", "--json"))
     assert json.loads(task.out)["verdict"] == "allowed"
+    pattern = within((*ask[:4], "/srv/other/*.csv", *ask[5:], "--operation", "read"))
+    assert '"target": "/srv/other/./*.csv"' in pattern.out
+    assert "wildcards" in pattern.out
+    manifest.write_text("{}")
+    assert json.loads(within((*ask, "--operation", "read", "--json")).out)["verdict"] == "needs_approval"
     manifest.write_text("{")
     assert within((*ask, "--operation", "read")).status == 1
 

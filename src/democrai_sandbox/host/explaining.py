@@ -21,14 +21,13 @@ from democrai_sandbox.policy import (
     SubjectKind,
     file_access,
 )
-from democrai_sandbox.policy.patterns import pattern_in
 from democrai_sandbox.policy.rules import written_target
 
 from .advising import advice_for
 from .chains import links_of, rule_owner
 from .dotted import is_dotted, leads_to, on_the_way
 from .enforcement import kernel_view
-from .explanations import Answer, Explanation, LayerAnswer, Question, Verdict
+from .explanations import Answer, Explanation, LayerAnswer, Question, Verdict, pattern_note
 from .grants import is_around_protected, is_protected, runtime_path
 from .hints import hint_for
 from .nearness import Nearest, covering_rule, nearest_rule
@@ -126,8 +125,7 @@ class _Explaining:
         text = f"it is {wanted.target}" if wanted.target == given else f"{given} is read as {wanted.target}"
         if is_dotted(self._question):
             text = f"{given} leads to {wanted.target}, which decides; what stands before each .. may be read as well"
-        if wanted.resource_type is ResourceType.FILESYSTEM and pattern_in(given):
-            text += "; file targets have no wildcards, so this is about a file of exactly that name"
+        text += pattern_note(self._question)
         if wanted.is_ambiguous:
             text += "; servers read its path in different ways, so only a rule without a path covers it"
         return LayerAnswer("target", Answer.SILENT, text)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from democrai_sandbox.policy import append_subject
+from democrai_sandbox.policy import ResourceType, append_subject
+from democrai_sandbox.policy.patterns import pattern_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,3 +104,10 @@ class Explanation:
     """The subjects of the chain, innermost first, and whether their declarations count."""
     advice: tuple[str, ...] = ()
     """What to do about it, step by step, and who can."""
+
+
+def pattern_note(question: Question) -> str:
+    """Return what is to be said about a file target that looks like a pattern; empty about others."""
+    if question.resource_type != ResourceType.FILESYSTEM or not pattern_in(question.target):
+        return ""
+    return "; file targets have no wildcards, so this is about a file of exactly that name"

@@ -12,7 +12,7 @@ from democrai_sandbox.manifests import EngineManifest, ExtractorManifest, McpSer
 from democrai_sandbox.policy import InvalidInputError, SubjectKind
 
 from .dotted import leads_to, on_the_way
-from .explanations import Answer, Explanation, LayerAnswer, Verdict
+from .explanations import Answer, Explanation, LayerAnswer, Verdict, pattern_note
 from .hints import hint_for
 from .nearness import covering_rule, nearest_rule
 from .wording import rule_words
@@ -56,7 +56,7 @@ def _explain(
     else:
         near = nearest_rule(rules, wanted)
         told = f"; nearest is {near.rule.normalized_target}: {near.why}" if near else ""
-        layer = LayerAnswer("declared", Answer.SILENT, f"{file} does not declare it{told}")
+        layer = LayerAnswer("declared", Answer.SILENT, f"{file} does not declare it{told}{pattern_note(question)}")
     verdict = Verdict.NEEDS_APPROVAL if rule is None else Verdict.ALLOWED
     said = rule_words(*(access.subject, access.resource_type, access.operation, access.target), may=rule is not None)
     return Explanation(
@@ -77,10 +77,10 @@ def _loaded(file: str, question: Question) -> Manifest:
     if kind is None:
         what = f"a {question.subject.kind} has no manifest of its own: name the module, engine, extractor or MCP server"
         raise InvalidInputError.of(what, pointer="/subject")
-    manifest = load_manifest(file, kind)
     name = question.subject.name
     if question.subject.kind is SubjectKind.TASK:
         name = name.rpartition(".")[0] or name
+    manifest = load_manifest(file, kind, name=name)
     if manifest.name != name:
         raise InvalidInputError.of(f"{file}: it is the manifest of {manifest.name}, not of {name}", pointer="/subject")
     return manifest
