@@ -58,6 +58,17 @@ def reading(path: str) -> str:
     return path
 
 
+@sdk.agent("writer", model="any")
+def writer(text: str) -> str:
+    return text
+
+
+@sdk.action("programs")
+def programs():
+    asked = {{"resource_type": "system_dependency", "operation": "execute"}}
+    return [sdk.access.check_external_access(**asked, target=name).allowed for name in ("ffmpeg", "other")]
+
+
 @sdk.action("direct")
 def direct(path):
     return Path(path).read_text()
@@ -87,7 +98,8 @@ def world(tmp_path, monkeypatch):
     (tmp_path / "module").mkdir()
     (tmp_path / "module" / "module.py").write_text(CODE.format(declared=tmp_path / "data" / "one"))
     entry = {"resource_type": "filesystem", "operation": "read", "target": str(tmp_path / "data")}
-    (tmp_path / "module" / "manifest.json").write_text(json.dumps({"name": "demo", "access": [entry]}))
+    program = {"resource_type": "system_dependency", "operation": "execute", "target": "ffmpeg"}
+    (tmp_path / "module" / "manifest.json").write_text(json.dumps({"name": "demo", "access": [entry, program]}))
     return tmp_path
 
 
@@ -106,6 +118,16 @@ def test_a_tool_returns_its_plain_result(module):
 
 def test_a_pipeline_returns_its_plain_result(module):
     assert module.call("pipeline", "double", number=4) == 8
+
+
+def test_an_agent_returns_its_plain_result(world):
+    """The model is a stand-in, like every service of a host."""
+
+    def model(view, name, messages, tools):
+        return ["said", f"{name}: {messages[-1][1]}", []]
+
+    with testing.module(world / "module", services={"ai.complete": model}) as module:
+        assert module.call("agent", "writer", text="hello") == "any: hello"
 
 
 def test_a_denial_in_a_tool_is_raised_as_the_typed_denial(module, world):
@@ -177,6 +199,12 @@ def test_a_recording_keeps_a_tool_to_its_list(world):
             module.tool("closed", path=one)
         proposal = module.proposal()
     assert [entry["target"] for entry in proposal.value["access"]] == [one]
+
+
+def test_declared_programs_are_listed_like_all_that_is_used(module):
+    assert module.action("programs") == [True, False]
+    module.assert_accesses([("system_dependency", "execute", name) for name in ("ffmpeg", "other")])
+    assert module.denied == {("system_dependency", "execute", "other")}
 
 
 # ---- tasks -----------------------------------------------------------------------------------------------------------

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_FOR_NARROWED = frozenset({"cancelled", "declare", "output.write", "places", "request", "tasks.progress"})
+USED_PROGRAM = "used.program"
+"""Tells a test of a declared program that was asked about; served there alone."""
+_FOR_NARROWED = frozenset({"cancelled", "declare", "output.write", "places", "request", "tasks.progress", USED_PROGRAM})
 """Services that give nothing which a caller could have given up. The others work by its declarations, and code that
 narrowed itself has fewer rights than these say."""
 

@@ -23,7 +23,7 @@ def check_external_access(
 
     Who asks is what the guard says. With ``register_request``, what nobody has decided becomes a pending request.
     """
-    return ask_external_access(resource_type, operation, target, register_request=register_request)
+    return _asked(resource_type, operation, target, register_request=register_request)
 
 
 def require_external_access(
@@ -34,9 +34,17 @@ def require_external_access(
     ``resume_context`` is JSON data, kept encrypted. The decision is returned, not raised.
     """
     context = None if resume_context is None else json.dumps(resume_context)
-    return ask_external_access(
+    return _asked(
         resource_type, operation, target, register_request=True, resume_action=resume_action, resume_context=context
     )
+
+
+def _asked(resource_type: str, operation: str, target: str, **options: Any) -> AccessDecision:
+    decision = ask_external_access(resource_type, operation, target, **options)
+    is_program = resource_type == EXTERNAL_RESOURCE_SYSTEM_DEPENDENCY
+    if is_program and decision.allowed and doors.is_served(doors.USED_PROGRAM):
+        doors.call(doors.USED_PROGRAM, operation, target)  # a test lists what is used, and the guard tells of the rest
+    return decision
 
 
 def pending_requests() -> list[dict[str, Any]]:

@@ -182,7 +182,8 @@ class _Worker:
             code_paths=spec.code_paths,
             read_only_paths=spec.read_only,
         )
-        doors.install({**services, "declare": declarations.declare})
+        told = {doors.USED_PROGRAM: self._watcher.program} if isinstance(self._watcher, UseTeller) else {}
+        doors.install({**services, **told, "declare": declarations.declare})
         activation = Activation(
             Subject(SubjectKind(spec.kind), spec.name),
             _Section(rules_from_json(spec.access), spec.allowed_imports),  # type: ignore[arg-type] # it fits

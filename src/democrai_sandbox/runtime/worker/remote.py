@@ -216,6 +216,15 @@ class UseTeller:
             self._desk.ask("used", list(question))
             self._told.add(about)
 
+    def program(self, view: RawView | None, operation: Any, target: Any) -> None:
+        """Tell of a declared program: the core of the guard keeps no rules about those."""
+        if view is None:
+            return
+        kind, name = view.actor
+        who = (view.user_id, view.organization_id, view.session_key)
+        about = (ResourceType.SYSTEM_DEPENDENCY.value, operation, target, False)
+        self._desk.ask("used", [name, kind, list(view.labels), *about, *who, "", None])
+
     def flush(self) -> None:
         """All is told already."""
 
