@@ -233,6 +233,27 @@ def test_a_script_is_recorded_and_runs_under_what_is_proposed(world, script):
         assert says("run", "script", *options, script, world / "data", environ=environ).status == 1
 
 
+def test_a_script_that_only_reads_is_repeated_without_each_entry(world):
+    """What it reads in vain is left out; nothing of the repetitions is shown."""
+    place = world / "data"
+    (world / "reads.py").write_text(
+        f"import linecache\nlinecache.getline({str(world / 'config.yaml')!r}, 1)\n"
+        f"linecache.getline({str(world / 'extensions')!r}, 1)\nprint(open({str(place / 'may.csv')!r}).read())\n"
+    )
+    done = record(world, "script", "--check", world / "reads.py")
+    assert (done.status, done.data["necessity"]["tried"]) == (0, True)
+    assert [entry["target"] for entry in done.data["manifest"]["access"]] == [str(place / "may.csv")]
+
+
+def test_a_script_that_needs_input_is_not_repeated_for_each_entry(world):
+    """Repeated without it, the script fails. That is not held against the proposal."""
+    (world / "asks.py").write_text(f"input()\nprint(open({str(world / 'data' / 'may.csv')!r}).read())\n")
+    found = piped(
+        ("record", "script", "--config", configured(world), "--json", "--check", world / "asks.py"), {}, "x\ny\n"
+    )
+    assert json.loads(found.out)["necessity"]["tried"] is False
+
+
 def test_a_check_that_fails_says_what_is_missing(world):
     """A script that does something else each time is not covered by what was seen once."""
     file = world / "odd.py"

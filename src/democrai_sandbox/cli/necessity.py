@@ -69,7 +69,8 @@ def check(seen: Run, suggestion: Suggestion, runs: Runs, looked: Callable[[], Su
         if not any(_missing(seen, runs.quietly(one.manifest))):
             return _smaller(one, runs.quietly)
     missing = tuple(_missing(seen, runs.under(suggestion.manifest)))
-    return Checked(suggestion, missing, untried="it does not run under the proposal")
+    why = "it does not run under the proposal" if missing else "repeated without input, it ends in another way"
+    return Checked(suggestion, missing, untried=why)
 
 
 def _reason(seen: Run, runs: Runs) -> str:

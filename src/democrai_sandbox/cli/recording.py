@@ -56,16 +56,17 @@ def run_script(options: argparse.Namespace, output: Output) -> int:
         """Run it; what it writes goes to standard error, because standard output is for the proposal."""
         spec = script_spec(options, file, under or manifest, shut, observe=under is None)
         recording = Recording()
-        status = running.run_script(spec, options.arguments, recording, timeout=options.timeout, stdout=2)
+        status = running.run_script(spec, options.arguments, recording, timeout=options.timeout, streams=(0, 2, 2))
         return Run(recording, status)
 
     def run_quietly(under: Manifest) -> Run:
+        """Run it without input, and keep what it writes to itself."""
         spec, recording = script_spec(options, file, under, shut), Recording()
-        with TemporaryFile() as written, Path(os.devnull).open("wb") as nowhere:
-            out, err = written.fileno(), nowhere.fileno()
+        with TemporaryFile() as written, Path(os.devnull).open("r+b", buffering=0) as nowhere:
+            streams = (nowhere.fileno(), written.fileno(), nowhere.fileno())
             try:
                 status = running.run_script(
-                    spec, options.arguments, recording, timeout=options.timeout, stdout=out, stderr=err
+                    spec, options.arguments, recording, timeout=options.timeout, streams=streams
                 )
             except CallTimeout:
                 status = Exit.FAILED

@@ -113,7 +113,7 @@ class Alone:
         """Start a program with the streams of this process."""
         path = command.program or command.argv[0]
         what = Program(path, command.argv, command.environment, command.folder, command.pass_fds)
-        child = self._confiner.start(self._prepared, what, (0, command.stdout, 2))
+        child = self._confiner.start(self._prepared, what, command.streams)
         return _Child(child, self._confiner, self._prepared)
 
 

@@ -43,9 +43,8 @@ class Command(NamedTuple):
     pass_fds: tuple[int, ...] = ()
     program: str = ""
     """The file that is executed, if that is not the first word."""
-    stdout: int = 1
-    """The descriptor that is its standard output."""
-    stderr: int = 2
+    streams: tuple[int, int, int] = (0, 1, 2)
+    """The descriptors that are its standard input, output and error."""
 
 
 class Started(Protocol):
@@ -88,14 +87,16 @@ class PlainStart:
 
     def __init__(self, command: Command) -> None:
         """Start it in this process's group: what a terminal sends reaches it."""
+        stdin, stdout, stderr = command.streams
         self._child = subprocess.Popen(  # noqa: S603 - a command of the person at the keyboard, and no shell
             command.argv,
             executable=command.program or None,
             env=dict(command.environment),
             cwd=command.folder,
             pass_fds=command.pass_fds,
-            stdout=command.stdout,
-            stderr=command.stderr,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
         )
         self.ended = os.pidfd_open(self._child.pid)
 
@@ -116,8 +117,7 @@ def run_script(
     *,
     start: Start = PlainStart,
     timeout: float | None = None,
-    stdout: int = 1,
-    stderr: int = 2,
+    streams: tuple[int, int, int] = (0, 1, 2),
 ) -> int:
     """Run the script that ``spec`` has as its entry; return its exit status, or raise ``CallTimeout``."""
     ours, theirs = socket.socketpair()
@@ -125,8 +125,7 @@ def run_script(
         with theirs:
             number = theirs.fileno()
             argv = tuple(command_of(spec, _NO_LANE, number))
-            place = str(Path.cwd())
-            started = start(Command(argv, environment_of(spec), place, (number,), stdout=stdout, stderr=stderr))
+            started = start(Command(argv, environment_of(spec), str(Path.cwd()), (number,), streams=streams))
         ours.sendall(encode(["init", spec._replace(read_only=read_only_paths())._asdict(), list(arguments)]))
         return _waited(started, timeout, _Hearing(ours, listener))
 
