@@ -29,10 +29,10 @@ from democrai_sandbox.runtime.surroundings import GuardSurroundings
 
 from .accounts.accounts import Accounts
 from .config import load
-from .installing import Installing, check_configured
 from .grounds import Grounds
-from .interface import Identity
 from .idempotency import IdempotencyKeys
+from .installing import Installing, check_configured
+from .interface import Identity
 from .keeping import inside
 from .models import open_models
 from .observing import Observations
