@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
@@ -33,7 +34,7 @@ router = APIRouter()
 
 _HEADINGS = (("module", "Modules"), ("engine", "Engines"), ("extractor", "Extractors"))
 _LONGEST_LINE = 2000
-_SERVER_ACTS = {"enable": "server_enabled", "disable": "server_disabled", "remove": "server_removed"}
+_SERVER_ACTS = MappingProxyType({"enable": "server_enabled", "disable": "server_disabled", "remove": "server_removed"})
 
 
 @router.get("/extensions")
