@@ -274,7 +274,7 @@ class TestPatterns:
 
     ABOUT = {"resource_type": "filesystem", "operation": "read", "effect": "approval"}
 
-    def test_it_is_refused_where_nobody_asked_for_it(self, desk):
+    def test_it_is_refused_without_a_request(self, desk):
         """Unless it is written literally."""
         with pytest.raises(InvalidInputError) as caught:
             desk.decide("decide_unasked", DEMO, target="/srv/x/*.csv", **self.ABOUT)

@@ -1,7 +1,7 @@
 """File targets that look like patterns. There are none: a target is a path, and covers what is below it.
 
-``/srv/data/*.csv`` would name the one file ``*.csv`` and match nothing that was meant, so it is refused where somebody
-declares it. A file that has such a name is declared with ``./`` before it: ``/srv/data/./report[1].csv``.
+``/srv/data/*.csv`` would name the one file ``*.csv`` and match nothing that was meant, so a declaration of it is
+refused. A file that has such a name is declared with ``./`` before it: ``/srv/data/./report[1].csv``.
 """
 
 from __future__ import annotations

@@ -212,7 +212,7 @@ int check_dots(State *state, const PathText *text)
     return 0;
 }
 
-/* The same as grant_quietly; whoever is asked can find out that the path is only looked at. */
+/* The same as grant_quietly; the decider can find out that the path is only looked at. */
 static int grant_probe(State *state, const char *path, unsigned wanted, int how, unsigned *granted)
 {
     bool outer = probing;

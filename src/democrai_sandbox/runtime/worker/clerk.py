@@ -91,7 +91,7 @@ class Clerk:
         """Take note of what the rules of a subject under test allow; it waits, so that nothing is told too late."""
         found = self._witness.question(fields, self._standing())
         if found is not None:
-            self._host.used(found[0])  # type: ignore[attr-defined] # whoever tests has it
+            self._host.used(found[0])  # type: ignore[attr-defined] # the host of a test has it
         self._tell(["answer", number, True])
 
     def _decided(self, number: int, done: asyncio.Future[bool | AccessDecision]) -> None:

@@ -205,7 +205,7 @@ class UseTeller:
     """Tells the host what the rules allow to a subject that is held against a candidate without rules."""
 
     def __init__(self, desk: Desk) -> None:
-        """Tell at this desk, and wait until it is heard: whoever tests looks at it when the call is over."""
+        """Tell at this desk, and wait until it is heard: a test looks at it when the call is over."""
         self._desk = desk
         self._told: set[tuple[Any, ...]] = set()
 
