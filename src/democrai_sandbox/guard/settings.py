@@ -80,6 +80,7 @@ def _set_callbacks(
     observer: EndpointObserver | None,
     watcher: CandidateWatcher | None,
 ) -> None:
+    # Here, because it loads logging: code that only opens guards does without.
     from .callback_log import logged
 
     if decider is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.console.serving import until
+import pytest
+
+from tests.console.serving import serving, until
 from tests.services.rows import rows
 
 API = "/api/v1"
@@ -66,7 +68,7 @@ def test_calls_that_fail(uma, path, status, code):
     assert "Traceback" not in answer.text
 
 
-@rows("body", [b'{"params": []}', b'{"params": 1}', b'{"param": {}}', b"1", b""])
+@rows("body", [b'{"params": []}', b'{"params": 1}', b'{"param": {}}', b"1"])
 def test_bad_params(uma, body):
     """Parameters are an object; what is none, or goes by another name, is refused."""
     headers = {"Content-Type": "application/json"}
@@ -219,3 +221,37 @@ def test_cancel(uma):
     number = call(uma, "odd/tasks/wait", seconds=600).json()["id"]
     assert uma.post(f"{API}/tasks/{number}/cancel").json() == {"cancelled": True}
     until(lambda: uma.get(f"{API}/tasks/{number}").json()["state"] == "cancelled", "the end of the task")
+
+
+ODD = """
+from datetime import date
+from democrai_sandbox import sdk
+
+@sdk.action("object")
+def thing(): return {"a": [1, object()]}
+
+@sdk.action("deep")
+async def deep():
+    found = []
+    for _ in range(100): found = [found]
+    return found
+
+@sdk.action("date")
+def day(): return {"day": date(2026, 5, 4)}
+"""
+
+
+@pytest.mark.parametrize("isolation", ["in_process", "process"])
+def test_a_result_that_cannot_be_passed_on_is_a_fault_of_the_extension(tmp_path, isolation):
+    """A 502 with the place in the result, in the host and in a worker; what can be converted is."""
+    folder = tmp_path / "modules" / "odd"
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text('{"name": "odd"}')
+    (folder / "module.py").write_text(ODD)
+    config = {"modules_path": str(folder.parent), "sandbox": {"isolation": {"module:odd": isolation}}}
+    with serving(tmp_path, config, extensions=False) as served, served.bearer(served.administrator()) as client:
+        for action, pointer in (("object", "/a/1"), ("deep", "")):
+            answer = client.post(f"/api/v1/modules/odd/actions/{action}")
+            assert (answer.status_code, answer.json()["code"]) == (502, "extension_result_invalid")
+            assert [problem["pointer"] for problem in answer.json()["problems"]] == [pointer]
+        assert client.post("/api/v1/modules/odd/actions/date").json() == {"result": {"day": "2026-05-04"}}
