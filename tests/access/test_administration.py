@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -16,7 +17,7 @@ from democrai_sandbox.errors import (
     ExternalAccessAdminRequired,
     RequestUnknown,
 )
-from democrai_sandbox.policy import DecisionCode, InvalidInputError, Subject, SubjectKind
+from democrai_sandbox.policy import DecisionCode, InvalidInputError, Operation, Subject, SubjectKind
 from tests.access.conftest import ADMIN, DEMO
 from tests.services.golden import sentence
 from tests.services.rows import rows
@@ -322,6 +323,12 @@ class TestExpectedState:
         with pytest.raises(DecisionConflict):
             desk.decide("deny_external_access", another.id, target=URL, expected=0)
         assert desk.decide("deny_external_access", another.id, target=URL, expected=wider).decision
+
+    def test_what_nobody_can_decide_about_has_a_version_too(self, desk):
+        """A page that offers a target shows it, whatever a decision about it would come to."""
+        request = desk.store.request(desk.check("/srv/data/x", kind="filesystem", operation="read").request_id)
+        odd = replace(request.access, operation=Operation.RECEIVE)
+        assert desk.decide("versions", odd, ["/srv/data", "/srv/\ud800"]) == (0, 0)
 
     def test_many_decided_at_once_are_no_conflict_among_themselves(self, desk):
         """Two sessions that wait for the same are both approved; a change by somebody else in between is a conflict."""

@@ -241,7 +241,7 @@ class Administration(Reading):
         Whoever shows a state and decides later gives the version back, as ``expected``.
         """
         self._authorised(None)
-        about = [access, *(self._about(access, target) for target in targets)]
+        about = [access, *(self._considered(access, target) for target in targets)]
         with self._surroundings.outside():
             found = self._node.store.versions(about)
         own = found[access.digest]
@@ -296,6 +296,13 @@ class Administration(Reading):
         if target == access.target:
             return access
         return self._declared(access.subject, access.resource_type, access.operation, target)
+
+    def _considered(self, access: AccessTuple, target: str) -> AccessTuple:
+        """Return the tuple with another target, to look at it alone: one that nobody can decide about is as it is."""
+        try:
+            return self._about(access, target)
+        except (InvalidInputError, UnicodeError):
+            return replace(access, target=target)
 
     def _check_notes(self, request_id: str, caller: Caller) -> None:
         theirs = AuditFilter(actions=(AuditAction.NOTED,), actor=caller.user_id, request_id=request_id)

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from functools import cached_property, partial
 
 from tests.console.entering import enter
+from tests.console.pages.asking import decide
 
 HOSTILE = (
     "https://xn--e1afmkfd.example/v1/a",
@@ -40,13 +41,14 @@ class Everything:
                 ask(target, subject="tool:<b>reader</b>", session="")
             raw = "HTTPS://Waiting.Example/v1/items?of=today"
             ids = {"waiting": ask("https://waiting.example/v1/items", raw=raw)}
+            ids["risky"] = ask("https://risky.example/v1/items", operation="send")
             for act in ("session", "permanent", "deny"):
                 asked = ask(f"https://{act}.example/v1/things")
-                form = {"act": act, "choice": "0", "reason": "So that there is one."}
-                ids[act] = client.post(f"/requests/{asked}/decide", data=form).headers["location"].rpartition("=")[2]
+                done = decide(client, asked, act, reason="So that there is one.")
+                ids[act] = done.headers["location"].rpartition("=")[2]
                 ids[f"{act} request"] = asked
             asked = ask("https://revoked.example/v1")
-            done = client.post(f"/requests/{asked}/decide", data={"act": "permanent", "choice": "0"})
+            done = decide(client, asked, "permanent")
             ids["revoked"] = done.headers["location"].rpartition("=")[2]
             client.post(f"/decisions/{ids['revoked']}/revoke")
             ids["stopped"] = served.stop_weather(client, "/forecast/everything")
@@ -76,7 +78,9 @@ PAGES = {
     "queue, nothing": "/requests?text=there-is-no-such-thing",
     "request": _of("waiting", "/requests/{}"),
     "request, decided": _of("deny request", "/requests/{}"),
-    "request, done": _of("session request", "/requests/{}?done=approved_for_session"),
+    "request, done": lambda every: (
+        f"/requests/{every.ids['session request']}?done=approved_for_session&about={every.ids['session']}"
+    ),
     "request, with resume": _of("stopped", "/requests/{}"),
     "approvals": f"/approvals?subject={SUBJECT}",
     "approvals, ended": f"/approvals?live=ended&subject={SUBJECT}",
@@ -85,6 +89,7 @@ PAGES = {
     "decision, denial": _of("deny", "/decisions/{}"),
     "decision, ended": _of("revoked", "/decisions/{}"),
     "revoke": _of("session", "/decisions/{}/revoke"),
+    "undo": _of("permanent", "/decisions/{}/undo"),
     "approve instead": _of("deny", "/decisions/{}/approve"),
     "subjects": "/subjects",
     "subject": "/subjects/module/gallery",
@@ -121,6 +126,14 @@ def _decide(page, every):
     page.goto(f"/requests/{every.ids['waiting']}")
     page.get_by_role("radio").last.check()
     page.get_by_role("button", name="Approve permanently").click()
+
+
+def _password(page, every):
+    page.goto(f"/requests/{every.ids['risky']}")
+    page.get_by_role("button", name="Approve permanently").click()
+    page.get_by_label("Your password").fill("wrong")
+    page.get_by_role("button", name="Approve this rule permanently").click()
+    page.locator(".error").wait_for()
 
 
 def _conflict(page, every):
@@ -176,9 +189,10 @@ def _token(page, every):
 
 FORMS = {
     "confirm a broad approval": (_decide, "Approve this permanently?"),
+    "confirm with the password": (_password, "Approve this permanently?"),
     "conflict": (_conflict, "Already denied"),
     "bulk": (_bulk, "3 requests?"),
-    "bulk, done": (_bulk_done, "2 of 2 done"),
+    "bulk, done": (_bulk_done, "2 of 2 requests"),
     "run, stopped": (_stopped, "Action fetch"),
     "run, ran": (_ran, "Render"),
     "token": (_token, "token"),

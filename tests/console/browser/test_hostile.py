@@ -7,6 +7,7 @@ from urllib.parse import quote, urlencode
 import pytest
 
 from tests.console.browser.windows import NARROW
+from tests.console.pages.asking import decide
 from tests.services.rows import rows
 
 SCRIPT = "<script>hit('script')</script><img src=x onerror=hit('img')>"
@@ -86,9 +87,9 @@ def test_a_hostile_target_is_shown_for_what_it_is(narrow, served, desk, name):
         assert "p\u0430ypal" in text
     if name == "script":
         assert "<script>" in text
-    form = {"act": "deny", "choice": "0", "reason": f"{SCRIPT} \u202ereason\u200b"}
     with served.signed_in() as client:
-        done = client.post(f"/requests/{one}/decide", data=form).headers["location"]
+        done = decide(client, one, "deny", reason=f"{SCRIPT} \u202ereason\u200b").headers["location"]
+    look(narrow, f"/decisions/{done.rpartition('about=')[2]}/undo")
     for path in (done, f"/decisions/{done.rpartition('about=')[2]}"):
         text = look(narrow, path)
         assert [mark for mark in MARKS.get(name, ()) if mark not in text] == []

@@ -219,8 +219,8 @@ def test_many_of_high_risk_take_the_password(desk, ada):
 
 def test_what_else_is_answered_is_said_before(desk, ada):
     """Requests below a selected one are not listed, but answered with it: they are counted."""
-    one = desk.ask("https://counted.example/v1")
-    desk.ask("https://counted.example/v1/below", user="ben")
+    one = desk.ask("https://reached.example/v1")
+    desk.ask("https://reached.example/v1/below", user="ben")
     sentence("also answered", Page(preview(ada, "permanent", one)).parts("effect")[0])
 
 
