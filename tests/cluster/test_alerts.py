@@ -106,6 +106,8 @@ MOMENTS = {
 """When those are looked at that wait for longer; all trouble begins after an hour."""
 FAILED_CHECKS = 'democrai_checks_total{layer="approvals",result="failed"}'
 BROKEN = 'democrai_extensions{kind="module",state="broken"}'
+UP = 'democrai_process_up{process="helper"}'
+RESTARTS = 'democrai_process_restarts_total{process="helper"}'
 LAG = "democrai_refresh_lag_seconds"
 OLDEST = "democrai_pending_oldest_seconds"
 MOVED = ("democrai_store_reachable", "democrai_events_connected", FAILED_CHECKS)
@@ -128,6 +130,8 @@ def trouble(good, bad):
         "DemocraiRequestsWait": {OLDEST: f"{good[OLDEST]}+{STEP}"},
         "DemocraiManyRequests": {"democrai_pending_requests": "501"},
         "DemocraiHelperFails": {"democrai_helper_failures_total": good["democrai_helper_failures_total"] + 1},
+        "DemocraiProcessDown": {UP: "0"},
+        "DemocraiProcessRestarts": {RESTARTS: "1"},
         "DemocraiExtensionBroken": {BROKEN: good[BROKEN]},
     }
 
@@ -210,6 +214,7 @@ def test_a_rule_fires(tmp_path, scrapes, alert):
     good, bad = scrapes
     samples = {name: value for name, value in good.items() if name != BROKEN}
     changed = trouble(good, bad)[alert]
+    samples |= {UP: 1.0, RESTARTS: 0.0}  # of a node with the kernel layer: see test_processes.py
     samples |= {name: 0.0 for name in changed if name == BROKEN}
     played(tmp_path, samples, changed, [alert], MOMENTS.get(alert, "64m"))
 

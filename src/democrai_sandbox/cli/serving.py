@@ -7,6 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from .exits import Exit
 from .logs import set_up_logging
 from .terminals import give_up
 
@@ -42,8 +43,8 @@ def run(options: argparse.Namespace, _: Output) -> int:
         sandbox.close()
         raise
 
-    asyncio.run(server.serve(sandbox, listener, _say))
-    return 0
+    lost = asyncio.run(server.serve(sandbox, listener, _say))
+    return Exit.UNREACHABLE if lost else Exit.OK
 
 
 def _environment() -> dict[str, str]:

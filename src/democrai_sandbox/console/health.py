@@ -10,8 +10,7 @@ from pydantic import BaseModel
 
 from democrai_sandbox.access.probe import ask_in_time
 from democrai_sandbox.errors import SandboxError, SchemaOutdated
-from democrai_sandbox.kernel.states import ControlState
-from democrai_sandbox.kernel.status import HELPER
+from democrai_sandbox.host.disk import full_folders
 
 from .outage import aside
 from .plain import PlainResponse
@@ -59,11 +58,16 @@ def readiness(sandbox: Sandbox) -> Readiness:
         "snapshot": node.store_reachable and node.seconds_since_refresh <= late,
         "runtime": sandbox.is_started and not sandbox.closing.is_set(),
     }
+    found["disk"] = not full_folders(sandbox.settings)
     if (spawn := sandbox.kernel.spawn) is not None:
         found["spawn_server"] = spawn.answers(_ANSWER_SECONDS)
-    if sandbox.settings.os.enabled and sandbox.settings.os.require:
-        found["helper"] = sandbox.kernel.status()[HELPER].state is ControlState.ACTIVE
+    egress = sandbox.kernel.egress
+    if egress is not None:
+        found["helper"] = egress.answers(_ANSWER_SECONDS)
     checks: dict[str, State] = {name: "ok" if is_well else "failed" for name, is_well in found.items()}
+    if egress is not None:
+        # The helper does its work without its keeper, who is there to start it again.
+        checks["keeper"] = "ok" if egress.is_kept else "degraded"
     # Without events decisions come by polling, which the snapshot tells of: nothing is lost but a moment.
     polling: State = "degraded" if reachable and found["snapshot"] else "failed"
     checks["events"] = "ok" if node.bus_connected else polling

@@ -95,6 +95,7 @@ class Metrics:
         failures = CounterMetricFamily("democrai_helper_failures", "Times the allowlist could not be applied.")
         failures.add_metric((), 0 if sandbox.kernel.egress is None else sandbox.kernel.egress.failures)
         yield failures
+        yield from _processes(sandbox)
         yield _labelled(
             GaugeMetricFamily("democrai_extensions", "Extensions by state.", labels=("kind", "state")),
             _extensions(sandbox),
@@ -136,6 +137,20 @@ def checks(sandbox: Sandbox) -> dict[tuple[str, ...], int]:
     for code, number in sandbox.access.service.answers().items():
         seen["approvals", code] += number
     return dict(seen)
+
+
+def _processes(sandbox: Sandbox) -> Iterator[Metric]:
+    """Yield the processes that the kernel layer relies on, as its supervisor found them last."""
+    supervisor = sandbox.kernel.supervisor
+    parts = {} if supervisor is None else supervisor.parts()
+    yield _labelled(
+        GaugeMetricFamily("democrai_process_up", "1 while a process of the kernel layer answers.", labels=("process",)),
+        {(name,): int(part.up) for name, part in parts.items()},
+    )
+    yield _labelled(
+        CounterMetricFamily("democrai_process_restarts", "Times it was started again.", labels=("process",)),
+        {(name,): part.restarts for name, part in parts.items()},
+    )
 
 
 def _extensions(sandbox: Sandbox) -> dict[tuple[str, ...], int]:

@@ -199,9 +199,9 @@ def _detail(error: SandboxError) -> str:
         return error.why or str(error)
     if isinstance(error, errors.StoreBusy):
         return f"All {error.connections} connections to the database (database.connections) are in use: try again soon."
-    if isinstance(error, errors.ExternalAccessCheckFailed):
+    if isinstance(error, errors.ExternalAccessCheckFailed) and not isinstance(error.__cause__, errors.KernelLayerError):
         return "The database cannot be used: nothing was changed, and nothing new is allowed until it can."
-    if isinstance(error, errors.KernelLayerError):
+    if isinstance(error, errors.KernelLayerError | errors.ExternalAccessCheckFailed):
         return "The kernel layer does not do what it should: the status page and the log say why."
     return str(error)
 

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
@@ -104,11 +105,13 @@ def _plain_address(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-async def serve(sandbox: Sandbox, listener: socket.socket, tell: Callable[[str], None]) -> None:
+async def serve(sandbox: Sandbox, listener: socket.socket, tell: Callable[[str], None]) -> str:
     """Start the sandbox, serve it until a signal says otherwise, and stop it.
 
-    ``tell`` gets what whoever started this has to know: the first login, once, and the address.
+    ``tell`` gets what whoever started this has to know: the first login, once, and the address. Also ends when a
+    process is gone that only a new start brings back; returns which, and nothing otherwise.
     """
+    supervisor = sandbox.kernel.supervisor
     server = _Server(
         uvicorn.Config(
             behind_curtain(create_app(sandbox)),
@@ -128,6 +131,8 @@ async def serve(sandbox: Sandbox, listener: socket.socket, tell: Callable[[str],
     with server.until_signalled(sandbox), ExitStack() as until_the_end:
         try:
             await sandbox.start()
+            if supervisor is not None:
+                supervisor.on_lost(partial(asyncio.get_running_loop().call_soon_threadsafe, server.end, sandbox))
             await _first_login(sandbox, tell)
             address = address_of(sandbox.settings.server, listener)
             nearby = nearby_address_of(sandbox.settings.server, listener)
@@ -143,6 +148,7 @@ async def serve(sandbox: Sandbox, listener: socket.socket, tell: Callable[[str],
             until_the_end.close()
             notify("STOPPING=1")
             await sandbox.stop()
+    return "" if supervisor is None else supervisor.lost
 
 
 def behind_curtain(app: ASGIApp) -> ASGIApp:
@@ -210,6 +216,11 @@ class _Server(uvicorn.Server):
             notify("READY=1")
             self.ready()
 
+    def end(self, sandbox: Sandbox) -> None:
+        """End in order what runs."""
+        self.should_exit = True
+        sandbox.closing.set()
+
     @contextmanager
     def until_signalled(self, sandbox: Sandbox) -> Iterator[None]:
         """Have the first signal end what runs in order, the second wait for nobody, and a third do what signals do."""
@@ -219,8 +230,7 @@ class _Server(uvicorn.Server):
             if self.should_exit:
                 self.force_exit = True
                 forget()
-            self.should_exit = True
-            sandbox.closing.set()
+            self.end(sandbox)
 
         def forget() -> None:
             for number in _SIGNALS:

@@ -31,6 +31,7 @@ from .selftest_ground import cgroup_root
 from .spawn.client import SpawnServer
 from .states import ControlState, ControlStatus
 from .status import EGRESS, HELPER, LANDLOCK, SECCOMP, SPAWN_SERVER, KernelStatus
+from .supervision import Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,6 +63,8 @@ class Kernel:
     """Starts the children. None when neither ``enabled`` nor ``seccomp`` is on, or this system has no kernel layer."""
     egress: EgressControl | None
     """Follows the allowlist. None when ``enabled`` is off, or the helper could not be had and is not required."""
+    supervisor: Supervisor | None
+    """Looks after both, once the application is confined."""
     baseline: ApplicationPaths | None
     """The lists that Landlock holds this process and all its children to, once it is applied."""
     abi: int
@@ -81,7 +84,7 @@ class Kernel:
         self.endpoints = AllowlistBuilder() if endpoints is None else endpoints
         self.flow = FlowLog() if flow is None else flow
         self.stage = Stage.NEW
-        self.spawn = self.egress = self.baseline = None
+        self.spawn = self.egress = self.supervisor = self.baseline = None
         self._support = landlock_support()
         self.abi = self._support.abi
         self._landlock = self._pending(LANDLOCK)
@@ -146,6 +149,9 @@ class Kernel:
             raise
         if self.egress is not None:
             self.egress.follow()
+        if self.egress is not None or self.spawn is not None:
+            self.supervisor = Supervisor(self.spawn, self.egress)
+            self.supervisor.start()
         return measured
 
     def status(self) -> KernelStatus:
@@ -178,6 +184,8 @@ class Kernel:
     def stop(self) -> None:
         """End the helper, and the spawn server with its children. Landlock and seccomp stay. May be called twice."""
         self.stage = Stage.STOPPED
+        if self.supervisor is not None:
+            self.supervisor.stop()
         egress, self.egress = self.egress, None
         server, self.spawn = self.spawn, None
         try:

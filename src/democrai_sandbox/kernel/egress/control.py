@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from asyncio import _get_running_loop
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.errors import HelperFailed, KernelLayerError
 from democrai_sandbox.kernel.flow import FlowLog
 
 from .applying import Applying
-from .client import NOT_RUNNING, HelperClient
+from .client import NOT_RUNNING, TIMED_OUT, HelperClient
 from .holding import HelperHold
 from .leftovers import sweep
 from .observed import ObservedEndpoints, addresses_of
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 
 _WITHIN = 5.0
 """Seconds that a subject's first connection waits for the kernel to let it through."""
+_WITHIN_ON_LOOP = 2.0
 _STATUS_WITHIN = 2.0
+_AGAIN = "try again soon: it is started again by itself; the log and the status say more"
 _WITHOUT_REFRESH = 3600.0
 _SHORTEST_PAUSE = 1.0
 _ATTEMPTS = 3
@@ -75,6 +78,8 @@ class EgressControl:
         self._refresher = Refresher(self._following)
         self._older: frozenset[int] = frozenset()
         self._failure: KernelLayerError | None = None
+        self.stalled = False
+        """Whether the helper was found not to answer: what needs it is refused at once until it does."""
         builder.add(self.observed)
 
     # ---- beginning and end -------------------------------------------------------------------------------------------
@@ -140,7 +145,7 @@ class EgressControl:
         subject = f"{endpoint.subject_kind}:{endpoint.subject}"
         place = {"host": endpoint.host, "port": endpoint.port, "addresses": endpoint.addresses}
         self.flow("egress.observed", subject=subject, **place)
-        self._refresher.wait(self._refresher.wish("observed"), _WITHIN)
+        self._refresher.wait(self._refresher.wish("observed"), self._patience())
         if not self._covers(endpoint):
             # What permitted it is not in force any more; the kernel refuses the connection.
             self.flow("egress.not_permitted", subject=subject, **place)
@@ -150,6 +155,8 @@ class EgressControl:
     def child(self, endpoints: Iterable[Endpoint]) -> ChildCgroup:
         """Return a cgroup for one child, whose packets go to these endpoints, as far as this process's may too."""
         wanted = tuple(endpoints)
+        if self.stalled:
+            raise HelperFailed("the helper does not answer", fix=_AGAIN, reason=TIMED_OUT)
         try:
             return self._client.child(wanted)
         except HelperFailed as error:
@@ -172,6 +179,30 @@ class EgressControl:
     def failures(self) -> int:
         """How often the allowlist could not be applied, since the start."""
         return self._applying.failures
+
+    def ping(self, within: float) -> int:
+        """Return the number of the helper's process; raises when it does not answer within some seconds."""
+        return self._client.ping(timeout=within)
+
+    def answers(self, within: float) -> bool:
+        """Tell whether the helper answers within some seconds."""
+        try:
+            self.ping(within)
+        except HelperFailed:
+            return False
+        return True
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the helper would be started again: by its keeper, or by whoever started it."""
+        running = self._hold.running
+        return running is not None and running.is_kept
+
+    @property
+    def keeper_pid(self) -> int:
+        """The number of the keeper's process; 0 when something else keeps the helper."""
+        running = self._hold.running
+        return 0 if running is None else running.keeper_pid
 
     def status(self) -> ControlStatus:
         """Measure what is in force now."""
@@ -221,6 +252,15 @@ class EgressControl:
     def _is_on(self) -> bool:
         """Whether there is something to follow: it was started, not stopped, and this is not a fork of that process."""
         return self._hold.running is not None and os.getpid() == self._pid
+
+    def _patience(self) -> float:
+        """Return how long a connection waits for the helper: not at all for one that does not answer.
+
+        Nor for long on the thread of an event loop, which serves others too.
+        """
+        if self.stalled:
+            return 0.0
+        return _WITHIN if _get_running_loop() is None else _WITHIN_ON_LOOP
 
     def _covers(self, endpoint: Observation) -> bool:
         applied = self._applying.applied

@@ -170,6 +170,11 @@ class RunningHelper:
         return cls(way, keeper=keeper, word=ours, lines=lines, log=log)
 
     @property
+    def keeper_pid(self) -> int:
+        """The number of the keeper's process; 0 when there is none of this process's own."""
+        return 0 if self._keeper is None else self._keeper.pid
+
+    @property
     def is_kept(self) -> bool:
         """Whether somebody would start it again if it ended: the keeper, or whoever started it."""
         return self._keeper is None or self._keeper.poll() is None

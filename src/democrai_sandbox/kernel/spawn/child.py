@@ -18,6 +18,8 @@ from . import wire
 if TYPE_CHECKING:
     import _socket
 
+_STATUS_SECONDS = 5.0
+"""For the server to tell the exit status of a program that has ended: it ends what is left of it before."""
 _WHOLE_GROUP = 4
 """PIDFD_SIGNAL_PROCESS_GROUP, since Linux 6.9."""
 
@@ -60,6 +62,9 @@ class SpawnedChild:
                 self._lifeline.send(bytes([number]), _QUIET)
             except OSError:
                 self._signal_directly(number)
+            else:
+                if number == _KILL:  # a server that stands still passes nothing on
+                    self._signal_directly(number)
 
     def collect(self) -> int:
         """Return the exit status, negative for a signal, once the program has ended; let everything go."""
@@ -87,23 +92,19 @@ class SpawnedChild:
             close(self.pidfd)
 
     def _status(self) -> bytes:
-        ended = False
-        while True:
-            try:
-                return self._lifeline.recv(wire.STATUS.size)
-            except BlockingIOError:
-                # The time for an answer to the order, which is not one for the program. But of one that has ended for
-                # so long the server has nothing to say any more.
-                if ended:
-                    return b""
-                ended = self._has_ended()
-            except ConnectionError:
-                return b""
-
-    def _has_ended(self) -> bool:
         poll = select.poll()
+        lifeline = self._lifeline.fileno()
+        poll.register(lifeline, select.POLLIN)
         poll.register(self.pidfd, select.POLLIN)
-        return bool(poll.poll(0))
+        told = any(number == lifeline for number, _ in poll.poll())
+        if not told:
+            # It has ended, and the server says how in a moment, unless it stands still.
+            poll.unregister(self.pidfd)
+            told = bool(poll.poll(_STATUS_SECONDS * 1000))
+        try:
+            return self._lifeline.recv(wire.STATUS.size) if told else b""
+        except (BlockingIOError, ConnectionError):
+            return b""
 
     def _signal_directly(self, number: int) -> None:
         """Send a signal without the server, which is gone; the handle can mean no other process."""

@@ -10,6 +10,7 @@ import _socket
 import errno
 import os
 import select
+import signal
 import socket
 import struct
 import subprocess
@@ -40,6 +41,10 @@ _SERVER = Path(__file__).with_name("server.py")
 _KEPT = ("LD_LIBRARY_PATH",)
 """All that an interpreter may need of the environment to start at all; the host's settings are no business of it."""
 _PATIENCE = 30.0
+_SLICE = 1.0
+"""Seconds after which whoever waits for an answer looks whether there is anybody to give it."""
+_STALLED_PATIENCE = 2.0
+"""Seconds to wait for the end of a server that has not answered for some time."""
 _PAUSE = 0.005
 _RESTART = "restart the application: the server can only be started before the application is confined"
 _AGAIN = "try again soon: the spawn server begins anew by itself; if it does not, restart the application"
@@ -58,7 +63,7 @@ class SpawnServer:
     def __init__(self, process: subprocess.Popen[bytes], link: _socket.socket, patience: float, bond: int = -1) -> None:
         """Take over a process that was started with the other end of the link, and of the bond."""
         self._patience = patience
-        self._answer_within = _timeval(patience)
+        self._answer_within = _timeval(min(patience, _SLICE))
         self._process = process
         self._link = link
         self._spare: list[tuple[_socket.socket, _socket.socket]] = []
@@ -69,6 +74,8 @@ class SpawnServer:
         """Of the process that served when it was last asked."""
         self.standby = 0
         """Of the one that takes over when that is gone."""
+        self.stalled = False
+        """Whether it was found not to answer: orders are refused at once until it does."""
 
     @classmethod
     def start(cls, *, interpreter: str | None = None, patience: float = _PATIENCE) -> SpawnServer:
@@ -165,6 +172,11 @@ class SpawnServer:
                 end.close()
         if self._bond < 0:
             return
+        if self.stalled:
+            patience = min(patience, _STALLED_PATIENCE)
+            for pid in (self.pid, self.standby):
+                with suppress(OSError):  # a confined application may not be let
+                    os.kill(pid, signal.SIGCONT)
         if not self._are_gone(patience):
             with suppress(OSError):  # a confined application may not be let
                 self._process.kill()
@@ -191,6 +203,8 @@ class SpawnServer:
         """Send a request with a lifeline of its own, and return that lifeline with what came back on it."""
         if getpid() != self._owner:
             raise SpawnFailed("the spawn server takes orders from the process that started it, not from a fork of it")
+        if self.stalled and within is None:
+            raise SpawnFailed("the spawn server does not answer", fix=_AGAIN)
         ours, theirs = self._lifeline()
         if within is not None:
             ours.setsockopt(_LEVEL, _RECEIVE_WITHIN, _timeval(within))
@@ -199,7 +213,7 @@ class SpawnServer:
                 self._send(body, theirs.fileno(), descriptors)
             finally:
                 theirs.close()
-            answer = _received(ours)
+            answer = self._answer(ours, within)
         except BaseException as error:
             ours.close()
             if isinstance(error, OSError):
@@ -207,6 +221,15 @@ class SpawnServer:
             raise
         self._make_spare()
         return answer
+
+    def _answer(self, lifeline: _socket.socket, within: float | None) -> _Answer:
+        deadline = monotonic() + self._patience
+        while True:
+            try:
+                return _received(lifeline)
+            except BlockingIOError:
+                if within is not None or self.stalled or monotonic() > deadline:
+                    raise
 
     def _lifeline(self) -> tuple[_socket.socket, _socket.socket]:
         """Return the two ends of a lifeline: the spare one, unless another thread has just taken it."""

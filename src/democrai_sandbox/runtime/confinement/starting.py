@@ -64,7 +64,8 @@ class ConfinedStarter:
 
     def _give_back(self, work: asyncio.Future[Prepared]) -> None:
         if not work.cancelled() and work.exception() is None:
-            self._confiner.release(work.result())
+            # Not here, on the loop: the helper may have to be waited for.
+            _starts.submit(self._confiner.release, work.result())
 
 
 class ConfinedProcess:
@@ -90,20 +91,24 @@ class ConfinedProcess:
             if self._returncode is None:
                 await self._ended()
                 self.kill()
-                self._returncode = self._collected()
-                releasing = asyncio.get_running_loop().run_in_executor(_starts, self._confiner.release, self._prepared)
-                await asyncio.shield(releasing)
+                # On a thread: the spawn server and the helper may have to be waited for.
+                loop = asyncio.get_running_loop()
+                self._returncode = await asyncio.shield(loop.run_in_executor(_starts, self._collected))
+                await asyncio.shield(loop.run_in_executor(_starts, self._confiner.release, self._prepared))
         return self._returncode
 
     async def _ended(self) -> None:
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
-        descriptor = self._child.ended
-        loop.add_reader(descriptor, _note, ended)
+        # The server tells of the end; one that stands still does not, and the process itself does.
+        descriptors = (self._child.ended, self._child.pidfd)
+        for descriptor in descriptors:
+            loop.add_reader(descriptor, _note, ended)
         try:
             await ended
         finally:
-            loop.remove_reader(descriptor)
+            for descriptor in descriptors:
+                loop.remove_reader(descriptor)
 
     def _collected(self) -> int:
         try:
