@@ -53,7 +53,7 @@ def lab():
 
 
 @contextmanager
-def node_in(lab, folder):
+def node_in(lab, folder, **more):
     """A node with all of the kernel layer, and a module that runs in its process."""
     module = folder / "modules" / "net"
     module.mkdir(parents=True)
@@ -64,7 +64,7 @@ def node_in(lab, folder):
         "sandbox": {"os": EVERYTHING, "isolation": {"module:net": "in_process"}},
     }
     database = f"sqlite:///{folder}/state/sandbox.db"
-    node = Node(folder, config, lab.inside, database, extensions=False, before=CHEAPLY)
+    node = Node(folder, config, lab.inside, database, extensions=False, before=CHEAPLY, **more)
     try:
         yield node
     finally:
@@ -214,6 +214,16 @@ def test_a_killed_keeper(tmp_path, lab):
         signalled(node, "keeper", signal.SIGKILL)
         until(lambda: check(node, "keeper") == (200, "degraded"), "noticing it")
         until(lambda: logged(node, "keeper"), "the log")
+
+
+@needs_netlab
+def test_every_line_of_the_log_is_json(tmp_path, lab):
+    """Those of the helper and the keeper too, and the flow where that is asked for."""
+    with node_in(lab, tmp_path, environ={"DEMOCRAI_DEBUG_OS_SANDBOX_FLOW": "1"}) as node:
+        signalled(node, "helper", signal.SIGKILL)
+        until(lambda: node.log.read_text().count("democrai-os-helper[") > 1, "another one")
+    lines = [json.loads(line) for line in node.log.read_text().splitlines()]
+    assert {"democrai_sandbox.kernel.helper", "democrai_sandbox.kernel.flow"} <= {line["logger"] for line in lines}
 
 
 @pytest.fixture

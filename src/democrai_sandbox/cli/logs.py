@@ -37,6 +37,9 @@ def set_up_logging(wanted: str | None = None) -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("uvicorn.error").addFilter(_is_worth_telling)
     logging.getLogger("asyncio").addFilter(_Sparing())
+    from democrai_sandbox.kernel.flow import log_lines  # noqa: PLC0415 - takes its time
+
+    log_lines()
 
 
 def _is_worth_telling(record: logging.LogRecord) -> bool:

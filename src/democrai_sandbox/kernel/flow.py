@@ -1,16 +1,38 @@
-"""What the kernel layer does, line by line, when ``DEMOCRAI_DEBUG_OS_SANDBOX_FLOW=1`` is set for the host."""
+"""Lines that the kernel layer writes: those of the helper and its keeper, and the flow.
+
+The flow is what happens, step by step, when ``DEMOCRAI_DEBUG_OS_SANDBOX_FLOW=1`` is set for the host.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import sys
+import threading
 from contextlib import suppress
 
 SWITCH = "DEMOCRAI_DEBUG_OS_SANDBOX_FLOW"
 _OFF = frozenset({"", "0", "false", "no", "off"})
 _SECRETS = frozenset({"session", "session_key"})
 _MASKED_DIGITS = 8
+
+
+_logging = threading.Event()
+
+
+def log_lines() -> None:
+    """Have lines go to the log, which has one format for all of it, and no longer to the standard error."""
+    _logging.set()
+
+
+def write_line(line: str, source: str) -> None:
+    """Write a line of ``helper`` or ``flow``."""
+    if _logging.is_set():
+        logging.getLogger(f"democrai_sandbox.kernel.{source}").info("%s", line)
+        return
+    with suppress(OSError, ValueError):  # whoever reads along may go away
+        print(line, file=sys.stderr, flush=True)  # noqa: T201 - it is there for that
 
 
 class FlowLog:
@@ -24,11 +46,10 @@ class FlowLog:
         self.enabled = os.environ.get(self.switch, "").strip().lower() not in _OFF if enabled is None else enabled
 
     def __call__(self, event: str, **details: object) -> None:
-        """Print one line on the standard error: what happened, and with what."""
+        """Write one line: what happened, and with what."""
         if self.enabled:
             parts = (f"{name}={self.shown(name, value)!r}" for name, value in details.items())
-            with suppress(OSError, ValueError):  # whoever reads along may go away
-                print(self.label, event, *parts, file=sys.stderr, flush=True)  # noqa: T201 - it is there for that
+            write_line(" ".join((self.label, event, *parts)), "flow")
 
     def shown(self, name: str, value: object) -> object:
         """Return a detail as it is printed."""

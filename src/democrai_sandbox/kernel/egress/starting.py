@@ -7,13 +7,13 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.errors import HelperFailed
+from democrai_sandbox.kernel.flow import write_line
 from democrai_sandbox.kernel.helper.arguments import helper_command
 
 from .client import FOREIGN_SOCKET, NOT_RUNNING, TIMED_OUT, HelperClient, refusal
@@ -61,7 +61,7 @@ class HelperStarter:
         self._refresh_seconds = refresh_seconds
         self._desktop = desktop
         self._debug = debug
-        self._log = log or _to_stderr
+        self._log = log or _written
         self._within = within
         self._programs = programs
 
@@ -134,7 +134,7 @@ class RunningHelper:
         """The descriptor from which its log is read; -1 when there is none."""
         self._keeper = keeper
         self._word = word
-        self._log = log or _to_stderr
+        self._log = log or _written
         self._unfinished = b""
         self._last_line = ""
 
@@ -290,9 +290,8 @@ def command_python() -> str:
     return helper_command()[0]
 
 
-def _to_stderr(line: str) -> None:
-    with suppress(OSError, ValueError):
-        print(line, file=sys.stderr, flush=True)  # noqa: T201 - where the helper's lines would go without this process
+def _written(line: str) -> None:
+    write_line(line, "helper")
 
 
 def _enlarge(pipe: int) -> None:
