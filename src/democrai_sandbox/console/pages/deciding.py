@@ -42,7 +42,7 @@ ACTS = MappingProxyType({"session": "approved_for_session", "permanent": "approv
 _LIFETIMES = MappingProxyType({seconds: words for seconds, words in LIFETIMES if seconds})
 Text = Annotated[str, Form()]
 STATELESS = "Nothing was decided: the form did not say which state it shows. This is the present one."
-_KEPT = {"act", "choice", "reason", "lifetime"}
+_KEPT = frozenset({"act", "choice", "reason", "lifetime"})
 """Of the form, when the session has ended."""
 _DIGITS = 18
 """Of a version; more do not fit into the database."""
@@ -90,7 +90,7 @@ class Sent(BaseModel):
 def decide(request: Request, visitor: Maybe, request_id: str, sent: Annotated[Sent, Form()]) -> Response:
     """Decide; a permanent approval is spelled out first, and takes a second click."""
     if visitor is None:
-        return drafts.keep(request, f"/requests/{request_id}", sent.model_dump(include=_KEPT))
+        return drafts.keep(request, f"/requests/{request_id}", sent.model_dump(include=set(_KEPT)))
     with serving(visitor.caller):
         found = sandbox_of(request).access.administration.request(request_id)
     if why_not(visitor):
