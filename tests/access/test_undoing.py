@@ -149,3 +149,14 @@ def test_how_far_a_decision_reaches_is_known_before(desk):
     assert (exact.requests, exact.users, exact.in_session) == (1, 1, 0)
     assert (wider.requests, wider.users, wider.in_session) == (2, 2, 1)
     assert desk.store.request(own).state is RequestState.PENDING
+
+
+def test_how_far_many_decisions_reach_is_known_before(desk):
+    """What they answer besides themselves, each request once; for sessions, those of the same session."""
+    chosen = [desk.check(f"{URL}/a", user=user).request_id for user in (UMA, BEN)]
+    desk.check(f"{URL}/a/below", user=UMA)
+    desk.check(f"{URL}/elsewhere", user=UMA)
+    cleo = Caller(user_id="cleo", session_key="s3")
+    desk.check(f"{URL}/a/below", user=cleo)
+    found = desk.decide("reach_of", [desk.store.request(one) for one in chosen])
+    assert (found.requests, found.users, found.in_session, found.more) == (2, 2, 1, False)

@@ -30,11 +30,11 @@ def covers(broad: AccessTuple, narrow: AccessTuple) -> bool:
 class Covering:
     """One decision, to be compared with many requests."""
 
-    def __init__(self, broad: AccessTuple) -> None:
-        """Look at the decision once."""
+    def __init__(self, broad: AccessTuple, reader: Reader | None = None) -> None:
+        """Look at the decision once; ``reader`` is shared by those that are compared with the same requests."""
         self._broad = broad
         self._snapshot = Snapshot().changed(Changes(1, (_row(broad),)))
-        self._reader = Reader()
+        self._reader = reader or Reader()
 
     def covers(self, narrow: AccessTuple) -> bool:
         """Tell whether the decision answers a request."""

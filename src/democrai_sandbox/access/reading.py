@@ -10,6 +10,7 @@ from democrai_sandbox.policy import InvalidInputError, Operation, ResourceType, 
 
 from .coverage import Covering
 from .likeness import alike_first
+from .targets import Reader
 from .values import AuditFilter, DecisionFilter, Effect, Page, Reach, RequestFilter, RequestState
 
 if TYPE_CHECKING:
@@ -132,8 +133,9 @@ class Reading:
         self._authorised(None)
         listing = self._waiting(access.subject, access.resource_type, access.operation)
         others = [request for request in listing.items if request.id != own]
+        reader = Reader()
         return tuple(
-            _reach(Covering(replace(access, target=target)), others, session_key, more=bool(listing.next))
+            _reach(Covering(replace(access, target=target), reader), others, session_key, more=bool(listing.next))
             for target in targets
         )
 
@@ -144,15 +146,16 @@ class Reading:
         found: dict[str, Request] = {}
         theirs: set[str] = set()
         more = False
+        reader = Reader()
         for place, some in _by_place(requests).items():
             listing = self._waiting(*place)
             more |= bool(listing.next)
             others = [one for one in listing.items if one.id not in own]
-            for request in some.values():
-                covering = Covering(request.access)
+            for same in some.values():
+                covering = Covering(same[0].access, reader)
                 covered = {one.id: one for one in others if covering.covers(one.access)}
-                session = request.origin.session_key
-                theirs |= {key for key, one in covered.items() if session and one.origin.session_key == session}
+                sessions = {request.origin.session_key for request in same} - {""}
+                theirs |= {key for key, one in covered.items() if one.origin.session_key in sessions}
                 found |= covered
         return Reach(len(found), len({one.origin.user_id for one in found.values()}), len(theirs), more)
 
@@ -240,13 +243,13 @@ class Reading:
             return list(self._each(listed, wanted))
 
 
-def _by_place(requests: Iterable[Request]) -> dict[_Place, dict[tuple[str, str], Request]]:
-    """Return requests by what decisions about them have in common; of those for the same, one for each session."""
-    found: dict[_Place, dict[tuple[str, str], Request]] = {}
+def _by_place(requests: Iterable[Request]) -> dict[_Place, dict[str, list[Request]]]:
+    """Return requests by what decisions about them have in common, and those for the same together."""
+    found: dict[_Place, dict[str, list[Request]]] = {}
     for request in requests:
         access = request.access
         place = access.subject, access.resource_type, access.operation
-        found.setdefault(place, {})[access.digest, request.origin.session_key] = request
+        found.setdefault(place, {}).setdefault(access.digest, []).append(request)
     return found
 
 

@@ -16,7 +16,7 @@ from democrai_sandbox.policy import (
     parse_declaration,
 )
 
-from .wording import PathKind, decided_words, path_kind
+from .wording import PathKind, path_kind, rule_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -138,7 +138,10 @@ def _fewer(found: list[T]) -> list[T]:
 
 def _choice(access: AccessTuple, target: str, label: str, *, is_exact: bool, look: bool) -> Choice:
     rule = AccessRule(access.resource_type, access.operation, target, target)
-    words = decided_words(replace(access, target=target), look=look)
+    is_path = access.resource_type is ResourceType.FILESYSTEM
+    # What lies around a path is a folder, there or not.
+    kind = path_kind(access.resource_type, target, look=look) if is_exact or not is_path else PathKind.FOLDER
+    words = rule_words(access.subject, access.resource_type, access.operation, target, kind=kind)
     return Choice(target, label, words, _warnings(rule), is_exact)
 
 
