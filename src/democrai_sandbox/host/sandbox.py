@@ -28,9 +28,9 @@ from democrai_sandbox.runtime.extensions import discover
 from democrai_sandbox.runtime.surroundings import GuardSurroundings
 
 from .accounts.accounts import Accounts
+from .accounts.idempotency import IdempotencyKeys
 from .config import load
 from .grounds import Grounds
-from .idempotency import IdempotencyKeys
 from .installing import Installing, check_configured
 from .interface import Identity
 from .keeping import inside

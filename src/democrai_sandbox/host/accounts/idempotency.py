@@ -16,7 +16,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from democrai_sandbox.access.node import utc_now
 from democrai_sandbox.errors import IdempotencyConflict, IdempotencyRunning
 
-from .accounts.tables import idempotency
+from .tables import idempotency
 
 if TYPE_CHECKING:
     from collections.abc import Callable
