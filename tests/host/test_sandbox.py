@@ -424,7 +424,7 @@ def test_a_database_that_is_none(starts):
 
 def test_a_database_server_that_is_not_there(starts):
     """It is named without its password."""
-    assert starts["absent"].code == "host_state_unusable"
+    assert starts["absent"].code == "host_database_unreachable"
     assert "postgresql://app:***@127.0.0.1:9/sandbox" in starts["absent"].text
     assert "hunter2" not in starts["absent"].text
 

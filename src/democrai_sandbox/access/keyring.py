@@ -25,7 +25,7 @@ from .keys import KEY_BYTES, Key, parse_keys, with_first, with_introduced, witho
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["KEY_BYTES", "Key", "KeyFile", "KeyRing", "introduce", "promote", "retire", "rotate"]
+__all__ = ["KEY_BYTES", "Key", "KeyFile", "KeyRing", "introduce", "make_key_file", "promote", "retire", "rotate"]
 
 _LARGEST_FILE = 64 * 1024
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -202,16 +202,23 @@ def _locked(place: Path) -> Iterator[str]:
                 return
 
 
-def _make(place: Path) -> None:
-    """Make the file with one random key, unless another process was quicker."""
+def make_key_file(path: str | os.PathLike[str]) -> bool:
+    """Make the file with one random key where there is none; return whether this process has made it."""
+    place = Path(path)
+    return not place.exists() and _make(place)
+
+
+def _make(place: Path) -> bool:
+    """Make the file with one random key, unless another process was quicker; return whether this one has made it."""
     if not place.parent.is_dir():
         raise InvalidInputError.of(f"{place}: the folder for the key file does not exist")
     try:
         with whole(place, replaces=False) as made:
             made.write_text(Key.random().line, encoding="ascii")
     except FileExistsError:
-        return
+        return False
     _log.info("made the key file %s with a new key", place)
+    return True
 
 
 def _write(place: Path, text: str) -> KeyRing:

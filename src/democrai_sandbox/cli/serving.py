@@ -40,7 +40,7 @@ def run(options: argparse.Namespace, _: Output) -> int:
         # After the kernel layer, whose packet filter knows a socket by the cgroup it was made in.
         listener = server.bind(sandbox.settings.server)
     except BaseException:
-        sandbox.close()
+        sandbox.abandon()
         raise
 
     lost = asyncio.run(server.serve(sandbox, listener, _say))

@@ -26,16 +26,49 @@ _PRIVATE = 0o700
 READING = frozenset({Operation.READ, Operation.EXECUTE})
 """The operations that Landlock's list of readable paths is for."""
 _WRITING = frozenset({Operation.CREATE, Operation.MODIFY, Operation.DELETE})
+_BESIDE = ("", "-wal", "-shm", "-journal", ".lock")
+"""What the names of a SQLite database and of the files beside it end with."""
 
 
-def prepare_places(settings: HostSettings) -> None:
+class MadePlaces:
+    """Folders and files that one start has made itself, which a refused start removes again."""
+
+    def __init__(self) -> None:
+        """Begin with nothing made."""
+        self._files: list[Path] = []
+        self._folders: list[Path] = []
+
+    def add_file(self, path: str) -> None:
+        """Note a file that was just made."""
+        self._files.append(Path(path))
+
+    def add_folders(self, place: Path) -> None:
+        """Note the folders that will be made with this one, the outermost first."""
+        missing = [folder for folder in (place, *place.parents) if not folder.exists()]
+        self._folders += reversed(missing)
+
+    def remove(self) -> None:
+        """Remove it all, as far as nothing else was put there since."""
+        for path in self._files:
+            for end in _BESIDE:
+                with suppress(OSError):
+                    Path(f"{path}{end}").unlink()
+        for folder in reversed(self._folders):
+            with suppress(OSError):  # something else is in it, or the kernel layer has closed its parent
+                folder.rmdir()
+        self._files, self._folders = [], []
+
+
+def prepare_places(settings: HostSettings, made: MadePlaces | None = None) -> None:
     """Make the folders of the host, for its own user alone, and refuse those in which nothing can be kept."""
-    _check_folder(_made(settings.state_dir, "state_dir"), "state_dir")
-    _check_folder(_made(settings.data_dir, "data_dir"), "data_dir")
-    _made(_folder_of(settings.key_file), "database.key_file")
+    made = MadePlaces() if made is None else made
+    _check_folder(_made(settings.state_dir, "state_dir", made), "state_dir")
+    _check_folder(_made(settings.data_dir, "data_dir", made), "data_dir")
+    _made(_folder_of(settings.key_file), "database.key_file", made)
     if database := database_file(settings):
-        _check_folder(_made(_folder_of(database), "database.url"), "database.url")
-        _make_private(Path(database))
+        _check_folder(_made(_folder_of(database), "database.url", made), "database.url")
+        if _make_private(Path(database)):
+            made.add_file(database)
 
 
 def database_file(settings: HostSettings) -> str:
@@ -49,7 +82,7 @@ def protected_paths(settings: HostSettings) -> tuple[str, ...]:
     keys = (model.api_key_file for model in settings.extensions.models.values())
     named = (settings.state_dir, settings.config_file, settings.key_file, settings.os.policy_file, *keys)
     database = database_file(settings)
-    beside = tuple(f"{database}{end}" for end in ("", "-wal", "-shm", "-journal", ".lock")) if database else ()
+    beside = tuple(f"{database}{end}" for end in _BESIDE) if database else ()
     return tuple(dict.fromkeys(filter(None, (*named, settings.os.helper_socket, *beside))))
 
 
@@ -90,9 +123,10 @@ def _stream_folders(settings: HostSettings) -> tuple[str, ...]:
     return (str(folder),) if folder else ()
 
 
-def _made(folder: str, setting: str) -> Path:
+def _made(folder: str, setting: str, made: MadePlaces) -> Path:
     place = Path(folder)
     try:
+        made.add_folders(place)
         place.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
     except FileExistsError:
         raise StateUnusable(f"{setting}: {folder} is not a folder", fix="name another one, or move the file") from None
@@ -122,10 +156,13 @@ def _check_folder(place: Path, setting: str) -> None:
         ) from None
 
 
-def _make_private(database: Path) -> None:
-    """Make a new database for its owner alone; SQLite gives the files beside it the same mode."""
-    with suppress(FileExistsError):
+def _make_private(database: Path) -> bool:
+    """Make a new database for its owner alone; SQLite gives the files beside it the same mode. Tell if it is new."""
+    try:
         os.close(os.open(database, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        return False
+    return True
 
 
 def _folder_of(path: str) -> str:

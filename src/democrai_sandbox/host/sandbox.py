@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
 from democrai_sandbox.access import Access, AccessSettings, Caller
-from democrai_sandbox.access.keyring import KeyRing
+from democrai_sandbox.access.keyring import KeyRing, make_key_file
 from democrai_sandbox.access.node import utc_now
 from democrai_sandbox.access.resumes import ResumeSettings
 from democrai_sandbox.access.store.urls import parse_url, shown_url
@@ -37,7 +37,14 @@ from .keeping import inside
 from .models import open_models
 from .observing import Observations
 from .ownership import Ownership
-from .places import application_places, database_file, own_services, prepare_places, protected_paths
+from .places import (
+    MadePlaces,
+    application_places,
+    database_file,
+    own_services,
+    prepare_places,
+    protected_paths,
+)
 from .waiting import reason_of, unreachable
 
 if TYPE_CHECKING:
@@ -77,6 +84,7 @@ class Sandbox:
     closing: asyncio.Event = inside("sandbox")
     """Set when the sandbox is about to stop: what keeps a connection open ends it then."""
     _ownership: Ownership = inside("sandbox")
+    _places: MadePlaces = inside("sandbox")
 
     @classmethod
     def from_config(
@@ -112,19 +120,26 @@ class Sandbox:
         self.settings = settings
         self.is_started = False
         self.closing = asyncio.Event()
-        prepare_places(settings)
+        self._places = MadePlaces()
+        try:
+            prepare_places(settings, self._places)
+        except BaseException:
+            self._places.remove()
+            raise
+        # Without the lock nothing is removed: what was just made may be in use by who has it.
         self._ownership = Ownership(database_file(settings))
         try:
             self._open(authenticator, roles)
             self._run(models)
         except BaseException:
+            self._places.remove()
             self._ownership.release()
             raise
         _made.set()
 
     def _open(self, authenticator: Authenticator | None, roles: RoleLookup | None) -> None:
         """Open the store and check it, then let its connections go: none may be open when the kernel layer comes."""
-        self.access = _access(self.settings)
+        self.access = _access(self.settings, self._places)
         try:
             self.accounts = None if authenticator else self._own_accounts()
             self.idempotency = IdempotencyKeys(self.access.store.database)
@@ -173,6 +188,7 @@ class Sandbox:
     async def start(self) -> None:
         """Load the decisions and the extensions, and begin to serve; a broken extension is listed, the others run."""
         self._check_fresh()
+        self._places = MadePlaces()  # in use from here on
         try:
             await asyncio.to_thread(self.access.node.start)
             await asyncio.to_thread(self._mark_lost)
@@ -213,6 +229,12 @@ class Sandbox:
         self.access.stop()
         self.kernel.stop()
         self._ownership.release()
+
+    def abandon(self) -> None:
+        """Close a sandbox that never served, and remove the keys, the database and the folders made for it."""
+        self.access.stop()
+        self._places.remove()
+        self.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -279,9 +301,10 @@ def _who(
     return accounts, accounts
 
 
-def _access(settings: HostSettings) -> Access:
+def _access(settings: HostSettings, places: MadePlaces) -> Access:
     """Open the access service; what is wrong with its database or its keys is said as what it is."""
-    _check_keys(settings)
+    if _check_keys(settings):
+        places.add_file(settings.key_file)
     wanted = AccessSettings(
         database=settings.database,
         connections=settings.database_connections,
@@ -305,9 +328,10 @@ def _access(settings: HostSettings) -> Access:
         ) from None
 
 
-def _check_keys(settings: HostSettings) -> None:
-    """Read the key file, or make it, and say what is wrong with it."""
+def _check_keys(settings: HostSettings) -> bool:
+    """Read the key file, or make it, and say what is wrong with it; return whether it was made."""
     try:
+        is_new = make_key_file(settings.key_file)
         KeyRing.open(settings.key_file)
     except OSError as error:
         raise StateUnusable(
@@ -319,6 +343,8 @@ def _check_keys(settings: HostSettings) -> None:
             f"the key file cannot be used: {_one_line(error)}",
             fix="put back the one that was made with the database: what waits to go on is encrypted with it",
         ) from None
+
+    return is_new
 
 
 def _one_line(reason: object) -> str:
