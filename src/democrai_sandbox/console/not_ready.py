@@ -9,7 +9,6 @@ lives and is not ready. It ends with its standard input. Standard library only, 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import socket
 import subprocess
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _LIVE = "/health/live"
-_NOT_READY = {"ready": False, "checks": {"store": "failed", "runtime": "failed"}}
+_NOT_READY = '{"ready": false, "checks": {"store": "failed", "runtime": "failed"}}'
+_LIVE_NOW = '{"live": true}'
 _MOST = 8 * 1024
 """Bytes of a request."""
 _SECONDS = 5.0
@@ -68,8 +68,8 @@ def answer_to(head: bytes) -> bytes:
     """Return the answer to a request, by its first line."""
     words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
     is_live = len(words) > 1 and words[1].partition("?")[0] == _LIVE
-    status, content = ("200 OK", {"live": True}) if is_live else ("503 Service Unavailable", _NOT_READY)
-    body = json.dumps(content).encode("ascii")
+    status, content = ("200 OK", _LIVE_NOW) if is_live else ("503 Service Unavailable", _NOT_READY)
+    body = content.encode("ascii")
     fields = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
     first = f"HTTP/1.1 {status}\r\n{fields}Cache-Control: no-store\r\n\r\n".encode("ascii")
     return first if words[0] == "HEAD" else first + body

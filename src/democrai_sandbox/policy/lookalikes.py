@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import unicodedata
 
-import idna
-
 _TOGETHER = (
     frozenset({"CJK", "HIRAGANA", "KATAKANA", "LATIN"}),
     frozenset({"CJK", "HANGUL", "LATIN"}),
@@ -39,6 +37,8 @@ def _decoded(label: str) -> str:
     if not label.lower().startswith("xn--"):
         return label
     try:
+        import idna  # noqa: PLC0415 - only names that are not ASCII need it
+
         return idna.ulabel(label)
-    except UnicodeError:
+    except (ImportError, UnicodeError):
         return label

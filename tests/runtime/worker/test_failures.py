@@ -420,7 +420,7 @@ def nonsense_story(world):
         "outcome": encode(["done", 1, ["denied", "Exception", {}]]),
         "no outcome": encode(["done", 1, None]),
         "item": encode(["item", 1, 5]),
-        "question": encode(["ask", 1, ["whoever"]]),
+        "question": encode(["ask", 1, ["whoever"], 1]),
         "another": encode(
             [
                 "ask",
@@ -439,6 +439,7 @@ def nonsense_story(world):
                     "",
                     None,
                 ],
+                1,
             ]
         ),
         "inner": encode(
@@ -459,6 +460,7 @@ def nonsense_story(world):
                     "",
                     None,
                 ],
+                1,
             ]
         ),
         "door": encode(["door", 1, "echo", 1, None, []]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from operator import attrgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.access.store.urls import parse_url, shown_url
@@ -25,7 +26,7 @@ _PASSWORD = re.compile(r"(?<=://).*@")  # up to the last one: what a password ma
 _IN_QUERY = re.compile(r"(?i)(?<=[?&])([^=&#]*(?:pass|secret|token|key)[^=&#]*)=[^&#]*")
 _SECRET_NAME = re.compile(r"(?i)pass|secret|token|key|credential")
 _DATABASE = "/database/url"
-_NAMED = {"/database/wait_seconds": "database_wait", "/database/connections": "database_connections"}
+_NAMED = MappingProxyType({"/database/wait_seconds": "database_wait", "/database/connections": "database_connections"})
 _APPROVAL = "/extensions/mcp/approval"
 _STREAM = "/network/stream/"
 _NO_OBJECTS = frozenset({"database", "sandbox"})
