@@ -61,7 +61,7 @@ def test_dependencies_are_few_and_servers_are_extras():
 CONSOLE = {"fastapi", "jinja2", "prometheus-client", "python-multipart", "uvicorn"}
 FOREIGN = {
     "access": {"alembic", "cryptography", "psycopg", "redis", "sqlalchemy"},
-    "console": {"fastapi", "jinja2", "markupsafe", "prometheus_client", "pydantic", "starlette", "uvicorn"},
+    "console": {"anyio", "fastapi", "jinja2", "markupsafe", "prometheus_client", "pydantic", "starlette", "uvicorn"},
     "host/accounts": {"cryptography", "sqlalchemy"},
     "host/config": {"yaml"},
     "runtime/installs": {"pip"},

@@ -6,8 +6,6 @@ import logging
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
-from sqlalchemy import text
-
 from democrai_sandbox.access.store.transactions import Database
 from democrai_sandbox.access.store.urls import parse_url, shown_url
 from democrai_sandbox.errors import DatabaseUnreachable, StoreUnavailable
@@ -67,7 +65,7 @@ def _missing(url: str) -> str | None:
     """Return why the server does not answer; None when it does. No connection stays open."""
     database = Database(parse_url(url))
     try:
-        database.ask(lambda connection: connection.execute(text("SELECT 1")))
+        database.ask(lambda connection: connection.exec_driver_sql("SELECT 1"))
     except StoreUnavailable as error:
         return reason_of(error)
     finally:

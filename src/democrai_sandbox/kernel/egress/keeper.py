@@ -17,6 +17,7 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
 from contextlib import suppress
 
@@ -49,7 +50,7 @@ class Keeper:
         while True:
             started = time.monotonic()
             pid = os.posix_spawn(self._command[0], self._command, dict(os.environ))
-            code = self._watch(pid, os.pidfd_open(pid))
+            code = self._watch(pid, _end_of(pid))
             if self._is_over():
                 return code
             _say(f"the helper ended with {code}; it is started again")
@@ -99,6 +100,22 @@ class Keeper:
     def _is_hurried(self) -> bool:
         # Somebody who has lost the helper may say so before its end is seen here.
         return time.monotonic() - self._hurried < _LATELY
+
+
+def _end_of(pid: int) -> int:
+    """Return a descriptor that is readable once the helper has ended; some containers refuse handles of processes."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        ended, held = os.pipe2(os.O_CLOEXEC)
+
+    def wait() -> None:
+        with suppress(ChildProcessError):
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        os.close(held)
+
+    threading.Thread(target=wait, daemon=True).start()
+    return ended
 
 
 def _collect(pid: int) -> int:

@@ -159,7 +159,7 @@ def _opened(pid: int) -> int | None:
     try:
         return os.pidfd_open(pid)
     except OSError as error:
-        if error.errno == errno.ENOSYS:
+        if error.errno in (errno.ENOSYS, errno.EPERM):  # old kernels have none, and some containers refuse it
             return None
         # EINVAL and ENOENT: the number is a thread's, which is no process to be moved or asked by.
         raise gone(pid) from None

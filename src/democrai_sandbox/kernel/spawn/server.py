@@ -348,7 +348,7 @@ def main() -> None:
     native.set_dumpable(False)
     native.drop_capabilities(wire.CHILD_CAPABILITIES)  # once here, and not each time in a child
     try:
-        watched = os.pidfd_open(application)
+        watched = _handle_of(application)
     except ProcessLookupError:
         return
     # Every process that has the other end of the link is the application, or was forked by it. Without one it has ended
@@ -358,6 +358,20 @@ def main() -> None:
     server = Server(native, standby.Inheritance(link, bond, application, tuple(rulesets)), watched)
     gc.freeze()
     server.serve()
+
+
+def _handle_of(application: int) -> int:
+    """Return a descriptor that is readable once the application has ended.
+
+    Where the system refuses that, as some containers do, one that never is: the end of the link tells it, too, unless a
+    fork of the application holds it.
+    """
+    try:
+        return os.pidfd_open(application)
+    except ProcessLookupError:
+        raise
+    except OSError:
+        return os.eventfd(0, os.EFD_CLOEXEC)
 
 
 def _is_cut(link: int) -> bool:

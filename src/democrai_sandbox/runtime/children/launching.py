@@ -6,6 +6,8 @@ import os
 import subprocess
 from typing import TYPE_CHECKING
 
+from democrai_sandbox.runtime.child_handle import child_handle
+
 if TYPE_CHECKING:
     from .interface import Order
 
@@ -41,7 +43,7 @@ class PopenChild:
         )
         self.pid = self._process.pid
         try:
-            self.ended = os.pidfd_open(self.pid)
+            self.ended = child_handle(self.pid)
             self.stdin, self.stdout, self.stderr = self._take_pipes()
         except BaseException:
             self._process.kill()

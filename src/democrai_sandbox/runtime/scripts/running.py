@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from democrai_sandbox.errors import CallTimeout, SandboxDenied
 from democrai_sandbox.guard.runtime_paths import read_only_paths
 from democrai_sandbox.policy import SandboxError
+from democrai_sandbox.runtime.child_handle import child_handle
 from democrai_sandbox.runtime.outcomes import release
 from democrai_sandbox.runtime.worker.codec import Inbox, encode
 from democrai_sandbox.runtime.worker.errors import FrameError
@@ -98,7 +99,7 @@ class PlainStart:
             stdout=stdout,
             stderr=stderr,
         )
-        self.ended = os.pidfd_open(self._child.pid)
+        self.ended = child_handle(self._child.pid)
 
     def signal(self, number: int) -> None:
         """Send it a signal."""

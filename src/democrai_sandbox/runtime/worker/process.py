@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from democrai_sandbox.guard.environment import ACCESS, SUBJECT, SUBJECT_CHAIN, SUBJECT_KIND
 from democrai_sandbox.policy import InvalidInputError
+from democrai_sandbox.runtime.child_handle import child_handle
 from democrai_sandbox.runtime.inherited import host_environment
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class PlainProcess:
     def __init__(self, child: subprocess.Popen[bytes]) -> None:
         """Watch a child that was started with both outputs as pipes."""
         self._child = child
-        self._handle = os.pidfd_open(child.pid)
+        self._handle = child_handle(child.pid)
         self.pid = child.pid
         self.stdout = child.stdout.fileno() if child.stdout else -1
         self.stderr = child.stderr.fileno() if child.stderr else -1
