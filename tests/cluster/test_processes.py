@@ -167,6 +167,16 @@ def test_a_stopped_helper(tmp_path, lab):
 
 
 @needs_netlab
+def test_a_stopped_helper_goes_on(tmp_path, lab):
+    """Its keeper sees that it stands still, and has it go on."""
+    with node_in(lab, tmp_path) as node:
+        helper = min(processes(node, "helper"))
+        os.kill(helper, signal.SIGSTOP)
+        until(lambda: Path(f"/proc/{helper}/stat").read_text().rpartition(")")[2].split()[0] != "T", "going on")
+        until(lambda: check(node, "helper") == (200, "ok"), "its answer")
+
+
+@needs_netlab
 def test_a_killed_helper(tmp_path, lab):
     """It is started again, and that is counted and logged."""
     with node_in(lab, tmp_path) as node:

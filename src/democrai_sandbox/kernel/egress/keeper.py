@@ -28,6 +28,8 @@ _LASTED = 60.0
 _CLEANING = 30.0
 """Seconds for the helper to clean up after the application."""
 _LATELY = 2.0
+_LOOK = 1.0
+"""How often it is seen whether the helper stands still."""
 _NEVER = float("-inf")
 _NOT_STARTED = 127
 _STILL_THERE = 70
@@ -63,10 +65,16 @@ class Keeper:
 
     def _watch(self, pid: int, ended: int) -> int:
         """Wait for the end of the helper, which takes its time only when it has to clean up."""
-        over = False
+        over = stood = False
         while not over and not self._ending:
-            ready, _, _ = select.select([ended, self._word], [], [])
+            ready, _, _ = select.select([ended, self._word], [], [], _LOOK)
             over = ended in ready
+            stands = not ready and _stands_still(pid)
+            if stood and stands:
+                with suppress(OSError):  # it may run as another user
+                    os.kill(pid, signal.SIGCONT)
+                    _say(f"the helper {pid} stood still, and was told to go on")
+            stood = stands
             # Words come first: one that was said before the end counts for it.
             if self._word in ready and self._listen() == "stop":
                 with suppress(OSError):  # it may run as another user, and ends by what the application asks of it
@@ -100,6 +108,14 @@ class Keeper:
     def _is_hurried(self) -> bool:
         # Somebody who has lost the helper may say so before its end is seen here.
         return time.monotonic() - self._hurried < _LATELY
+
+
+def _stands_still(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - this script knows no more
+            return file.read().rpartition(b")")[2].split()[0] in {b"T", b"t"}
+    except (OSError, IndexError):
+        return False
 
 
 def _end_of(pid: int) -> int:
