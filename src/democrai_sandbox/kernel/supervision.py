@@ -13,6 +13,7 @@ import signal
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.errors import KernelLayerError
@@ -144,7 +145,7 @@ class Supervisor:
             listener()
 
 
-_WORDS = {SPAWN_SERVER: "spawn server", HELPER: "helper", KEEPER: "keeper of the helper"}
+_WORDS = MappingProxyType({SPAWN_SERVER: "spawn server", HELPER: "helper", KEEPER: "keeper of the helper"})
 
 
 def _go_on(name: str, pid: int) -> None:

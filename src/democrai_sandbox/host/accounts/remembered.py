@@ -6,6 +6,7 @@ before an outage stays out; only status and metrics are opened by it.
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import Connection, or_, select
@@ -17,6 +18,8 @@ from .people import to_person
 from .tables import people
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from democrai_sandbox.host.interface import Identity, Roles
 
     from .values import PersonSession, Token
@@ -25,10 +28,10 @@ if TYPE_CHECKING:
 class Remembered(NamedTuple):
     """What was in force when the database was last read, by the hash of its secret."""
 
-    roles: dict[str, Roles]
+    roles: Mapping[str, Roles]
     """Of administrators, by id."""
-    tokens: dict[str, Token]
-    sessions: dict[str, PersonSession]
+    tokens: Mapping[str, Token]
+    sessions: Mapping[str, PersonSession]
 
     def with_roles(self, identity: Identity) -> tuple[Identity, Roles] | None:
         """Return an identity with the roles of its owner."""
@@ -36,7 +39,7 @@ class Remembered(NamedTuple):
         return None if roles is None else (identity, roles)
 
 
-NOTHING = Remembered({}, {}, {})
+NOTHING = Remembered(MappingProxyType({}), MappingProxyType({}), MappingProxyType({}))
 
 
 def read(connection: Connection) -> Remembered:
