@@ -41,7 +41,7 @@ class Everything:
                 ask(target, subject="tool:<b>reader</b>", session="")
             raw = "HTTPS://Waiting.Example/v1/items?of=today"
             ids = {"waiting": ask("https://waiting.example/v1/items", raw=raw)}
-            ids["risky"] = ask("https://risky.example/v1/items", operation="send")
+            ids["risky"] = ask("http://risky.example/v1/items", operation="send")
             for act in ("session", "permanent", "deny"):
                 asked = ask(f"https://{act}.example/v1/things")
                 done = decide(client, asked, act, reason="So that there is one.")

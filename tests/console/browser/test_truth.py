@@ -20,8 +20,7 @@ def approve(page, number):
     """Approve a request permanently."""
     page.goto(f"/requests/{number}")
     page.get_by_role("button", name="Approve permanently").click()
-    if page.get_by_role("button", name="Approve this rule permanently").count():
-        page.get_by_role("button", name="Approve this rule permanently").click()
+    page.get_by_role("button", name="Approve this rule permanently").click()
     expect(page.get_by_role("status").first).to_contain_text(MESSAGES["approved"])
 
 
@@ -160,9 +159,9 @@ def test_an_approval_is_not_the_reason_of_an_older_denial(standing, served):
     page = standing.window("ada")
     with served.bearer(served.person("uma"), Scope.MODULES_RUN) as uma:
         approve(page, served.stop_weather(uma, "/forecast/older"))
-    page.goto("/subjects/module/weather")
     observed = page.get_by_role("region", name="Observed").get_by_role("listitem")
     entry = observed.filter(has_text="/forecast/older").filter(has_text="denied")
+    until(lambda: page.goto("/subjects/module/weather") and entry.count(), "the denial")
     expect(entry).to_contain_text("not declared")
     expect(entry).to_contain_text("approved since")
     expect(entry).not_to_contain_text("by approval")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.console.pages.asking import decide
 from tests.console.pages.reading import read, run
 from tests.console.serving import until
 from tests.services.rows import rows
@@ -115,8 +116,7 @@ def test_a_result_shows_the_reason_that_it_had(admin, served):
     _, before = until(lambda: (found := entry())[1] and found, "the denial")
     assert "not declared" in before
     assert "waiting for a decision" in before
-    decided = admin.post(f"/requests/{number}/decide", data={"act": "permanent", "choice": "0"})
-    assert decided.status_code == 303
+    assert decide(admin, number, "permanent").status_code == 303
     _, after = entry()
     assert "by approval" not in after
     assert "not declared" in after

@@ -105,6 +105,9 @@ class NewInstall(Order):
     again: bool = Field(default=False, description="Build the environment anew, also if it is there.")
 
 
+_AS_USUAL = NewInstall()
+
+
 class Settings(Answer):
     """What an engine or extractor is set up with."""
 
@@ -120,6 +123,9 @@ class SettingChanges(Order):
 
     set: dict[str, Any] = Field(default={}, description="Values by name: any JSON.")
     unset: list[str] = Field(default=[], description="Names to remove.")
+
+
+_NO_CHANGES = SettingChanges()
 
 
 class Limit(Answer):
@@ -182,7 +188,9 @@ def show_extension(request: Request, kind: Kind, name: Name, visitor: Reader) ->
 @extensions.post(
     "/extensions/{kind}/{name}/install", status_code=202, **told(Scope.EXTENSIONS_MANAGE, 404, 409, body=True)
 )
-async def install_extension(request: Request, kind: Kind, name: Name, order: NewInstall, visitor: Manager) -> Install:
+async def install_extension(
+    request: Request, kind: Kind, name: Name, visitor: Manager, order: NewInstall = _AS_USUAL
+) -> Install:
     """Begin to install an engine or extractor, in the background; `/extensions/{kind}/{name}` tells how far it is."""
     with serving(visitor.caller):
         status = await configuring.install(sandbox_of(request), kind, name, visitor.caller, again=order.again)
@@ -196,7 +204,9 @@ def show_settings(request: Request, kind: Kind, name: Name, visitor: Reader) -> 
 
 
 @extensions.patch("/extensions/{kind}/{name}/settings", **told(Scope.EXTENSIONS_MANAGE, 404, 409, body=True))
-def change_settings(request: Request, kind: Kind, name: Name, changes: SettingChanges, visitor: Manager) -> Settings:
+def change_settings(
+    request: Request, kind: Kind, name: Name, visitor: Manager, changes: SettingChanges = _NO_CHANGES
+) -> Settings:
     """Set and remove settings of an engine or extractor; others stay. A process with the new ones starts by itself."""
     require_fresh(request, visitor)
     with serving(visitor.caller):

@@ -69,6 +69,9 @@ class McpServerChanges(Order):
         return {name: value for name, value in self.model_dump().items() if value is not None}
 
 
+_NO_CHANGES = McpServerChanges()
+
+
 @mcp.get("/mcp-servers", **told(Scope.SUBJECTS_READ))
 def list_mcp_servers(request: Request, visitor: Reader) -> McpServerList:
     """List the MCP servers that are registered, enabled or not. For administrators."""
@@ -88,7 +91,9 @@ def add_mcp_server(request: Request, new: NewMcpServer, visitor: Manager) -> Mcp
 
 
 @mcp.patch("/mcp-servers/{name}", **told(Scope.EXTENSIONS_MANAGE, 404, 409, body=True))
-def change_mcp_server(request: Request, name: Name, changes: McpServerChanges, visitor: Manager) -> McpServerEntry:
+def change_mcp_server(
+    request: Request, name: Name, visitor: Manager, changes: McpServerChanges = _NO_CHANGES
+) -> McpServerEntry:
     """Change a server; its name stays, because approvals are about it."""
     require_fresh(request, visitor)
     with serving(visitor.caller):
