@@ -238,7 +238,7 @@ class Administration(Reading):
     def versions(self, access: AccessTuple, targets: Iterable[str] = ()) -> tuple[int, ...]:
         """Return the version of the present state, for a decision about each target; for the own one without any.
 
-        Whoever shows a state and decides later gives the version back, as ``expected``.
+        A caller that shows a state and decides later gives the version back, as ``expected``.
         """
         self._authorised(None)
         about = [access, *(self._considered(access, target) for target in targets)]
@@ -298,7 +298,7 @@ class Administration(Reading):
         return self._declared(access.subject, access.resource_type, access.operation, target)
 
     def _considered(self, access: AccessTuple, target: str) -> AccessTuple:
-        """Return the tuple with another target, to look at it alone: one that nobody can decide about is as it is."""
+        """Return the tuple with another target; one that cannot be decided about stays as it is."""
         try:
             return self._about(access, target)
         except (InvalidInputError, UnicodeError):

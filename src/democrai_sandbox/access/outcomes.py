@@ -44,7 +44,7 @@ def decide_each(
         try:
             version = expected.get(request_id)
             if version is not None and own:
-                # What was changed just now, for another of these requests, is not a change by somebody else.
+                # What was changed just now, for another of these requests, is not a change by another administrator.
                 version = max(version, own.get(request_of(request_id).access.digest, 0))
             outcome: Outcome | SandboxError = decide(request_id, version)
         except ExternalAccessAdminRequired:

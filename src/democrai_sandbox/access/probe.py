@@ -1,4 +1,4 @@
-"""Questions to the store that do not wait for long: whoever tells how things stand has to answer during an outage."""
+"""Questions to the store that do not wait for long: status and metrics have to answer during an outage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 _SECONDS = 2.0
 """For one question. The store itself gives up later: it serves those who would rather wait than fail."""
 _MOST = 16
-"""Questions at a time, with those that nobody waits for any more; each ends when the store gives up."""
+"""Questions at a time, with those whose caller has gone; each ends when the store gives up."""
 _places = threading.BoundedSemaphore(_MOST)
 
 

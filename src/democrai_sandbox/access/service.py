@@ -189,7 +189,7 @@ class AccessService:
     def _task_of(self, question: Question) -> str:
         """Return the id of the task that a subject acts in; empty outside any.
 
-        The guard puts the request that the host serves in place for this call, whatever the subject pretends.
+        The guard puts the request that the host serves in place for this call; the subject cannot choose another.
         """
         caller = self.surroundings.caller()
         if caller is None:

@@ -163,12 +163,12 @@ class Request:
 
     @property
     def changed_at(self) -> datetime | None:
-        """Since when it has its state; None while nobody has decided."""
+        """Since when it has its state; None before a decision."""
         return self.ended_at or self.decided_at
 
     @property
     def changed_by(self) -> str:
-        """Who gave it its state; empty while nobody has decided."""
+        """Who gave it its state; empty before a decision."""
         return self.ended_by if self.ended_at else self.decided_by
 
 
@@ -207,7 +207,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The state from which somebody decided: the last change to the decisions about these tuples."""
+    """The state that a decision was made from: the last change to the decisions about these tuples."""
 
     about: tuple[AccessTuple, ...]
     version: int
@@ -232,7 +232,7 @@ class NewDecision:
     bulk: str = ""
     """What decisions have in common that were made in one go; empty for one by itself."""
     expected: Expected | None = None
-    """What was shown to whoever decides; a change since is a conflict. None compares nothing."""
+    """The state that the caller was shown; a change since is a conflict. None compares nothing."""
 
 
 @dataclass(frozen=True, slots=True)

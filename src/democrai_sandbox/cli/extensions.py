@@ -37,7 +37,7 @@ def run_list(options: argparse.Namespace, output: Output) -> int:
         ]
         output.table(_HEADS, rows, _MOODS)
     else:
-        output.say("there is no extension; set modules_path, engines_path or extractors_path in the configuration")
+        output.say("no extension was found; set modules_path, engines_path or extractors_path in the configuration")
     return Exit.OK
 
 

@@ -1,4 +1,4 @@
-"""Drafts: what somebody had filled in when their session ended, in a cookie until they have signed in again.
+"""Drafts: the fields of a form whose session ended, in a cookie until the person has signed in again.
 
 A draft decides nothing. It fills a form in again, and is read like that form: what was not offered is not chosen.
 """
@@ -32,7 +32,7 @@ _LARGEST = 64 * 1024
 
 
 def keep(request: Request, page: str, values: Mapping[str, str], *, back: str = "") -> Response:
-    """Send somebody whose session has ended to sign in, and back to a page, with what was filled in kept.
+    """Send a person whose session has ended to sign in, and back to a page, with the fields kept.
 
     ``back`` is the address to return to, where it is more than the path of the page.
     """

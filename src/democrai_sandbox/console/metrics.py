@@ -40,7 +40,7 @@ _SETTLED = timedelta(seconds=2)
 
 @metrics.get("/metrics")
 async def show_metrics(request: Request, visitor: Annotated[Visitor, Depends(observer(Scope.STATUS_READ))]) -> Response:
-    """Give the numbers to an administrator, or to a token of one, whatever is away."""
+    """Give the numbers to an administrator or a token of one, during outages too."""
     require_administrator(visitor)
     state = request.app.state
     if not hasattr(state, "metrics"):

@@ -77,7 +77,7 @@ def answer_to(head: bytes) -> bytes:
 
 async def _serve(listener: socket.socket) -> None:
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(0, ended.set)  # nobody writes there: it is readable when the application has closed it, or is gone
+    loop.add_reader(0, ended.set)  # readable once the application has closed it, or is gone
     server = await asyncio.start_server(_answer, sock=listener, limit=_MOST)
     await ended.wait()
     server.close()

@@ -76,7 +76,7 @@ def await_services(settings: HostSettings) -> None:
         def still_waiting() -> None:
             nonlocal is_waiting
             notify(f"STATUS=waiting for the database\nEXTEND_TIMEOUT_USEC={_MORE_TIME * 1_000_000}")
-            if not is_waiting and settings.server.port:  # nobody knows a port that is any free one
+            if not is_waiting and settings.server.port:  # a port that the system chooses is not known yet
                 waiting.enter_context(told_not_ready(door))
             is_waiting = True
 
@@ -108,7 +108,7 @@ def _plain_address(host: str, port: int) -> str:
 async def serve(sandbox: Sandbox, listener: socket.socket, tell: Callable[[str], None]) -> str:
     """Start the sandbox, serve it until a signal says otherwise, and stop it.
 
-    ``tell`` gets what whoever started this has to know: the first login, once, and the address. Also ends when a
+    ``tell`` gets the first login, once, and the address. Also ends when a
     process is gone that only a new start brings back; returns which, and nothing otherwise.
     """
     supervisor = sandbox.kernel.supervisor

@@ -52,7 +52,7 @@ def person(request: Request) -> Visitor:
 
 
 def person_if_any(request: Request) -> Visitor | None:
-    """Return who looks at a page; None for nobody, where a form keeps what was filled in before the sign-in."""
+    """Return who looks at a page; None without a session, where a form keeps its fields before the sign-in."""
     visitor = visitor_of(request)
     if visitor is None or visitor.identity.scopes is not None:
         return None
@@ -70,7 +70,7 @@ def holder(scope: Scope) -> Callable[[Request], Visitor]:
 
 
 def admitted(request: Request, visitor: Visitor | None, scope: Scope) -> Visitor:
-    """Return who calls the API; nobody and a token without the scope are refused."""
+    """Return who calls the API; refuse a call without a session or a token with the scope."""
     if visitor is None:
         raise NotSignedIn(sign_in_at(request))
     if visitor.identity.scopes is not None and scope not in visitor.identity.scopes:
@@ -146,7 +146,7 @@ def _page(request: Request) -> str:
 
 
 def sign_in_at(request: Request, back: str = "") -> str:
-    """Return where somebody signs in, to go on to ``back``, the present page by default."""
+    """Return the address of the sign-in, which leads on to ``back``, the present page by default."""
     sandbox = sandbox_of(request)
     url = sandbox.authenticator.login_url
     if sandbox.accounts is not None:

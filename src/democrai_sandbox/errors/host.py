@@ -47,7 +47,7 @@ class StateUnusable(HostRefused):
 
 
 class DatabaseUnreachable(StateUnusable):
-    """The database server does not answer, or lets nobody in; it may do so later."""
+    """The database server does not answer, or refuses connections; it may do so later."""
 
     code = "host_database_unreachable"
 

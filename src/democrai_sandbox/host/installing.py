@@ -58,7 +58,7 @@ def url_keys(extension: Extension) -> tuple[str, ...]:
 
 
 class Installing:
-    """Installations that nobody waits for. What comes of one is in the status of its extension."""
+    """Installations in the background. The status of the extension has their result."""
 
     def __init__(self, runtime: Runtime) -> None:
         """Begin with none."""

@@ -65,7 +65,7 @@ class Reason(StrEnum):
     """The subject declares nothing of its own, and runs under what encloses it."""
     APPROVED = "approved"
     PENDING = "pending"
-    """Not declared, and nobody had decided about the request for it."""
+    """Not declared, and the request for it was not decided."""
     DENIED = "denied"
     """By a decision."""
     NOT_DECLARED = "not_declared"

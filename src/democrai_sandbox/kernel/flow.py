@@ -31,7 +31,7 @@ def write_line(line: str, source: str) -> None:
     if _logging.is_set():
         logging.getLogger(f"democrai_sandbox.kernel.{source}").info("%s", line)
         return
-    with suppress(OSError, ValueError):  # whoever reads along may go away
+    with suppress(OSError, ValueError):  # the reader may go away
         print(line, file=sys.stderr, flush=True)  # noqa: T201 - it is there for that
 
 

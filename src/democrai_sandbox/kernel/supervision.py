@@ -1,8 +1,8 @@
 """Watching the processes that the application relies on: the spawn server, the helper and its keeper.
 
-Each has somebody who starts it again: the spawn server its standby, the helper its keeper or systemd. This thread says
-in the log when one is gone, stands still or is back, counts it, and has those that stand still go on where the system
-lets it. What cannot come back, because nothing is left that could start it, is told to the application.
+Each is started again by another process: the spawn server by its standby, the helper by its keeper or systemd. This
+thread says in the log when one is gone, stands still or is back, counts it, and has those that stand still go on where
+the system lets it. The application is told of one that nothing is left to start again.
 """
 
 from __future__ import annotations

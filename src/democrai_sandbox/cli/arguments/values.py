@@ -35,7 +35,7 @@ def a_setting(text: str) -> tuple[str, str]:
     """Return the name and the value of something like ``language=en``."""
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise _refused(name, "is no NAME=VALUE")  # not the value, which may be secret
+        raise _refused(name, "is not NAME=VALUE")  # not the value, which may be secret
     return name, value
 
 

@@ -157,7 +157,7 @@ static int keep_no(State *state, const Asked *asked, PyObject *place, PyObject *
     return result < 0 || PyErr_Occurred() ? -1 : 0;
 }
 
-/* What the subject asks for by itself is always put to the decider: it may ask again to see whether somebody has
+/* What the subject asks for by itself is always put to the decider: it may ask again to see whether it was
  * decided. `place` is the target as the guard itself would ask for it; NULL for what it never asks for. */
 PyObject *decision_explicit(State *state, const Asked *asked, PyObject *place)
 {

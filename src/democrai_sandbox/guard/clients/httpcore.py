@@ -38,7 +38,7 @@ def _ticket(request: Any) -> Any:
     url = request.url
     if url.scheme not in _SCHEMES:
         if not url.scheme and not url.host and url.target == _EMPTY:
-            return _core.request("GET", "") or UNGUARDED  # raises in a guard: there is no target at all
+            return _core.request("GET", "") or UNGUARDED  # raises in a guard: the target is missing
         return UNGUARDED  # the pool refuses it with an error of its own, and a connection has no ticket
     address = _address(url)
     method = request.method

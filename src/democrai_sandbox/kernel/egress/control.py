@@ -194,7 +194,7 @@ class EgressControl:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the helper would be started again: by its keeper, or by whoever started it."""
+        """Whether the helper would be started again: by its keeper, or by the program that started it."""
         running = self._hold.running
         return running is not None and running.is_kept
 

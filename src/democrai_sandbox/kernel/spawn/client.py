@@ -42,7 +42,7 @@ _KEPT = ("LD_LIBRARY_PATH",)
 """All that an interpreter may need of the environment to start at all; the host's settings are no business of it."""
 _PATIENCE = 30.0
 _SLICE = 1.0
-"""Seconds after which whoever waits for an answer looks whether there is anybody to give it."""
+"""Seconds after which a caller that waits for an answer checks that the other process is alive."""
 _STALLED_PATIENCE = 2.0
 """Seconds to wait for the end of a server that has not answered for some time."""
 _PAUSE = 0.005

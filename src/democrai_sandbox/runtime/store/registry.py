@@ -125,7 +125,7 @@ def change_settings(
     now: datetime,
     actor: str,
 ) -> dict[str, Any]:
-    """Store what ``changed`` makes of the present configuration, and return it; nobody else changes it meanwhile."""
+    """Store what ``changed`` makes of the present configuration, and return it; others cannot change it meanwhile."""
     ledger = Ledger(connection)
     before = get_settings(connection, kind, name)
     after = _checked_settings(changed(dict(before)))
@@ -136,7 +136,7 @@ def change_settings(
 
 
 def note_install(connection: Connection, kind: str, name: str, now: datetime, actor: str) -> None:
-    """Write into the audit that somebody had an engine or extractor installed."""
+    """Write into the audit who had an engine or extractor installed."""
     _close(Ledger(connection), _note(actor, f"{kind}:{name}", "install_started"), now)
 
 

@@ -205,7 +205,7 @@ class RuntimeStore:
         return self._database.act(partial(registry.remove_settings, kind=kind, name=name))
 
     def note_install(self, kind: str, name: str, *, now: datetime, actor: str) -> None:
-        """Write into the audit that somebody had an engine or extractor installed."""
+        """Write into the audit who had an engine or extractor installed."""
         self._database.act(partial(registry.note_install, kind=kind, name=name, now=now, actor=actor))
 
     # ---- shadow runs

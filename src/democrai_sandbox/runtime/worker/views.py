@@ -49,7 +49,7 @@ class Witness:
         self._spec = spec
 
     def question(self, fields: Any, standing: Iterable[Standing]) -> tuple[AccessQuestion, Standing] | None:
-        """Return the question as the service takes it, and in which call; None when there is no such call."""
+        """Return the question as the service takes it, and in which call; None without such a call."""
         if type(fields) is not list or len(fields) != _QUESTION:
             raise FrameError("a question with other fields")
         subject, kind, chain, resource, operation, target, register, *who, action, context = fields
@@ -72,7 +72,7 @@ class Witness:
         return question, found
 
     def view(self, fields: Any, standing: Iterable[Standing]) -> tuple[RawView, Standing] | None:
-        """Return who asks for a service, as a door tells it, and in which call; None when there is no such call."""
+        """Return who asks for a service, as a door tells it, and in which call; None without such a call."""
         if type(fields) is not list or len(fields) != 5:  # noqa: PLR2004 - chain, identity and inner links
             raise FrameError("a request without who asks")
         chain, *who, inner = fields
