@@ -34,6 +34,8 @@ def native(entries, protected=(), owned=()):
         resolve=False,
         network=(),
         network_only=False,
+        opened_by="",
+        named_programs=False,
     )
 
 
@@ -80,6 +82,8 @@ def test_the_core_takes_only_normalised_absolute_paths(path):
             resolve=False,
             network=(),
             network_only=False,
+            opened_by="",
+            named_programs=False,
         )
 
 

@@ -48,6 +48,8 @@ def native(rules):
         resolve=False,
         network=network_entries(rules),
         network_only=True,
+        opened_by="",
+        named_programs=False,
     )
 
 

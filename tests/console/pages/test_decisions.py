@@ -261,7 +261,7 @@ def test_the_page_of_a_request_says_what_was_decided_and_that_it_ended(desk, ada
     assert ada.post(f"/decisions/{decision}/revoke").status_code == 303
     page = read(ada, f"/requests/{one}")
     decided = page.between('aria-labelledby="decided"', "</section>")
-    assert "What approved By ada" in decided
+    assert "approved By ada" in decided
     assert "Now revoked" in decided
     assert "revoked" in page.parts("row")[0]
 

@@ -34,7 +34,7 @@ POLICIES = {
     ),
     "identity": lambda ground: EMPTY | {"user_id": 0, "organization_id": 0, "session_key": ""},
     "missing_root": lambda ground: {"allowed_paths": [f"{ground.base}/not-there"], "access": []},
-    "glob_root": lambda ground: {"allowed_paths": [f"{ground.base}/ins*"], "access": []},
+    "glob_root": lambda ground: {"allowed_paths": [f"{ground.base}/./ins*"], "access": []},
     "root_below": lambda ground: {"allowed_paths": [f"{ground.inside}/own.txt/below"], "access": []},
 }
 for name, policy in POLICIES.items():

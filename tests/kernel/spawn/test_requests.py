@@ -255,7 +255,7 @@ def test_a_server_that_cannot_be_started_is_a_typed_error():
 def test_a_server_that_stands_still_is_noticed():
     server = client.SpawnServer.start()
     os.kill(server.pid, 19)
-    server._answer_within = client._timeval(0.3)
+    server._answer_within, server._patience = client._timeval(0.3), 0.6
     while server._spare:  # made before, with the usual patience
         for end in server._spare.pop():
             end.close()
