@@ -74,3 +74,12 @@ def test_everything_observed_comes_with_what_stands_behind_it():
     assert (third.declared, third.decided, third.is_ruled) == (None, None, True)
     assert not fourth.is_ruled
     assert Matching(tried).times(declared) == 3
+
+
+def test_a_decision_whose_target_cannot_be_read_is_about_nothing():
+    """A database can hold targets that an earlier version wrote; the page of their subject has to show the others."""
+    unreadable = decided("receive", "https://hostile.example/\U000e0041")
+    (found,) = Matching([seen("receive", "https://a.example/v1")]).explained(
+        [], [unreadable, decided("receive", "https://a.example")]
+    )
+    assert found.decided.access.target == "https://a.example"

@@ -91,13 +91,18 @@ class _Spoken:
 
     def __init__(self, rule: AccessRule) -> None:
         self._rule = rule
-        self._index = NetworkIndex([rule])
-        is_network = rule.resource_type is ResourceType.NETWORK
-        self._declared = parse_declaration(rule.normalized_target) if is_network else None
+        self._declared: NetworkTarget | None = None
+        self._is_readable = True
+        try:
+            self._index = NetworkIndex([rule])
+            if rule.resource_type is ResourceType.NETWORK:
+                self._declared = parse_declaration(rule.normalized_target)
+        except InvalidInputError:  # stored by an older version, which wrote targets in another way
+            self._is_readable = False
 
     def of(self, observed: Observed, target: NetworkTarget | None) -> bool:
         rule = self._rule
-        if rule.resource_type != observed.resource_type:
+        if not self._is_readable or rule.resource_type != observed.resource_type:
             return False
         if self._declared is not None:
             return target is not None and self._is_reached(observed, target)
