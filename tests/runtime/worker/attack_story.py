@@ -84,7 +84,7 @@ def play_story(world):
                 return played
             (host / "left").touch()
             told = host / "told.json"
-            await until(lambda: told.exists() or worker.pid is None)
+            await until(lambda: told.exists() or worker.pid is None, seconds=120)
             return json.loads(told.read_text()) if told.exists() else ["ended", written.text("stderr")]
         finally:
             await worker.stop()
@@ -92,4 +92,4 @@ def play_story(world):
     async def story():
         return {name: await play(name, base) for name, base in grounds.items()}
 
-    return run(story, seconds=110)
+    return run(story, seconds=280)
