@@ -67,7 +67,7 @@ def written_draft(page: str, values: Mapping[str, str]) -> str:
 
 
 def read_draft(text: str) -> tuple[str, dict[str, str]]:
-    """Return the page and the values of a draft; nothing for a text that is none."""
+    """Return the page and the values of a draft; nothing for a text that cannot be read."""
     try:
         packed = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
         page, values = json.loads(zlib.decompressobj().decompress(packed, _LARGEST))

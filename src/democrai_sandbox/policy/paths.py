@@ -166,7 +166,7 @@ def prefixes_of(path: str, depth: int | None = None) -> Iterator[str]:
 def folder_of_temporary(path: str) -> str:
     """Return the folder around the first name of a normalised path that is different in every run.
 
-    Empty where there is no such name, and where the folder would be a very broad one.
+    Empty for other names, and for a very broad folder.
     """
     for place in prefixes_of(path):
         folder, _, name = place.rpartition("/")
