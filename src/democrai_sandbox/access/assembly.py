@@ -61,7 +61,8 @@ class Access:
     ) -> None:
         """Open the store and the keys, and refuse what is wrong with them; nothing runs yet."""
         around = surroundings or Unguarded()
-        sealer = Sealer(KeyFile(settings.key_file).ring)
+        self.keys = KeyFile(settings.key_file)
+        sealer = Sealer(self.keys.ring)
         self.settings = settings
         self.store = open_store(settings.database, connections=settings.connections)
         self.bus = open_bus(settings.stream_type, **settings.stream)

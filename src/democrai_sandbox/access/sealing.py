@@ -1,27 +1,18 @@
-"""Resume contexts at rest: AES-256-GCM, bound to the request that they belong to.
+"""Resume contexts at rest: encrypted, and bound to the request that they belong to.
 
-A sealed context is ``version (1 byte), length of the key id (1), key id, nonce (12), ciphertext and tag``. Version, key
-id, and the request's id, subject, organization and user are authenticated with it: moved to another request, or with
-any bit changed, it does not decrypt.
+The request's id, subject, organization and user are authenticated with a context: moved to another request, or with any
+bit changed, it does not decrypt.
 """
 
 from __future__ import annotations
 
 import json
-import secrets
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-
 from democrai_sandbox.errors import ResumeContextUnreadable
-from democrai_sandbox.policy.text import shown
 
 from .contexts import decode_context, encode_context
-from .keyring import KEY_BYTES
+from .encryption import Unreadable, decrypt, encrypt, encrypted_with
 from .values import Resume
 
 if TYPE_CHECKING:
@@ -31,8 +22,6 @@ if TYPE_CHECKING:
     from .keyring import Key, KeyRing
     from .values import NewRequest, Request
 
-_VERSION = 1
-_NONCE_BYTES = 12
 _PURPOSE = b"democrai-sandbox/resume-context/1"
 
 
@@ -58,7 +47,10 @@ def reseal(ring: KeyRing, blob: bytes, request: NewRequest | Request | Resume) -
 
 def key_of(blob: bytes) -> str:
     """Return the id of the key that a context says it was sealed with. Nothing is verified by it."""
-    return _split(blob).key_id
+    try:
+        return encrypted_with(blob)
+    except Unreadable as error:
+        raise ResumeContextUnreadable(str(error)) from None
 
 
 class Sealer:
@@ -114,45 +106,15 @@ def reseal_all(store: Store, sealer: Sealer) -> Resealed:
 # ---- encryption
 
 
-class _Parts(NamedTuple):
-    key_id: str
-    header: bytes
-    nonce: bytes
-    body: bytes
-
-
 def _encrypt(key: Key, plain: bytes, request: NewRequest | Request | Resume) -> bytes:
-    key_id = key.id.encode("ascii")
-    header = bytes((_VERSION, len(key_id))) + key_id
-    nonce = secrets.token_bytes(_NONCE_BYTES)
-    return header + nonce + _cipher(key.secret).encrypt(nonce, plain, header + _identity(request))
+    return encrypt(key, plain, purpose=_PURPOSE, identity=_identity(request))
 
 
 def _decrypt(ring: KeyRing, blob: bytes, request: NewRequest | Request | Resume) -> bytes:
-    parts = _split(blob)
-    key = ring.find(parts.key_id)
-    if key is None:
-        raise ResumeContextUnreadable(f"it was sealed with the key {shown(parts.key_id)}, which is not in the key ring")
     try:
-        return _cipher(key.secret).decrypt(parts.nonce, parts.body, parts.header + _identity(request))
-    except InvalidTag:
-        raise ResumeContextUnreadable("it was changed, or belongs to another request") from None
-
-
-def _split(blob: bytes) -> _Parts:
-    if not blob or blob[0] != _VERSION:
-        raise ResumeContextUnreadable("it does not begin with a version that is known here")
-    header = bytes(blob[: 2 + blob[1]] if len(blob) > 1 else blob)
-    nonce, body = blob[len(header) : len(header) + _NONCE_BYTES], blob[len(header) + _NONCE_BYTES :]
-    if not body:
-        raise ResumeContextUnreadable("it is too short")
-    return _Parts(header[2:].decode("ascii", "backslashreplace"), header, nonce, body)
-
-
-@lru_cache(maxsize=16)
-def _cipher(secret: bytes) -> AESGCM:
-    """Return the cipher of a key for this purpose alone: other uses of the same ring get other keys."""
-    return AESGCM(HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=_PURPOSE).derive(secret))
+        return decrypt(ring, blob, purpose=_PURPOSE, identity=_identity(request))
+    except Unreadable as error:
+        raise ResumeContextUnreadable(str(error)) from None
 
 
 def _identity(request: NewRequest | Request | Resume) -> bytes:
