@@ -185,7 +185,7 @@ POWER = """
 import sys
 from democrai_sandbox import guard, process_guard_context
 from democrai_sandbox.runtime import doors, outcomes
-from democrai_sandbox.runtime.ai import calling, checking, running
+from democrai_sandbox.runtime.ai import calling, checking, naming, running
 
 def read(path):
     with open(path) as file:
@@ -220,6 +220,7 @@ async def weak(path: str) -> dict:
         "patch": tried(use, "runtime.ai.calling.plain", lambda value, lists: value),
         "patch check": tried(use, "runtime.ai.calling.argument_check", lambda schema: None),
         "class": tried(setattr, running.AiRuntime, "entrance", None),
+        "models": tried(setattr, naming.NamedModel, "complete", None),
         "merge": tried(lambda: process_guard_context(subject="x", allowed_paths=[path]).run(read, path)),
         "runtime": [tried(lambda: sorted(frame.f_locals)) for frame in frames
                     if "/democrai_sandbox/" in frame.f_code.co_filename],

@@ -12,7 +12,7 @@ from democrai_sandbox.runtime.promises import Promises
 from .calling import as_run
 from .errors import ModelFailed
 from .interface import KINDS, Message, Model, Run, ToolCall, ToolOffer
-from .missing import model_named
+from .naming import NamedModel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -100,7 +100,7 @@ class Elsewhere:
             Message(role, text, tuple(ToolCall(*call) for call in calls), to) for role, text, calls, to in messages
         )
         offers = tuple(ToolOffer(*offer) for offer in tools)
-        return self.promises.promise(_completed(_guard_of(view), model_named(name, self._models), said, offers))
+        return self.promises.promise(_completed(_guard_of(view), NamedModel(name, self._models), said, offers))
 
 
 async def _completed(guard: Guard, model: Model, messages: tuple[Message, ...], tools: tuple[ToolOffer, ...]) -> Any:

@@ -15,7 +15,7 @@ from .agents import AgentPlan, ToolLink, agent_body
 from .calling import Called, caller, entry, flags_of, name_of
 from .errors import AssetUnknown
 from .interface import AssetKind, Limits, Model, ToolOffer
-from .missing import model_named
+from .naming import NamedModel
 from .pipelines import PipelinePlan, Step, pipeline_body
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Linked:
                 asset.name,
                 called(asset.function),
                 asset.instructions,
-                model_named(asset.model, self._models),
+                NamedModel(asset.model, self._models),
                 tuple(ToolOffer(names[tool.label], _about(tool), tool.schema) for tool in tools),
                 MappingProxyType({names[label]: ToolLink(label, way) for label, way in made.items()}),
                 asset.limits.lowered(self._limits),

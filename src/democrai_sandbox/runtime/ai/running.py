@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from democrai_sandbox.errors import InvalidInputError
@@ -17,8 +16,9 @@ from .calling import as_run
 from .declaring import host_asset, module_assets
 from .elsewhere import Elsewhere
 from .errors import AssetUnknown, NestingTooDeep
-from .interface import KINDS, AssetKind, Limits, Model, Run
+from .interface import KINDS, AssetKind, Limits, Run
 from .linking import Linked
+from .naming import KnownModels
 from .schema import signature_shape
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.manifests import ModuleManifest
     from democrai_sandbox.policy import AccessRule, Problem
 
+    from .interface import Model
     from .linking import Apart
 
     Activate = Callable[[str, Caller], Guard]
@@ -50,7 +51,7 @@ class AiRuntime:
         apart: Apart = lambda _asset: None,
     ) -> None:
         """Take the models that agents name, how a module's guard is made, and what an agent may use up at most."""
-        self.models: Mapping[str, Model] = MappingProxyType(dict(models or {}))
+        self.models = KnownModels(models)
         self._activate = activate
         self._apart = apart
         self._limits = limits or Limits()

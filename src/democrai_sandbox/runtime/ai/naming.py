@@ -1,0 +1,65 @@
+"""The models of the host by name, as they are now, and what stands for one that an agent names.
+
+An agent keeps the name, and the model is looked up at each question: one that is added, changed or removed while the
+host runs takes effect then. An agent whose model is missing fails when it asks, and its module works otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from democrai_sandbox.policy import nearest
+from democrai_sandbox.policy.text import shown
+
+from .errors import ModelFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .interface import Message, Model, ToolOffer
+
+
+class KnownModels(Mapping[str, "Model"]):
+    """Models by name. Those that are given first stay; others can be exchanged, all at once, from any thread."""
+
+    def __init__(self, fixed: Mapping[str, Model] | None = None) -> None:
+        """Take those that stay."""
+        self._fixed = MappingProxyType(dict(fixed or {}))
+        self._found: Mapping[str, Model] = self._fixed
+
+    def exchange(self, others: Mapping[str, Model]) -> None:
+        """Have these beside those that stay, and no others; one that stays wins over another of its name."""
+        self._found = MappingProxyType({**others, **self._fixed})
+
+    def __getitem__(self, name: str) -> Model:
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+class NamedModel:
+    """Takes the place of a model in an agent; asking it asks the one that has the name by then."""
+
+    def __init__(self, name: str, known: Mapping[str, Model]) -> None:
+        """Take the name that the agent gives, and the models that there are."""
+        self._name = name
+        self._known = known
+
+    async def complete(self, messages: tuple[Message, ...], tools: tuple[ToolOffer, ...]) -> Message:
+        """Ask the model, or say what is missing."""
+        found = self._known.get(self._name)
+        if found is None:
+            raise ModelFailed(self._why())
+        return await found.complete(messages, tools)
+
+    def _why(self) -> str:
+        close = nearest(self._name, tuple(self._known))
+        hint = f", did you mean {close!r}?" if close else ""
+        fix = "add it with democrai-sandbox models add, or to extensions.models in the configuration of the host"
+        return f"the host has no model {shown(self._name)}{hint}: {fix}, or name another model in the agent"

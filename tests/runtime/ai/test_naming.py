@@ -1,0 +1,46 @@
+"""The models by name, as they are now: an agent asks the one that has the name when it asks."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from democrai_sandbox.runtime.ai.errors import ModelFailed
+from democrai_sandbox.runtime.ai.naming import KnownModels, NamedModel
+
+
+class Says:
+    """A model that always says the same."""
+
+    def __init__(self, text):
+        self.text = text
+
+    async def complete(self, messages, tools):
+        return (self.text, messages, tools)
+
+
+def ask(model):
+    return asyncio.run(model.complete(("m",), ("t",)))
+
+
+def test_a_name_stands_for_the_model_of_the_moment():
+    """One that is added, changed or removed takes effect at the next question."""
+    known = KnownModels()
+    named = NamedModel("default", known)
+    for text in ("first", "second"):
+        known.exchange({"default": Says(text)})
+        assert ask(named) == (text, ("m",), ("t",))
+    known.exchange({"defualt": Says("near")})
+    with pytest.raises(ModelFailed) as caught:
+        ask(named)
+    assert all(part in str(caught.value) for part in ("'default'", "'defualt'", "extensions.models"))
+
+
+def test_a_fixed_model_stays():
+    """Another one of its name does not replace it."""
+    known = KnownModels({"fixed": Says("fixed")})
+    known.exchange({"fixed": Says("other"), "more": Says("more")})
+    assert (ask(NamedModel("fixed", known))[0], sorted(known), len(known)) == ("fixed", ["fixed", "more"], 2)
+    known.exchange({})
+    assert list(known) == ["fixed"]
