@@ -90,7 +90,8 @@ class Runtime:
         self._recorder = recorder
         self.access = access
         self.registry = discover(settings)
-        self.store = RuntimeStore(access.store.database, Configured(settings.mcp_servers, settings.configurations))
+        configured = Configured(settings.mcp_servers, settings.configurations, frozenset(models or {}))
+        self.store = RuntimeStore(access.store.database, configured)
         self.confinement = Confinement(kernel, access, settings, self.registry, owned=self._own_places)
         self._endpoints = endpoints or {}
         own = (*protected_paths, *self.confinement.protected)

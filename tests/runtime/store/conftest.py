@@ -11,7 +11,7 @@ from democrai_sandbox.runtime.store import open_runtime_store
 
 TABLES = (
     *("runtime_tasks", "runtime_schedules", "runtime_mcp_servers", "runtime_engine_settings"),
-    *("runtime_shadow_findings", "runtime_shadow_runs"),
+    *("runtime_shadow_findings", "runtime_shadow_runs", "runtime_models"),
 )
 
 

@@ -20,7 +20,7 @@ from .urls import POSTGRESQL, parse_url, shown_url
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-HEAD = "0008"
+HEAD = "0009"
 """The migration that this version of the code needs. Said here, so that opening a store does not load Alembic."""
 
 VERSION_TABLE = "access_schema"

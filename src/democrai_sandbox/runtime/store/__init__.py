@@ -1,8 +1,9 @@
-"""What runtimes keep in the database of the access-policy service: tasks, MCP servers, settings of engines."""
+"""What runtimes keep in the database of the access-policy service: tasks, MCP servers, models, settings."""
 
 from __future__ import annotations
 
 from .errors import EntryConfigured, EntryExists, EntryUnknown, TaskUnknown
+from .modelling import StoredModel
 from .registry import Configured
 from .shadowing import Finding, ShadowEffect, ShadowRun
 from .sql import RuntimeStore, open_runtime_store
@@ -20,6 +21,7 @@ __all__ = [
     "RuntimeStore",
     "ShadowEffect",
     "ShadowRun",
+    "StoredModel",
     "Task",
     "TaskFilter",
     "TaskOrigin",

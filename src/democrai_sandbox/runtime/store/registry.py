@@ -37,6 +37,14 @@ class Configured(NamedTuple):
     """By name."""
     settings: Mapping[str, Mapping[str, Any]] = {}
     """By subject, such as ``engine:whisper``."""
+    models: frozenset[str] = frozenset()
+    """By name; those that the application brings itself are among them."""
+
+    def check_model(self, name: str) -> None:
+        """Refuse to change a model that the configuration or the application sets."""
+        if name in self.models:
+            place = f"extensions.models.{name}"
+            raise EntryConfigured(f"model {name} is set in the configuration: change {place} there, and restart")
 
     def check_server(self, name: str) -> None:
         """Refuse to change a server that the configuration sets."""
@@ -64,7 +72,7 @@ def add_server(connection: Connection, server: McpServer, now: datetime, actor: 
     if connection.execute(select(mcp_servers.c.name).where(mcp_servers.c.name == server.name)).first() is not None:
         raise EntryExists(f"there is an MCP server {server.name} already")
     connection.execute(insert(mcp_servers), {**_row(server), "created_at": now, "updated_at": now})
-    _close(ledger, _note(actor, f"mcp:{server.name}", "mcp_server_added", **_about(server)), now)
+    close_with(ledger, note(actor, f"mcp:{server.name}", "mcp_server_added", **_about(server)), now)
     return server
 
 
@@ -78,7 +86,7 @@ def update_server(
     before = get_server(connection, name)
     server = make_manifest({**_written(before), **changes}, McpServer)
     connection.execute(update(mcp_servers).where(mcp_servers.c.name == name).values(**_row(server), updated_at=now))
-    _close(ledger, _note(actor, f"mcp:{name}", "mcp_server_changed", _about(before), **_about(server)), now)
+    close_with(ledger, note(actor, f"mcp:{name}", "mcp_server_changed", _about(before), **_about(server)), now)
     return server
 
 
@@ -87,7 +95,7 @@ def remove_server(connection: Connection, name: str, now: datetime, actor: str =
     ledger = Ledger(connection)
     if connection.execute(delete(mcp_servers).where(mcp_servers.c.name == name)).rowcount != 1:
         raise _unknown(name)
-    _close(ledger, _note(actor, f"mcp:{name}", "mcp_server_removed"), now)
+    close_with(ledger, note(actor, f"mcp:{name}", "mcp_server_removed"), now)
 
 
 def get_server(connection: Connection, name: str) -> McpServer:
@@ -131,13 +139,13 @@ def change_settings(
     after = _checked_settings(changed(dict(before)))
     _write_settings(connection, kind, name, after, now)
     keys = sorted({key for key in (*before, *after) if before.get(key) != after.get(key)})
-    _close(ledger, _note(actor, f"{kind}:{name}", "settings_changed", keys=keys), now)
+    close_with(ledger, note(actor, f"{kind}:{name}", "settings_changed", keys=keys), now)
     return after
 
 
 def note_install(connection: Connection, kind: str, name: str, now: datetime, actor: str) -> None:
     """Write into the audit who had an engine or extractor installed."""
-    _close(Ledger(connection), _note(actor, f"{kind}:{name}", "install_started"), now)
+    close_with(Ledger(connection), note(actor, f"{kind}:{name}", "install_started"), now)
 
 
 def _checked_settings(settings: object) -> dict[str, Any]:
@@ -161,13 +169,14 @@ def remove_settings(connection: Connection, kind: str, name: str) -> bool:
     return connection.execute(delete(engine_settings).where(*_same(kind, name))).rowcount == 1
 
 
-def _close(ledger: Ledger, entry: Entry, now: datetime) -> None:
+def close_with(ledger: Ledger, entry: Entry, now: datetime) -> None:
     """Close the transaction with its audit record, and move the generation: every node looks then."""
     ledger.next_generation()
     ledger.close([entry], now=now)
 
 
-def _note(actor: str, subject: str, change: str, before: Mapping[str, Any] | None = None, **after: Any) -> Entry:
+def note(actor: str, subject: str, change: str, before: Mapping[str, Any] | None = None, **after: Any) -> Entry:
+    """Return the audit record of a change: by whom, of what, and which."""
     text = f"{subject}: {change.replace('_', ' ')}"
     about = {"text": text, "subject": subject, "change": change, **after}
     return Entry(AuditAction.NOTED, actor, before=before, after=about)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from democrai_sandbox.access.store.journal import SYSTEM
 from democrai_sandbox.access.store.sql import open_database
 
-from . import registry, scheduling, shadowing, tasking
+from . import modelling, registry, scheduling, shadowing, tasking
 from .values import Failure, NewTask, Progress, Task, TaskFilter, TaskState
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.access.store.transactions import Database
     from democrai_sandbox.manifests import McpServer
 
+    from .modelling import StoredModel
     from .shadowing import Finding, ShadowRun
 
 _ALL = TaskFilter()
@@ -34,7 +35,7 @@ def open_runtime_store(url: str, *, create: bool = True) -> RuntimeStore:
 
 
 class RuntimeStore:
-    """Tasks, MCP servers and settings. Synchronous, safe to use from many threads; ``StoreUnavailable`` when away."""
+    """Tasks, servers, models, settings. Synchronous, safe to use from many threads; ``StoreUnavailable`` when away."""
 
     def __init__(self, database: Database, configured: registry.Configured = _NOTHING) -> None:
         """Take a database whose schema is the present one, and what the configuration sets instead of it."""
@@ -165,6 +166,36 @@ class RuntimeStore:
     def is_configured_server(self, name: str) -> bool:
         """Whether the configuration sets this MCP server."""
         return name in self._configured.servers
+
+    # ---- models
+
+    def add_model(
+        self, name: str, made: Callable[[], StoredModel], *, now: datetime, actor: str = SYSTEM
+    ) -> StoredModel:
+        """Add the model that ``made`` returns; raises ``EntryExists`` or ``EntryConfigured``."""
+        self._configured.check_model(name)
+        return self._database.act(partial(modelling.add, made=made, now=now, actor=actor))
+
+    def change_model(
+        self, name: str, changed: Callable[[StoredModel], StoredModel], *, now: datetime, actor: str = SYSTEM
+    ) -> StoredModel:
+        """Store what ``changed`` makes of a model; raises ``EntryUnknown`` or ``EntryConfigured``."""
+        self._configured.check_model(name)
+        return self._database.act(partial(modelling.change, name=name, changed=changed, now=now, actor=actor))
+
+    def remove_model(self, name: str, *, now: datetime, actor: str = SYSTEM) -> StoredModel:
+        """Remove a model, and return what it was; raises ``EntryUnknown`` or ``EntryConfigured``."""
+        self._configured.check_model(name)
+        return self._database.act(partial(modelling.remove, name=name, now=now, actor=actor))
+
+    def models(self) -> tuple[StoredModel, ...]:
+        """Return the models of the database by name, but those that the configuration sets instead."""
+        found = self._database.ask(modelling.listed)
+        return tuple(model for model in found if model.name not in self._configured.models)
+
+    def replace_model_keys(self, reseal: Callable[[StoredModel], bytes | None]) -> int:
+        """Exchange the sealed keys for which ``reseal`` gives another; return how many. For new keys."""
+        return self._database.act(partial(modelling.replace_keys, reseal=reseal))
 
     # ---- settings of engines and extractors
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, Integer, MetaData, Table, Text, text
+from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, Integer, LargeBinary, MetaData, Table, Text, text
 
 from democrai_sandbox.access.store.columns import AnyText, Moment, big_integer
 from democrai_sandbox.manifests import McpTransport
@@ -91,6 +91,19 @@ engine_settings = Table(
     Column("settings", Text, nullable=False),
     Column("updated_at", Moment, nullable=False),
     _one_of("kind", ("engine", "extractor")),
+    sqlite_strict=True,
+)
+
+models = Table(
+    "runtime_models",
+    metadata,
+    Column("name", AnyText, primary_key=True),
+    # JSON that is plain ASCII, without the key.
+    Column("settings", Text, nullable=False),
+    # Encrypted with the key ring, and bound to the name and the endpoint.
+    Column("api_key", LargeBinary),
+    Column("created_at", Moment, nullable=False),
+    Column("updated_at", Moment, nullable=False),
     sqlite_strict=True,
 )
 
