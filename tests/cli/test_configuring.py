@@ -125,6 +125,41 @@ def test_models_are_listed(node):
     assert SECRET not in done.out + done.err
 
 
+def test_models_are_added_changed_and_removed(node, tmp_path):
+    """The key comes from a file or standard input, and is not shown; what the configuration sets stays."""
+    key = tmp_path / "model.key"
+    key.write_text(f"{SECRET}\n")
+    add = ("models", "add", "small", "--endpoint", "http://127.0.0.1:8765/v1", "--model", "small-1")
+    assert node.says(*add).status == 2
+    added = node.says(*add, "--api-key-file", str(key), "--timeout-ms", "5000", "--option", "temperature=0.5", "--yes")
+    assert added.status == 0
+    again = node.says(*add, "--yes")
+    assert again.status == 4
+    listed = node.says("models", "list")
+    moved = node.says("models", "change", "small", "--endpoint", "http://127.0.0.1:8766/v1", "--yes")
+    assert moved.status == 1
+    changed = node.data("models", "change", "small", "--model", "small-2", "--yes")
+    facts = (changed["model"], changed["has_key"], changed["timeout_seconds"], changed["options"])
+    assert facts == ("small-2", True, 5, {"temperature": 0.5})
+    assert node.data("models", "change", "small", "--no-key", "--yes")["has_key"] is False
+    asked = piped(["models", "change", "small", "--ask-key", "--yes"], node.environ, stdin=f"{SECRET}\n")
+    assert (asked.status, SECRET in asked.out + asked.err) == (0, False)
+    empty = piped(["models", "change", "small", "--ask-key", "--yes"], node.environ, stdin="\n")
+    assert empty.status == 1
+    nothing = node.says("models", "change", "small", "--api-key-file", str(tmp_path / "nothing"), "--yes")
+    assert nothing.status == 1
+    assert node.says("models", "change", "small", "--yes").status == 2
+    assert node.says(*add, "--api-key", SECRET, "--yes").status == 2
+    fixed = node.says("models", "change", "default", "--model", "other", "--yes")
+    assert fixed.status == 4
+    removed = node.says("models", "remove", "small", "--yes")
+    gone = node.says("models", "remove", "small", "--yes")
+    said = (added, again, listed, moved, empty, nothing, fixed, removed, gone)
+    assert not any(SECRET in one.out + one.err for one in said)
+    names = ("add", "add again", "list", "move", "no key", "no file", "change fixed", "remove", "remove again")
+    transcript("models-steps", zip(((one,) for one in names), said, strict=True), folder=tmp_path)
+
+
 def test_the_configuration_is_shown_without_keys(node):
     """The file holds one, and the command shows that there is one."""
     done = node.says("config", "show", "--origin")

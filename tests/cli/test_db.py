@@ -25,6 +25,9 @@ from democrai_sandbox.access.store.schema import HEAD
 from democrai_sandbox.access.store.transactions import Database
 from democrai_sandbox.access.store.urls import parse_url
 from democrai_sandbox.errors import StoreUnavailable
+from democrai_sandbox.host.models import StoredModels
+from democrai_sandbox.runtime.ai.naming import KnownModels
+from democrai_sandbox.runtime.store import open_runtime_store
 from tests.access.store.samples import NOW, approval, request, sql
 from tests.cli.goldens import code_of, golden, in_terminal, terminal, transcript
 from tests.cli.local import configured, says
@@ -280,6 +283,35 @@ def test_another_key_at_once(kept):
     none = says(*words, "--retire", "--yes")
     assert (none.status, ids(keys)) == (0, [new])
     golden("db-rotate-key-none.piped", none.out)
+
+
+def test_keys_of_models_are_encrypted_with_another_key(kept, tmp_path):
+    """The old key stays until they are, and is not needed afterwards; a key that no key opens is told."""
+    config, keys, _ = kept
+    (old,) = ids(keys)
+    words = ("db", "rotate-key", "--config", config)
+    with closing(open_runtime_store(f"sqlite:///{tmp_path}/state/sandbox.db")) as store:
+        models = StoredModels(store, lambda: KeyRing.read(keys), KnownModels())
+        entry = {"endpoint": "https://models.example.com/v1", "model": "small", "api_key": "sk-sealed"}
+        models.add("default", entry, now=NOW, actor="ann")
+        dry = says(*words, "--dry-run")
+        done = says(*words, "--yes", "--json").data
+        new = done["keys"][0]["id"]
+        assert [key["model_keys"] for key in done["keys"]] == [1, 0]
+        assert (done["replaced_model_keys"], done["unreadable_model_keys"]) == (1, [])
+        assert says(*words, "--retire", "--yes").status == 0
+        assert ids(keys) == [new]
+        known = KnownModels()
+        StoredModels(store, lambda: KeyRing.read(keys), known).refresh()
+        assert known["default"]._key() == "sk-sealed"
+        blob = store.models()[0].sealed_key
+        store.change_model("default", lambda one: one._replace(sealed_key=blob[:-1]), now=NOW)
+        lost = says(*words, "--yes")
+        stays = says(*words, "--retire", "--yes")
+        assert (new in ids(keys), new in stays.err) == (True, True)
+    steps = [((what,), done) for what, done in (("preview", dry), ("unreadable", lost), ("retire", stays))]
+    also = [(old, "OLD"), (new, "NEW"), (ids(keys)[0], "NEWEST")]
+    transcript("db-rotate-key-models", steps, folder=config.parent, also=also)
 
 
 def test_another_key_in_steps(kept):

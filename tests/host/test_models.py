@@ -1,15 +1,24 @@
-"""The models of the configuration: their keys come from files that nobody else reads."""
+"""The models of the configuration, whose keys come from files that nobody else reads, and those of the database."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import shutil
+from contextlib import closing
 
 import pytest
 
-from democrai_sandbox.errors import HostRefused, StateUnusable
+from democrai_sandbox.access.keyring import Key, KeyRing
+from democrai_sandbox.errors import HostRefused, InvalidInputError, StateUnusable
 from democrai_sandbox.host.config import load
-from democrai_sandbox.host.models import key_of, open_models
+from democrai_sandbox.host.models import StoredModels, key_of, open_models, reseal_model_keys
 from democrai_sandbox.host.places import protected_paths
+from democrai_sandbox.runtime.ai.errors import ModelFailed
+from democrai_sandbox.runtime.ai.naming import KnownModels, NamedModel
+from democrai_sandbox.runtime.store import open_runtime_store
+from tests.access.store.samples import NOW, sql
+from tests.services.rows import rows
 
 KEY = "sk-a-key-that-nobody-sees"
 
@@ -80,3 +89,145 @@ def test_a_name_stands_for_one_model():
     with pytest.raises(HostRefused):
         open_models(settings(), {"default": object()})
     assert set(open_models(settings(), {"own": object()})) == {"default", "own"}
+
+
+# ---- models of the database ------------------------------------------------------------------------------------------
+
+ENTRY = {"endpoint": "https://models.example.com/v1", "model": "small", "api_key": KEY}
+FIRST, SECOND = Key("first", b"1" * 32), Key("second", b"2" * 32)
+
+
+class Node:
+    """A node over a database: its models, and what its agents find."""
+
+    def __init__(self, store):
+        self.store = store
+        self.ring = KeyRing((FIRST,))
+        self.known = KnownModels({"fixed": object()})
+        self.models = StoredModels(store, lambda: self.ring, self.known)
+
+    def add(self, name="default", **more):
+        return self.models.add(name, {**ENTRY, **more}, now=NOW, actor="ann")
+
+    def change(self, **changes):
+        return self.models.change("default", changes, now=NOW, actor="ann")
+
+    def key(self, name="default"):
+        """The key that a request to the model would be sent with, after another look at the database."""
+        self.models.refresh()
+        return self.known[name]._key()
+
+    def failure(self, name="default"):
+        self.models.refresh()
+        with pytest.raises(ModelFailed) as caught:
+            asyncio.run(NamedModel(name, self.known).complete((), ()))
+        return str(caught.value)
+
+
+@pytest.fixture
+def url(tmp_path, prepared_file):
+    shutil.copy(prepared_file, tmp_path / "access.db")
+    return f"sqlite:///{tmp_path}/access.db"
+
+
+@pytest.fixture
+def node(url):
+    with closing(open_runtime_store(url)) as store:
+        yield Node(store)
+
+
+@pytest.fixture
+def other(url):
+    with closing(open_runtime_store(url)) as store:
+        yield Node(store)
+
+
+def test_a_stored_model_is_used_on_every_node(node, other, tmp_path):
+    """The key comes back on each, and is in no file and no representation; what has not changed is kept."""
+    stored = node.add(timeout_seconds=5)
+    assert (node.key(), other.key()) == (KEY, KEY)
+    assert set(other.known) == {"fixed", "default"}
+    kept = other.known["default"]
+    other.models.refresh()
+    assert other.known["default"] is kept
+    written = b"".join(file.read_bytes() for file in tmp_path.glob("access.db*"))
+    assert KEY.encode() not in written
+    assert KEY not in repr(stored) + repr(vars(kept))
+    node.models.remove("default", now=NOW, actor="ann")
+    assert "no model 'default'" in other.failure()
+    assert set(other.known) == {"fixed"}
+
+
+def test_a_key_stays_until_another_is_given(node):
+    """An empty text removes it."""
+    node.add()
+    assert node.change(model="large").settings["model"] == "large"
+    assert node.key() == KEY
+    node.change(api_key="sk-other")
+    assert node.key() == "sk-other"
+    node.change(api_key="")
+    assert node.key() == ""
+    node.change(endpoint="https://elsewhere.example.com/v1")
+    assert node.key() == ""
+
+
+def test_a_key_is_not_sent_to_another_endpoint(node, url):
+    """It has to be given again, and a row that another hand has changed does not open it."""
+    node.add()
+    with pytest.raises(InvalidInputError) as caught:
+        node.change(endpoint="https://evil.example.com/v1")
+    assert [problem.pointer for problem in caught.value.problems] == ["/api_key"]
+    node.change(endpoint="https://good.example.com/v1", api_key="sk-other")
+    assert node.key() == "sk-other"
+    sql(url, "UPDATE runtime_models SET settings = replace(settings, 'good.', 'evil.')")
+    assert "cannot be read" in node.failure()
+
+
+@rows(
+    "wrong, pointers",
+    [
+        ({"endpoint": "ftp://x"}, {"/endpoint"}),
+        ({"endpoint": "https://ann@models.example.com/v1", "timeout_seconds": 0}, {"/endpoint", "/timeout_seconds"}),
+        ({"api_key": f"{KEY} {KEY}"}, {"/api_key"}),
+        ({"api_key": 7}, {"/api_key"}),
+        ({"api_key_file": "/etc/shadow"}, {"/api_key_file"}),
+        ({"options": {"messages": []}}, {"/options"}),
+        ({"more": 1}, {"/more"}),
+    ],
+)
+def test_what_is_no_model_is_refused(node, wrong, pointers):
+    """With every problem, and nothing of the key; nothing is stored."""
+    with pytest.raises(InvalidInputError) as caught:
+        node.add(**wrong)
+    assert {problem.pointer for problem in caught.value.problems} == pointers
+    assert KEY not in str(caught.value)
+    with pytest.raises(InvalidInputError):
+        node.add(name="no name")
+    assert node.models.all() == {}
+    node.add()
+    with pytest.raises(InvalidInputError):
+        node.change(**wrong)
+    assert node.key() == KEY
+    node.models.remove("default", now=NOW, actor="ann")
+
+
+def test_keys_are_sealed_again_after_a_rotation(node):
+    """The old key can be retired then; a model that no key opens is told, and left as it is."""
+    node.add()
+    node.add("bare", api_key="sk-bare")
+    node.ring = KeyRing((SECOND, FIRST))
+    assert reseal_model_keys(node.store, node.ring) == (2, ())
+    assert reseal_model_keys(node.store, node.ring) == (0, ())
+    node.ring = KeyRing((SECOND,))
+    assert (node.key(), node.key("bare")) == (KEY, "sk-bare")
+    assert reseal_model_keys(node.store, KeyRing((FIRST,))) == (0, ("bare", "default"))
+    assert node.key() == KEY
+
+
+def test_a_node_without_the_key_of_the_ring_says_so(node, other):
+    """The model works once the node has it, without a restart."""
+    node.ring = KeyRing((SECOND,))
+    node.add()
+    assert "'second'" in other.failure()
+    other.ring = KeyRing((FIRST, SECOND))
+    assert other.key() == KEY

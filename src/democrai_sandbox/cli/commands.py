@@ -19,7 +19,7 @@ COMMANDS = (
     Command("approvals", "list and revoke what was approved"),
     Command("extensions", "list extensions, install engines and extractors, and change their settings"),
     Command("mcp", "list, register, change and remove MCP servers"),
-    Command("models", "list the models that agents can use"),
+    Command("models", "list, add, change and remove models for agents"),
     Command("audit", "follow, export and verify the audit"),
     Command("status", "ask a node what it enforces now"),
     Command("doctor", "try what this machine and this configuration can enforce"),

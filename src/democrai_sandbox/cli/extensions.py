@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from democrai_sandbox.errors import CommandMisused, CommandRefused
 
 from . import asking, places
+from .arguments.values import written_value
 from .exits import Exit
 from .node import below
 from .output import Mood, visible
@@ -86,7 +87,7 @@ def run_settings(options: argparse.Namespace, output: Output) -> int:
 
 def run_set(options: argparse.Namespace, output: Output) -> int:
     """Change settings."""
-    wanted = {name: _value(text) for name, text in options.values}
+    wanted = {name: written_value(text) for name, text in options.values}
     if not wanted and not options.unset and not options.secret:
         raise CommandMisused("nothing is to be changed", fix="write NAME=VALUE, or add --secret or --unset")
     node = places.node(options)
@@ -123,14 +124,6 @@ def _show(output: Output, verb: str, subject: str, found: Mapping[str, Any]) -> 
 def _place(subject: str) -> str:
     kind, _, name = subject.partition(":")
     return f"/extensions{below(kind, name)}"
-
-
-def _value(text: str) -> Any:
-    """Return what was written: JSON where it is some, else the text itself."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
 
 
 def _shown(value: object) -> str:

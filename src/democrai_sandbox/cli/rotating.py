@@ -1,4 +1,6 @@
-"""``democrai-sandbox db rotate-key``: another key for what requests go on with, on one node or on many.
+"""``democrai-sandbox db rotate-key``: another key for what is stored encrypted, on one node or on many.
+
+Encrypted are the contexts that requests go on with, and the keys of models that administrators have added.
 
 With one key file for all nodes it is one step. Where each has a copy there are three, and the file is copied to all
 nodes after each: ``--introduce``, ``--use ID``, ``--retire``. Nothing is sealed with a key that a node has not got.
@@ -10,7 +12,7 @@ every node has the file with another key first, nothing more comes that was seal
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from democrai_sandbox.errors import CommandMisused, CommandRefused
 
@@ -91,15 +93,16 @@ class _Rotation:
             known = ", ".join(key.id for key in self._ring.keys)
             raise CommandMisused(f"{self._file} has no key {wanted!r}", fix=f"name one of {known}")
         key = f"the key {wanted}" if wanted else "a new key"
-        kept = sum(self._used.values())
-        if not self._goes_on(f"encrypt with {key} from now on, and {_contexts(kept)} with it"):
+        kept = _stored(self._used.contexts.total(), self._used.models.total())
+        if not self._goes_on(f"encrypt with {key} from now on, and {kept} with it"):
             return Exit.OK
         self._ring = promote(self._file, wanted) if wanted else rotate(self._file)
-        done = self._resealed()
-        text = f"{self._ring.first.id} encrypts; encrypted again with it: {_contexts(done.replaced)}"
-        status = self._told(text, replaced=done.replaced, unreadable=done.unreadable)
-        if done.unreadable:
-            self._output.say(f"no key opens {_contexts(len(done.unreadable))}, unchanged")
+        done, models = self._resealed()
+        text = f"{self._ring.first.id} encrypts; encrypted again with it: {_stored(done.replaced, models.replaced)}"
+        status = self._told(text, done=done, models=models)
+        if done.unreadable or models.unreadable:
+            unchanged = _stored(len(done.unreadable), len(models.unreadable))
+            self._output.say(f"no key opens {unchanged}, unchanged")
         return status
 
     def retire(self) -> int:
@@ -126,17 +129,22 @@ class _Rotation:
     def _unused(self, keys: list[str]) -> list[str]:
         """Return the keys with which nothing is encrypted, and tell of the others."""
         for key in keys:
-            if self._used[key]:
-                self._output.say(f"{key} stays: it encrypts {_contexts(self._used[key])}")
-        return [key for key in keys if not self._used[key]]
+            if self._used.count(key):
+                kept = _stored(self._used.contexts[key], self._used.models[key])
+                self._output.say(f"{key} stays: it encrypts {kept}")
+        return [key for key in keys if not self._used.count(key)]
 
-    def _resealed(self) -> Resealed:
-        from democrai_sandbox.access.sealing import Sealer, reseal_all  # noqa: PLC0415 - takes its time
+    def _resealed(self) -> tuple[Resealed, Resealed]:
+        """Return what became of contexts, and of the keys of models."""
+        from democrai_sandbox.access.sealing import Resealed, Sealer, reseal_all  # noqa: PLC0415 - takes its time
+        from democrai_sandbox.host.models import reseal_model_keys  # noqa: PLC0415
+        from democrai_sandbox.runtime.store import RuntimeStore  # noqa: PLC0415
 
         self._output.progress("encrypting what is stored")
         done = reseal_all(self._store, Sealer(lambda: self._ring))
+        models = Resealed(*reseal_model_keys(RuntimeStore(self._store.database), self._ring))
         self._used = _used(self._store)
-        return done
+        return done, models
 
     def _goes_on(self, what: str) -> bool:
         """Say what would be done, or ask whether it shall."""
@@ -146,7 +154,9 @@ class _Rotation:
         confirm(f"{what}?", yes=self._options.yes)
         return True
 
-    def _told(self, text: str, *, changed: bool = True, replaced: int = 0, unreadable: tuple[str, ...] = ()) -> int:
+    def _told(
+        self, text: str, *, changed: bool = True, done: Resealed | None = None, models: Resealed | None = None
+    ) -> int:
         if not self._output.is_json:
             self._output.line(text)
             return Exit.OK
@@ -155,7 +165,8 @@ class _Rotation:
                 "id": key.id,
                 "encrypts": key is self._ring.first,
                 "introduced": key.introduced,
-                "contexts": self._used[key.id],
+                "contexts": self._used.contexts[key.id],
+                "model_keys": self._used.models[key.id],
             }
             for key in self._ring.keys
         ]
@@ -165,27 +176,43 @@ class _Rotation:
                 "key_file": self._file,
                 "changed": changed,
                 "keys": keys,
-                "replaced": replaced,
-                "unreadable": list(unreadable),
+                "replaced": done.replaced if done else 0,
+                "unreadable": list(done.unreadable) if done else [],
+                "replaced_model_keys": models.replaced if models else 0,
+                "unreadable_model_keys": list(models.unreadable) if models else [],
             },
         )
         return Exit.OK
 
 
-def _used(store: SqlStore) -> Counter[str]:
-    """Count what is stored by the key that it is encrypted with. Nothing is exchanged."""
-    from democrai_sandbox.access.sealing import key_of  # noqa: PLC0415 - takes its time
-    from democrai_sandbox.errors import ResumeContextUnreadable  # noqa: PLC0415
+class _Used(NamedTuple):
+    """How much is stored, by the key that it is encrypted with."""
 
-    found: Counter[str] = Counter()
+    contexts: Counter[str]
+    models: Counter[str]
+
+    def count(self, key: str) -> int:
+        return self.contexts[key] + self.models[key]
+
+
+def _used(store: SqlStore) -> _Used:
+    """Count what is stored. Nothing is exchanged."""
+    from democrai_sandbox.access.encryption import Unreadable, encrypted_with  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.runtime.store import RuntimeStore  # noqa: PLC0415
+
+    found = _Used(Counter(), Counter())
+
+    def key_of(blob: bytes) -> str:
+        try:
+            return encrypted_with(blob)
+        except Unreadable:
+            return ""
 
     def count(_: Request, blob: bytes) -> None:
-        try:
-            found[key_of(blob)] += 1
-        except ResumeContextUnreadable:
-            found[""] += 1
+        found.contexts[key_of(blob)] += 1
 
     store.replace_contexts(count)
+    found.models.update(key_of(one.sealed_key) for one in RuntimeStore(store.database).models() if one.sealed_key)
     return found
 
 
@@ -193,5 +220,11 @@ def _keys(ids: list[str]) -> str:
     return f"the key{'' if len(ids) == 1 else 's'} {', '.join(ids)}"
 
 
-def _contexts(number: int) -> str:
-    return f"{number} stored context{'' if number == 1 else 's'}"
+def _stored(contexts: int, models: int) -> str:
+    """Return how much is meant; keys of models are named where there are some."""
+    parts = [_counted(contexts, "stored context")] if contexts or not models else []
+    return " and ".join([*parts, *([_counted(models, "model key")] if models else [])])
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

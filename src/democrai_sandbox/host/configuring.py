@@ -1,4 +1,4 @@
-"""What administrators set for extensions while the host runs: MCP servers, settings, installations; models are listed.
+"""What administrators set for extensions while the host runs: models, MCP servers, settings, installations.
 
 The API, the console and the command line all come here. Entries of the configuration can be read here, and are changed
 in its file.
@@ -7,8 +7,11 @@ in its file.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from democrai_sandbox.errors import StoreUnavailable
 from democrai_sandbox.manifests import ManifestKind
 from democrai_sandbox.policy import InvalidInputError, Problem, pointer_to
 from democrai_sandbox.runtime.installs.serving import config_rules
@@ -17,6 +20,7 @@ from .authority import require_administrator
 from .config.showing import without_password, without_secrets
 from .installing import url_keys
 from .inventory import find
+from .models import STORED_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,10 +29,11 @@ if TYPE_CHECKING:
     from democrai_sandbox.manifests import McpServer
     from democrai_sandbox.runtime.extensions import Extension
     from democrai_sandbox.runtime.installs.interface import InstallStatus
+    from democrai_sandbox.runtime.store import StoredModel
 
     from .sandbox import Sandbox
 
-CONFIGURATION, DATABASE = "configuration", "database"
+CONFIGURATION, DATABASE, APPLICATION = "configuration", "database", "application"
 """Where an entry is set."""
 _WHAT = "extension settings"
 
@@ -40,8 +45,18 @@ class ModelEntry(NamedTuple):
     target: str
     """What an agent has to be allowed to send to; empty where it is not known."""
     is_configured: bool
+    """Whether the host has it."""
     agents: tuple[str, ...]
     """Those that name it."""
+    source: str = ""
+    """``configuration``, ``database`` or ``application``; empty for one that the host lacks."""
+    endpoint: str = ""
+    model: str = ""
+    """The name by which the endpoint knows it."""
+    has_key: bool = False
+    timeout_seconds: float | None = None
+    options: Mapping[str, Any] = MappingProxyType({})
+    """Without what is called secret in them."""
 
 
 class ServerEntry(NamedTuple):
@@ -74,11 +89,67 @@ class ShownSettings(NamedTuple):
 def models(sandbox: Sandbox, caller: Caller) -> tuple[ModelEntry, ...]:
     """List the models of the host, and those that agents name and the host lacks."""
     require_administrator(caller, _WHAT)
-    known, used = sandbox.runtime.ai.models, sandbox.runtime.ai.agents_by_model
-    return tuple(
-        ModelEntry(name, str(getattr(known.get(name), "target", "")), name in known, used.get(name, ()))
-        for name in sorted({*known, *used})
-    )
+    known, used, stored = sandbox.runtime.ai.models, sandbox.runtime.ai.agents_by_model, sandbox.models.all()
+    return tuple(_model_entry(sandbox, name, stored.get(name)) for name in sorted({*known, *used, *stored}))
+
+
+def add_model(sandbox: Sandbox, name: str, entry: Mapping[str, object], caller: Caller) -> ModelEntry:
+    """Add a model; raises ``InvalidInputError`` with every problem, ``EntryExists`` or ``EntryConfigured``."""
+    require_administrator(caller, _WHAT)
+    added = sandbox.models.add(name, entry, now=sandbox.access.node.clock(), actor=caller.user_id)
+    return _model_changed(sandbox, added)
+
+
+def change_model(sandbox: Sandbox, name: str, changes: Mapping[str, object], caller: Caller) -> ModelEntry:
+    """Change a model, whose name stays; raises ``EntryUnknown`` besides."""
+    require_administrator(caller, _WHAT)
+    changed = sandbox.models.change(name, changes, now=sandbox.access.node.clock(), actor=caller.user_id)
+    return _model_changed(sandbox, changed)
+
+
+def remove_model(sandbox: Sandbox, name: str, caller: Caller) -> ModelEntry:
+    """Remove a model with its key; return what it was."""
+    require_administrator(caller, _WHAT)
+    removed = sandbox.models.remove(name, now=sandbox.access.node.clock(), actor=caller.user_id)
+    entry = _model_entry(sandbox, name, removed)
+    _announce_models(sandbox)
+    return entry
+
+
+def _model_changed(sandbox: Sandbox, stored: StoredModel) -> ModelEntry:
+    _announce_models(sandbox)
+    return _model_entry(sandbox, stored.name, stored)
+
+
+def _announce_models(sandbox: Sandbox) -> None:
+    """Tell the other nodes, and have the change take effect here at once; the node looks again by itself besides."""
+    sandbox.access.node.announce()
+    with suppress(StoreUnavailable):
+        sandbox.models.refresh()
+
+
+def _model_entry(sandbox: Sandbox, name: str, stored: StoredModel | None) -> ModelEntry:
+    known = sandbox.runtime.ai.models.get(name)
+    agents = sandbox.runtime.ai.agents_by_model.get(name, ())
+    entry = ModelEntry(name, str(getattr(known, "target", "")), is_configured=known is not None, agents=agents)
+    settings = sandbox.settings.extensions.models.get(name)
+    if settings is not None:
+        facts = {field: getattr(settings, field) for field in STORED_FIELDS}
+        has_key = bool(settings.api_key or settings.api_key_file)
+        return entry._replace(source=CONFIGURATION, has_key=has_key, **_shown_facts(facts))
+    if stored is not None:
+        shown = _shown_facts(stored.settings)
+        return entry._replace(source=DATABASE, is_configured=True, has_key=bool(stored.sealed_key), **shown)
+    return entry._replace(source=APPLICATION if known is not None else "")
+
+
+def _shown_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "endpoint": without_password(str(facts.get("endpoint", ""))),
+        "model": str(facts.get("model", "")),
+        "timeout_seconds": facts.get("timeout_seconds"),
+        "options": without_secrets(facts.get("options", {})),
+    }
 
 
 # ---- MCP servers -----------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from .grounds import Grounds
 from .installing import Installing, check_configured
 from .interface import Identity
 from .keeping import inside
-from .models import open_models
+from .models import StoredModels, open_models
 from .observing import Observations
 from .ownership import Ownership
 from .places import (
@@ -79,6 +79,8 @@ class Sandbox:
     authenticator: Authenticator = inside("sandbox")
     roles: RoleLookup = inside("sandbox")
     observations: Observations = inside("sandbox")
+    models: StoredModels = inside("sandbox")
+    """Models that administrators add while the sandbox runs."""
     installing: Installing = inside("sandbox")
     """Installations of engines and extractors that are under way in the background."""
     closing: asyncio.Event = inside("sandbox")
@@ -177,6 +179,7 @@ class Sandbox:
                 requester=self._requester,
             )
             check_configured(settings.extensions, self.runtime.registry)
+            self.models = StoredModels(self.runtime.store, self.access.keys.ring, self.runtime.ai.models)
             self.installing = Installing(self.runtime)
             self.observations.explain_by(Grounds(self.runtime, self.access.service))
         except BaseException:
@@ -192,6 +195,7 @@ class Sandbox:
         try:
             await asyncio.to_thread(self.access.node.start)
             await asyncio.to_thread(self._mark_lost)
+            await asyncio.to_thread(self._follow_models)
             await self.runtime.start()
         except BaseException:
             await asyncio.to_thread(self.close)
@@ -212,6 +216,12 @@ class Sandbox:
         if database_file(self.settings):
             now = utc_now()
             self.runtime.store.mark_lost(silent_since=now + _AGES, now=now)
+
+    def _follow_models(self) -> None:
+        """Read the models of the database, now and whenever some node has changed something."""
+        self.models.refresh()
+        self.access.node.on_change(self.models.refresh)
+        self.access.node.add_chore(self.models.refresh)
 
     async def stop(self) -> None:
         """Have everything end that runs, and let go of what is held. May be called twice."""

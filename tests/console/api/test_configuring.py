@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from democrai_sandbox.host.scopes import Scope
-from tests.console.serving import EXTENSIONS, Served, until
+from tests.console.serving import EXTENSIONS, Served, serving, until
 
 API = "/api/v1"
 AWAY = {"resource_type": "network", "operation": "send", "target": "http://127.0.0.1:9/v1/chat/completions"}
@@ -205,6 +205,84 @@ def test_a_model_that_cannot_be_reached_breaks_its_agent_only(admin):
     assert admin.post(f"{API}/modules/demo/render", json={}).json() == {"result": {"ok": True}}
 
 
+def test_a_model_is_added_changed_and_removed(node, admin, model):
+    """Agents use each change at their next question; the key is sealed, and in no answer, page, log or record."""
+    secret = "sk-a-key-that-was-entered"
+    new = {"name": "defualt", "endpoint": f"{model.url}/v1", "model": "large", "api_key": secret}
+    added = admin.post(f"{API}/models", json=new)
+    assert added.status_code == 201
+    facts = {key: added.json()[key] for key in ("source", "has_key", "model", "is_configured", "agents")}
+    assert facts == {
+        "source": "database",
+        "has_key": True,
+        "model": "large",
+        "is_configured": True,
+        "agents": ["demo.stranger"],
+    }
+    assert admin.post(f"{API}/models", json=new).status_code == 409
+    assert run(admin, "ask", agent="stranger", question="hello") == "you said: hello"
+    assert model.seen[-1][1:] == (f"Bearer {secret}", model.seen[-1][2])
+    changed = admin.patch(f"{API}/models/defualt", json={"model": "larger", "options": {"temperature": 0.5}})
+    assert (changed.status_code, changed.json()["options"]) == (200, {"temperature": 0.5})
+    run(admin, "ask", agent="stranger", question="again")
+    _, authorization, body = model.seen[-1]
+    assert (authorization, body["model"], body["temperature"]) == (f"Bearer {secret}", "larger", 0.5)
+    moved = admin.patch(f"{API}/models/defualt", json={"endpoint": "http://127.0.0.1:9/v1"})
+    assert (moved.status_code, moved.json()["problems"][0]["pointer"]) == (422, "/api_key")
+    assert admin.patch(f"{API}/models/defualt", json={"api_key": ""}).json()["has_key"] is False
+    run(admin, "ask", agent="stranger", question="again")
+    assert model.seen[-1][1] is None
+    admin.patch(f"{API}/models/defualt", json={"api_key": secret})
+    audit = admin.get(f"{API}/audit", params={"limit": 20})
+    shown = admin.get(f"{API}/models").text + added.text + changed.text + audit.text
+    stored = b"".join(file.read_bytes() for file in node.folder.rglob("*.db*"))
+    assert stored
+    assert secret not in shown + node.log.read_text() + "\n".join(node.said) and secret.encode() not in stored
+    assert admin.delete(f"{API}/models/defualt").json()["name"] == "defualt"
+    assert "model_failed" in run(admin, "ask", agent="stranger", question="hello")["detail"]
+    assert admin.delete(f"{API}/models/defualt").status_code == 404
+    records = admin.get(f"{API}/audit", params={"limit": 20}).json()["items"]
+    about = [
+        (one["after"]["change"], one["after"].get("keys"))
+        for one in records
+        if one["after"].get("subject") == "model:defualt"
+    ]
+    assert about[0] == ("model_removed", None)
+    assert about[-2:] == [
+        ("model_changed", ["model", "options"]),
+        ("model_added", ["api_key", "endpoint", "model", "options", "timeout_seconds"]),
+    ]
+
+
+def test_a_configured_model_is_changed_in_the_configuration(admin):
+    """Neither over the API, nor by a model of its name."""
+    for refused in (
+        admin.patch(f"{API}/models/default", json={"model": "other"}),
+        admin.delete(f"{API}/models/default"),
+        admin.post(f"{API}/models", json={"name": "default", "endpoint": "http://127.0.0.1:9/v1", "model": "x"}),
+    ):
+        assert (refused.status_code, refused.json()["code"]) == (409, "runtime_entry_configured")
+    found = {item["name"]: item for item in admin.get(f"{API}/models").json()["items"]}
+    assert (found["default"]["source"], found["default"]["has_key"]) == ("configuration", True)
+    assert (found["away"]["has_key"], found["away"]["timeout_seconds"]) == (False, 2)
+
+
+def test_a_wrong_model_is_refused_with_every_problem(admin):
+    """Nothing is stored, a file of the server cannot be named, and a key is not repeated."""
+    wrong = {"name": "no name", "endpoint": "nothing", "model": "", "api_key": f"{KEY} {KEY}", "timeout_seconds": 0}
+    refused = admin.post(f"{API}/models", json=wrong)
+    assert refused.status_code == 422
+    pointers = {problem["pointer"] for problem in refused.json()["problems"]}
+    assert pointers == {"/name", "/endpoint", "/model", "/api_key", "/timeout_seconds"}
+    file = {"name": "filed", "endpoint": "http://127.0.0.1:9/v1", "model": "x", "api_key_file": "/etc/shadow"}
+    assert admin.post(f"{API}/models", json=file).status_code == 422
+    long = {"name": "filed", "endpoint": "http://127.0.0.1:9/v1", "model": "x", "api_key": KEY * 500}
+    too_long = admin.post(f"{API}/models", json=long)
+    assert too_long.status_code == 422
+    assert KEY not in refused.text + too_long.text
+    assert "filed" not in admin.get(f"{API}/models").text
+
+
 def test_a_configured_mcp_server_is_called(admin):
     """It is there without an entry in the database, and cannot be changed over the API."""
     assert run(admin, "add", server="calculator", a=2, b=3) == {"result": 5}
@@ -347,3 +425,29 @@ def test_servers_wait_for_an_approval_where_that_is_required(strict):
             assert client.post(f"{API}/requests/{one['id']}/approve", json={}).status_code == 200
         assert run(client, "add", server="calculator", a=1, b=2) == {"result": 3}
         assert KEY not in str(run(client, "environment")) + client.get(f"{API}/models").text
+
+
+def test_a_model_is_followed_on_another_node(tmp_path, model, postgres):
+    """By an event, without a restart, and by agents in a worker process too; the key opens there as well."""
+    config = {
+        "database": {"url": postgres.new_database(), "key_file": str(tmp_path / "keys")},
+        "network": {"stream": {"type": "ipc", "folder": str(tmp_path / "events")}},
+        "sandbox": {"poll_seconds": 600.0},
+    }
+    places = [tmp_path / name for name in ("one", "two")]
+    first, second = ({**config, **furnish(place, model.url)} for place in places)
+    second = {**second, "sandbox": {**config["sandbox"], "isolation": {"module:demo": "process"}}}
+    with serving(places[0], first, extensions=False) as one:
+        administrator = one.administrator()
+        with (
+            serving(places[1], second, extensions=False, outside=one.web) as two,
+            one.bearer(administrator) as here,
+            two.bearer(administrator) as there,
+        ):
+            new = {"name": "default", "endpoint": f"{model.url}/v1", "model": "small", "api_key": KEY}
+            assert "model_failed" in run(there, "ask", agent="writer", question="hello")["detail"]
+            assert here.post(f"{API}/models", json=new).status_code == 201
+            until(lambda: run(there, "ask", agent="writer", question="hello") == "you said: hello", "the model")
+            assert model.seen[-1][1] == f"Bearer {KEY}"
+            assert here.delete(f"{API}/models/default").status_code == 200
+            until(lambda: run(there, "ask", agent="writer", question="hello") != "you said: hello", "its removal")

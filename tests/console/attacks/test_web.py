@@ -176,7 +176,7 @@ OPENED_BY = {
     Scope.APPROVALS_READ: {"approvals", "denials", "decisions"},
     Scope.APPROVALS_REVOKE: {"decisions"},
     Scope.SUBJECTS_READ: {"subjects", "extensions", "mcp-servers", "models", "explain", "shadows"},
-    Scope.EXTENSIONS_MANAGE: {"extensions", "mcp-servers"},
+    Scope.EXTENSIONS_MANAGE: {"extensions", "mcp-servers", "models"},
     Scope.MODULES_RUN: {"modules"},
     Scope.TASKS_READ: {"tasks"},
     Scope.TASKS_CANCEL: {"tasks"},

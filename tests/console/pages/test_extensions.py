@@ -116,6 +116,28 @@ def test_an_mcp_server_is_registered_disabled_and_removed(admin):
     assert "paged.example.com" not in read(admin, "/extensions").text
 
 
+def test_a_model_is_added_changed_and_removed(admin):
+    """From the list of extensions; its key is never on the page, and stays unless another is given."""
+    secret = "sk-typed-on-a-page"
+    entry = {"name": "paged", "endpoint": "https://models.example.com/v1", "model": "small", "api_key": secret}
+    assert admin.post("/models", data=entry).headers["location"] == "/extensions?done=model_added"
+    page = read(admin, "/extensions")
+    assert "https://models.example.com/v1/chat/completions" in page.text
+    assert "Remove the key" in page.text
+    assert secret not in page.source
+    assert admin.post("/models", data=entry).status_code == 409
+    change = {"act": "change", "endpoint": entry["endpoint"], "model": "large"}
+    assert admin.post("/models/paged", data=change).headers["location"] == "/extensions?done=model_changed"
+    assert "Remove the key" in read(admin, "/extensions").text
+    moved = admin.post("/models/paged", data={**change, "endpoint": "https://other.example.com/v1"})
+    assert (moved.status_code, secret in moved.text) == (422, False)
+    assert admin.post("/models/paged", data={"act": "remove_key"}).status_code == 303
+    assert "Remove the key" not in read(admin, "/extensions").text
+    assert admin.post("/models/paged", data={"act": "explode"}).status_code == 422
+    assert admin.post("/models/paged", data={"act": "remove"}).status_code == 303
+    assert "models.example.com" not in read(admin, "/extensions").text
+
+
 def test_a_missing_model_is_listed_with_its_agents(admin):
     """The example module names one that this server does not have; it runs otherwise."""
     page = read(admin, "/extensions")
@@ -142,6 +164,7 @@ def test_somebody_who_may_not_decide_sees_what_can_be_run(served):
         assert client.post("/extensions/engine/wordcount/install").status_code == 403
         assert client.post("/extensions/engine/wordcount/settings", data={"key": "a"}).status_code == 403
         assert client.post("/mcp-servers/paged", data={"act": "remove"}).status_code == 403
+        assert client.post("/models/paged", data={"act": "remove"}).status_code == 403
 
 
 def test_hostile_text_of_a_manifest_is_made_visible(admin, served):

@@ -34,8 +34,9 @@ def add_to(parser: Parser) -> None:
     )
     verbs.add_parser(
         "rotate-key",
-        help="exchange the key that encrypts what requests go on with",
-        description="Exchange the key that encrypts what requests go on with, and encrypt what is stored with it.",
+        help="exchange the key that encrypts what is stored",
+        description="Exchange the key that encrypts what requests go on with and keys of models, and encrypt what is "
+        "stored with it.",
         takes=_rotate_key,
     )
 

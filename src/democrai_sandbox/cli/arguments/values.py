@@ -6,6 +6,10 @@ import argparse
 import re
 from types import MappingProxyType
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 _MOST = 100_000
 _HOUR = 3_600_000
 _ID = r"[0-9A-Za-z_-]{1,100}"
@@ -37,6 +41,16 @@ def a_setting(text: str) -> tuple[str, str]:
     if not name or not equals:
         raise _refused(name, "is not NAME=VALUE")  # not the value, which may be secret
     return name, value
+
+
+def written_value(text: str) -> Any:
+    """Return the value of a setting as it was written: JSON where it is some, else the text itself."""
+    import json  # noqa: PLC0415 - not needed for --help
+
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def a_subject(text: str) -> str:

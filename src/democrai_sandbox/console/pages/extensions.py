@@ -35,6 +35,9 @@ router = APIRouter()
 _HEADINGS = (("module", "Modules"), ("engine", "Engines"), ("extractor", "Extractors"))
 _LONGEST_LINE = 2000
 _SERVER_ACTS = MappingProxyType({"enable": "server_enabled", "disable": "server_disabled", "remove": "server_removed"})
+_MODEL_ACTS = MappingProxyType(
+    {"change": "model_changed", "remove_key": "model_key_removed", "remove": "model_removed"}
+)
 
 
 @router.get("/extensions")
@@ -151,6 +154,55 @@ def change_server(
         else:
             configuring.change_mcp_server(sandbox, name, {"enabled": act == "enable"}, visitor.caller)
     return redirect(request, "/extensions", done=_SERVER_ACTS[act])
+
+
+@router.post("/models")
+def add_model(
+    request: Request,
+    visitor: Administrator,
+    *,
+    name: Annotated[str, Form(max_length=200)],
+    endpoint: Annotated[str, Form(max_length=2000)],
+    model: Annotated[str, Form(max_length=500)],
+    api_key: Annotated[str, Form(max_length=4096)] = "",
+) -> RedirectResponse:
+    """Add a model."""
+    require_fresh(request, visitor, back=url(request, "/extensions"))
+    entry = {"endpoint": endpoint.strip(), "model": model.strip(), **_given_key(api_key)}
+    with serving(visitor.caller):
+        configuring.add_model(sandbox_of(request), name.strip(), entry, visitor.caller)
+    return redirect(request, "/extensions", done="model_added")
+
+
+@router.post("/models/{name}")
+def change_model(
+    request: Request,
+    name: str,
+    visitor: Administrator,
+    *,
+    act: Annotated[str, Form(max_length=20)],
+    endpoint: Annotated[str, Form(max_length=2000)] = "",
+    model: Annotated[str, Form(max_length=500)] = "",
+    api_key: Annotated[str, Form(max_length=4096)] = "",
+) -> RedirectResponse:
+    """Change a model, remove its key, or remove it. A key that is left empty stays."""
+    sandbox = sandbox_of(request)
+    if act not in _MODEL_ACTS:
+        raise InvalidInputError.of(f"expected one of {', '.join(_MODEL_ACTS)}", pointer="/act")
+    if act != "remove":
+        require_fresh(request, visitor, back=url(request, "/extensions"))
+    with serving(visitor.caller):
+        if act == "remove":
+            configuring.remove_model(sandbox, name, visitor.caller)
+        else:
+            facts = {"endpoint": endpoint.strip(), "model": model.strip(), **_given_key(api_key)}
+            changes: dict[str, str] = {"api_key": ""} if act == "remove_key" else facts
+            configuring.change_model(sandbox, name, changes, visitor.caller)
+    return redirect(request, "/extensions", done=_MODEL_ACTS[act])
+
+
+def _given_key(text: str) -> dict[str, str]:
+    return {"api_key": text.strip()} if text.strip() else {}
 
 
 def _key(text: str) -> str:

@@ -43,9 +43,9 @@ SERVICES = (
         meaning="The model could not be asked, or its answer makes no sense.",
         cause="Its server is away or refuses the key, or the host has no model of this name; the text says which.",
         fix=(
-            "Add a missing model to the configuration, under `extensions.models`; `democrai-sandbox models list` shows "
-            "which ones agents name. Otherwise fix what the text names. If its address is not declared the error is "
-            "`sandbox_network_denied` instead."
+            "Add a missing model with `democrai-sandbox models add`, or to the configuration, under "
+            "`extensions.models`; `democrai-sandbox models list` shows which ones agents name. Otherwise fix what the "
+            "text names. If its address is not declared the error is `sandbox_network_denied` instead."
         ),
         classes=("ModelFailed",),
         remark="A `RuntimeError`.",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _LONGEST_TIMEOUT = 3600
 _timeout = number(0.1, _LONGEST_TIMEOUT, "seconds")
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NAME_RULE = "a model is named with up to 64 letters, digits, '.', '_' and '-'"
 _DEFAULT = ModelSettings(endpoint="", model="")
 _SERVER_KEYS = ("transport", "endpoint_url", "enabled", "timeout_ms")
 _RESERVED = ("messages", "model", "tools")
@@ -38,6 +39,24 @@ def extension_settings(section: Section) -> ExtensionSettings:
     )
     mcp.refuse_others()
     section.refuse_others()
+    return settings
+
+
+def stored_model(name: object, entry: object) -> ModelSettings:
+    """Read a model that is not of the configuration, by the same rules; raises ``InvalidInputError`` with all problems.
+
+    It names no file: which files the host reads is for its configuration alone.
+    """
+    problems: list[Problem] = []
+    text = exact_str(name)
+    if text is None or not _MODEL_NAME.fullmatch(text):
+        problems.append(Problem("/name", _NAME_RULE))
+    if isinstance(entry, dict) and "api_key_file" in entry:
+        problems.append(Problem("/api_key_file", "a file can be named in the configuration only: give api_key"))
+        entry = {key: value for key, value in entry.items() if key != "api_key_file"}
+    settings = _model(text or "", Section(entry, "", problems))
+    if problems:
+        raise InvalidInputError(problems)
     return settings
 
 
@@ -67,10 +86,10 @@ def _named(kind: SubjectKind) -> Callable[[str], None]:
 
 def _model_name(name: str) -> None:
     if not _MODEL_NAME.fullmatch(name):
-        raise InvalidInputError.of("a model is named with up to 64 letters, digits, '.', '_' and '-'")
+        raise InvalidInputError.of(_NAME_RULE)
 
 
-def _model(_: str, section: Section) -> ModelSettings | None:
+def _model(_: str, section: Section) -> ModelSettings:
     given = set(section.names)
     settings = ModelSettings(
         endpoint=section.take("endpoint", _endpoint, default=""),
