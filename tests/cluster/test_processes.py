@@ -211,6 +211,7 @@ def test_stopped_spawn_servers(tmp_path, lab):
 def test_what_cannot_be_started_again(tmp_path, lab, lost):
     """With nothing left that could start it the node ends with 3, on which the service manager starts it anew."""
     with node_in(lab, tmp_path) as node:
+        until(lambda: len(processes(node, lost[0])) == 2, "a standby")
         for name in lost:
             signalled(node, name, signal.SIGKILL)
         assert node.process.wait(PATIENCE) == Exit.UNREACHABLE
@@ -219,8 +220,25 @@ def test_what_cannot_be_started_again(tmp_path, lab, lost):
 
 @needs_netlab
 def test_a_killed_keeper(tmp_path, lab):
-    """The helper goes on, so requests are served; that nobody would start it again is told."""
+    """Its standby takes its place, which is counted and logged, and starts a helper that is killed after it."""
+    restarts = "democrai_process_restarts_total"
     with node_in(lab, tmp_path) as node:
+        until(lambda: 'democrai_process_up{process="keeper"}' in metrics(node), "the first look")
+        keeper, standby = until(lambda: len(found := processes(node, "keeper")) == 2 and found, "a standby")
+        os.kill(keeper, signal.SIGKILL)
+        until(lambda: metrics(node)[f'{restarts}{{process="keeper"}}'] == 1, "another one")
+        assert check(node, "keeper") == (200, "ok")
+        assert any(str(standby) in line["message"] for line in logged(node, "keeper"))
+        signalled(node, "helper", signal.SIGKILL)
+        until(lambda: metrics(node)[f'{restarts}{{process="helper"}}'] == 1, "another helper")
+        until(lambda: check(node, "helper") == (200, "ok"), "its answer")
+
+
+@needs_netlab
+def test_a_killed_keeper_and_its_standby(tmp_path, lab):
+    """The helper goes on, so requests are served; that nothing would start it again is told."""
+    with node_in(lab, tmp_path) as node:
+        until(lambda: len(processes(node, "keeper")) == 2, "a standby")
         signalled(node, "keeper", signal.SIGKILL)
         until(lambda: check(node, "keeper") == (200, "degraded"), "noticing it")
         until(lambda: logged(node, "keeper"), "the log")

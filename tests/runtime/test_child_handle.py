@@ -123,6 +123,39 @@ def test_the_keeper():
     assert found == ["6"]
 
 
+def test_the_standby_of_the_keeper():
+    """It takes over, and sees the end of a helper that is not its child."""
+    found = refused(
+        """
+        import signal, time
+        from democrai_sandbox.kernel.egress.elevation import Way
+        from democrai_sandbox.kernel.egress.starting import RunningHelper
+
+        def numbers(count):
+            while len(helpers) < count:
+                running.read_log(0.1)
+
+        helpers, log = [], lambda line: helpers.append(int(line)) if line.isdecimal() else None
+        running = RunningHelper.launch(Way.DIRECT, ["/bin/sh", "-c", "echo $$; exec sleep 600"], log)
+        first = running.keeper_pid
+        numbers(1)
+        running._tell(b"k")
+        children = f"/proc/{first}/task/{first}/children"
+        while len(open(children).read().split()) < 2:
+            time.sleep(0.01)
+        os.kill(first, signal.SIGKILL)
+        while running.keeper_pid == first:
+            time.sleep(0.01)
+        os.kill(helpers[0], signal.SIGKILL)
+        numbers(2)
+        print(running.is_kept)
+        running.stop()
+        print(running.is_kept)
+        """
+    )
+    assert found == ["True", "False"]
+
+
 def test_the_helper_finds_processes():
     """A process that runs is found, by what else is known of it."""
     found = refused(

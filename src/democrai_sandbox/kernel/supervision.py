@@ -1,8 +1,9 @@
 """Watching the processes that the application relies on: the spawn server, the helper and its keeper.
 
-Each is started again by another process: the spawn server by its standby, the helper by its keeper or systemd. This
-thread says in the log when one is gone, stands still or is back, counts it, and has those that stand still go on where
-the system lets it. The application is told of one that nothing is left to start again.
+Each is started again by another process: the spawn server by its standby, the helper by its keeper or systemd, and the
+keeper by a standby of its own. This thread says in the log when one is gone, stands still or is back, counts it, and
+has those that stand still go on where the system lets it. The application is told of one that nothing is left to start
+again.
 """
 
 from __future__ import annotations
@@ -115,11 +116,11 @@ class Supervisor:
         self._found(HELPER, pid)
         kept = egress.is_kept
         self._found(KEEPER, egress.keeper_pid if kept else 0)
+        _go_on(KEEPER, egress.keeper_pid if kept else 0)
         if pid:
             self._missed = 0
             return
-        for name, stopped in ((KEEPER, egress.keeper_pid), (HELPER, self._parts[HELPER].pid)):
-            _go_on(name, stopped)
+        _go_on(HELPER, self._parts[HELPER].pid)
         self._missed = 0 if kept else self._missed + 1
         if self._missed >= _MISSED:  # one that takes its time is not gone
             self._lose(HELPER)

@@ -61,6 +61,22 @@ def app(lab):
         yield app
 
 
+def end_keepers(app):
+    """Kill the keeper and its standby."""
+    pids = [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if keeps(entry, b"%d" % app.pid)]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    app("until(lambda: not control.is_kept)")
+
+
+def keeps(entry, application):
+    try:
+        words = (entry / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return any(word.endswith(b"egress/keeper.py") for word in words) and application in words
+
+
 def start(app, *targets):
     app(f"sources[:] = {list(targets)!r}")
     app("control.start()")
@@ -218,7 +234,7 @@ print(applying.apply(filters.APPLICATION), file=sys.stderr)
 
 def test_without_helper_and_keeper_the_rules_stay_and_the_status_says_what_to_do(app, lab, servers):
     start(app, f"{lab.world.v4}:{servers}")
-    app("control._hold.running._keeper.kill(); control._hold.running._keeper.wait(); None")
+    end_keepers(app)
     app("os.kill(control.helper_status().details['pid'], 9)")
     with pytest.raises(Failed) as failed:
         app("control.refresh('test', wait=True, timeout=20)")
@@ -266,7 +282,7 @@ def test_what_was_killed_together_with_its_helper_is_swept_by_the_next(lab):
     with application(lab) as app:
         start(app)
         helper = app("control.helper_status().details['pid']")
-        app("control._hold.running._keeper.kill(); control._hold.running._keeper.wait(); None")
+        end_keepers(app)
         os.kill(helper, signal.SIGKILL)
         app.kill()
         socket = app.folder / f"os_sandbox_helper_{app.pid}.sock"
@@ -504,7 +520,7 @@ def guarded():
 
 def test_guarded_code_is_told_of_a_failure_and_not_of_a_denial_when_the_helper_is_gone(app, lab, servers):
     start(app)
-    app("control._hold.running._keeper.kill(); control._hold.running._keeper.wait(); None")
+    end_keepers(app)
     app("os.kill(control.helper_status().details['pid'], 9)")
     app(
         """

@@ -119,6 +119,95 @@ def test_one_that_is_killed_again_and_again_is_back_at_once_when_it_is_asked_for
     assert time.monotonic() - started < 20
 
 
+def processes_of(path):
+    """The numbers of the keeper and its standby, which are told the path of the socket."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if any(word.endswith(b"egress/keeper.py") for word in words) and os.fsencode(path) in words:
+            found.append(int(entry.name))
+    return sorted(found)
+
+
+def standing(path, keeper):
+    """The standby of a keeper."""
+    (standby,) = wait_until(lambda: [pid for pid in processes_of(path) if pid != keeper and alive(pid)], "a standby")
+    return standby
+
+
+def test_a_killed_keeper_is_replaced_by_its_standby(running, path, lines):
+    first, helper = running.keeper_pid, running.pid
+    for _ in range(3):
+        keeper = running.keeper_pid
+        standby = standing(path, keeper)
+        os.kill(keeper, signal.SIGKILL)
+        wait_until(lambda standby=standby: running.keeper_pid == standby, "the standby in its place")
+        assert running.is_kept
+    assert answering(path) == helper  # it was not disturbed
+    standing(path, running.keeper_pid)
+    running.read_log()
+    assert any(f"keeper {first} " in line for line in lines)
+
+
+def test_a_helper_that_is_killed_after_its_keeper_is_started_again_once(running, path, lines):
+    standby = standing(path, running.keeper_pid)
+    os.kill(running.pid, signal.SIGKILL)  # one that the standby has to be told of
+    second = wait_until(lambda: answering(path, running.pid), "another helper")
+    os.kill(running.keeper_pid, signal.SIGKILL)
+    wait_until(lambda: running.keeper_pid == standby, "the standby in its place")
+    assert answering(path) == second
+    os.kill(second, signal.SIGKILL)
+    running.hurry()
+    assert wait_until(lambda: answering(path, second), "a third helper")
+    running.read_log()
+    assert sum(line.startswith("helper ") for line in lines) == 3
+
+
+def test_a_keeper_and_a_helper_that_are_killed_at_once_are_both_replaced(running, path):
+    keeper = running.keeper_pid
+    standby = standing(path, keeper)
+    os.kill(keeper, signal.SIGKILL)
+    os.kill(running.pid, signal.SIGKILL)
+    wait_until(lambda: running.keeper_pid == standby, "the standby in its place")
+    running.hurry()
+    assert wait_until(lambda: answering(path, running.pid), "another helper")
+
+
+def test_a_killed_standby_is_replaced(running, path):
+    keeper = running.keeper_pid
+    first = standing(path, keeper)
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: first not in processes_of(path) and standing(path, keeper), "another standby")
+    assert (running.keeper_pid, running.is_kept) == (keeper, True)
+
+
+@pytest.mark.parametrize("which", ["keeper", "standby"])
+def test_a_stopped_keeper_or_standby_goes_on(running, path, which):
+    pid = running.keeper_pid if which == "keeper" else standing(path, running.keeper_pid)
+    standing(path, running.keeper_pid)
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T", "going on")
+
+
+def test_without_keeper_and_standby_nothing_keeps_it(running, path):
+    standing(path, running.keeper_pid)
+    for pid in processes_of(path):
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not running.is_kept, "noticing it")
+    HelperClient(path).clear()
+
+
+def test_stopping_ends_a_keeper_that_was_a_standby(running, path):
+    standby = standing(path, running.keeper_pid)
+    os.kill(running.keeper_pid, signal.SIGKILL)
+    wait_until(lambda: running.keeper_pid == standby, "the standby in its place")
+    running.stop()
+    wait_until(lambda: not alive(running.pid) and not processes_of(path), "the end of all")
+
+
 def test_one_that_was_let_go_stays_away_when_it_ends(running, path):
     running.let_go()
     HelperClient(path).clear()

@@ -38,6 +38,7 @@ _CLEAR = frozenset({FOREIGN_SOCKET, "version", "socket_path_too_long"})
 """What says itself what is at the socket."""
 _LONGEST_LINE = 8 * 1024
 _LARGE_PIPE = 256 * 1024
+_ONE_READ = 4096
 
 
 class HelperStarter:
@@ -133,6 +134,7 @@ class RunningHelper:
         self.lines = lines
         """The descriptor from which its log is read; -1 when there is none."""
         self._keeper = keeper
+        self._keeper_pid = 0 if keeper is None else keeper.pid
         self._word = word
         self._log = log or _written
         self._unfinished = b""
@@ -172,12 +174,13 @@ class RunningHelper:
     @property
     def keeper_pid(self) -> int:
         """The number of the keeper's process; 0 when there is none of this process's own."""
-        return 0 if self._keeper is None else self._keeper.pid
+        self._hear()
+        return self._keeper_pid
 
     @property
     def is_kept(self) -> bool:
-        """Whether somebody would start it again if it ended: the keeper, or whoever started it."""
-        return self._keeper is None or self._keeper.poll() is None
+        """Whether something would start it again if it ended: the keeper or its standby, or what started it."""
+        return self._keeper is None or self._keeper.poll() is None or self._hear()
 
     def await_answer(self, client: HelperClient, deadline: float) -> None:
         """Wait for the first answer; raises with the helper's own last word when it ends instead."""
@@ -249,7 +252,7 @@ class RunningHelper:
 
     def _await_keeper(self, deadline: float) -> None:
         """Wait for its end, reading along: a helper with something to say must not wait for this process."""
-        while self._keeper is not None and self._keeper.poll() is None and (left := deadline - monotonic()) > 0:
+        while self._keeper is not None and self.is_kept and (left := deadline - monotonic()) > 0:
             if self.lines >= 0:
                 self.read_log(min(left, _LOOK))
             else:
@@ -259,6 +262,21 @@ class RunningHelper:
         if self._word is not None:
             with suppress(OSError):  # it is gone, and is_kept says so
                 self._word.send(word, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+
+    def _hear(self) -> bool:
+        """Take in which process is the keeper now; return whether there is one, or its standby."""
+        word = self._word
+        if word is None:
+            return False
+        try:
+            said = word.recv(_ONE_READ, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        for number in said.split():
+            self._keeper_pid = int(number)
+        return bool(said)
 
     def _take_line(self, line: str) -> None:
         if line.strip():
