@@ -518,6 +518,81 @@ def guarded():
     assert app.said().count("egress.observed") == 1
 
 
+ON_A_LOOP = """
+import asyncio
+from democrai_sandbox import configure_guard, process_guard_context
+configure_guard(observer=control)
+permitted.update(f"10.77.0.{n}" for n in range(2, 12))
+
+async def pulse(gaps):
+    while True:
+        began = time.monotonic()
+        await asyncio.sleep(0.01)
+        gaps.append(time.monotonic() - began)
+
+async def connect(port, *last):
+    outcomes, gaps = [], []
+    beating = asyncio.create_task(pulse(gaps))
+    for n in last:
+        await asyncio.sleep(0.05)
+        with process_guard_context(subject="m", subject_kind="module", allowed_targets=["10.77.0.0/24"]):
+            try:
+                _, writer = await asyncio.open_connection(f"10.77.0.{n}", port)
+                writer.close()
+                outcomes.append("ok")
+            except Exception as error:
+                outcomes.append(type(error).__name__)
+    beating.cancel()
+    return [outcomes, max(gaps)]
+"""
+
+
+@contextmanager
+def stopped_helper(app):
+    """Stop the helper, and its keepers, which would have it go on."""
+    pids = [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if keeps(entry, b"%d" % app.pid)]
+    pids.append(app("control.helper_status().details['pid']"))
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+        app("until(lambda: control.answers(1.0) and not control.stalled)")
+
+
+def test_a_stopped_helper_does_not_hold_up_an_event_loop(app, lab, servers):
+    start(app)
+    app("control.follow()")
+    app(ON_A_LOOP)
+    pauses = []
+    while not pauses or (pauses[-1] >= 0.5 and len(pauses) < 3):  # again where the machine was busy with other things
+        with stopped_helper(app):
+            outcomes, longest = app(f"asyncio.run(connect({servers + len(pauses)}, *range(2, 12)))")
+        pauses.append(longest)
+        assert set(outcomes) == {"ExternalAccessCheckFailed"}
+    assert min(pauses) < 0.5, pauses
+    app(f"until(lambda: tcp('10.77.0.2', {servers}) == 'ok')")  # what was asked for comes into force
+    assert app(f"asyncio.run(connect({servers}, 2, 3))")[0] == ["ok", "ok"]
+
+
+def test_on_an_event_loop_a_connection_waits_for_a_helper_that_is_at_work(app, lab, servers):
+    start(app)
+    app("control.follow()")
+    app(ON_A_LOOP)
+    app(
+        """
+real = control._client.apply
+def apply(*arguments, **options):
+    time.sleep(0.6)
+    return real(*arguments, **options)
+control._client.apply = apply
+"""
+    )
+    assert app(f"asyncio.run(connect({servers}, 2))")[0] == ["ok"]
+
+
 def test_guarded_code_is_told_of_a_failure_and_not_of_a_denial_when_the_helper_is_gone(app, lab, servers):
     start(app)
     end_keepers(app)

@@ -84,6 +84,15 @@ def test_a_burst_becomes_one_more_piece_of_work(follower, refresher):
     assert [wishes.force for wishes in follower.done] == [False, True]
 
 
+def test_whether_work_is_done_is_told_without_raising_what_it_failed_with(follower, refresher):
+    follower.gate.clear()
+    follower.errors.append(KernelLayerError("away"))
+    number = refresher.wish("a")
+    assert not refresher.settles(number, 0.05)
+    follower.gate.set()
+    assert refresher.settles(number, 20)
+
+
 def test_work_that_had_begun_before_a_wish_does_not_count_for_it(follower, refresher):
     follower.gate.clear()
     refresher.wish("first")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from asyncio import _get_running_loop
+from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.errors import HelperFailed, KernelLayerError
@@ -34,6 +36,12 @@ if TYPE_CHECKING:
 _WITHIN = 5.0
 """Seconds that a subject's first connection waits for the kernel to let it through."""
 _WITHIN_ON_LOOP = 2.0
+"""The same on the thread of an event loop, which serves others too: of a helper that is at work."""
+_FIRST_ON_LOOP = 0.25
+"""Seconds there before the helper is asked whether it is."""
+_PING_ON_LOOP = 0.1
+_SILENT_FOR = 3.0
+"""Seconds for which a helper that was silent then is taken for stalled, unless it is found to answer before."""
 _STATUS_WITHIN = 2.0
 _AGAIN = "try again soon: it is started again by itself; the log and the status say more"
 _WITHOUT_REFRESH = 3600.0
@@ -78,8 +86,7 @@ class EgressControl:
         self._refresher = Refresher(self._following)
         self._older: frozenset[int] = frozenset()
         self._failure: KernelLayerError | None = None
-        self.stalled = False
-        """Whether the helper was found not to answer: what needs it is refused at once until it does."""
+        self._stalled_until = 0.0
         builder.add(self.observed)
 
     # ---- beginning and end -------------------------------------------------------------------------------------------
@@ -145,7 +152,8 @@ class EgressControl:
         subject = f"{endpoint.subject_kind}:{endpoint.subject}"
         place = {"host": endpoint.host, "port": endpoint.port, "addresses": endpoint.addresses}
         self.flow("egress.observed", subject=subject, **place)
-        self._refresher.wait(self._refresher.wish("observed"), self._patience())
+        number = self._refresher.wish("observed")
+        self._refresher.wait(number, self._patience(number))
         if not self._covers(endpoint):
             # What permitted it is not in force any more; the kernel refuses the connection.
             self.flow("egress.not_permitted", subject=subject, **place)
@@ -174,6 +182,15 @@ class EgressControl:
             self.flow("egress.release_failed", child=child.id, error=str(error))
 
     # ---- status ------------------------------------------------------------------------------------------------------
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the helper was found not to answer: what needs it is refused at once until it does."""
+        return monotonic() < self._stalled_until
+
+    @stalled.setter
+    def stalled(self, value: bool) -> None:
+        self._stalled_until = inf if value else 0.0
 
     @property
     def failures(self) -> int:
@@ -253,14 +270,21 @@ class EgressControl:
         """Whether there is something to follow: it was started, not stopped, and this is not a fork of that process."""
         return self._hold.running is not None and os.getpid() == self._pid
 
-    def _patience(self) -> float:
-        """Return how long a connection waits for the helper: not at all for one that does not answer.
+    def _patience(self, number: int) -> float:
+        """Return how long a connection waits for a wish: not at all for a helper that does not answer.
 
-        Nor for long on the thread of an event loop, which serves others too.
+        On the thread of an event loop it waits a moment here, and then only for a helper that is at work.
         """
         if self.stalled:
             return 0.0
-        return _WITHIN if _get_running_loop() is None else _WITHIN_ON_LOOP
+        if _get_running_loop() is None:
+            return _WITHIN
+        if self._refresher.settles(number, _FIRST_ON_LOOP):
+            return 0.0
+        if self.answers(_PING_ON_LOOP):
+            return _WITHIN_ON_LOOP - _FIRST_ON_LOOP - _PING_ON_LOOP
+        self._stalled_until = max(self._stalled_until, monotonic() + _SILENT_FOR)
+        return 0.0
 
     def _covers(self, endpoint: Observation) -> bool:
         applied = self._applying.applied

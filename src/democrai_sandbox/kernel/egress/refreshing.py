@@ -99,12 +99,20 @@ class Refresher:
                 os.eventfd_write(self._wake, 1)
         return number
 
+    def settles(self, number: int, timeout: float) -> bool:
+        """Tell whether work that began after this wish is done within some seconds, in whatever way."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._is_settled(number), timeout)
+
+    def _is_settled(self, number: int) -> bool:
+        return self._ending or self._outcome.number >= number
+
     def wait(self, number: int, timeout: float) -> None:
         """Return when work that began after this wish is done; raises what it failed with, or that time is up."""
         if threading.current_thread() is self._thread:
             return  # whoever is asked in the course of the work would wait for itself
         with self._changed:
-            done = self._changed.wait_for(lambda: self._ending or self._outcome.number >= number, timeout)
+            done = self._changed.wait_for(lambda: self._is_settled(number), timeout)
             ended, error = self._ending and self._outcome.number < number, self._outcome.error
         if not done or ended:
             raise HelperFailed(
