@@ -281,7 +281,7 @@ def test_a_policy_file_stays_one(world, script):
     policy = world / "policy.json"
     policy.write_text('{"access": [], "allowed_imports": []}')
     done = record(world, "script", "--manifest", policy, script, world / "data")
-    assert (done.status, set(done.data["manifest"])) == (0, {"access", "allowed_imports"})
+    assert (done.status, set(done.data["manifest"])) == (0, {"access", "allowed_imports", "review"})
 
 
 LOOKING = """
@@ -371,7 +371,7 @@ def test_a_folder_above_what_is_read_needs_no_entry(looking):
     """It can be looked at once the file is declared."""
     done, found = looking("read", "--check")
     assert found == [("read", "in/a.csv")]
-    assert done.data["necessity"] == {"tried": True, "reason": "", "left_out": []}
+    assert done.data["necessity"] == {"tried": True, "reason": "", "fix": "", "left_out": [], "unverified": []}
 
 
 def test_an_entry_for_a_folder_that_is_only_looked_at_says_so(looking):
@@ -387,7 +387,7 @@ def test_what_libraries_only_look_at_is_left_out(looking):
     done, found = looking("library")
     assert found == [("read", "in/a.csv")]
     assert [one["target"].rpartition("/")[2] for one in done.data["only_looked_at"]] == ["app.mo"]
-    assert done.data["necessity"]["tried"] is False
+    assert done.data["necessity"]["tried"]
 
 
 def test_what_a_library_cannot_do_without_is_found_by_trying(looking):
@@ -412,12 +412,45 @@ def test_what_changes_the_result_is_needed(looking):
 
 @pytest.mark.parametrize(("action", "reason"), [("write", "create"), ("program", "programs")])
 def test_a_run_that_may_change_something_is_not_repeated_for_each_entry(looking, action, reason):
-    """Whether each entry is needed is then not known, and said so."""
-    done, found = looking(action, "--check")
+    """Whether each entry is needed is then not known: each is marked, in the report and in the manifest."""
+    done, found = looking(action)
     assert done.status == 0
     assert ("read", "in/b.csv") in found
-    assert (done.data["necessity"]["tried"], done.data["necessity"]["left_out"]) == (False, [])
-    assert reason in done.data["necessity"]["reason"]
+    necessity = done.data["necessity"]
+    assert (necessity["tried"], necessity["left_out"], done.data["check"]) == (False, [], None)
+    assert reason in necessity["reason"] and "--check" in necessity["fix"]
+    assert [one["verified"] for one in done.data["proposed"]] == [False] * len(necessity["unverified"])
+    assert len(necessity["unverified"]) == len(done.data["manifest"]["review"]) > 0
+
+
+@pytest.mark.parametrize(("action", "left"), [("write", [(["create", "modify"], "out.txt")]), ("program", [])])
+def test_a_run_that_changes_something_is_repeated_if_the_user_says_so(looking, action, left):
+    """``--check`` is the user's word that a repetition does no harm."""
+    done, found = looking(action, "--check")
+    assert (done.status, found, done.data["necessity"]["unverified"]) == (0, left, [])
+    assert "review" not in done.data["manifest"]
+
+
+def test_a_run_is_not_repeated_with_no_check(looking):
+    """Not even one that only reads."""
+    done, found = looking("tolerant", "--no-check")
+    assert (done.status, len(found), done.data["check"]) == (0, 3, None)
+    assert len(done.data["necessity"]["unverified"]) == 3
+
+
+def test_a_run_that_only_reads_is_repeated_by_default(looking):
+    """Failures that a library or the module itself tolerates do not become entries, without any option."""
+    done, found = looking("tolerant")
+    assert (done.status, found, done.data["check"]) == (0, [("read", "in/a.csv")], {"missing": []})
+    assert [one["without_it"] for one in done.data["proposed"]] == ["fails"]
+
+
+def test_what_changes_the_result_is_not_said_to_fail(looking):
+    """The proposal says what happens without it."""
+    done, _ = looking("result")
+    [proposed] = done.data["proposed"]
+    assert (proposed["verified"], proposed["without_it"]) == (True, "differs")
+    assert len(done.data["manifest"]["review"]) == 1
 
 
 BAD = [

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from democrai_sandbox.manifests.proposing import Observed, Proposal, propose
+from democrai_sandbox.manifests import make_manifest
+from democrai_sandbox.manifests.models import LONGEST_REMARK
+from democrai_sandbox.manifests.proposing import Observed, Proof, Proposal, propose
+from democrai_sandbox.manifests.suggesting import suggest
 from democrai_sandbox.policy import (
     VALID_OPERATIONS,
     Operation,
@@ -112,15 +117,46 @@ def test_operations_on_one_target_are_one_entry():
 def test_queries_are_no_part_of_a_target():
     """Rules bind scheme, host, port and path."""
     seen = [("network", "receive", f"https://api.example.com/v1/x?page={page}") for page in range(3)]
-    assert entries(*seen) == [(["receive"], "https://api.example.com/v1/x", False)]
+    assert entries(*seen) == [(["receive"], "https://api.example.com/v1/x", True)]
 
 
 def test_a_name_that_is_looked_up_needs_nothing_beside_a_rule_for_its_host():
     """Alone, it needs one of its own."""
     lookup = ("network", "connect", "api.example.com")
-    assert entries(lookup) == [(["connect"], "api.example.com", False)]
-    request = ("network", "receive", "https://api.example.com/v1")
-    assert entries(lookup, request) == [(["receive"], "https://api.example.com/v1", False)]
+    assert entries(lookup) == [(["connect"], "api.example.com", True)]
+    request = ("network", "connect", "api.example.com:443")
+    assert entries(lookup, request) == [(["connect"], "api.example.com:443", False)]
+
+
+def test_an_entry_that_cannot_be_as_narrow_as_its_use_says_so():
+    """A folder, known as one or by what lies below it, and a URL allow what is below."""
+    folder = ("filesystem", "create", "/srv/out")
+    assert entries(folder) == [(["create"], "/srv/out", False)]
+    assert entries(folder, folders={"/srv/out"}) == [(["create"], "/srv/out", True)]
+    file = ("filesystem", "modify", "/srv/out/a")
+    assert entries(folder, file) == [(["create"], "/srv/out", True), (["modify"], "/srv/out/a", False)]
+    assert entries(("network", "receive", "https://api.example.com/v1")) == [
+        (["receive"], "https://api.example.com/v1", True)
+    ]
+
+
+def test_what_was_not_run_without_an_entry_is_marked():
+    """Each operation and each import by itself; a proof takes the mark away, unless only the result differs."""
+    seen = [Observed("filesystem", act, "/srv/a") for act in ("read", "modify")]
+    found = propose(seen, ["ctypes"])
+    assert found.unverified == found.uses == (*seen, Observed.of_import("ctypes"))
+    assert len(found.review) == 3
+    proofs = {seen[0]: Proof.FAILS, seen[1]: Proof.DIFFERS, Observed.of_import("ctypes"): Proof.FAILS_AGAIN}
+    proven = replace(found, proofs=proofs)
+    assert (proven.unverified, len(proven.review)) == ((), 1)
+
+
+def test_a_remark_fits_into_a_manifest():
+    """Characters that cannot be seen are escaped, and long targets cut."""
+    manifest = make_manifest({"name": "m"}, "module")
+    found = suggest(manifest, [Observed("filesystem", "read", "/srv/\u202e" + "x" * 3000)])
+    [line] = found.manifest.review
+    assert len(line) == LONGEST_REMARK and "\\u202e" in line and line.isascii()
 
 
 def test_names_that_change_with_each_run_become_their_folder():

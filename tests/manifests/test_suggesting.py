@@ -26,7 +26,9 @@ def test_only_the_declarations_change():
     }
     manifest = parse_manifest(json.dumps(written), ManifestKind.MODULE)
     found = suggest(manifest, [READ], ["ctypes"])
-    assert found.value == {**written, "access": [entry("read", "/srv/a")], "allowed_imports": ["ctypes"]}
+    review = list(found.proposal.review)
+    changed = {"access": [entry("read", "/srv/a")], "allowed_imports": ["ctypes"], "review": review}
+    assert found.value == {**written, **changed}
     assert list(found.value)[:4] == list(written)
     assert parse_manifest(found.text, ManifestKind.MODULE) == found.manifest
     assert manifest.source.value == written
@@ -37,7 +39,7 @@ def test_each_phase_has_a_section_of_its_own():
     manifest = make_manifest({"name": "e", "install": {"requirements": ["x"]}}, ManifestKind.ENGINE)
     assert suggest(manifest, [], pointer="/runtime").value == {"name": "e", "install": {"requirements": ["x"]}}
     found = suggest(manifest, [READ], pointer="/runtime")
-    assert found.value["runtime"] == {"access": [entry("read", "/srv/a")]}
+    assert found.value["runtime"] == {"access": [entry("read", "/srv/a")], "review": list(found.proposal.review)}
     assert found.value["install"] == {"requirements": ["x"]}
     assert section_of(found.manifest, "/runtime").access == found.proposal.rules
 

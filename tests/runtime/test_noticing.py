@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from types import SimpleNamespace
+
 import pytest
 
-from democrai_sandbox.runtime.noticing import LIBRARY, OWN, Noticed, needed
+from democrai_sandbox.runtime.noticing import LIBRARY, OWN, Noticed, NoticingDecider, needed
 
 
 @pytest.fixture
@@ -57,3 +60,21 @@ def test_a_folder_that_stands_for_temporary_names_in_it_is_not_above_them(home):
     made = seen("create", home / ".cache" / "tmpa1b2c3d4", OWN)
     facts = [look(home / ".cache", OWN), made]
     assert list(needed(facts)) == facts
+
+
+@pytest.mark.parametrize("operation", ["create", "modify", "delete"])
+def test_what_the_system_keeps_a_library_from_changing_is_not_told(tmp_path, monkeypatch, operation):
+    """It gets the same error without an entry. What it asks for in a folder that is not there is told."""
+    (tmp_path / "there").touch()
+    monkeypatch.setattr(os, "access", lambda _path, mode: mode != os.W_OK)
+    told = []
+    for by in (LIBRARY, OWN):
+        whence = SimpleNamespace(of=lambda _frame, by=by: (by, ""), is_above_code=lambda _target: False)
+        decider = NoticingDecider(None, told.append, whence)
+        for target in (f"{tmp_path}/there", f"{tmp_path}/gone/x"):
+            assert decider.decide(SimpleNamespace(resource_type="filesystem", operation=operation, target=target))
+    assert [(fact[3], fact[2]) for fact in told] == [
+        (LIBRARY, f"{tmp_path}/gone/x"),
+        (OWN, f"{tmp_path}/there"),
+        (OWN, f"{tmp_path}/gone/x"),
+    ]

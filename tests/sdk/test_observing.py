@@ -147,7 +147,9 @@ def test_a_run_proposes_the_manifest_that_it_needs(world, url):
     }
     assert [rule.normalized_target for rule in found.unused] == ["/opt/old"]
     notes = {entry.target: entry.notes for entry in found.proposal.entries}
-    assert bool(notes[f"{world}/out"]) and not notes[f"{world}/in"]
+    assert [bool(notes[f"{world}/{name}"]) for name in ("out", "in", "log.txt")] == [True, True, False]
+    assert found.proposal.unverified == found.proposal.uses
+    assert found.value["review"] == list(found.proposal.review)
     with testing.module(world / "module", manifest=found.manifest) as module:
         assert module.action("work", place=str(world), url=url) == first
         assert not module.denied
@@ -221,10 +223,8 @@ def test_a_trace_is_read_back_and_odd_ones_are_refused():
             Recording().read([good, line])
     with pytest.raises(InvalidInputError):
         Recording().read(io.TextIOWrapper(io.BytesIO(b"\xff\n"), "utf-8"))
-    assert again.suggestion(make_manifest({"name": "demo"}, "module")).value == {
-        "name": "demo",
-        "allowed_imports": ["ctypes"],
-    }
+    found = again.suggestion(make_manifest({"name": "demo"}, "module"))
+    assert found.value == {"name": "demo", "allowed_imports": ["ctypes"], "review": list(found.proposal.review)}
     with pytest.raises(ValueError, match="observation"):
         first.notice([1, 2])
 

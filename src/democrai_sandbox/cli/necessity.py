@@ -1,28 +1,36 @@
 """Whether each proposed entry is needed: the run is repeated without it, where repeating it does no harm.
 
-A run that only reads can be repeated as often as wanted. One that creates, changes, deletes, sends, connects, starts a
-program or uses native code is repeated once, to see that the proposal is enough; which entries are needed is then not
-known, and said so.
+A run that only reads is repeated by default. One that creates, changes, deletes, sends, connects, starts a program or
+uses native code is repeated when the user asks for it (``--check``). What was not tried is marked in the proposal.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from democrai_sandbox.policy.operations import IMPORT
+
 from .exits import Exit
+from .fresh_files import Aside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from democrai_sandbox.errors import SandboxDenied
     from democrai_sandbox.manifests import Manifest
-    from democrai_sandbox.manifests.proposing import Entry, Proposal
+    from democrai_sandbox.manifests.proposing import Entry, Observed, Proof, Proposal
     from democrai_sandbox.manifests.suggesting import Suggestion
     from democrai_sandbox.sdk.recording import Recording
 
 _HARMLESS = frozenset({("filesystem", "read"), ("network", "receive")})
 _MOST_RUNS = 50
-NOT_TRIED = "whether each entry is needed was not tried"
+_MOST_SECONDS = 60.0
+"""Of the repetitions that the user has not asked for."""
+_CHECK = "--check repeats the run without each entry; use it where a repetition does no harm"
+_MORE_INPUT = "make the run work without input, then --check repeats it without each entry"
+_BY_HAND = "remove one entry at a time and run it"
 
 
 class Run(NamedTuple):
@@ -39,103 +47,179 @@ class Runs(NamedTuple):
     """How something is run: observed, or under a manifest."""
 
     observe: Callable[[], Run]
-    under: Callable[[Manifest], Run]
+    under: Callable[[Manifest], Run] | None
+    """Under a manifest; None where there is nothing to run."""
     quietly: Callable[[Manifest], Run] | None = None
-    """Under a manifest, without showing what it says; None where repeating it takes too long."""
+    """Under a manifest, without showing what it says; None where it is not repeated."""
+    once: str = ""
+    """Why it is not repeated, where ``quietly`` is None."""
+
+    def telling(self, tell: Callable[[], None]) -> Runs:
+        """Return the same, with something called before each repetition."""
+        quietly = self.quietly
+        if quietly is None:
+            return self
+
+        def run(manifest: Manifest) -> Run:
+            tell()
+            return quietly(manifest)
+
+        return self._replace(quietly=run)
 
 
 class Checked(NamedTuple):
     """What came of running it again."""
 
     suggestion: Suggestion
-    """Without the entries that turned out not to be needed."""
-    missing: tuple[str, ...]
-    """What was denied under the proposal that had not been denied before; nothing, if it is enough."""
+    """Without the entries that turned out not to be needed, and with the proofs for the others."""
+    missing: tuple[str, ...] | None
+    """What was denied under the proposal that had not been denied before; None if it was not run under it."""
     left_out: tuple[str, ...] = ()
     """The entries without which it runs just as well, each as operation and target."""
     untried: str = ""
     """Why it is not known whether each entry is needed; empty if it is known."""
+    fix: str = ""
+    """How to find out."""
 
 
-def check(seen: Run, suggestion: Suggestion, runs: Runs, looked: Callable[[], Suggestion]) -> Checked:
-    """Run it again under the proposal and, if that does no harm, without each entry in turn.
+def check(
+    seen: Run, suggestion: Suggestion, runs: Runs, looked: Callable[[], Suggestion], *, wanted: bool | None
+) -> Checked:
+    """Run it again under the proposal and without each entry in turn: if that does no harm, or is ``wanted``.
 
     ``looked`` gives a proposal with what libraries only looked at; it is tried if the run fails without.
     """
-    reason = _reason(seen, runs)
-    if runs.quietly is None or reason:
-        return Checked(suggestion, tuple(_missing(seen, runs.under(suggestion.manifest))), untried=reason)
-    for one in (suggestion, looked()):
-        if not any(_missing(seen, runs.quietly(one.manifest))):
-            return _smaller(one, runs.quietly)
-    missing = tuple(_missing(seen, runs.under(suggestion.manifest)))
-    why = "it does not run under the proposal" if missing else "repeated without input, it ends in another way"
-    return Checked(suggestion, missing, untried=why)
+    if wanted is False:
+        return Checked(suggestion, None, untried="--no-check was given", fix=_CHECK)
+    if runs.quietly is None or seen.status != Exit.OK:
+        missing = tuple(_missing(seen, runs.under(suggestion.manifest))) if wanted and runs.under else None
+        return Checked(suggestion, missing, untried=runs.once or "the run fails by itself", fix=_BY_HAND)
+    if not wanted and not suggestion.proposal.uses:
+        return Checked(suggestion, None)
+    if not wanted and (acts := _acts(seen.recording)):
+        return Checked(suggestion, None, untried=f"the run does more than read ({', '.join(acts)})", fix=_CHECK)
+    with Aside(seen.recording.created) as files:
+        repeat = _Repeat(runs.quietly, files, None if wanted else _MOST_SECONDS)
+        found = _checked(seen, suggestion, looked, repeat)
+    if found.missing is None and wanted and runs.under:
+        return found._replace(missing=tuple(_missing(seen, runs.under(suggestion.manifest))))
+    return found
 
 
-def _reason(seen: Run, runs: Runs) -> str:
-    """Return why a run is not repeated for each entry; empty where it can be."""
-    if runs.quietly is None:
-        return "an installation is not repeated for each entry"
-    if seen.status != Exit.OK:
-        return "it fails by itself"
-    recording = seen.recording
+def _checked(seen: Run, suggestion: Suggestion, looked: Callable[[], Suggestion], repeat: _Repeat) -> Checked:
+    first = repeat.anew(suggestion)
+    if not any(_missing(seen, first)):
+        return _smaller(suggestion, first, repeat)
+    wider = looked()
+    if suggestion.manifest != wider.manifest and not any(_missing(seen, again := repeat.anew(wider))):
+        return _smaller(wider, again, repeat)
+    denied = tuple(map(str, _denied(seen, first)))
+    why = "the run fails under the proposal" if denied else "repeated without input, the run ends in another way"
+    return Checked(suggestion, denied or None, untried=why, fix=_BY_HAND if denied else _MORE_INPUT)
+
+
+def _acts(recording: Recording) -> list[str]:
+    """Return what a run does that a repetition could do harm with; nothing, if it only reads."""
     more = sorted({one.operation for one in recording.accesses if one[:2] not in _HARMLESS})
     more += ["programs"] if recording.has_programs else []
     more += ["native code"] if recording.imports else []
-    return f"it would have to be repeated, and it does more than read ({', '.join(more)})" if more else ""
+    return more
 
 
 def _missing(seen: Run, checked: Run) -> Iterator[str]:
     """Yield what was denied under the proposal that had not been denied before: nothing, if it is enough."""
+    kept = _denied(seen, checked)
+    yield from map(str, kept)
+    if checked.status != seen.status and not kept:
+        yield f"it ended with {checked.status}"
+
+
+def _denied(seen: Run, checked: Run) -> list[SandboxDenied]:
     observed = seen.recording
     idle = {one.target for one in observed.idle}
     new = [denial for text, denial in checked.recording.denied.items() if text not in observed.denied]
-    kept = [denial for denial in new if not (denial.operations == ("read",) and denial.target in idle)]
-    yield from (str(denial) for denial in kept)
-    if checked.status != seen.status and not kept:
-        yield f"it ended with {checked.status}"
+    return [denial for denial in new if not (denial.operations == ("read",) and denial.target in idle)]
+
+
+class _Repeat:
+    """Repeats a run, some times and for some seconds."""
+
+    def __init__(self, run: Callable[[Manifest], Run], files: Aside, seconds: float | None) -> None:
+        self._run = run
+        self._files = files
+        self._until = None if seconds is None else monotonic() + seconds
+        self._runs = 0
+        self.makes_files = files.are_there
+
+    def anew(self, suggestion: Suggestion) -> Run:
+        """Run it under a proposal, without what it made before."""
+        self._runs += 1
+        self._files.clear()
+        return self._run(suggestion.manifest)
+
+    def over(self, suggestion: Suggestion) -> Run:
+        """Run it under a proposal, over what it made before."""
+        self._runs += 1
+        return self._run(suggestion.manifest)
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether it was repeated often or long enough."""
+        return self._runs > _MOST_RUNS or (self._until is not None and monotonic() > self._until)
 
 
 # ---- without each entry ----------------------------------------------------------------------------------------------
 
 
-def _smaller(suggestion: Suggestion, run: Callable[[Manifest], Run]) -> Checked:
-    """Leave out every entry without which it ends in the same way and comes to the same."""
-    usual, again = run(suggestion.manifest), run(suggestion.manifest)
-    is_steady = usual.result == again.result
+def _smaller(suggestion: Suggestion, usual: Run, repeat: _Repeat) -> Checked:
+    """Leave out every entry without which it ends in the same way and comes to the same; prove the others."""
+    is_steady = usual.result == repeat.anew(suggestion).result
+    repeats = repeat.makes_files and repeat.over(suggestion).status == usual.status
     left_out: list[str] = []
-    for tried, (text, without) in enumerate(_parts(suggestion.proposal)):
-        if tried == _MOST_RUNS:
-            why = f"only the first {_MOST_RUNS} were tried"
-            return Checked(suggestion, (), tuple(left_out), why)
+    proofs: dict[Observed, Proof] = {}
+    untried = ""
+    for use, without in _parts(suggestion.proposal):
+        if repeat.is_enough:
+            untried = f"the repetitions take too long; {len(proofs) + len(left_out)} operations and imports were tried"
+            break
         smaller = suggestion.with_proposal(without(suggestion.proposal))
-        done = run(smaller.manifest)
-        if done.status == usual.status and (not is_steady or done.result == usual.result):
+        proof = _proof(smaller, usual, repeat, is_steady=is_steady, repeats=repeats)
+        if proof is None:
             suggestion = smaller
-            left_out.append(text)
-    return Checked(suggestion, (), tuple(left_out))
+            left_out.append(str(use))
+        else:
+            proofs[use] = proof
+    proven = suggestion.with_proposal(replace(suggestion.proposal, proofs=proofs))
+    return Checked(proven, (), tuple(left_out), untried, _CHECK if untried else "")
 
 
-def _parts(proposal: Proposal) -> Iterator[tuple[str, Callable[[Proposal], Proposal]]]:
+def _proof(smaller: Suggestion, usual: Run, repeat: _Repeat, *, is_steady: bool, repeats: bool) -> Proof | None:
+    """Return how it shows that a smaller proposal is not enough; None if it is."""
+    from democrai_sandbox.manifests.proposing import Proof  # noqa: PLC0415 - takes its time
+
+    done = repeat.anew(smaller)
+    if done.status != usual.status:
+        return Proof.FAILS
+    if is_steady and done.result != usual.result:
+        return Proof.DIFFERS
+    return Proof.FAILS_AGAIN if repeats and repeat.over(smaller).status != usual.status else None
+
+
+def _parts(proposal: Proposal) -> Iterator[tuple[Observed, Callable[[Proposal], Proposal]]]:
     """Yield each operation of each entry, and each import, with what takes it away."""
-    for entry in proposal.entries:
-        for operation in entry.operations:
-            yield f"{operation} {entry.target}", _without_operation(entry, operation)
-    for root in proposal.allowed_imports:
-        yield f"import {root}", _without_import(root)
+    for use in proposal.uses:
+        yield use, _without_import(use.target) if use.resource_type == IMPORT else _without_operation(use)
 
 
-def _without_operation(entry: Entry, operation: Any) -> Callable[[Proposal], Proposal]:
+def _without_operation(use: Observed) -> Callable[[Proposal], Proposal]:
+    def smaller(entry: Entry) -> Entry:
+        if use not in entry.uses:
+            return entry
+        return replace(entry, operations=tuple(one for one in entry.operations if one.value != use.operation))
+
     def take_away(proposal: Proposal) -> Proposal:
-        kept = []
-        for one in proposal.entries:
-            if (one.resource_type, one.target) == (entry.resource_type, entry.target):
-                left = tuple(other for other in one.operations if other != operation)
-                kept += [replace(one, operations=left)] if left else []
-            else:
-                kept.append(one)
-        return replace(proposal, entries=tuple(kept))
+        entries = (smaller(entry) for entry in proposal.entries)
+        return replace(proposal, entries=tuple(entry for entry in entries if entry.operations))
 
     return take_away
 

@@ -13,7 +13,7 @@ from democrai_sandbox.errors import CommandRefused
 from .asking import confirm_replacing
 from .exits import Exit
 from .files import READABLE, whole
-from .necessity import NOT_TRIED, check
+from .necessity import check
 from .output import Mood, Output, visible
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from democrai_sandbox.manifests import Manifest
+    from democrai_sandbox.manifests.proposing import Proposal
     from democrai_sandbox.manifests.suggesting import Suggestion
     from democrai_sandbox.policy import AccessRule
     from democrai_sandbox.sdk.recording import Recording
@@ -48,16 +49,16 @@ def report(
     if options.trace:
         _write(options.trace, "".join(f"{line}\n" for line in seen.recording.lines()))
     suggested = partial(_suggested, seen.recording, manifest, options, pointer=pointer, granted=granted)
-    suggestion, checked = suggested(), None
-    if options.check:
-        checked = check(seen, suggestion, runs, partial(suggested, with_looks=True))
-        suggestion = checked.suggestion
-    failed = seen.status != Exit.OK or (checked is not None and bool(checked.missing))
+    runs = runs.telling(lambda: output.progress("running it again"))
+    checked = check(seen, suggested(), runs, partial(suggested, with_looks=True), wanted=options.check)
+    output.progress("")
+    suggestion = checked.suggestion
+    failed = seen.status != Exit.OK or bool(checked.missing)
     if output.is_json:
         content = _content(seen.recording, suggestion, bare=bare)
         output.data(f"record.{options.verb}/1", {"status": seen.status, **content, **_check_content(checked)})
     else:
-        _tell(options, output, seen, suggestion, checked)
+        _tell(options, output, seen, checked)
     text = _text(suggestion, bare=bare)
     if options.output:
         _write(options.output, text)
@@ -82,9 +83,8 @@ def _suggested(recording: Recording, manifest: Manifest, options: argparse.Names
 # ---- for people ------------------------------------------------------------------------------------------------------
 
 
-def _tell(
-    options: argparse.Namespace, output: Output, seen: Run, suggestion: Suggestion, checked: Checked | None
-) -> None:
+def _tell(options: argparse.Namespace, output: Output, seen: Run, checked: Checked) -> None:
+    suggestion = checked.suggestion
     # What is piped is the manifest alone.
     beside = output if options.output else Output(out=sys.stderr)
     rows = list(_rows(seen.recording, suggestion))
@@ -97,10 +97,8 @@ def _tell(
     if seen.status != Exit.OK:
         output.say(f"it ended with {seen.status}: what it would have done after that is not in here", Mood.BAD)
     _tell_looks(output, seen.recording, suggestion)
-    if checked is not None:
-        _tell_check(output, seen, checked)
-    elif suggestion.proposal.entries and options.verb != "suggest":
-        output.say(f"{NOT_TRIED}: --check does", Mood.FAINT)
+    _tell_check(output, seen, checked)
+    _tell_necessity(output, checked)
 
 
 def _tell_looks(output: Output, recording: Recording, suggestion: Suggestion) -> None:
@@ -112,24 +110,42 @@ def _tell_looks(output: Output, recording: Recording, suggestion: Suggestion) ->
 
 
 def _tell_check(output: Output, seen: Run, checked: Checked) -> None:
-    for text in checked.missing:
+    for text in checked.missing or ():
         output.say(f"denied under the proposal: {visible(text)}", Mood.BAD)
-    if not checked.missing and seen.status != Exit.OK:
+    if checked.missing == () and seen.status != Exit.OK:
         output.say("it ends in the same way under the proposal", Mood.WARNING)
-    elif not checked.missing:
+    elif checked.missing == ():
         output.say("it runs under the proposal", Mood.OK)
     for text in checked.left_out:
         output.say(f"left out, because it runs as well without: {visible(text)}", Mood.OK)
-    if checked.untried and checked.suggestion.proposal.entries:
-        output.say(f"{NOT_TRIED}: {checked.untried}", Mood.WARNING)
-    elif checked.suggestion.proposal.entries:
-        output.say("each entry is needed: it was run without each of them", Mood.OK)
+
+
+def _tell_necessity(output: Output, checked: Checked) -> None:
+    """Say how many entries were not verified, why, and how to verify them; the manifest names each of them."""
+    proposal = checked.suggestion.proposal
+    every, unverified = len(proposal.uses), len(proposal.unverified)
+    if unverified:
+        output.say(
+            f'not verified as necessary, and listed under "review": {unverified} of {every} operations and imports, '
+            f"because {checked.untried}",
+            Mood.WARNING,
+        )
+        output.say(f"to verify: {checked.fix}", Mood.FAINT)
+    elif every and all(proposal.proof(use) != "differs" for use in proposal.uses):
+        output.say("each entry is necessary: without it, the run fails", Mood.OK)
+    elif every:
+        output.say("each entry is necessary: without it, the run fails or has another result", Mood.OK)
 
 
 def _remarks(suggestion: Suggestion) -> Iterator[str]:
     """Yield what there is to be known about a proposal."""
+    notes: dict[str, list[str]] = {}
     for entry in suggestion.proposal.entries:
-        yield from (f"{entry.target}: {note}" for note in entry.notes)
+        for note in entry.notes:
+            notes.setdefault(note, []).append(entry.target)
+    for note, targets in notes.items():
+        more = f" and {len(targets) - 1} more" if len(targets) > 1 else ""
+        yield f"wider than its use: {targets[0]}{more}: {note}"
     yield from map(str, suggestion.findings)
     if made := _made(suggestion):
         more = f" and {len(made) - 1} more" if len(made) > 1 else ""
@@ -175,6 +191,7 @@ def _content(recording: Recording, suggestion: Suggestion, *, bare: bool) -> dic
             }
             for one in sorted(recording.accesses)
         ],
+        "proposed": list(_proposed(suggestion.proposal)),
         "imports": list(suggestion.proposal.allowed_imports),
         "not_needed": [one._asdict() for one in sorted(recording.idle)],
         "only_looked_at": [one._asdict() for one in sorted(recording.looked_by_libraries)],
@@ -188,11 +205,21 @@ def _content(recording: Recording, suggestion: Suggestion, *, bare: bool) -> dic
     }
 
 
-def _check_content(checked: Checked | None) -> dict[str, Any]:
-    if checked is None:
-        return {"check": None, "necessity": {"tried": False, "reason": "--check was not given", "left_out": []}}
-    necessity = {"tried": not checked.untried, "reason": checked.untried, "left_out": list(checked.left_out)}
-    return {"check": {"missing": list(checked.missing)}, "necessity": necessity}
+def _proposed(proposal: Proposal) -> Iterator[dict[str, Any]]:
+    """Yield each operation of each entry, and each import, with what is known about its necessity and width."""
+    notes = {use: list(entry.notes) for entry in proposal.entries for use in entry.uses}
+    for use in proposal.uses:
+        proof = proposal.proof(use)
+        verified = {"verified": proof is not proof.NOT_VERIFIED, "without_it": proof.value}
+        yield {**use._asdict(), **verified, "wider": notes.get(use, [])}
+
+
+def _check_content(checked: Checked) -> dict[str, Any]:
+    unverified = [str(use) for use in checked.suggestion.proposal.unverified]
+    necessity = {"tried": not checked.untried, "reason": checked.untried, "fix": checked.fix}
+    necessity |= {"left_out": list(checked.left_out), "unverified": unverified}
+    done = None if checked.missing is None else {"missing": list(checked.missing)}
+    return {"check": done, "necessity": necessity}
 
 
 def _value(suggestion: Suggestion, *, bare: bool) -> dict[str, Any]:

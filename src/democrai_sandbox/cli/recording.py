@@ -101,7 +101,8 @@ def run_extension(options: argparse.Namespace, output: Output) -> int:
         subject = _Subject(options, output, manifest, folder, scratch)
         if getattr(options, "phase", "") == "install":
             install = partial(_installed, subject)
-            return report(options, output, manifest, Runs(install, install), pointer="/install")
+            runs = Runs(install, install, once="an installation is not repeated for each entry")
+            return report(options, output, manifest, runs, pointer="/install")
         pointer = "/runtime" if "/runtime" in manifest.sections else ""
         granted = configured(options, manifest)
         packages = environment(options) or _requirements(subject)
@@ -200,4 +201,5 @@ def run_suggest(options: argparse.Namespace, output: Output) -> int:
             recording.read(lines)
     manifest, bare = read_manifest(options.manifest, named(os.path.realpath(options.traces[0])))
     seen = Run(recording, Exit.OK)
-    return report(options, output, manifest, Runs(lambda: seen, lambda _under: seen), bare=bare)
+    runs = Runs(lambda: seen, None, once="a trace cannot be run")
+    return report(options, output, manifest, runs, bare=bare)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from .problems import Place
 
 DEFAULT_TIMEOUT_MS = 30_000
+LONGEST_REMARK = 1000
+"""Characters of a line of ``review``."""
 
 
 class ManifestKind(StrEnum):
@@ -70,6 +72,8 @@ class Section:
     allowed_imports: tuple[str, ...] = ()
     limits: Limits = NO_LIMITS
     """Of each process in that phase."""
+    review: tuple[str, ...] = ()
+    """Remarks of ``record`` about the declarations, for a reader; nothing depends on them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,11 +128,15 @@ class ModuleManifest(Manifest):
     allowed_imports: tuple[str, ...] = ()
     limits: Limits = NO_LIMITS
     """Of each process of the module: the programs that it starts, and its worker if it has one."""
+    review: tuple[str, ...] = ()
+    """Remarks of ``record`` about the declarations, for a reader; nothing depends on them."""
 
     @property
     def sections(self) -> Mapping[str, Section | None]:
         """The declarations of the module, which stand at the top level."""
-        section = Section(access=self.access, allowed_imports=self.allowed_imports, limits=self.limits)
+        section = Section(
+            access=self.access, allowed_imports=self.allowed_imports, limits=self.limits, review=self.review
+        )
         return MappingProxyType({"": section})
 
 

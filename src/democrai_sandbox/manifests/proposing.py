@@ -1,12 +1,15 @@
 """From what a subject was seen to do to the smallest declarations under which it does the same. Pure: nothing is read.
 
-Every entry of a proposal is needed: without it something that was seen would be denied. What a proposal allows beyond
-what was seen is said in the notes of the entry, because only a rule for a whole folder or site could stand there.
+Every entry of a proposal allows something that was seen and that no other entry allows. Whether the subject would fail
+without it is known only when that was tried: ``Proposal.proofs`` has what came of it, and ``Proposal.review`` names
+every entry without a proof. What a proposal allows beyond what was seen is said in the notes of the entry, because only
+a rule for a whole folder or site could stand there.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,20 +22,27 @@ from democrai_sandbox.policy import (
     TargetKind,
     normalise_target,
     parse_request,
+    prefixes_of,
 )
 from democrai_sandbox.policy.hosts import host_key
+from democrai_sandbox.policy.operations import IMPORT
 from democrai_sandbox.policy.paths import SHALLOWEST_FOLDER, folder_of_temporary
 from democrai_sandbox.policy.rules import written_target
+from democrai_sandbox.policy.text import invisible_character
 
 from .covering import Coverage
+from .models import LONGEST_REMARK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
-__all__ = ["Entry", "Observed", "Proposal", "allowing", "propose"]
+__all__ = ["Entry", "Observed", "Proof", "Proposal", "allowing", "propose"]
 
 _ORDER = tuple((kind, operation) for kind, operations in VALID_OPERATIONS.items() for operation in operations)
 _LOOKED = "it is only looked at, not opened; an entry lets it be read with everything below it"
+_FOLDER = "a folder: an entry for it allows the same for everything below it"
+_BELOW_URL = "an entry for a URL allows the same for every path below it, with any query"
+_LOOKED_UP = "only its name was looked up; an entry for it allows every port"
 _STANDS_FOR: Mapping[str, str] = MappingProxyType({"_ctypes": "ctypes", "_cffi_backend": "cffi"})
 """Roots that another one allows as well."""
 
@@ -43,6 +53,35 @@ class Observed(NamedTuple):
     resource_type: str
     operation: str
     target: str
+
+    def __str__(self) -> str:
+        """Return it in words, as in ``read /srv/data``."""
+        return f"{IMPORT if self.resource_type == IMPORT else self.operation} {self.target}"
+
+    @classmethod
+    def of_import(cls, root: str) -> Observed:
+        """Return the use of a sensitive import root."""
+        return cls(IMPORT, "use", root)
+
+
+class Proof(StrEnum):
+    """What happened when a subject was run without one operation of an entry, or without one import."""
+
+    FAILS = "fails"
+    FAILS_AGAIN = "fails_again"
+    """It ended well, and failed when what it had made was there."""
+    DIFFERS = "differs"
+    """It ended well, and returned or wrote something else."""
+    NOT_VERIFIED = "not_verified"
+    """It was not run without it."""
+
+
+_NOT_PROVEN: Mapping[Proof, str] = MappingProxyType(
+    {
+        Proof.NOT_VERIFIED: "not verified as necessary",
+        Proof.DIFFERS: "without it the run succeeds, with another result",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +94,11 @@ class Entry:
     """Normalised."""
     notes: tuple[str, ...] = ()
     """Why it allows more than what was seen; empty where it does not."""
+
+    @property
+    def uses(self) -> tuple[Observed, ...]:
+        """Each operation of the entry by itself."""
+        return tuple(Observed(self.resource_type.value, act.value, self.target) for act in self.operations)
 
     @property
     def rules(self) -> tuple[AccessRule, ...]:
@@ -82,6 +126,33 @@ class Proposal:
     allowed_imports: tuple[str, ...]
     unread: tuple[Observed, ...] = ()
     """What was seen and no rule can be written for."""
+    proofs: Mapping[Observed, Proof] = field(default_factory=dict)
+    """What happened without each operation of an entry and each import, as far as that was tried."""
+
+    @property
+    def uses(self) -> tuple[Observed, ...]:
+        """Each operation of each entry, and each import."""
+        entries = (use for entry in self.entries for use in entry.uses)
+        return (*entries, *map(Observed.of_import, self.allowed_imports))
+
+    def proof(self, use: Observed) -> Proof:
+        """Return what happened without one of ``uses``."""
+        return self.proofs.get(use, Proof.NOT_VERIFIED)
+
+    @property
+    def unverified(self) -> tuple[Observed, ...]:
+        """Those of ``uses`` that the subject was not run without."""
+        return tuple(use for use in self.uses if self.proof(use) is Proof.NOT_VERIFIED)
+
+    @property
+    def review(self) -> tuple[str, ...]:
+        """A line for each use that is not known to be necessary, and for each entry that allows more than was used."""
+        uses = ((use, _NOT_PROVEN.get(self.proof(use), "")) for use in self.uses)
+        lines = [_remark(str(use), why) for use, why in uses if why]
+        lines += [
+            _remark(entry.target, f"wider than its use: {note}") for entry in self.entries for note in entry.notes
+        ]
+        return tuple(dict.fromkeys(lines))
 
     @property
     def rules(self) -> tuple[AccessRule, ...]:
@@ -91,6 +162,13 @@ class Proposal:
     def allows(self, observed: Observed) -> bool:
         """Tell whether something that was seen would be allowed."""
         return bool(allowing(self.rules)(observed))
+
+
+def _remark(about: str, what: str) -> str:
+    """Return a line for readers, short enough for a manifest and with nothing in it that cannot be seen."""
+    text = "".join(ascii(one)[1:-1] if invisible_character(one) else one for one in about)
+    room = LONGEST_REMARK - len(what) - len(": ")
+    return f"{text if len(text) <= room else text[: room - 3] + '...'}: {what}"
 
 
 def allowing(rules: tuple[AccessRule, ...]) -> Callable[[Observed], frozenset[int]]:
@@ -110,21 +188,28 @@ def propose(
     *,
     most: int | None = None,
     looked: Container[Observed] = (),
+    folders: Container[str] = (),
 ) -> Proposal:
     """Return the smallest declarations that allow everything that was seen.
 
     With ``most``, more than so many files of one folder, or paths of one site, are put together into what they have in
     common; a note says so. Without it that is done for names that will be others in the next run, and nothing else.
-    What was only ``looked`` at, as by ``stat``, gets a note: an entry allows no less than reading it.
+    What was only ``looked`` at, as by ``stat``, gets a note: an entry allows no less than reading it. So do
+    ``folders``, those above other targets, and other uses that no entry is as narrow as.
     """
     seen = {one: _wanted(one) for one in dict.fromkeys(observed)}
     wanted = [one for one in seen.values() if one is not None]
     notes: dict[AccessRule, str] = {}
     notes.update((rule.rule, _LOOKED) for one, rule in seen.items() if rule is not None and one in looked)
+    notes.update((one.rule, _LOOKED_UP) for one in wanted if one.lookup)
     rules = dict.fromkeys(_widened(one, notes) for one in wanted)
     while most is not None and (fewer := _together(rules, most, notes)) != rules:
         rules = fewer
     kept = _needed(tuple(rules), wanted)
+    above = {place for one in wanted for place in _above(one.rule)}
+    for rule in kept:
+        if note := _wider_by_nature(rule, rule.normalized_target in above or rule.normalized_target in folders):
+            notes.setdefault(rule, note)
     unread = tuple(one for one, rule in seen.items() if rule is None)
     return Proposal(_entries(kept, notes), _roots(imports), unread)
 
@@ -174,6 +259,19 @@ def _widened(wanted: _Wanted, notes: dict[AccessRule, str]) -> AccessRule:
     wider = _rule(rule.resource_type, rule.operation, folder)
     notes[wider] = "the whole folder: names in it are others in each run"
     return wider
+
+
+def _wider_by_nature(rule: AccessRule, is_folder: bool) -> str:  # noqa: FBT001 - the other half of the question
+    """Return why no rule for a target can be as narrow as its use; empty where one can."""
+    if rule.resource_type is ResourceType.FILESYSTEM:
+        return _FOLDER if is_folder else ""
+    return _BELOW_URL if rule.resource_type is ResourceType.NETWORK and "://" in rule.normalized_target else ""
+
+
+def _above(rule: AccessRule) -> Iterator[str]:
+    """Yield the folders above a file."""
+    if rule.resource_type is ResourceType.FILESYSTEM:
+        yield from (place for place in prefixes_of(rule.normalized_target) if place != rule.normalized_target)
 
 
 def _together(rules: dict[AccessRule, None], most: int, notes: dict[AccessRule, str]) -> dict[AccessRule, None]:

@@ -69,6 +69,7 @@ def suggest(
     most: int | None = None,
     granted: tuple[AccessRule, ...] = (),
     looked: Container[Observed] = (),
+    folders: Container[str] = (),
 ) -> Suggestion:
     """Return a manifest whose section at ``pointer`` allows what was seen and no more; see ``propose``.
 
@@ -76,7 +77,7 @@ def suggest(
     """
     elsewhere = allowing(granted)
     seen = tuple(one for one in dict.fromkeys(observed) if not elsewhere(one))
-    proposal = propose(seen, imports, most=most, looked=looked)
+    proposal = propose(seen, imports, most=most, looked=looked, folders=folders)
     value, made = _made(manifest, pointer, proposal)
     section = section_of(manifest, pointer)
     declared = section.access
@@ -109,6 +110,9 @@ def _with(manifest: Manifest, pointer: str, proposal: Proposal) -> dict[str, Any
     ):
         if new or key in section:
             section[key] = new
+    section.pop("review", None)
+    if proposal.review:
+        section["review"] = list(proposal.review)
     if pointer and not section and pointer[1:] not in (written or {}):
         del value[pointer[1:]]
     return value

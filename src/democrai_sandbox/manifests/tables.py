@@ -14,6 +14,7 @@ from .grants import Access, Endpoint, Imports
 from .limits import LARGEST, Limits
 from .limits import OTHER_NAMES as OTHER_LIMITS
 from .models import (
+    LONGEST_REMARK,
     AgentDeclaration,
     EngineManifest,
     EngineRuntime,
@@ -236,6 +237,11 @@ _LIMITS = Key(
     ),
     "How much each of its processes may use of the machine, at most; the host may allow less.",
 )
+_REVIEW = Key(
+    "review",
+    Texts(Text("a remark on one line", LONGEST_REMARK)),
+    "What record could not verify about the entries; remove a line when you have checked it. Nothing depends on it.",
+)
 _REQUIRED = Key("requirements", Texts(_REQUIREMENT), "What pip installs into its own environment.")
 _EXTENSION = (
     Key("name", _NAME, f"{_NAMED.about} Without it, the name of the manifest's folder is used.", from_folder=True),
@@ -251,6 +257,7 @@ _ENGINE_RUNTIME = Table(
         _ACCESS,
         _IMPORTS,
         _LIMITS,
+        _REVIEW,
         Key(
             "allowed_config_urls",
             Texts(_CONFIG_KEY),
@@ -258,8 +265,8 @@ _ENGINE_RUNTIME = Table(
         ),
     ),
 )
-_RUNTIME = Table(Section, "what holds while it runs", (_ACCESS, _IMPORTS, _LIMITS))
-_INSTALL = Table(Install, "what holds while it is installed", (_ACCESS, _IMPORTS, _LIMITS, _REQUIRED))
+_RUNTIME = Table(Section, "what holds while it runs", (_ACCESS, _IMPORTS, _LIMITS, _REVIEW))
+_INSTALL = Table(Install, "what holds while it is installed", (_ACCESS, _IMPORTS, _LIMITS, _REVIEW, _REQUIRED))
 
 
 def _declaration(model: type[Manifest], word: str) -> Table:
@@ -275,7 +282,7 @@ def _declaration(model: type[Manifest], word: str) -> Table:
 TABLES: Mapping[ManifestKind, Table] = MappingProxyType(
     {
         ManifestKind.MODULE: Table(
-            ModuleManifest, "the manifest of a module", (*_EXTENSION, _ACCESS, _IMPORTS, _LIMITS), whole=True
+            ModuleManifest, "the manifest of a module", (*_EXTENSION, _ACCESS, _IMPORTS, _LIMITS, _REVIEW), whole=True
         ),
         ManifestKind.ENGINE: Table(
             EngineManifest,

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
+IMPORT = "import"
+"""In the place of a resource type, where accesses are recorded: the root of a sensitive import. No rule has it."""
+
+
 class ResourceType(StrEnum):
     """The kinds of resource a rule can be about. A URL is a *target* of the network, not a type."""
 

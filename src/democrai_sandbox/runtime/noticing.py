@@ -18,6 +18,7 @@ from democrai_sandbox.guard.probes import facade_files
 from democrai_sandbox.guard.runtime_paths import CODE, code_entries
 from democrai_sandbox.guard.settings import SENSITIVE_ROOTS
 from democrai_sandbox.policy import Operation, ResourceType, prefixes_of
+from democrai_sandbox.policy.operations import IMPORT
 from democrai_sandbox.policy.paths import folder_of_temporary
 
 from . import doors
@@ -29,12 +30,10 @@ if TYPE_CHECKING:
     from democrai_sandbox.guard import AccessQuestion, Decider
     from democrai_sandbox.policy import AccessDecision
 
-__all__ = ["DECLARED", "IMPORT", "Noticed", "NoticingDecider", "Whence", "needed", "recorded"]
-
-IMPORT = "import"
-"""In the place of a resource type: the root of a sensitive import."""
+__all__ = ["DECLARED", "Noticed", "NoticingDecider", "Whence", "needed", "recorded"]
 
 OWN, LIBRARY, IMPORTING, DECLARED = "own", "library", "import", "declared"
+_CHANGES = frozenset({Operation.CREATE, Operation.MODIFY, Operation.DELETE})
 _MACHINERY = "<frozen importlib"
 _DOOR = "noticed.import"
 
@@ -148,7 +147,7 @@ class NoticingDecider:
         # Native, and taken before the subject's code is there: it could put others into these modules, and questions
         # are answered outside of the guard.
         self._look, self._frame = os.lstat, sys._getframe  # noqa: SLF001 - whoever asks is on the stack
-        self._access, self._readable, self._is_probe = os.access, os.R_OK, _core.is_probe
+        self._access, self._readable, self._writable, self._is_probe = os.access, os.R_OK, os.W_OK, _core.is_probe
         self._own = f"/proc/{os.getpid()}/"
 
     def decide(self, question: AccessQuestion) -> bool | AccessDecision:
@@ -161,13 +160,25 @@ class NoticingDecider:
         exists = not is_file or self._is_there(
             question.target, reads=not probe and question.operation == Operation.READ
         )
-        if not (is_file and by == LIBRARY and self._whence.is_above_code(question.target)):
+        is_vain = is_file and by == LIBRARY and self._is_vain(question.operation, question.target)
+        if not is_vain:
             self._tell([question.resource_type, question.operation, question.target, by, place, exists, probe])
         return True if self._decider is None else self._decider.decide(question)
 
     def _is_of_others(self, target: str) -> bool:
         """Return whether it is the variables of another process: those of the host, or of whoever records."""
         return target.startswith("/proc/") and target.endswith("/environ") and not target.startswith(self._own)
+
+    def _is_vain(self, operation: str, target: str) -> bool:
+        """Tell whether a library is answered the same without an entry.
+
+        It does without an answer about the folders around itself. The kernel refuses to change what the process may not
+        write, with the error that the guard has.
+        """
+        if self._whence.is_above_code(target) or operation not in _CHANGES:
+            return self._whence.is_above_code(target)
+        changed = target if operation == Operation.MODIFY else target.rpartition("/")[0] or "/"
+        return self._is_there(changed, reads=False) and not self._access(changed, self._writable)
 
     def _is_there(self, target: str, *, reads: bool) -> bool:
         """Tell whether there is such a file. One that the kernel keeps from the process fails in any case."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.manifests.proposing import Observed
 from democrai_sandbox.manifests.suggesting import Suggestion, suggest
-from democrai_sandbox.policy import InvalidInputError, ResourceType
-from democrai_sandbox.runtime.noticing import DECLARED, IMPORT, Noticed, needed
+from democrai_sandbox.policy import InvalidInputError, Operation, ResourceType
+from democrai_sandbox.policy.operations import IMPORT
+from democrai_sandbox.runtime.noticing import DECLARED, Noticed, needed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -110,6 +112,12 @@ class Recording:
         return tuple(dict.fromkeys(one for one in all_seen if one not in kept))
 
     @property
+    def created(self) -> frozenset[str]:
+        """Files and folders that it was about to make, because they were not there."""
+        made = (one for one in self.seen if one.operation == Operation.CREATE and not one.exists)
+        return frozenset(one.target for one in made if one.resource_type == ResourceType.FILESYSTEM)
+
+    @property
     def imports(self) -> tuple[str, ...]:
         """The sensitive roots that the subject's own code imported."""
         return tuple(dict.fromkeys(one.target for one in self.seen if one.resource_type == IMPORT))
@@ -120,7 +128,7 @@ class Recording:
 
     def import_places(self, root: str) -> tuple[str, ...]:
         """Return the lines of the subject's own code that import a root."""
-        return self.places(Observed(IMPORT, "use", root))
+        return self.places(Observed.of_import(root))
 
     def times(self, observed: Observed) -> int:
         """Return how often it was asked about: to look at it or to use it, whichever was more often."""
@@ -143,7 +151,18 @@ class Recording:
             kept = f"{_MOST:,} different things, with {_MOST_LETTERS:,} letters"
             raise InvalidInputError.of(f"more was reached for than can be kept ({kept}): record less at a time")
         wanted = (*self.accesses, *(self.looked_by_libraries if with_looks else ()))
-        return suggest(manifest, wanted, self.imports, pointer=pointer, most=most, granted=granted, looked=self.looked)
+        files = {one.target for one in wanted if one.resource_type == ResourceType.FILESYSTEM}
+        folders = frozenset(filter(os.path.isdir, files))
+        return suggest(
+            manifest,
+            wanted,
+            self.imports,
+            pointer=pointer,
+            most=most,
+            granted=granted,
+            looked=self.looked,
+            folders=folders,
+        )
 
     # ---- traces ------------------------------------------------------------------------------------------------------
 

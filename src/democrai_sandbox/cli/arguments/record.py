@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from argparse import BooleanOptionalAction
+
 from democrai_sandbox.cli.parsing import add_verbs
 
 from .common import add_json, add_yes
@@ -74,7 +76,7 @@ def _suggest(parser: Parser) -> None:
     add_manifest(parser, "without one a new module's is made")
     _add_report(parser)
     add_json(parser)
-    parser.set_defaults(run="recording:run_suggest", verb="suggest", check=False, trace=None)
+    parser.set_defaults(run="recording:run_suggest", verb="suggest", check=None, trace=None)
 
 
 def _add_extension(parser: Parser) -> None:
@@ -117,8 +119,8 @@ def _add_run(parser: Parser) -> None:
     """Add what there is where something is run."""
     parser.add_argument(
         "--check",
-        action="store_true",
-        help="run it again under the proposal; 1 if that is not enough. A run that only reads is also repeated\n"
-        "without each entry, and what is not needed is left out",
+        action=BooleanOptionalAction,
+        help="repeat it under the proposal, 1 if that is not enough, and without each entry: what is not needed is\n"
+        "left out. By default, if it only reads; with --check, also if it writes, sends or starts programs",
     )
     parser.add_argument("--trace", metavar="FILE", help="write down all that was seen, one JSON document on a line")

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from democrai_sandbox.manifests import Coverage, ModuleManifest, Section, Source
 from democrai_sandbox.policy import InvalidInputError, rules_for_paths, rules_from_json
+from democrai_sandbox.policy.operations import IMPORT
 from democrai_sandbox.runtime import doors
 from democrai_sandbox.runtime.activation import Activation
-from democrai_sandbox.runtime.noticing import DECLARED, IMPORT
+from democrai_sandbox.runtime.noticing import DECLARED
 
 from .calling import caller
 from .errors import ModelFailed
