@@ -74,6 +74,7 @@ from .host import (
 )
 from .kernel import (
     HelperFailed,
+    HelperOpening,
     KernelLayerError,
     KernelRefused,
     KernelUnsupported,
@@ -105,6 +106,7 @@ __all__ = [
     "GuardSealedError",
     "GuardUsageError",
     "HelperFailed",
+    "HelperOpening",
     "HostRefused",
     "IdempotencyConflict",
     "IdempotencyRunning",

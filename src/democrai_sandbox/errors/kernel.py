@@ -54,3 +54,13 @@ class HelperFailed(KernelLayerError):  # noqa: N818 - it says what happened
         """Say what happened, what to do about it, and the helper's word for it."""
         super().__init__(what, fix=fix)
         self.reason = reason
+
+
+class HelperOpening(HelperFailed):
+    """The helper has not opened the way for a connection yet: try again in a moment.
+
+    Only event loops are told so. Their own connections try again by themselves.
+    """
+
+    is_logged = True
+    """It is not a failure, and nothing is to be logged about it."""

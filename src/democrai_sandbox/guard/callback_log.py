@@ -7,7 +7,7 @@ import sys
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.errors import ExternalAccessCheckFailed
+from democrai_sandbox.errors import ExternalAccessCheckFailed, HelperOpening
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,8 @@ def logged(name: str, callback: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return callback(*args)
         except Exception as error:
-            if not (isinstance(error, ExternalAccessCheckFailed) and error.is_logged) and budget.has_room():
+            is_logged = isinstance(error, ExternalAccessCheckFailed | HelperOpening) and error.is_logged
+            if not is_logged and budget.has_room():
                 _cut(error, handled)
                 _write("The %s of the guard failed for %s", name, _about(args[0]))
             raise

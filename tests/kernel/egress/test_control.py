@@ -562,22 +562,26 @@ def stopped_helper(app):
         app("until(lambda: control.answers(1.0) and not control.stalled)")
 
 
+LONGEST_TURN = 0.25
+"""Seconds that a turn of the loop may take: a tenth of a second for the helper, the rest for a busy machine."""
+
+
 def test_a_stopped_helper_does_not_hold_up_an_event_loop(app, lab, servers):
     start(app)
     app("control.follow()")
     app(ON_A_LOOP)
     pauses = []
-    while not pauses or (pauses[-1] >= 0.5 and len(pauses) < 3):  # again where the machine was busy with other things
+    while not pauses or (pauses[-1] >= LONGEST_TURN and len(pauses) < 4):  # again where the machine was busy
         with stopped_helper(app):
             outcomes, longest = app(f"asyncio.run(connect({servers + len(pauses)}, *range(2, 12)))")
         pauses.append(longest)
         assert set(outcomes) == {"ExternalAccessCheckFailed"}
-    assert min(pauses) < 0.5, pauses
+    assert min(pauses) < LONGEST_TURN, pauses
     app(f"until(lambda: tcp('10.77.0.2', {servers}) == 'ok')")  # what was asked for comes into force
     assert app(f"asyncio.run(connect({servers}, 2, 3))")[0] == ["ok", "ok"]
 
 
-def test_on_an_event_loop_a_connection_waits_for_a_helper_that_is_at_work(app, lab, servers):
+def test_a_slow_helper_is_waited_for_and_does_not_hold_up_an_event_loop(app, lab, servers):
     start(app)
     app("control.follow()")
     app(ON_A_LOOP)
@@ -585,12 +589,18 @@ def test_on_an_event_loop_a_connection_waits_for_a_helper_that_is_at_work(app, l
         """
 real = control._client.apply
 def apply(*arguments, **options):
-    time.sleep(0.6)
+    time.sleep(1.5)
     return real(*arguments, **options)
 control._client.apply = apply
 """
     )
-    assert app(f"asyncio.run(connect({servers}, 2))")[0] == ["ok"]
+    pauses = []
+    while not pauses or (pauses[-1] >= LONGEST_TURN and len(pauses) < 2):
+        outcomes, longest = app(f"asyncio.run(connect({servers}, {len(pauses) + 2}))")
+        pauses.append(longest)
+        assert outcomes == ["ok"]
+    assert min(pauses) < LONGEST_TURN, pauses
+    assert app.said().count("egress.observed") == len(pauses)
 
 
 def test_guarded_code_is_told_of_a_failure_and_not_of_a_denial_when_the_helper_is_gone(app, lab, servers):

@@ -93,7 +93,7 @@ KERNEL = (
             "file get in each other's way."
         ),
         fix="What the table says for the reason. `democrai-sandbox doctor` tries what this machine can do.",
-        classes=("HelperFailed",),
+        classes=("HelperFailed", "HelperOpening"),
         remark="A `KernelLayerError`; `reason` is a word for the cause.",
         words=HELPER_REASONS,
         see=("os-enforcement.md",),

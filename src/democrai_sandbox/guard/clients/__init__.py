@@ -31,4 +31,5 @@ ADAPTERS: dict[str, Install] = {
     "httpx_ws": httpx.install_websockets,
     "aiohttp": aiohttp.install,
     "asyncio.base_events": asyncio_events.install,
+    "asyncio.selector_events": asyncio_events.install_selector,
 }

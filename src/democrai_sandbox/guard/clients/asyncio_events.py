@@ -1,4 +1,7 @@
-"""asyncio's own connections and servers, which are checked at the socket: a denial is not lost in another error."""
+"""asyncio's own connections and servers, which are checked at the socket: a denial is not lost in another error.
+
+A connection that the packet filter is still being opened for is tried again, and the loop serves others meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import socket
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from democrai_sandbox.errors import ExternalAccessCheckFailed, HelperOpening
 from democrai_sandbox.policy import SandboxError
 
 from .patching import adapter
@@ -15,6 +19,29 @@ if TYPE_CHECKING:
 
 _denials: ContextVar[list[SandboxError] | None] = ContextVar("_denials", default=None)
 """What was denied while one connection is being made, in whichever tasks its attempts run."""
+
+
+_PAUSE = 0.02
+"""Seconds between two attempts at a connection for which the packet filter is being opened."""
+
+
+def _sock_connect(original: Method) -> Method:
+    async def sock_connect(self: Any, *args: Any, **kwargs: Any) -> Any:
+        while True:
+            try:
+                return await original(self, *args, **kwargs)
+            except ExternalAccessCheckFailed as error:
+                if not isinstance(error.__cause__, HelperOpening):
+                    raise
+            await _pause()
+
+    return sock_connect
+
+
+async def _pause() -> None:
+    from asyncio import sleep  # not before there is a loop
+
+    await sleep(_PAUSE)
 
 
 def _connect_sock(original: Method) -> Method:
@@ -72,3 +99,4 @@ install = adapter(
     ("BaseEventLoop", "create_connection", _create_connection),
     ("BaseEventLoop", "create_server", _create_server),
 )
+install_selector = adapter(("BaseSelectorEventLoop", "sock_connect", _sock_connect))

@@ -6,9 +6,9 @@ import os
 from asyncio import _get_running_loop
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from democrai_sandbox.errors import HelperFailed, KernelLayerError
+from democrai_sandbox.errors import HelperFailed, HelperOpening, KernelLayerError
 from democrai_sandbox.kernel.flow import FlowLog
 
 from .applying import Applying
@@ -35,11 +35,12 @@ if TYPE_CHECKING:
 
 _WITHIN = 5.0
 """Seconds that a subject's first connection waits for the kernel to let it through."""
-_WITHIN_ON_LOOP = 2.0
-"""The same on the thread of an event loop, which serves others too: of a helper that is at work."""
-_FIRST_ON_LOOP = 0.25
-"""Seconds there before the helper is asked whether it is."""
-_PING_ON_LOOP = 0.1
+_WITHIN_ON_LOOP = 0.08
+"""Seconds that it waits on the thread of an event loop, which serves others too. The loop then tries again."""
+_SILENT_AFTER = 1.0
+"""Seconds of such attempts after which the helper is asked, each second, whether it is at work."""
+_PING_ON_LOOP = 0.05
+_MOST_OPENING = 1000
 _SILENT_FOR = 3.0
 """Seconds for which a helper that was silent then is taken for stalled, unless it is found to answer before."""
 _STATUS_WITHIN = 2.0
@@ -87,6 +88,9 @@ class EgressControl:
         self._older: frozenset[int] = frozenset()
         self._failure: KernelLayerError | None = None
         self._stalled_until = 0.0
+        self._answered = 0.0
+        self._opening: dict[tuple[object, ...], _Opening] = {}
+        """What connections of event loops wait for."""
         builder.add(self.observed)
 
     # ---- beginning and end -------------------------------------------------------------------------------------------
@@ -149,14 +153,13 @@ class EgressControl:
         self.observed.observe(endpoint)
         if self._covers(endpoint):
             return
-        subject = f"{endpoint.subject_kind}:{endpoint.subject}"
-        place = {"host": endpoint.host, "port": endpoint.port, "addresses": endpoint.addresses}
-        self.flow("egress.observed", subject=subject, **place)
-        number = self._refresher.wish("observed")
-        self._refresher.wait(number, self._patience(number))
+        if _get_running_loop() is None:
+            self._refresher.wait(self._wish_for(endpoint), 0.0 if self.stalled else _WITHIN)
+        else:
+            self._open_on_loop(endpoint)
         if not self._covers(endpoint):
             # What permitted it is not in force any more; the kernel refuses the connection.
-            self.flow("egress.not_permitted", subject=subject, **place)
+            self._tell("egress.not_permitted", endpoint)
 
     # ---- children ----------------------------------------------------------------------------------------------------
 
@@ -270,21 +273,44 @@ class EgressControl:
         """Whether there is something to follow: it was started, not stopped, and this is not a fork of that process."""
         return self._hold.running is not None and os.getpid() == self._pid
 
-    def _patience(self, number: int) -> float:
-        """Return how long a connection waits for a wish: not at all for a helper that does not answer.
+    def _wish_for(self, endpoint: Observation) -> int:
+        self._tell("egress.observed", endpoint)
+        return self._refresher.wish("observed")
 
-        On the thread of an event loop it waits a moment here, and then only for a helper that is at work.
+    def _tell(self, event: str, endpoint: Observation) -> None:
+        place = {"host": endpoint.host, "port": endpoint.port, "addresses": endpoint.addresses}
+        self.flow(event, subject=f"{endpoint.subject_kind}:{endpoint.subject}", **place)
+
+    def _open_on_loop(self, endpoint: Observation) -> None:
+        """Return when the way is open; raises ``HelperOpening`` while it is not, for the loop to try again.
+
+        The first attempt waits a moment, unless others wait for the helper already; the next ones do not wait.
         """
-        if self.stalled:
-            return 0.0
-        if _get_running_loop() is None:
-            return _WITHIN
-        if self._refresher.settles(number, _FIRST_ON_LOOP):
-            return 0.0
+        key = (endpoint.subject_kind, endpoint.subject, endpoint.host, endpoint.port)
+        opening = self._opening.pop(key, None)
+        moment = 0.0 if opening or self._opening or self.stalled else _WITHIN_ON_LOOP
+        opening = opening or _Opening(self._wish_for(endpoint), monotonic())
+        if self.stalled or self._refresher.settles(opening.number, moment):
+            self._refresher.wait(opening.number, 0.0)
+            return
+        waited = monotonic() - opening.since
+        if waited > _WITHIN or (waited > _SILENT_AFTER and not self._is_at_work()):
+            self._refresher.wait(opening.number, 0.0)
+        if len(self._opening) >= _MOST_OPENING:  # of connections that were given up
+            self._opening.clear()
+        self._opening[key] = opening
+        raise HelperOpening("the way for the connection is not open yet", fix=_AGAIN, reason=TIMED_OUT)
+
+    def _is_at_work(self) -> bool:
+        """Tell whether the helper answers; it is asked each second. One that does not is taken for stalled."""
+        now = monotonic()
+        if now - self._answered < _SILENT_AFTER:
+            return True
         if self.answers(_PING_ON_LOOP):
-            return _WITHIN_ON_LOOP - _FIRST_ON_LOOP - _PING_ON_LOOP
-        self._stalled_until = max(self._stalled_until, monotonic() + _SILENT_FOR)
-        return 0.0
+            self._answered = now
+            return True
+        self._stalled_until = max(self._stalled_until, now + _SILENT_FOR)
+        return False
 
     def _covers(self, endpoint: Observation) -> bool:
         applied = self._applying.applied
@@ -296,6 +322,13 @@ class EgressControl:
         self._applying.applied = None
         self._file.remove()
         self.flow("egress.ended")
+
+
+class _Opening(NamedTuple):
+    """A wish that a connection of an event loop waits for."""
+
+    number: int
+    since: float
 
 
 class _Following:
