@@ -1,4 +1,4 @@
-"""How long the event loop of a node stands still while a process that it relies on does: a helper, keeper, spawn server.
+"""How long the event loop of a node stands still while its helper, keeper or spawn server does.
 
 The module runs in the process of the node, on its loop, and measures the longest time between two turns of it.
 """
