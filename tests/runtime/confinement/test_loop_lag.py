@@ -63,7 +63,7 @@ MANIFEST = {
         {"resource_type": "system_dependency", "operation": "execute", "target": "/bin/echo"},
     ],
 }
-LONGEST = 0.25
+LONGEST = 0.5
 """Seconds that a turn of the loop may take: a tenth of a second for the helper, the rest for a busy machine."""
 ATTEMPTS = 5
 
