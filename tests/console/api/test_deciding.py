@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 from tests.console.serving import until
@@ -286,6 +287,20 @@ def test_filters_are_checked(admin, query, pointer):
     """A filter that is not valid, or not known, is refused: it would not narrow as was meant."""
     problems = refused(admin.get(f"{API}/requests?{query}"), 422, "invalid_input")["problems"]
     assert problems[0]["pointer"] == pointer
+
+
+def test_every_operation_refuses_an_unknown_query_parameter(served, admin):
+    """With the pointer, also where no parameter is known at all; without a token it is a 401 as ever."""
+    document = admin.get(f"{API}/openapi.json").json()
+    found = [(method, path) for path, methods in document["paths"].items() for method in methods]
+    assert len(found) > 40
+    for method, path in found:
+        address = re.sub(r"\{\w+\}", "nothing", path)
+        answer = admin.request(method.upper(), address, params={"no_such_name": "1"})
+        pointers = [one["pointer"] for one in refused(answer, 422, "invalid_input")["problems"]]
+        assert "/no_such_name" in pointers, (method, path)
+    with served.client() as unknown:
+        refused(unknown.get(f"{API}/subjects?no_such_name=1"), 401, "not_signed_in")
 
 
 def test_age(admin, ask):

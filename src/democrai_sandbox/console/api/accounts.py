@@ -95,12 +95,17 @@ class Ended(Answer):
     ended: int
 
 
-@accounts.get("/me", **told(None))
-def show_me(request: Request) -> Me:
-    """Say who calls, and what that one may do; needs no scope."""
+def _signed_in(request: Request) -> Visitor:
+    """Return who calls, with a session or a token of any scope."""
     visitor = visitor_of(request)
     if visitor is None:
         raise NotSignedIn
+    return visitor
+
+
+@accounts.get("/me", **told(None))
+def show_me(visitor: Annotated[Visitor, Depends(_signed_in)]) -> Me:
+    """Say who calls, and what that one may do; needs no scope."""
     caller, scopes = visitor.caller, visitor.identity.scopes
     return Me(
         user_id=caller.user_id,

@@ -66,7 +66,7 @@ class AuditReport(Answer):
     what: Text
 
 
-@audit.get("/audit", **told(Scope.AUDIT_READ))
+@audit.get("/audit", **told(Scope.AUDIT_READ, query=True))
 def list_audit(
     request: Request, query: Annotated[AuditQuery, Query()], visitor: Reader
 ) -> schemas.Page[schemas.AuditRecord]:
@@ -76,7 +76,7 @@ def list_audit(
     return schemas.Page[schemas.AuditRecord].model_validate(found)
 
 
-_EXPORT: dict[str, Any] = told(Scope.AUDIT_READ)
+_EXPORT: dict[str, Any] = told(Scope.AUDIT_READ, query=True)
 _EXPORT["responses"][200] = {
     "description": "One record per line.",
     "content": {kind: {"schema": {"type": "string"}} for kind in exporting.MEDIA_TYPES.values()},

@@ -47,7 +47,7 @@ class DecisionQuery(Paging):
         )
 
 
-@decisions.get("/approvals", **told(Scope.APPROVALS_READ))
+@decisions.get("/approvals", **told(Scope.APPROVALS_READ, query=True))
 def list_approvals(
     request: Request, query: Annotated[DecisionQuery, Query()], visitor: Reader
 ) -> schemas.Page[schemas.Decision]:
@@ -57,7 +57,7 @@ def list_approvals(
     return schemas.Page[schemas.Decision].model_validate(found)
 
 
-@decisions.get("/denials", **told(Scope.APPROVALS_READ))
+@decisions.get("/denials", **told(Scope.APPROVALS_READ, query=True))
 def list_denials(
     request: Request, query: Annotated[DecisionQuery, Query()], visitor: Reader
 ) -> schemas.Page[schemas.Decision]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends, Query
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel, ConfigDict
 
 from democrai_sandbox.console.plain import PlainResponse
 from democrai_sandbox.console.problems import MEDIA_TYPE
@@ -57,15 +58,30 @@ def router(noun: str) -> APIRouter:
     )
 
 
-def told(scope: Scope | None, *statuses: int, body: bool = False) -> dict[str, Any]:
-    """Return what the document says about an operation: the scope of ``holder``, and the refusals it may meet.
+class _NoQuery(BaseModel):
+    """The query of an operation that has no query parameters."""
 
-    Those that all may meet are added, and with ``body`` those of operations that read one.
+    model_config = ConfigDict(extra="forbid")
+
+
+def _refuse_query(query: Annotated[_NoQuery, Query()]) -> None:
+    """Refuse every query parameter, together with all other problems of the request."""
+
+
+def told(scope: Scope | None, *statuses: int, body: bool = False, query: bool = False) -> dict[str, Any]:
+    """Return how an operation is registered: the scope of ``holder``, and the refusals it may meet.
+
+    Those that all may meet are added, and with ``body`` those of operations that read one. An operation without
+    ``query`` refuses every query parameter; one with it has a model of its parameters, which refuses unknown names.
     """
     shown = {*_COMMON, *statuses, *(_WITH_A_BODY if body else ())}
     content = {MEDIA_TYPE: {"schema": {"$ref": _REFERENCE.format(model=ProblemDocument.__name__)}}}
     responses = {status: {"description": _WORDS[status], "content": content} for status in sorted(shown)}
-    return {"responses": responses, "openapi_extra": {"x-scope": scope.value} if scope else {}}
+    return {
+        "responses": responses,
+        "openapi_extra": {"x-scope": scope.value} if scope else {},
+        "dependencies": [] if query else [Depends(_refuse_query)],
+    }
 
 
 def document(app: FastAPI) -> None:

@@ -130,7 +130,7 @@ class NewNote(Order):
     text: str = Field(min_length=1, max_length=2000)
 
 
-@requests.get("/requests", **told(Scope.REQUESTS_READ))
+@requests.get("/requests", **told(Scope.REQUESTS_READ, query=True))
 def list_requests(
     request: Request, query: Annotated[RequestQuery, Query()], visitor: Reader
 ) -> schemas.Page[schemas.AccessRequest]:
@@ -144,7 +144,7 @@ def list_requests(
     return schemas.Page[schemas.AccessRequest].model_validate(found)
 
 
-@requests.get("/requests/queue", **told(Scope.REQUESTS_READ))
+@requests.get("/requests/queue", **told(Scope.REQUESTS_READ, query=True))
 def list_queue(request: Request, query: Annotated[QueueQuery, Query()], visitor: Reader) -> schemas.Page[RequestGroup]:
     """List what waits for a decision, one row for all who wait for the same, the riskiest first."""
     with serving(visitor.caller):

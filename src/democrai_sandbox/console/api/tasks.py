@@ -86,7 +86,7 @@ class Cancelled(Answer):
     cancelled: bool
 
 
-@tasks.get("/tasks", **told(Scope.TASKS_READ))
+@tasks.get("/tasks", **told(Scope.TASKS_READ, query=True))
 def list_tasks(request: Request, query: Annotated[TaskQuery, Query()], visitor: Reader) -> schemas.Page[TaskRecord]:
     """List tasks, the newest first; others than administrators see their own."""
     store = sandbox_of(request).runtime.store
