@@ -74,7 +74,8 @@ def _decided(options: argparse.Namespace, output: Output, act: str, words: str) 
 def _one(node: Node, options: argparse.Namespace, ids: list[str], act: str, words: str) -> list[dict[str, Any]]:
     """Decide one request: with all that can be said about one, and with what it is in the question."""
     path = f"/requests{below(*ids)}"
-    request = node.get(path)["request"]
+    found = node.get(path)
+    request = found["request"]
     _must_wait(request)
     what = spoken(request)
     about = f", as {visible(options.target)}" if options.target else ""
@@ -82,14 +83,21 @@ def _one(node: Node, options: argparse.Namespace, ids: list[str], act: str, word
     if options.dry_run:
         return [item]
     asking.confirm(f"{what}\n{words}{about}?", yes=options.yes)
-    order = {"target": options.target, "reason": options.reason}
+    version = _version(found, options.target)
+    order = {"target": options.target, "reason": options.reason, "expected_version": version}
     if act == "permanent":
         order["lifetime_seconds"] = options.lifetime
     verb = {"session": "approve-session", "permanent": "approve", "deny": "deny"}[act]
-    outcome = node.post(f"{path}/{verb}", {name: value for name, value in order.items() if value})
+    given = {name: value for name, value in order.items() if value not in (None, "")}
+    outcome = node.post(f"{path}/{verb}", given)
     if outcome["decision"] is None:
         raise CommandRefused(f"nothing was stored: {outcome['skipped']}", fix="choose --permanent or --for")
     return [item | {"told": _made(outcome["decision"]), "decision": outcome["decision"]}]
+
+
+def _version(found: Mapping[str, Any], target: str | None) -> int | None:
+    """Return the version of the state that was shown; None for a target that is not one of the choices."""
+    return next((one.get("version") for one in found["choices"] if target in (None, one["target"])), None)
 
 
 def _must_wait(request: Mapping[str, Any]) -> None:
@@ -121,11 +129,12 @@ def _length(seconds: int) -> str:
 
 def _many(node: Node, options: argparse.Namespace, ids: list[str], act: str, words: str) -> list[dict[str, Any]]:
     """Decide many requests: each is decided by itself, and one that cannot be stops no other."""
-    order = {"request_ids": ids, "act": act, "reason": options.reason or ""}
+    order: dict[str, Any] = {"request_ids": ids, "act": act, "reason": options.reason or ""}
     if options.dry_run or not options.yes:
         found: list[dict[str, Any]] = node.post("/requests/decide", {**order, "dry_run": True})["items"]
         if options.dry_run:
             return found
+        order["expected_versions"] = {one["id"]: one["version"] for one in found if one.get("version") is not None}
         asking.confirm(f"{repeated([item['told'] for item in found])}\n{words}: {len(ids)} requests?", yes=options.yes)
     decided: list[dict[str, Any]] = node.post("/requests/decide", order)["items"]
     return [item | {"told": _made(item["decision"])} if item["decision"] else item for item in decided]

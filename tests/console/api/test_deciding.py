@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
+from democrai_sandbox.host.scopes import Scope
 from tests.console.serving import until
 from tests.services.rows import rows
 
@@ -165,6 +166,7 @@ def test_approve_permanently_for_a_time(served, admin, ask):
     left = datetime.fromisoformat(decision["expires_at"]) - datetime.now(UTC)
     assert timedelta(minutes=50) < left <= timedelta(hours=1)
     shown = admin.get(f"{API}/decisions/{decision['id']}").json()
+    assert shown.pop("version") > 0
     assert {**shown, "last_used": None} == decision  # what was asked for goes on by itself, and uses it
     listed = admin.get(f"{API}/approvals", params={"text": "for_a_time"}).json()["items"]
     assert [one["id"] for one in listed] == [decision["id"]]
@@ -232,6 +234,50 @@ def test_bulk(admin, ask):
         (False, "external_access_request_unknown"),
     ]
     assert admin.get(f"{API}/requests/{numbers[2]}").json()["request"]["state"] == "approved_for_session"
+
+
+@rows("verb", ["approve-session", "approve", "deny"])
+def test_a_decision_from_a_state_that_has_changed_is_a_conflict(served, admin, ask, verb):
+    """Another session was approved for the same meanwhile; with the present version it is decided."""
+    number = ask(f"/{verb}/one")
+    path = f"{API}/requests/{number}"
+    seen = admin.get(path).json()
+    assert seen["version"] == seen["choices"][0]["version"]
+    with served.bearer(served.person(f"vera-{verb}"), Scope.MODULES_RUN) as vera:
+        assert admin.post(f"{API}/requests/{ask(f'/{verb}/one', vera)}/approve-session").status_code == 200
+    stale = admin.post(f"{path}/{verb}", json={"expected_version": seen["version"]})
+    refused(stale, 409, "external_access_conflict")
+    present = admin.get(path).json()
+    assert present["request"]["state"] == "pending"
+    broader = present["choices"][1]
+    body = {"expected_version": broader["version"], "target": broader["target"]}
+    assert admin.post(f"{path}/{verb}", json=body).json()["decision"]["access"]["target"] == broader["target"]
+
+
+def test_versions_of_many(served, admin, ask):
+    """A preview tells them; a request whose state has changed since is a conflict, and the others are decided."""
+    numbers = [ask("/a"), ask("/b")]
+    order = {"request_ids": numbers, "act": "deny"}
+    previewed = admin.post(f"{API}/requests/decide", json={**order, "dry_run": True}).json()["items"]
+    with served.bearer(served.person("vera-many"), Scope.MODULES_RUN) as vera:
+        admin.post(f"{API}/requests/{ask('/a', vera)}/approve-session")
+    versions = {item["id"]: item["version"] for item in previewed}
+    done = admin.post(f"{API}/requests/decide", json={**order, "expected_versions": versions}).json()["items"]
+    assert [(item["done"], item["code"]) for item in done] == [(False, "external_access_conflict"), (True, "")]
+
+
+def test_an_unasked_decision_from_a_state_that_has_changed_is_a_conflict(admin):
+    """The version is 0 before the first decision, and that of the decision in force after it."""
+    access = {"subject": "module:reports", "resource_type": "network", "operation": "receive"}
+    body = {**access, "target": "https://stale-unasked.example/v1", "effect": "denial"}
+    number = admin.post(f"{API}/decisions", json={**body, "expected_version": 0}).json()["decision"]["id"]
+    body["effect"] = "approval"
+    refused(admin.post(f"{API}/decisions", json={**body, "expected_version": 0}), 409, "external_access_conflict")
+    shown = admin.get(f"{API}/decisions/{number}").json()
+    assert shown["ended_at"] is None
+    made = admin.post(f"{API}/decisions", json={**body, "expected_version": shown["version"]})
+    assert made.status_code == 201
+    refused(admin.post(f"{API}/decisions", json={**body, "expected_version": -1}), 422, "invalid_input")
 
 
 def test_unasked(admin):

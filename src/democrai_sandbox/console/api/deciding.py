@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import Depends, Request
 from pydantic import Field
@@ -24,7 +24,7 @@ from democrai_sandbox.runtime.surroundings import serving
 from . import schemas
 from .documenting import router, told
 from .repeating import Repeatable, Repeating  # noqa: TC001 - FastAPI reads the annotations
-from .schemas import Answer, Id, Lifetime, Order, Reason, SubjectText, Text
+from .schemas import ABOUT_VERSION, Answer, Id, Lifetime, Order, Reason, SubjectText, Text, Version
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,6 +53,7 @@ class RequestVerdict(Order):
         default=None, description="Something broader than what was asked for, that covers it; see `choices`."
     )
     reason: Reason = ""
+    expected_version: Version | None = Field(default=None, description=ABOUT_VERSION)
 
 
 class PermanentVerdict(RequestVerdict):
@@ -67,6 +68,9 @@ class Bulk(Order):
     request_ids: list[Id] = Field(min_length=1, max_length=_MOST_AT_ONCE)
     act: Literal["session", "permanent", "deny"]
     reason: Reason = ""
+    expected_versions: dict[Id, Version] = Field(
+        default={}, description=f"By request, as a `dry_run` tells them. {ABOUT_VERSION}"
+    )
     dry_run: bool = Field(default=False, description="Only tell what would become of each.")
 
 
@@ -80,6 +84,8 @@ class BulkItem(Answer):
     code: str = Field(default="")
     """Of the error, where there was one."""
     decision: schemas.Decision | None = None
+    version: int | None = None
+    """With `dry_run`, the version of the state; null for a request that would not be decided."""
 
 
 class BulkResult(Answer):
@@ -99,6 +105,7 @@ class Unasked(Order):
     effect: Literal["approval", "denial"]
     reason: Reason = ""
     lifetime_seconds: Lifetime | None = None
+    expected_version: Version | None = Field(default=None, description=ABOUT_VERSION)
 
 
 class Revocation(Order):
@@ -127,7 +134,9 @@ def decide_requests(request: Request, bulk: Bulk, visitor: Decider, repeated: Re
 
     def act() -> BulkResult:
         with serving(visitor.caller):
-            decided = administration.decide_many(bulk.request_ids, bulk.act, reason=bulk.reason)
+            decided = administration.decide_many(
+                bulk.request_ids, bulk.act, reason=bulk.reason, expected=bulk.expected_versions
+            )
         return BulkResult(dry_run=False, items=[_item(found, outcome) for found, outcome in decided])
 
     return repeated.run(visitor, bulk, BulkResult, act)
@@ -139,9 +148,7 @@ def approve_for_session(
 ) -> schemas.Outcome:
     """Approve a request until its session ends; without a session nothing is stored, and `skipped` says why."""
     decide = sandbox_of(request).access.administration.approve_for_session
-    return _decided(
-        visitor, repeated, verdict, partial(decide, request_id, target=verdict.target, reason=verdict.reason)
-    )
+    return _decided(visitor, repeated, verdict, partial(decide, request_id, **_said(verdict)))
 
 
 @deciding.post("/requests/{request_id}/approve", **_DECIDES)
@@ -160,8 +167,7 @@ def approve(
     decide = partial(
         administration.approve_permanently,
         request_id,
-        target=verdict.target,
-        reason=verdict.reason,
+        **_said(verdict),
         lifetime=_span(verdict.lifetime_seconds),
     )
     return _decided(visitor, repeated, verdict, decide)
@@ -173,9 +179,7 @@ def deny(
 ) -> schemas.Outcome:
     """Deny a request, until somebody revokes that or approves it."""
     decide = sandbox_of(request).access.administration.deny_external_access
-    return _decided(
-        visitor, repeated, verdict, partial(decide, request_id, target=verdict.target, reason=verdict.reason)
-    )
+    return _decided(visitor, repeated, verdict, partial(decide, request_id, **_said(verdict)))
 
 
 @deciding.post("/decisions", status_code=201, **told(Scope.REQUESTS_DECIDE, 409, body=True))
@@ -192,6 +196,7 @@ def decide_unasked(request: Request, unasked: Unasked, visitor: Decider, repeate
         effect=Effect(unasked.effect),
         reason=unasked.reason,
         lifetime=_span(unasked.lifetime_seconds),
+        expected=unasked.expected_version,
     )
     return _decided(visitor, repeated, unasked, decide)
 
@@ -212,6 +217,11 @@ def revoke(
         return schemas.Decision.model_validate(ended)
 
     return repeated.run(visitor, revocation, schemas.Decision, act)
+
+
+def _said(verdict: RequestVerdict) -> dict[str, Any]:
+    """Return what is said about a request, as the service takes it."""
+    return {"target": verdict.target, "reason": verdict.reason, "expected": verdict.expected_version}
 
 
 def _decided(visitor: Visitor, repeated: Repeatable, order: Order, decide: Callable[[], Outcome]) -> schemas.Outcome:
@@ -271,4 +281,5 @@ def _previewed(administration: Administration, bulk: Bulk, request_id: str) -> B
         return BulkItem(id=request_id, done=False, told=said, code=DecisionConflict.code)
     if bulk.act == "session" and (not found.origin.session_key or found.session_ended):
         return BulkItem(id=request_id, done=False, told=f"{what} has no session that goes on", code="skipped")
-    return BulkItem(id=request_id, done=True, told=f"{what} {_PREVIEW[bulk.act]}")
+    (version,) = administration.versions(found.access)
+    return BulkItem(id=request_id, done=True, told=f"{what} {_PREVIEW[bulk.act]}", version=version)

@@ -47,6 +47,13 @@ class DecisionQuery(Paging):
         )
 
 
+class DecisionDetail(schemas.Decision):
+    """An approval or a denial, and the state that it belongs to."""
+
+    version: int
+    """Of all decisions about the same: see `expected_version`."""
+
+
 @decisions.get("/approvals", **told(Scope.APPROVALS_READ, query=True))
 def list_approvals(
     request: Request, query: Annotated[DecisionQuery, Query()], visitor: Reader
@@ -68,8 +75,11 @@ def list_denials(
 
 
 @decisions.get("/decisions/{decision_id}", **told(Scope.APPROVALS_READ, 404))
-def show_decision(request: Request, decision_id: Id, visitor: Reader) -> schemas.Decision:
+def show_decision(request: Request, decision_id: Id, visitor: Reader) -> DecisionDetail:
     """Show an approval or a denial, in force or not."""
+    administration = sandbox_of(request).access.administration
     with serving(visitor.caller):
-        found = sandbox_of(request).access.administration.decision(decision_id)
-    return schemas.Decision.model_validate(found)
+        found = administration.decision(decision_id)
+        (version,) = administration.versions(found.access)
+    shown = schemas.Decision.model_validate(found)
+    return DecisionDetail(**dict(shown), version=version)

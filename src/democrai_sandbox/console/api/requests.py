@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime  # noqa: TC003 - FastAPI reads the annotations
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, Query, Request
 from pydantic import AwareDatetime, Field
@@ -22,6 +22,12 @@ from . import schemas
 from .documenting import router, told
 from .repeating import Repeating  # noqa: TC001 - the same
 from .schemas import Answer, Id, Order, Paging, SubjectText, Text, subject_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from democrai_sandbox.access import values
+    from democrai_sandbox.access.administration import Administration
 
 requests = router("requests")
 Reader = Annotated[Visitor, Depends(holder(Scope.REQUESTS_READ))]
@@ -109,6 +115,9 @@ class Choice(Answer):
     words: Text
     warnings: list[Text]
     is_exact: bool
+    version: int | None
+    """Of the decisions about this target and about what was asked for: see `expected_version`. Null for a reader who
+    may not decide."""
 
 
 class RequestDetail(Answer):
@@ -117,6 +126,10 @@ class RequestDetail(Answer):
     request: schemas.AccessRequest
     risk: Risk | None = Field(description="Null for a reader who may not decide.")
     risk_reasons: list[RiskReason] = Field(description="The highest first.")
+    version: int | None = Field(
+        description="Of the decisions about what was asked for: see `expected_version`. Null for a reader who may not "
+        "decide."
+    )
     choices: list[Choice]
     similar: list[schemas.Decision]
     alike: list[schemas.AccessRequest]
@@ -162,12 +175,14 @@ def show_request(request: Request, request_id: Id, visitor: Reader) -> RequestDe
     with serving(visitor.caller):
         found = administration.request(request_id)
         risk = administration.risk(found.access) if visitor.may_decide else None
+        offered = _choices(administration, found, visitor)
         return RequestDetail.model_validate(
             {
                 "request": found,
                 "risk": risk and risk.level,
                 "risk_reasons": risk.reasons if risk else (),
-                "choices": choices(found.access, look=visitor.may_decide),
+                "version": offered[0].version,
+                "choices": offered,
                 "similar": administration.similar(found) if visitor.may_decide else (),
                 "alike": administration.alike(found) if visitor.may_decide else (),
                 "history": administration.history_of(found.id),
@@ -192,3 +207,22 @@ def add_note(
         return schemas.AuditRecord.model_validate(record)
 
     return repeated.run(visitor, note, schemas.AuditRecord, act, for_all=True)
+
+
+def _choices(administration: Administration, found: values.Request, visitor: Visitor) -> list[Choice]:
+    """Return what can be decided about a request, with the version of the state of each for those who decide."""
+    offered = choices(found.access, look=visitor.may_decide)
+    known: Iterable[int | None] = (None,) * len(offered)
+    if visitor.may_decide:
+        known = administration.versions(found.access, [one.target for one in offered])
+    return [
+        Choice(
+            target=one.target,
+            label=one.label,
+            words=one.words,
+            warnings=list(one.warnings),
+            is_exact=one.is_exact,
+            version=version,
+        )
+        for one, version in zip(offered, known, strict=True)
+    ]
