@@ -247,6 +247,8 @@ class Aftermath:
     started: tuple[str, ...] = ()
     """Those of the requests whose action has begun to resume since."""
     bulk: str = ""
+    newer: Decision | None = None
+    """A decision in force about the same that was made since. Then what was replaced cannot be put back."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ MESSAGES: Mapping[str, str] = MappingProxyType(
         "denial_removed": "The denial is removed. Asking for it makes a new request.",
         "undone": "Undone: the decision has ended, and the requests that it answered wait again.",
         "undone_partly": "Undone. Requests whose action has resumed already, or that were made again, stay answered.",
+        "undone_some": "The decisions below were not undone: each says why. The others have ended.",
         "changed": "The denial is now a permanent approval.",
         # people and sessions
         "signed_in": "Signed in.",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import sqlite3
+from datetime import UTC, datetime
 
-from democrai_sandbox.access.values import DecisionFilter
+from democrai_sandbox.access.values import DecisionFilter, Effect, NewDecision, Scope
 from democrai_sandbox.access.values import Page as Part
 from tests.console.pages.asking import decide, words
 from tests.console.pages.reading import Page, form, read
@@ -200,6 +202,35 @@ def test_many_are_undone_together(served, desk, ada):
     assert [desk.state(one) for one in (*ids, elsewhere)] == ["pending"] * 3 + ["denied"]
     assert "/undo?" not in after.source
     sentence("undone", heading(ada.get(answer.headers["location"])))
+
+
+def wait_again(served, request_id):
+    """Have a request wait although it was decided, as a node leaves it that registered it at the same moment."""
+    waiting = "state = 'pending', decision_id = NULL, decided_at = NULL, decided_by = '', reason = ''"
+    with sqlite3.connect(served.folder / "state" / "sandbox.db") as database:
+        database.execute(f"UPDATE access_requests SET {waiting} WHERE id = ?", (request_id,))  # noqa: S608 - no text of others
+
+
+def test_a_decision_that_is_not_undone_with_the_others_says_why(served, desk, ada):
+    """A high risk comes back by a password alone, and nothing over a newer decision; the page says so before, too."""
+    risky, newer, plain = "/srv/bulk/restored", "https://bulk-newer.example/v1", "https://bulk-plain.example/v1"
+    ids = [desk.ask(risky, operation="delete"), desk.ask(newer), desk.ask(plain)]
+    for one, act in zip(ids, ("permanent", "deny"), strict=False):
+        assert decide(ada, one, act).status_code == 303
+        wait_again(served, one)
+    seen = re.findall(r'name="seen" value="(\d+)"', preview(ada, "permanent", *ids).text)
+    page = confirm(ada, "permanent", *ids, seen=seen, password=PASSWORD)
+    undo = re.search(r'action="(/requests/bulk/[^"]*/undo[^"]*)"', page.text)[1].replace("&amp;", "&")
+    made = [desk.store.request(one).decision_id for one in ids]
+    assert [f"/decisions/{one}/undo" in Page(page).links for one in made] == [True, False, False]
+    access = desk.store.request(ids[1]).access
+    desk.store.decide(NewDecision(access, Effect.APPROVAL, Scope.SESSION, "ben", "another"), now=datetime.now(UTC))
+    after = read(ada, ada.post(undo).headers["location"])
+    assert after.done == "undone_some"
+    assert [desk.state(one) for one in ids] == ["approved", "approved", "pending"]
+    assert [f"/decisions/{one}/undo" in after.links for one in made] == [True, True, False]
+    for number, reason in enumerate(after.parts("why")):
+        sentence(f"kept {number}", reason)
 
 
 def test_many_of_high_risk_take_the_password(desk, ada):

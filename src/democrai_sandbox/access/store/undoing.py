@@ -42,7 +42,8 @@ def find_aftermath(connection: Connection, decision_id: str) -> Aftermath:
     answered = tuple(record.after.get("requests", ()))
     replaced = tuple(one["id"] for one in record.before.get("decisions", ()))
     started = tuple(sorted(_started(connection, answered)))
-    return Aftermath(decision, answered, replaced, started, str(record.after.get("bulk", "")))
+    newer = _newer(connection, decision) if replaced else None
+    return Aftermath(decision, answered, replaced, started, str(record.after.get("bulk", "")), newer)
 
 
 def undo(connection: Connection, decision_id: str, *, actor: str, reason: str, now: datetime) -> Undone:
@@ -50,8 +51,8 @@ def undo(connection: Connection, decision_id: str, *, actor: str, reason: str, n
     ledger = Ledger(connection)
     done = find_aftermath(connection, decision_id)
     check_live(done.decision)
-    if done.replaced:
-        _check_none_newer(connection, done.decision)
+    if done.newer is not None:
+        raise DecisionConflict(newer_words(done.newer))
     generation = ledger.next_generation()
     (ended,) = end_decisions(connection, decisions.c.id == decision_id, by=actor, now=now, generation=generation)
     restored = _restore(connection, done, generation, now)
@@ -89,8 +90,13 @@ def _record_of(connection: Connection, decision: Decision) -> AuditRecord | None
     return None
 
 
-def _check_none_newer(connection: Connection, decision: Decision) -> None:
-    """Refuse to put back what a decision replaced, over another one that was made since."""
+def newer_words(found: Decision) -> str:
+    """Return why a decision is not undone over a newer one."""
+    return f"the {found.effect} {found.id} by {found.created_by} is newer: revoke that first"
+
+
+def _newer(connection: Connection, decision: Decision) -> Decision | None:
+    """Return a decision about the same that was made since and is in force; what was replaced is not put back over it."""
     newer = (
         select(decisions)
         .where(is_live, decisions.c.digest == decision.access.digest, decisions.c.id != decision.id)
@@ -98,9 +104,7 @@ def _check_none_newer(connection: Connection, decision: Decision) -> None:
         .limit(1)
     )
     row = connection.execute(newer).one_or_none()
-    if row is not None:
-        found = to_decision(row)
-        raise DecisionConflict(f"the {found.effect} {found.id} by {found.created_by} is newer: revoke that first")
+    return None if row is None else to_decision(row)
 
 
 def _restore(connection: Connection, done: Aftermath, generation: int, now: datetime) -> list[Decision]:

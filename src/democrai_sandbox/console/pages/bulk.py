@@ -14,9 +14,10 @@ from starlette.responses import Response  # noqa: TC002 - the same
 from democrai_sandbox.access.administration import LONGEST_REASON
 from democrai_sandbox.access.ids import new_id
 from democrai_sandbox.access.outcomes import Outcome
+from democrai_sandbox.access.store.undoing import newer_words
 from democrai_sandbox.access.values import Effect, RequestState, Scope
 from democrai_sandbox.console import drafts
-from democrai_sandbox.console.confirming import needs_password, refused_password
+from democrai_sandbox.console.confirming import is_high_risk, needs_password, refused_password
 from democrai_sandbox.console.rendering import redirect, url
 from democrai_sandbox.console.visitors import Visitor, own_path, sandbox_of
 from democrai_sandbox.errors import DecisionConflict, ExternalAccessAdminRequired, RequestUnknown
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from democrai_sandbox.access.administration import Administration
-    from democrai_sandbox.access.values import AuditRecord, Reach
+    from democrai_sandbox.access.values import Aftermath, AuditRecord, Reach
     from democrai_sandbox.access.values import Request as Asked
     from democrai_sandbox.console.confirming import Refused
     from democrai_sandbox.host.sandbox import Sandbox
@@ -57,6 +58,8 @@ EFFECTS = MappingProxyType(
         "deny": f"Each is denied for every user and session, {end_words(Effect.DENIAL, Scope.PERMANENT)}",
     }
 )
+_UNDONE = ("undone", "undone_partly", "undone_some")
+"""The codes of what an undo came to, the one to tell last."""
 UNSELECTED = "Select at least one request that still waits. Nothing was decided."
 Texts = Annotated[list[str], Query()]
 
@@ -155,6 +158,8 @@ def result(request: Request, visitor: Who, bulk: str, wanted: Annotated[Result, 
         answered = [one for record in records for one in record.after["requests"]]
         rows = [_came_of(one, wanted.act) for one in _found(administration, answered)]
         left = [_left(one, wanted.act) for one in _found(administration, wanted.left[:_MOST_LEFT])]
+        live = [administration.aftermath(one.id) for one in made if one.ended_at is None]
+        kept = [(done.decision, _obstacle(request, visitor, done)) for done in live]
     context: dict[str, Any] = {
         "act": wanted.act,
         "what": DONE.get(wanted.act, "Decided"),
@@ -163,7 +168,8 @@ def result(request: Request, visitor: Who, bulk: str, wanted: Annotated[Result, 
         "done": len(rows),
         "total": len(rows) + len(left) + max(0, wanted.more),
         "more": max(0, wanted.more),
-        "undoable": sum(one.ended_at is None for one in made),
+        "undoable": sum(not why for _, why in kept),
+        "kept": [(one, why) for one, why in kept if why],
         "over": bool(made) and all(one.ended_at is not None for one in made),
         "undo": url(request, f"/requests/bulk/{bulk}/undo", **wanted.model_dump()),
     }
@@ -175,25 +181,40 @@ def undo(request: Request, visitor: Who, bulk: str, wanted: Annotated[Result, Qu
     """Reverse the decisions that were made in one go, and no others."""
     _check(visitor)
     sandbox = sandbox_of(request)
-    whole = True
+    done = "undone"
     with serving(visitor.caller):
         for record in reversed(_records(sandbox, bulk, wanted)):
-            whole &= _undone(request, visitor, record.after["decision"]["id"])
-    done = "undone" if whole else "undone_partly"
+            came_to = _undone(request, visitor, record.after["decision"]["id"])
+            done = max(done, came_to, key=_UNDONE.index)
     return redirect(request, f"/requests/bulk/{bulk}", done=done, **wanted.model_dump())
 
 
-def _undone(request: Request, visitor: Visitor, decision_id: str) -> bool:
-    """Undo one decision; tell whether nothing of it is left."""
+def _undone(request: Request, visitor: Visitor, decision_id: str) -> str:
+    """Undo one decision; return the code of what came of it."""
     administration = sandbox_of(request).access.administration
-    replaced = [administration.decision(one) for one in administration.aftermath(decision_id).replaced]
-    approvals = [one.access for one in replaced if one.effect is Effect.APPROVAL and one.scope is Scope.PERMANENT]
-    if approvals and needs_password(request, visitor, approvals):
-        return False  # its own page asks for the password
+    done = administration.aftermath(decision_id)
+    if done.decision.ended_at is not None:
+        return "undone"
+    if _obstacle(request, visitor, done):
+        return "undone_some"
     try:
-        return not administration.undo(decision_id).kept
+        return "undone_partly" if administration.undo(decision_id).kept else "undone"
     except DecisionConflict:
-        return False
+        return "undone_some"
+
+
+def _obstacle(request: Request, visitor: Visitor, done: Aftermath) -> str:
+    """Return why a decision is not undone together with others; empty if it can be."""
+    if done.newer is not None:
+        return f"{newer_words(done.newer)}."
+    administration = sandbox_of(request).access.administration
+    replaced = [administration.decision(one) for one in done.replaced]
+    approvals = [one.access for one in replaced if one.effect is Effect.APPROVAL and one.scope is Scope.PERMANENT]
+    if not approvals or not needs_password(request, visitor, approvals):
+        return ""
+    back = "; ".join(decided_words(one) for one in approvals)
+    high = "of high risk, " if any(map(is_high_risk, approvals)) else ""
+    return f"undoing it puts a permanent approval back in force, {high}which takes your password: {back}"
 
 
 def _check(visitor: Visitor) -> None:
