@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from democrai_sandbox.errors import ExternalAccessAdminRequired, RequestUnknown
 from democrai_sandbox.policy import InvalidInputError, Operation, ResourceType, Subject
 
-from .coverage import Covering
+from .coverage import Covering, covers
 from .likeness import alike_first
 from .targets import Reader
-from .values import AuditFilter, DecisionFilter, Effect, Page, Reach, RequestFilter, RequestState
+from .values import AuditFilter, DecisionFilter, Effect, Page, Reach, RequestFilter, RequestState, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -122,6 +122,18 @@ class Reading:
         check_id(decision_id, "decision_id")
         with self._surroundings.outside():
             return self._node.store.aftermath(decision_id)
+
+    def is_decided(self, access: AccessTuple) -> bool:
+        """Tell whether a permanent decision in force is about an access, or about more that covers it."""
+        self._authorised(None)
+        wanted = DecisionFilter(
+            scope=Scope.PERMANENT,
+            subject=access.subject,
+            resource_type=access.resource_type,
+            operation=access.operation,
+        )
+        found = self._all(self._node.store.decisions, wanted)
+        return any(one.access == access or covers(one.access, access) for one in found)
 
     def reach(
         self, access: AccessTuple, targets: Iterable[str], *, own: str = "", session_key: str = ""

@@ -15,14 +15,12 @@ MESSAGES: Mapping[str, str] = MappingProxyType(
         "approved": "Approved permanently.",
         "denied": "Denied.",
         "noted": "The note is kept with the request.",
-        "revoked": "Revoked. It is undecided again: asking for it makes a new request.",
-        "denial_removed": "The denial is removed. Asking for it makes a new request.",
+        "revoked": "Revoked.",
+        "denial_removed": "The denial is removed.",
         "undone": "Undone: the decision has ended, and the requests that it answered wait again.",
         "undone_partly": "Undone. Requests whose action has resumed already, or that were made again, stay answered.",
         "undone_some": "The decisions below were not undone: each says why. The others have ended.",
-        "changed": "The denial is now a permanent approval.",
         # people and sessions
-        "signed_in": "Signed in.",
         "signed_out": "Signed out.",
         "session_ended": "The session has ended.",
         "sessions_ended": "All other sessions have ended.",
@@ -35,7 +33,6 @@ MESSAGES: Mapping[str, str] = MappingProxyType(
         "token_revoked": "The token is revoked.",
         # extensions and tasks
         "task_started": "The task is started.",
-        "task_retried": "The task is queued again.",
         "task_cancelled": "The task is cancelled.",
         "install_started": "The installation is running.",
         "settings_changed": "The setting is changed. The next call starts a process with it.",
@@ -49,9 +46,7 @@ MESSAGES: Mapping[str, str] = MappingProxyType(
         "model_removed": "The model is removed.",
         "shadow_started": "It runs beside the candidate now. What it may do has not changed.",
         "shadow_ended": "The run has ended; what was found is kept.",
-        "verified": "The chain was checked.",
         "self_test_done": "The self-test has run.",
-        "decided": "Decided.",
     }
 )
 """By the code that an address carries as ``done``."""

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 STATIC = _HERE / "static"
 _ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_MARK = 16
+"""Characters."""
 _NOT_SUPER = "only for people who may decide: the super role, without an organization"
 
 
@@ -69,11 +71,12 @@ def render(
 
     An error met by somebody who is known already is shown within the usual frame. ``place`` is the entry of the
     navigation that the page belongs to, where its own path does not tell. ``holds`` tells of messages, by their code,
-    whether they are true of what the page shows: an address may be loaded again when they no longer are.
+    whether they are true of what the page shows: an address may be loaded again when they no longer are. A message
+    that the page does not name there is not shown.
     """
     visitor = visitor or getattr(request.state, "visitor", None)
     done = request.query_params.get("done", "")
-    message = MESSAGES.get(done, "") if context.pop("holds", {}).get(done, True) else ""
+    message = MESSAGES.get(done, "") if context.pop("holds", {}).get(done, False) else ""
     values = {
         "request": request,
         "visitor": visitor,
@@ -102,6 +105,16 @@ def redirect(request: Request, path: str, /, *, done: str = "", **query: object)
     if done and done not in MESSAGES:
         raise ValueError(f"{done!r} is no message")
     return RedirectResponse(url(request, path, done=done, **query), status_code=303)
+
+
+def state_mark(state: object) -> str:
+    """Return a text that differs when a state has changed, for the forms and addresses that tell of it."""
+    return hashlib.sha256(repr(state).encode("utf-8", "backslashreplace")).hexdigest()[:_MARK]
+
+
+def is_present(request: Request, state: object) -> bool:
+    """Tell whether a state is the one that the address of a page was made for, by its ``seen``."""
+    return request.query_params.get("seen", "") == state_mark(state)
 
 
 def id_in_query(request: Request, name: str) -> str:
@@ -214,7 +227,7 @@ def _kept(context: Context, **changes: object) -> Mapping[str, object]:
     query = {
         name: value
         for name, value in context["request"].query_params.multi_items()
-        if name not in {"after", "done", "about"} and len(value) <= _LONGEST_KEPT
+        if name not in {"after", "done", "about", "seen"} and len(value) <= _LONGEST_KEPT
     }
     return {**query, **changes}
 

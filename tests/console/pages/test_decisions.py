@@ -288,6 +288,32 @@ def test_an_address_that_is_loaded_again_confirms_only_what_holds(desk, ada):
     assert read(ada, f"/decisions/{decision}?done=approved").done == ""
 
 
+def test_a_list_confirms_an_end_only_until_the_same_is_decided_again(desk, ada):
+    """A revoked approval and a removed denial; also when more was decided, which covers it."""
+    for act, done in (("permanent", "revoked"), ("deny", "denial_removed")):
+        target = f"https://loaded-again-{act}.example/v1/item"
+        address = ada.post(f"/decisions/{decided(desk, ada, act, target)}/revoke").headers["location"]
+        page = read(ada, address)
+        assert page.done == done
+        sentence(done, page.part("message"))
+        broader = desk.ask(target)
+        assert decide(ada, broader, "deny", choice="1").status_code == 303
+        assert "undecided" not in read(ada, address).part("message")
+        ada.post(f"/decisions/{desk.store.request(broader).decision_id}/revoke")
+        decided(desk, ada, "deny", target)
+        assert read(ada, address).part("message") == ""
+
+
+def test_an_undo_is_confirmed_only_while_the_request_waits(desk, ada):
+    """Also after a decision about more than what was asked for."""
+    one = desk.ask()
+    decide(ada, one, "deny")
+    address = ada.post(f"/decisions/{desk.store.request(one).decision_id}/undo").headers["location"]
+    assert read(ada, address).done == "undone"
+    decide(ada, one, "permanent", choice="1")
+    assert read(ada, address).done == ""
+
+
 def test_an_open_list_is_told_of_a_revocation(desk, ada):
     """With who revoked, not who approved."""
     one = desk.ask()

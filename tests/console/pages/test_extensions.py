@@ -91,28 +91,32 @@ def test_settings_are_set_and_removed_on_the_page(admin):
     page = "/extensions/engine/wordcount"
     for key, value in (("language", "en"), ("api_token", "a-secret-word")):
         answer = admin.post(f"{page}/settings", data={"key": key, "value": value})
-        assert answer.headers["location"] == f"{page}?done=settings_changed"
+        assert read(admin, answer.headers["location"]).done == "settings_changed"
     shown = read(admin, page)
     assert "language" in shown.text
     assert "a-secret-word" not in shown.source
     assert admin.post(f"{page}/settings", data={"key": "dictionary_url", "value": "no address"}).status_code == 422
     assert admin.post(f"{page}/settings", data={"key": " ", "value": "x"}).status_code == 422
     admin.post(f"{page}/settings", data={"key": "language", "act": "unset"})
+    assert read(admin, answer.headers["location"]).done == ""
     assert "language" not in read(admin, page).text
 
 
 def test_an_mcp_server_is_registered_disabled_and_removed(admin):
     """From the list of extensions; the name leads to the subject."""
     entry = {"name": "paged", "endpoint_url": "https://paged.example.com/mcp", "transport": "streamable_http"}
-    assert admin.post("/mcp-servers", data=entry).headers["location"] == "/extensions?done=server_added"
-    page = read(admin, "/extensions")
+    added = admin.post("/mcp-servers", data=entry).headers["location"]
+    page = read(admin, added)
+    assert page.done == "server_added"
     assert "https://paged.example.com/mcp" in page.text
     assert "/subjects/mcp/paged" in page.links
     assert admin.post("/mcp-servers", data=entry).status_code == 409
-    assert admin.post("/mcp-servers/paged", data={"act": "disable"}).status_code == 303
+    disabled = admin.post("/mcp-servers/paged", data={"act": "disable"}).headers["location"]
+    assert [read(admin, one).done for one in (disabled, added)] == ["server_disabled", ""]
     assert "Enable" in read(admin, "/extensions").text
     assert admin.post("/mcp-servers/paged", data={"act": "explode"}).status_code == 422
-    assert admin.post("/mcp-servers/paged", data={"act": "remove"}).status_code == 303
+    removed = admin.post("/mcp-servers/paged", data={"act": "remove"}).headers["location"]
+    assert [read(admin, one).done for one in (removed, disabled)] == ["server_removed", ""]
     assert "paged.example.com" not in read(admin, "/extensions").text
 
 
@@ -120,21 +124,24 @@ def test_a_model_is_added_changed_and_removed(admin):
     """From the list of extensions; its key is never on the page, and stays unless another is given."""
     secret = "sk-typed-on-a-page"
     entry = {"name": "paged", "endpoint": "https://models.example.com/v1", "model": "small", "api_key": secret}
-    assert admin.post("/models", data=entry).headers["location"] == "/extensions?done=model_added"
-    page = read(admin, "/extensions")
+    added = admin.post("/models", data=entry).headers["location"]
+    page = read(admin, added)
+    assert page.done == "model_added"
     assert "https://models.example.com/v1/chat/completions" in page.text
     assert "Remove the key" in page.text
     assert secret not in page.source
     assert admin.post("/models", data=entry).status_code == 409
     change = {"act": "change", "endpoint": entry["endpoint"], "model": "large"}
-    assert admin.post("/models/paged", data=change).headers["location"] == "/extensions?done=model_changed"
+    changed = admin.post("/models/paged", data=change).headers["location"]
+    assert [read(admin, one).done for one in (changed, added)] == ["model_changed", ""]
     assert "Remove the key" in read(admin, "/extensions").text
     moved = admin.post("/models/paged", data={**change, "endpoint": "https://other.example.com/v1"})
     assert (moved.status_code, secret in moved.text) == (422, False)
     assert admin.post("/models/paged", data={"act": "remove_key"}).status_code == 303
     assert "Remove the key" not in read(admin, "/extensions").text
     assert admin.post("/models/paged", data={"act": "explode"}).status_code == 422
-    assert admin.post("/models/paged", data={"act": "remove"}).status_code == 303
+    removed = admin.post("/models/paged", data={"act": "remove"}).headers["location"]
+    assert [read(admin, one).done for one in (removed, changed)] == ["model_removed", ""]
     assert "models.example.com" not in read(admin, "/extensions").text
 
 

@@ -96,7 +96,7 @@ def newer_words(found: Decision) -> str:
 
 
 def _newer(connection: Connection, decision: Decision) -> Decision | None:
-    """Return a decision about the same that was made since and is in force; what was replaced is not put back over it."""
+    """Return a decision in force about the same that was made since: what was replaced is not put back over it."""
     newer = (
         select(decisions)
         .where(is_live, decisions.c.digest == decision.access.digest, decisions.c.id != decision.id)

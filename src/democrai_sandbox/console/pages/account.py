@@ -9,7 +9,7 @@ from fastapi import APIRouter, Form, Request
 from starlette.responses import RedirectResponse, Response
 
 from democrai_sandbox.console.confirming import wait_words
-from democrai_sandbox.console.rendering import redirect, render
+from democrai_sandbox.console.rendering import id_in_query, redirect, render
 from democrai_sandbox.console.returning import safe_next
 from democrai_sandbox.console.visitors import own_path, require_fresh
 from democrai_sandbox.errors import SignInRefused, SignInThrottled
@@ -92,7 +92,7 @@ def end_one(request: Request, session_id: str, visitor: Somebody, accounts: OwnA
     """End one of one's own sessions."""
     who = visitor.caller.user_id
     accounts.end_session(session_id, who, owner=who)
-    return redirect(request, "/account", done="session_ended")
+    return redirect(request, "/account", done="session_ended", about=session_id)
 
 
 @router.post("/account/tokens")
@@ -125,7 +125,7 @@ def revoke_token(request: Request, token_id: str, visitor: Somebody, accounts: O
     """End one of one's own tokens."""
     who = visitor.caller.user_id
     accounts.revoke_token(token_id, who, owner=who)
-    return redirect(request, "/account", done="token_revoked")
+    return redirect(request, "/account", done="token_revoked", about=token_id)
 
 
 @router.get("/account/confirm")
@@ -160,12 +160,19 @@ def _asked(request: Request, visitor: Visitor, onward: str, status: int, trouble
 
 
 def _page(request: Request, visitor: Visitor, accounts: Accounts, status: int = 200, **wrong: str) -> Response:
-    who = visitor.caller.user_id
+    who, about = visitor.caller.user_id, id_in_query(request, "about")
+    sessions, tokens = accounts.sessions_of(who), accounts.tokens_of(who)
     shown: dict[str, Any] = {
         "person": accounts.person(who),
-        "sessions": accounts.sessions_of(who),
+        "sessions": sessions,
         "present": visitor.identity.session_key,
-        "tokens": accounts.tokens_of(who),
+        "tokens": tokens,
+        "holds": {
+            "password_changed": True,
+            "sessions_ended": all(one.id == visitor.identity.session_key for one in sessions),
+            "session_ended": bool(about) and all(one.id != about for one in sessions),
+            "token_revoked": any(one.id == about and one.ended_at is not None for one in tokens),
+        },
         "scopes": _SCOPES,
         "lifetimes": _LIFETIMES,
         "wrong": wrong,

@@ -159,6 +159,7 @@ def result(request: Request, visitor: Who, bulk: str, wanted: Annotated[Result, 
         rows = [_came_of(one, wanted.act) for one in _found(administration, answered)]
         left = [_left(one, wanted.act) for one in _found(administration, wanted.left[:_MOST_LEFT])]
         live = [administration.aftermath(one.id) for one in made if one.ended_at is None]
+        over = bool(made) and not live
         kept = [(done.decision, _obstacle(request, visitor, done)) for done in live]
     context: dict[str, Any] = {
         "act": wanted.act,
@@ -170,7 +171,12 @@ def result(request: Request, visitor: Who, bulk: str, wanted: Annotated[Result, 
         "more": max(0, wanted.more),
         "undoable": sum(not why for _, why in kept),
         "kept": [(one, why) for one, why in kept if why],
-        "over": bool(made) and all(one.ended_at is not None for one in made),
+        "over": over,
+        "holds": {
+            "undone": over and all(row.asked.state is RequestState.PENDING for row in rows),
+            "undone_partly": over,
+            "undone_some": any(why for _, why in kept),
+        },
         "undo": url(request, f"/requests/bulk/{bulk}/undo", **wanted.model_dump()),
     }
     return confirmation(request, visitor, "requests/bulk_result.html", None, **context)

@@ -25,7 +25,7 @@ from democrai_sandbox.runtime.surroundings import serving
 
 from .deciding import STATELESS, confirmation, read_versions
 from .filters import decisions_wanted
-from .requests import ROWS, Maybe, Who, aftermath_of, decision_words
+from .requests import ROWS, Maybe, Who, aftermath_of, decision_words, ended_holds
 
 if TYPE_CHECKING:
     from democrai_sandbox.access.administration import Administration
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 router = APIRouter()
 Text = Annotated[str, Form()]
+_UNDECIDED = "It is undecided again: asking for it makes a new request."
 _SOON = timedelta(days=7)
 """What ends within this time is pointed out."""
 
@@ -59,7 +60,10 @@ def _list(request: Request, visitor: Visitor, effect: Effect) -> Response:
         administration = sandbox.access.administration
         listed = administration.approvals if effect is Effect.APPROVAL else administration.denials
         listing = listed(narrowed, page)
-    about = id_in_query(request, "about")
+        holds = ended_holds(request)
+        about = id_in_query(request, "about") if holds["revoked"] else ""
+        is_open = bool(about) and not administration.is_decided(administration.decision(about).access)
+    again = url(request, f"/decisions/{about}/approve")
     now = datetime.now(UTC)
     unused = timedelta(days=sandbox.settings.console.unused_days)
     context: dict[str, Any] = {
@@ -69,7 +73,9 @@ def _list(request: Request, visitor: Visitor, effect: Effect) -> Response:
         "wanted": wanted,
         "remarks": {one.id: remarks(one, now, unused) for one in listing.items},
         "resources": [("", "any"), *((kind.value, kind.value.replace("_", " ")) for kind in ResourceType)],
-        "message_link": ("Approve it again", url(request, f"/decisions/{about}/approve")) if about else None,
+        "message_more": _UNDECIDED if is_open else "",
+        "message_link": ("Approve it again", again) if about and effect is Effect.APPROVAL else None,
+        "holds": holds,
     }
     status = 422 if wanted.errors else 200
     return render(request, "decisions/list.html", visitor=visitor, status=status, **context)
@@ -114,7 +120,7 @@ def revoke(request: Request, visitor: Maybe, decision_id: str, reason: Text = ""
     except DecisionConflict as conflict:
         return _page(request, visitor, decision_id, "decisions/detail.html", status=409, conflict=str(conflict))
     if ended.effect is Effect.DENIAL:
-        return redirect(request, "/denials", done="denial_removed")
+        return redirect(request, "/denials", done="denial_removed", about=ended.id)
     return redirect(request, "/approvals", done="revoked", about=ended.id)
 
 
@@ -143,7 +149,7 @@ def undo(request: Request, visitor: Maybe, decision_id: str, password: Text = ""
         return _page(request, visitor, decision_id, "decisions/detail.html", status=409, conflict=str(conflict))
     done = "undone_partly" if undone.kept else "undone"
     place = f"/requests/{undone.decision.request_id}" if undone.decision.request_id else f"/decisions/{decision_id}"
-    return redirect(request, place, done=done)
+    return redirect(request, place, done=done, about=decision_id)
 
 
 def _restored(administration: Administration, done: Aftermath) -> list[Decision]:
@@ -241,6 +247,7 @@ def _page(
         (seen,) = sandbox.access.administration.versions(access)
         (reach,) = sandbox.access.administration.reach(access, [access.target])
         after = aftermath_of(request, decision_id=decision_id)
+        holds = ended_holds(request, decision_id)
     may = found.effect is Effect.APPROVAL or template == "decisions/approve.html"
     words = decided_words(access, may=may)
     context: dict[str, Any] = {
@@ -255,7 +262,7 @@ def _page(
         **after,
     }
     context["place"] = f"/{found.effect}s"
-    context["holds"] = dict.fromkeys(("approved", "denied", "changed"), found.ended_at is None)
+    context["holds"] = holds | dict.fromkeys(("approved", "denied"), found.ended_at is None)
     filled = {"error": "", "reason": "", "trouble": "", "conflict": "", "can_revoke": found.ended_at is None}
     return render(request, template, visitor=visitor, status=status, **context, **{**filled, **more})
 

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Form
 from fastapi.responses import HTMLResponse, RedirectResponse  # noqa: TC002 - FastAPI reads the annotations
 from starlette.requests import Request  # noqa: TC002 - the same
 
-from democrai_sandbox.console.rendering import redirect, render, url
+from democrai_sandbox.console.rendering import is_present, redirect, render, state_mark, url
 from democrai_sandbox.console.visitors import require_fresh, sandbox_of
 from democrai_sandbox.host import configuring
 from democrai_sandbox.host.inventory import (
@@ -28,6 +28,8 @@ from .admitting import Administrator, Somebody, why_not
 from .sources import code, code_line
 
 if TYPE_CHECKING:
+    from democrai_sandbox.console.visitors import Visitor
+    from democrai_sandbox.host.configuring import ModelEntry, ServerEntry
     from democrai_sandbox.host.inventory import Detail, Overview
 
 router = APIRouter()
@@ -38,6 +40,8 @@ _SERVER_ACTS = MappingProxyType({"enable": "server_enabled", "disable": "server_
 _MODEL_ACTS = MappingProxyType(
     {"change": "model_changed", "remove_key": "model_key_removed", "remove": "model_removed"}
 )
+
+_MESSAGES = frozenset({"server_added", "model_added", *_SERVER_ACTS.values(), *_MODEL_ACTS.values()})
 
 
 @router.get("/extensions")
@@ -56,6 +60,7 @@ def listed(request: Request, visitor: Somebody) -> HTMLResponse:
         warnings=_warnings,
         models=configuring.models(sandbox, visitor.caller) if visitor.may_decide else (),
         servers=configuring.mcp_servers(sandbox, visitor.caller) if visitor.may_decide else (),
+        holds=_holds(request, visitor),
         approval=sandbox.settings.extensions.mcp_approval,
         transports=[(one.value, one.value) for one in McpTransport],
     )
@@ -67,6 +72,7 @@ def shown(request: Request, kind: str, name: str, visitor: Somebody) -> HTMLResp
     sandbox = sandbox_of(request)
     found = detail(sandbox, kind, name)
     has_settings = visitor.may_decide and kind != "module"
+    settings = configuring.settings_of(sandbox, kind, name, visitor.caller) if has_settings else None
     return render(
         request,
         "extensions/show.html",
@@ -79,8 +85,11 @@ def shown(request: Request, kind: str, name: str, visitor: Somebody) -> HTMLResp
         code=code,
         code_line=code_line,
         why_not=why_not(visitor),
-        holds={"install_started": found.overview.state is ExtensionState.INSTALLING},
-        settings=configuring.settings_of(sandbox, kind, name, visitor.caller) if has_settings else None,
+        holds={
+            "install_started": found.overview.state is ExtensionState.INSTALLING,
+            "settings_changed": is_present(request, settings),
+        },
+        settings=settings,
         as_json=_as_json,
     )
 
@@ -119,7 +128,8 @@ def change_settings(
             wanted={} if is_unset else {_key(key): _value(value)},
             unwanted=(key,) if is_unset else (),
         )
-    return redirect(request, here, done="settings_changed")
+    present = configuring.settings_of(sandbox_of(request), kind, name, visitor.caller)
+    return redirect(request, here, done="settings_changed", seen=state_mark(present))
 
 
 @router.post("/mcp-servers")
@@ -134,8 +144,8 @@ def add_server(
     require_fresh(request, visitor, back=url(request, "/extensions"))
     entry = {"name": name.strip(), "endpoint_url": endpoint_url.strip(), "transport": transport}
     with serving(visitor.caller):
-        configuring.add_mcp_server(sandbox_of(request), entry, visitor.caller)
-    return redirect(request, "/extensions", done="server_added")
+        added = configuring.add_mcp_server(sandbox_of(request), entry, visitor.caller)
+    return _done(request, visitor, "server_added", added.name)
 
 
 @router.post("/mcp-servers/{name}")
@@ -153,7 +163,7 @@ def change_server(
             configuring.remove_mcp_server(sandbox, name, visitor.caller)
         else:
             configuring.change_mcp_server(sandbox, name, {"enabled": act == "enable"}, visitor.caller)
-    return redirect(request, "/extensions", done=_SERVER_ACTS[act])
+    return _done(request, visitor, _SERVER_ACTS[act], name)
 
 
 @router.post("/models")
@@ -170,8 +180,8 @@ def add_model(
     require_fresh(request, visitor, back=url(request, "/extensions"))
     entry = {"endpoint": endpoint.strip(), "model": model.strip(), **_given_key(api_key)}
     with serving(visitor.caller):
-        configuring.add_model(sandbox_of(request), name.strip(), entry, visitor.caller)
-    return redirect(request, "/extensions", done="model_added")
+        added = configuring.add_model(sandbox_of(request), name.strip(), entry, visitor.caller)
+    return _done(request, visitor, "model_added", added.name)
 
 
 @router.post("/models/{name}")
@@ -198,7 +208,26 @@ def change_model(
             facts = {"endpoint": endpoint.strip(), "model": model.strip(), **_given_key(api_key)}
             changes: dict[str, str] = {"api_key": ""} if act == "remove_key" else facts
             configuring.change_model(sandbox, name, changes, visitor.caller)
-    return redirect(request, "/extensions", done=_MODEL_ACTS[act])
+    return _done(request, visitor, _MODEL_ACTS[act], name)
+
+
+def _done(request: Request, visitor: Visitor, done: str, name: str) -> RedirectResponse:
+    """Lead to the list, which tells what was done to a model or server until that changes."""
+    entry = _entry(request, visitor, done, name)
+    return redirect(request, "/extensions", done=done, about=name, seen=state_mark(entry))
+
+
+def _holds(request: Request, visitor: Visitor) -> dict[str, bool]:
+    """Tell whether the message of the address is true of the model or server that it is about."""
+    done, about = request.query_params.get("done", ""), request.query_params.get("about", "")
+    known = visitor.may_decide and done in _MESSAGES
+    return {done: known and is_present(request, _entry(request, visitor, done, about))}
+
+
+def _entry(request: Request, visitor: Visitor, done: str, name: str) -> ModelEntry | ServerEntry | None:
+    """Return the model or server that a message is about; None for one that is gone."""
+    listed = configuring.models if done.startswith("model_") else configuring.mcp_servers
+    return next((one for one in listed(sandbox_of(request), visitor.caller) if one.name == name), None)
 
 
 def _given_key(text: str) -> dict[str, str]:

@@ -43,7 +43,7 @@ def show_sign_in(request: Request, accounts: OwnAccounts) -> Response:
     identity = accounts.identify(visit_of(request))
     if identity is not None and accounts.roles(identity.user_id) is not None:
         return RedirectResponse(onward, 303)
-    return render(request, "login.html", next=onward, name="", trouble="")
+    return render(request, "login.html", next=onward, name="", trouble="", holds={"signed_out": True})
 
 
 @router.post("/login")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
-from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response  # noqa: TC002 - FastAPI reads the annotations
 
 from democrai_sandbox.access.identity import SUPER
-from democrai_sandbox.console.rendering import redirect, render
+from democrai_sandbox.console.rendering import is_present, redirect, render, state_mark
 from democrai_sandbox.console.visitors import own_path, require_fresh
 from democrai_sandbox.errors import AccountConflict
 from democrai_sandbox.host.accounts.passwords import random_password
@@ -20,13 +18,15 @@ from .admitting import Administrator  # noqa: TC001 - FastAPI reads the annotati
 from .login import Field, OwnAccounts  # noqa: TC001 - the same
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from democrai_sandbox.console.visitors import Visitor
     from democrai_sandbox.host.accounts import Accounts
     from democrai_sandbox.host.accounts.values import Person
 
 router = APIRouter()
-_VERSION = 16
-"""Characters."""
+_CHANGES = ("person_created", "person_changed", "person_disabled", "person_enabled")
+"""Messages about somebody, which are true until that person is changed again."""
 
 
 @router.get("/people")
@@ -59,7 +59,7 @@ def add_person(
     except AccountConflict as error:
         return _page(request, visitor, accounts, 409, wrong={"name": f"Not taken: {error}."}, given=typed)
     if password:
-        return redirect(request, "/people", done="person_created")
+        return _done(request, accounts, person.id, "person_created")
     return _shown_once(request, visitor, "New person", f"The password of {person.name}", given)
 
 
@@ -78,7 +78,7 @@ def change_role(
     _fresh(request, visitor)
     _check_unchanged(accounts.person(name), seen)
     accounts.set_role(name, role=role, organization_id=organization.strip(), actor=visitor.caller.user_id)
-    return redirect(request, "/people", done="person_changed")
+    return _done(request, accounts, name, "person_changed")
 
 
 @router.post("/people/{name}/password")
@@ -96,7 +96,7 @@ def reset_password(
 def sign_out(request: Request, name: str, visitor: Administrator, accounts: OwnAccounts) -> Response:
     """End all sessions of somebody."""
     accounts.end_all(accounts.person(name).id, actor=visitor.caller.user_id)
-    return redirect(request, "/people", done="person_signed_out")
+    return redirect(request, "/people", done="person_signed_out", about=name)
 
 
 @router.post("/people/{name}/disable")
@@ -104,7 +104,7 @@ def disable(request: Request, name: str, visitor: Administrator, accounts: OwnAc
     """Shut somebody out."""
     _fresh(request, visitor)
     accounts.disable(name, actor=visitor.caller.user_id)
-    return redirect(request, "/people", done="person_disabled")
+    return _done(request, accounts, name, "person_disabled")
 
 
 @router.post("/people/{name}/enable")
@@ -112,17 +112,27 @@ def enable(request: Request, name: str, visitor: Administrator, accounts: OwnAcc
     """Let somebody in again."""
     _fresh(request, visitor)
     accounts.enable(name, actor=visitor.caller.user_id)
-    return redirect(request, "/people", done="person_enabled")
+    return _done(request, accounts, name, "person_enabled")
 
 
-def version_of(person: Person) -> str:
-    """Return a text that differs when anything about a person has changed."""
-    return sha256(repr(astuple(person)).encode()).hexdigest()[:_VERSION]
+def _done(request: Request, accounts: Accounts, name: str, done: str) -> Response:
+    """Lead to the list, which tells what was done to somebody until that changes."""
+    return redirect(request, "/people", done=done, about=name, seen=state_mark(accounts.person(name)))
+
+
+def _holds(request: Request, accounts: Accounts, everybody: Iterable[Person]) -> dict[str, bool]:
+    """Tell which messages are true of the person that the address is about."""
+    about = request.query_params.get("about", "")
+    person = next((one for one in everybody if one.id == about), None)
+    if person is None:
+        return {}
+    changes = dict.fromkeys(_CHANGES, is_present(request, person))
+    return {**changes, "person_signed_out": not accounts.sessions_of(person.id)}
 
 
 def _check_unchanged(person: Person, seen: str) -> None:
     """Refuse a form that shows another state than the present one."""
-    if seen != version_of(person):
+    if seen != state_mark(person):
         raise AccountConflict(
             f"{person.name} was changed after you opened the page; nothing was done: open the page again"
         )
@@ -159,7 +169,8 @@ def _page(
         people=everybody,
         last=deciders[0].id if len(deciders) == 1 else "",
         roles=(("", "none: decides nothing"), (SUPER, "super: administrator")),
-        versions={person.id: version_of(person) for person in everybody},
+        versions={person.id: state_mark(person) for person in everybody},
         wrong=wrong or {},
         given=given or {},
+        holds=_holds(request, accounts, everybody),
     )

@@ -13,7 +13,7 @@ from starlette.responses import Response  # noqa: TC002 - the same
 
 from democrai_sandbox.access.administration import LONGEST_REASON
 from democrai_sandbox.access.store.grouping import MOST_COUNTED
-from democrai_sandbox.access.values import Listing, Page, RequestFilter, RequestState, Scope
+from democrai_sandbox.access.values import AuditAction, Listing, Page, RequestFilter, RequestState, Scope
 from democrai_sandbox.console import drafts
 from democrai_sandbox.console.live import pulse_of
 from democrai_sandbox.console.plain import PlainResponse
@@ -45,6 +45,8 @@ Maybe = Annotated[Visitor | None, Depends(person_if_any)]
 """For forms, which keep what was filled in when the session has ended."""
 
 ROWS = 25
+_ENDED = ("revoked", "denial_removed", "undone", "undone_partly")
+"""Messages about a decision that has ended."""
 _DECIDED = frozenset({"approved", "approved_for_session", "denied"})
 BUTTONS = MappingProxyType({"session": "Approve for this session", "permanent": "Approve permanently", "deny": "Deny"})
 """What the buttons send, and what is written on them."""
@@ -196,7 +198,11 @@ def detail_page(request: Request, visitor: Visitor, request_id: str, *, status: 
             **(_for_deciders(sandbox, found) if visitor.may_decide else _for_requesters()),
         }
     offered = choices(found.access, look=visitor.may_decide) if found.state is RequestState.PENDING else ()
+    holds = {state.value: found.state is state for state in RequestState}
+    holds["noted"] = any(record.action is AuditAction.NOTED for record in context["history"])
     with serving(visitor.caller):
+        holds |= ended_holds(request) if visitor.may_decide else {}
+        holds["undone"] = holds.get("undone", False) and found.state is RequestState.PENDING
         seen, reaches = _state(sandbox, found, offered) if visitor.may_decide else ((), ())
         after = aftermath_of(request, about_request=found) if visitor.may_decide else {}
     filled = {"chosen": 0, "reason": "", "lifetime": "", "note": "", "errors": {}, "notice": "", **more}
@@ -218,7 +224,7 @@ def detail_page(request: Request, visitor: Visitor, request_id: str, *, status: 
         lifetimes=LIFETIMES,
         why_no_session=no_session(found),
         why_not=why_not(visitor),
-        holds={state.value: found.state is state for state in RequestState},
+        holds=holds,
         **after,
     )
 
@@ -242,6 +248,21 @@ def aftermath_of(request: Request, *, about_request: Asked | None = None, decisi
     said = f"{decision_words(done.decision, user)}; {answered_words(others)}."
     undo = ("Undo…", url(request, f"/decisions/{about}/undo")) if done.decision.ended_at is None else None
     return {"message_more": said, "message_link": undo}
+
+
+def ended_holds(request: Request, decision_id: str = "") -> dict[str, bool]:
+    """Tell whether it is still true that a decision has ended, and that nothing was decided about the same since.
+
+    It is the decision that the address names, unless one is given.
+    """
+    about = decision_id or id_in_query(request, "about")
+    administration = sandbox_of(request).access.administration
+    try:
+        found = administration.decision(about) if about else None
+    except DecisionUnknown:
+        found = None
+    is_last = found is not None and administration.versions(found.access) == (found.generation,)
+    return dict.fromkeys(_ENDED, is_last and found is not None and found.ended_at is not None)
 
 
 def decision_words(decision: Decision, user: str = "") -> str:

@@ -48,6 +48,7 @@ def show(request: Request, visitor: Administrator) -> HTMLResponse:
         troubled=troubled,
         details_of=details_of,
         elsewhere=_ELSEWHERE,
+        holds={"self_test_done": True},
     )
 
 
