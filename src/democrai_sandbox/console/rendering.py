@@ -117,10 +117,15 @@ def is_present(request: Request, state: object) -> bool:
     return request.query_params.get("seen", "") == state_mark(state)
 
 
+def is_id(text: str) -> bool:
+    """Tell whether a text can be an id."""
+    return bool(_ID.fullmatch(text))
+
+
 def id_in_query(request: Request, name: str) -> str:
     """Return an id that the address carries, empty when it is none."""
     text = request.query_params.get(name, "")
-    return text if _ID.fullmatch(text) else ""
+    return text if is_id(text) else ""
 
 
 def ago(moment: datetime | None, now: datetime | None = None) -> str:

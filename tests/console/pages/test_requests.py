@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 
+from democrai_sandbox.access.values import AuditAction, AuditFilter
+from democrai_sandbox.access.values import Page as Part
 from tests.console.pages.asking import button, decide, words
-from tests.console.pages.reading import SOON, Page, read
+from tests.console.pages.reading import SOON, Page, form, read
 from tests.console.serving import until
 from tests.services.golden import sentence
 from tests.services.rows import rows
@@ -368,6 +372,23 @@ def test_notes_are_kept(desk, ada):
     empty = ada.post(f"/requests/{one}/notes", data={"text": "  "})
     assert empty.status_code == 422
     sentence("empty note", Page(empty).error("note"))
+
+
+def test_a_note_that_is_sent_twice_is_kept_once(desk, ada, uma):
+    """By a double click or a reload; another text, and the same text from a page that was opened anew, is a note."""
+    one = desk.ask()
+    path = f"/requests/{one}"
+    for client in (ada, uma):
+        filled = form(client.get(path), "/notes")
+        twice = partial(client.post, f"{path}/notes", data={**filled, "text": "a"})
+        with ThreadPoolExecutor(4) as pool:
+            sent = [one.result() for one in [pool.submit(twice) for _ in range(4)]]
+        assert {read(client, answer.headers["location"]).done for answer in [*sent, twice()]} == {"noted"}
+        client.post(f"{path}/notes", data={**filled, "text": "b"})
+        client.post(f"{path}/notes", data={**form(client.get(path), "/notes"), "text": "a"})
+    wanted = AuditFilter(actions=(AuditAction.NOTED,), request_id=one)
+    notes = [(record.actor, record.after["text"]) for record in desk.store.audit(wanted, Part()).items]
+    assert notes[::-1] == [(who, text) for who in ("ada", "uma") for text in "aba"]
 
 
 # ---- those who may not decide ----------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from types import MappingProxyType
@@ -15,10 +16,11 @@ from starlette.responses import Response  # noqa: TC002 - the same
 from democrai_sandbox.access.administration import LONGEST_REASON
 from democrai_sandbox.access.values import Effect, RequestState, Scope
 from democrai_sandbox.console import drafts
+from democrai_sandbox.console.api.repeating import Repeatable
 from democrai_sandbox.console.confirming import needs_password, refused_password
-from democrai_sandbox.console.rendering import redirect, render
+from democrai_sandbox.console.rendering import is_id, redirect, render, state_mark
 from democrai_sandbox.console.visitors import Visitor, sandbox_of
-from democrai_sandbox.errors import DecisionConflict
+from democrai_sandbox.errors import DecisionConflict, IdempotencyRunning
 from democrai_sandbox.host.effects import answers_words, effect_words
 from democrai_sandbox.host.narrowing import choices
 from democrai_sandbox.host.wording import decided_words
@@ -40,7 +42,6 @@ router = APIRouter()
 ACTS = MappingProxyType({"session": "approved_for_session", "permanent": "approved", "deny": "denied"})
 """What a button sends, and what came of it."""
 _LIFETIMES = MappingProxyType({seconds: words for seconds, words in LIFETIMES if seconds})
-Text = Annotated[str, Form()]
 STATELESS = "Nothing was decided: the form did not say which state it shows. This is the present one."
 _KEPT = frozenset({"act", "choice", "reason", "lifetime"})
 """Of the form, when the session has ended."""
@@ -72,6 +73,20 @@ class Filled(NamedTuple):
     def target(self) -> str | None:
         """The target, where it is another than what was asked for."""
         return None if self.choice.is_exact else self.choice.target
+
+
+class Note(BaseModel):
+    """The form of a note."""
+
+    text: str = ""
+    once: str = ""
+    """A text of this form alone, by which it is known when it is sent again."""
+
+
+class Kept(BaseModel):
+    """What is remembered of a note that was kept."""
+
+    sequence: int
 
 
 class Sent(BaseModel):
@@ -215,14 +230,22 @@ def _conflict(request: Request, visitor: Visitor, found: Asked, text: str) -> Re
 
 
 @router.post("/requests/{request_id}/notes")
-def note(request: Request, visitor: Maybe, request_id: str, text: Text = "") -> Response:
-    """Keep a note with a request: a remark for colleagues, or a question to the one who asks."""
+def note(request: Request, visitor: Maybe, request_id: str, sent: Annotated[Note, Form()]) -> Response:
+    """Keep a note with a request: a remark for colleagues, or a question to the one who asks. Sent twice, it is one."""
     if visitor is None:
-        return drafts.keep(request, f"/requests/{request_id}", {"note": text})
-    written = text.strip()
+        return drafts.keep(request, f"/requests/{request_id}", {"note": sent.text})
+    written = sent.text.strip()
     if not written or len(written) > LONGEST_REASON:
         errors = {"note": "Write something first." if not written else f"At most {LONGEST_REASON} characters."}
         return detail_page(request, visitor, request_id, status=422, errors=errors, note=written)
-    with serving(visitor.caller):
-        sandbox_of(request).access.administration.note(request_id, written)
+
+    def act() -> Kept:
+        with serving(visitor.caller):
+            record = sandbox_of(request).access.administration.note(request_id, written)
+        return Kept(sequence=record.sequence)
+
+    # Another text from the same form, after the way back, is another note.
+    key = f"note-{sent.once}-{state_mark(written)}" if is_id(sent.once) else None
+    with suppress(IdempotencyRunning):  # the first of two clicks keeps it
+        Repeatable(request, key).run(visitor, Note(text=written), Kept, act, for_all=True)
     return redirect(request, f"/requests/{request_id}", done="noted")

@@ -12,6 +12,7 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annota
 from starlette.responses import Response  # noqa: TC002 - the same
 
 from democrai_sandbox.access.administration import LONGEST_REASON
+from democrai_sandbox.access.ids import new_id
 from democrai_sandbox.access.store.grouping import MOST_COUNTED
 from democrai_sandbox.access.values import AuditAction, Listing, Page, RequestFilter, RequestState, Scope
 from democrai_sandbox.console import drafts
@@ -225,6 +226,7 @@ def detail_page(request: Request, visitor: Visitor, request_id: str, *, status: 
         why_no_session=no_session(found),
         why_not=why_not(visitor),
         holds=holds,
+        once=new_id(),
         **after,
     )
 
