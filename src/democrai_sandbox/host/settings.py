@@ -56,6 +56,10 @@ class GuardSettings:
     """Installed packages that may use ctypes and cffi for themselves, and so run native code for a subject."""
 
 
+MODEL_TIMEOUT = 60.0
+"""Seconds that an answer of a model may take, unless its settings say otherwise."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
     """One of ``extensions.models``: where a model is, and how it is asked."""
@@ -67,7 +71,7 @@ class ModelSettings:
     api_key: str = field(default="", repr=False)
     api_key_file: str = ""
     """A file whose first line is the key; read when the host starts."""
-    timeout_seconds: float = 60.0
+    timeout_seconds: float = MODEL_TIMEOUT
     options: Mapping[str, Any] = field(default_factory=dict)
     """Sent with each request, such as ``temperature``."""
 

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from tests.console.pages.reading import read
+from tests.console.pages.reading import form, read
 from tests.console.serving import until
 from tests.services.golden import sentence
 
@@ -143,6 +143,37 @@ def test_a_model_is_added_changed_and_removed(admin):
     removed = admin.post("/models/paged", data={"act": "remove"}).headers["location"]
     assert [read(admin, one).done for one in (removed, changed)] == ["model_removed", ""]
     assert "models.example.com" not in read(admin, "/extensions").text
+
+
+def test_timeout_and_options_of_a_model_are_typed_on_the_page(admin):
+    """They are shown for a change, and stay if nothing is changed; a secret option is neither shown nor overwritten."""
+    options = {"temperature": 0.2, "client_secret": "not-for-the-page"}
+    entry = {"name": "tuned", "endpoint": "https://models.example.com/v1", "model": "small", "timeout_seconds": "12.5"}
+    assert admin.post("/models", data={**entry, "options": json.dumps(options)}).status_code == 303
+
+    def stored():
+        return next(one for one in admin.get("/api/v1/models").json()["items"] if one["name"] == "tuned")
+
+    assert (stored()["timeout_seconds"], stored()["options"]) == (12.5, {**options, "client_secret": "***"})
+    page = admin.get("/extensions")
+    assert options["client_secret"] not in page.text
+    filled = {**form(page, "/models/tuned"), "act": "change"}
+    assert filled["timeout_seconds"] == "12.5"
+    assert admin.post("/models/tuned", data=filled).status_code == 303
+    assert stored()["options"]["temperature"] == 0.2
+    for wrong in (
+        {"options": "[1]"},
+        {"options": "temperature"},
+        {"timeout_seconds": "soon"},
+        {"timeout_seconds": "-1"},
+    ):
+        assert admin.post("/models/tuned", data={**filled, **wrong}).status_code == 422, wrong
+    hidden = filled["options"].replace("0.2", "0.3")
+    assert admin.post("/models/tuned", data={**filled, "options": hidden}).status_code == 422
+    changed = {**filled, "timeout_seconds": "", "options": json.dumps({"temperature": 0.3})}
+    assert admin.post("/models/tuned", data=changed).status_code == 303
+    assert (stored()["timeout_seconds"], stored()["options"]) == (60, {"temperature": 0.3})
+    admin.post("/models/tuned", data={"act": "remove"})
 
 
 def test_a_missing_model_is_listed_with_its_agents(admin):

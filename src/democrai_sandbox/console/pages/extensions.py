@@ -9,17 +9,20 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Form
 from fastapi.responses import HTMLResponse, RedirectResponse  # noqa: TC002 - FastAPI reads the annotations
+from pydantic import BaseModel, Field
 from starlette.requests import Request  # noqa: TC002 - the same
 
 from democrai_sandbox.console.rendering import is_present, redirect, render, state_mark, url
 from democrai_sandbox.console.visitors import require_fresh, sandbox_of
 from democrai_sandbox.host import configuring
+from democrai_sandbox.host.config.showing import HIDDEN
 from democrai_sandbox.host.inventory import (
     ExtensionState,
     detail,
     line_of,
     overview,
 )
+from democrai_sandbox.host.settings import MODEL_TIMEOUT
 from democrai_sandbox.manifests.models import McpTransport
 from democrai_sandbox.policy import InvalidInputError
 from democrai_sandbox.runtime.surroundings import serving
@@ -28,6 +31,8 @@ from .admitting import Administrator, Somebody, why_not
 from .sources import code, code_line
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from democrai_sandbox.console.visitors import Visitor
     from democrai_sandbox.host.configuring import ModelEntry, ServerEntry
     from democrai_sandbox.host.inventory import Detail, Overview
@@ -62,6 +67,8 @@ def listed(request: Request, visitor: Somebody) -> HTMLResponse:
         servers=configuring.mcp_servers(sandbox, visitor.caller) if visitor.may_decide else (),
         holds=_holds(request, visitor),
         approval=sandbox.settings.extensions.mcp_approval,
+        as_json=_as_json,
+        usual_timeout=f"{MODEL_TIMEOUT:g}",
         transports=[(one.value, one.value) for one in McpTransport],
     )
 
@@ -166,37 +173,58 @@ def change_server(
     return _done(request, visitor, _SERVER_ACTS[act], name)
 
 
+class ModelForm(BaseModel):
+    """The form of a model. A key that is left empty stays."""
+
+    endpoint: str = Field(default="", max_length=2000)
+    model: str = Field(default="", max_length=500)
+    api_key: str = Field(default="", max_length=4096)
+    timeout_seconds: str = Field(default="", max_length=50)
+    options: str = Field(default="", max_length=20_000)
+
+    def facts(self, shown: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what was filled in, as it is stored; without options that are as ``shown``."""
+        found: dict[str, Any] = {"endpoint": self.endpoint.strip(), "model": self.model.strip()}
+        if self.api_key.strip():
+            found["api_key"] = self.api_key.strip()
+        found["timeout_seconds"] = _seconds(self.timeout_seconds)
+        options = _options(self.options)
+        if options == dict(shown):
+            return found
+        if HIDDEN in self.options and HIDDEN in _as_json(dict(shown)):
+            message = f"a value that is shown as {HIDDEN} is secret: enter it again to change the options"
+            raise InvalidInputError.of(message, pointer="/options")
+        return {**found, "options": options}
+
+
+class NewModelForm(ModelForm):
+    """The form of a model to add."""
+
+    name: str = Field(max_length=200)
+
+
+class ChangedModelForm(ModelForm):
+    """The form of a model to change."""
+
+    act: str = Field(max_length=20)
+
+
 @router.post("/models")
-def add_model(
-    request: Request,
-    visitor: Administrator,
-    *,
-    name: Annotated[str, Form(max_length=200)],
-    endpoint: Annotated[str, Form(max_length=2000)],
-    model: Annotated[str, Form(max_length=500)],
-    api_key: Annotated[str, Form(max_length=4096)] = "",
-) -> RedirectResponse:
+def add_model(request: Request, visitor: Administrator, sent: Annotated[NewModelForm, Form()]) -> RedirectResponse:
     """Add a model."""
     require_fresh(request, visitor, back=url(request, "/extensions"))
-    entry = {"endpoint": endpoint.strip(), "model": model.strip(), **_given_key(api_key)}
+    entry = sent.facts({})
     with serving(visitor.caller):
-        added = configuring.add_model(sandbox_of(request), name.strip(), entry, visitor.caller)
+        added = configuring.add_model(sandbox_of(request), sent.name.strip(), entry, visitor.caller)
     return _done(request, visitor, "model_added", added.name)
 
 
 @router.post("/models/{name}")
 def change_model(
-    request: Request,
-    name: str,
-    visitor: Administrator,
-    *,
-    act: Annotated[str, Form(max_length=20)],
-    endpoint: Annotated[str, Form(max_length=2000)] = "",
-    model: Annotated[str, Form(max_length=500)] = "",
-    api_key: Annotated[str, Form(max_length=4096)] = "",
+    request: Request, name: str, visitor: Administrator, sent: Annotated[ChangedModelForm, Form()]
 ) -> RedirectResponse:
-    """Change a model, remove its key, or remove it. A key that is left empty stays."""
-    sandbox = sandbox_of(request)
+    """Change a model, remove its key, or remove it."""
+    sandbox, act = sandbox_of(request), sent.act
     if act not in _MODEL_ACTS:
         raise InvalidInputError.of(f"expected one of {', '.join(_MODEL_ACTS)}", pointer="/act")
     if act != "remove":
@@ -205,8 +233,9 @@ def change_model(
         if act == "remove":
             configuring.remove_model(sandbox, name, visitor.caller)
         else:
-            facts = {"endpoint": endpoint.strip(), "model": model.strip(), **_given_key(api_key)}
-            changes: dict[str, str] = {"api_key": ""} if act == "remove_key" else facts
+            present = _entry(request, visitor, "model_changed", name)
+            shown = present.options if isinstance(present, configuring.ModelEntry) else {}
+            changes = {"api_key": ""} if act == "remove_key" else sent.facts(shown)
             configuring.change_model(sandbox, name, changes, visitor.caller)
     return _done(request, visitor, _MODEL_ACTS[act], name)
 
@@ -230,8 +259,22 @@ def _entry(request: Request, visitor: Visitor, done: str, name: str) -> ModelEnt
     return next((one for one in listed(sandbox_of(request), visitor.caller) if one.name == name), None)
 
 
-def _given_key(text: str) -> dict[str, str]:
-    return {"api_key": text.strip()} if text.strip() else {}
+def _seconds(text: str) -> float:
+    """Return a timeout that was typed; the default for none."""
+    if not text.strip():
+        return MODEL_TIMEOUT
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidInputError.of("expected a number of seconds", pointer="/timeout_seconds") from None
+
+
+def _options(text: str) -> dict[str, Any]:
+    """Return options that were typed as a JSON object; none for an empty text."""
+    found = _value(text) if text.strip() else {}
+    if not isinstance(found, dict):
+        raise InvalidInputError.of('expected a JSON object, such as {"temperature": 0.2}', pointer="/options")
+    return found
 
 
 def _key(text: str) -> str:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from .loading import Loaded
 
-_HIDDEN = "***"
+HIDDEN = "***"
+"""Shown in the place of a secret."""
 _PASSWORD = re.compile(r"(?<=://).*@")  # up to the last one: what a password may hold is not for a reader to guess
 _IN_QUERY = re.compile(r"(?i)(?<=[?&])([^=&#]*(?:pass|secret|token|key)[^=&#]*)=[^&#]*")
 _SECRET_NAME = re.compile(r"(?i)pass|secret|token|key|credential")
@@ -57,12 +58,12 @@ def shown_values(loaded: Loaded) -> tuple[ShownValue, ...]:
 def without_password(url: str) -> str:
     """Return a URL in which neither a password nor what a query calls secret can be read."""
     hidden = _PASSWORD.sub(lambda found: _hidden_user(found[0]), url)
-    return _IN_QUERY.sub(rf"\1={_HIDDEN}", hidden)
+    return _IN_QUERY.sub(rf"\1={HIDDEN}", hidden)
 
 
 def _hidden_user(text: str) -> str:
     user, colon, _ = text.removesuffix("@").partition(":")
-    return f"{user}:{_HIDDEN}@" if colon else text
+    return f"{user}:{HIDDEN}@" if colon else text
 
 
 def _values(settings: HostSettings) -> Iterator[tuple[str, Any]]:
@@ -100,7 +101,7 @@ def without_secrets(value: Any, name: str = "") -> Any:
     if isinstance(value, list | tuple):
         return [without_secrets(item, name) for item in value]
     if _SECRET_NAME.search(name) and not name.endswith("_file") and type(value) in (str, int, float) and value:
-        return _HIDDEN
+        return HIDDEN
     return without_password(str(value)) if isinstance(value, str) else value
 
 
