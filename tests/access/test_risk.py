@@ -151,3 +151,14 @@ def test_a_target_that_cannot_be_read_is_a_high_risk():
 def test_a_program_that_a_system_dependency_names():
     """Running a program is a high risk whichever resource names it."""
     assert assess(access("execute", "ffmpeg", ResourceType.SYSTEM_DEPENDENCY)).level is Risk.HIGH
+
+
+def test_something_broader_is_at_least_as_risky():
+    """A folder has the reasons of a file in it besides its own, each once."""
+    subject = Subject(SubjectKind.MODULE, "reports")
+    file, folder = (
+        AccessTuple(subject, ResourceType.FILESYSTEM, Operation.READ, path) for path in ("/srv/app/.env", "/srv/app")
+    )
+    assert assess(folder).level is Risk.LOW
+    found = assess(folder, includes=assess(file))
+    assert (found.level, [reason.code for reason in found.reasons]) == (Risk.HIGH, ["secret", "operation"])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from democrai_sandbox.policy import SandboxError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
     from datetime import datetime
 
     from .risk import Assessment
@@ -30,8 +30,11 @@ class Lookups(Protocol):
         """
         ...
 
-    def assessment(self, access: AccessTuple) -> Assessment:
-        """Return the risk of approving an access, from its target and from earlier decisions about it."""
+    def assessments(self, access: AccessTuple, targets: Sequence[str] = ()) -> tuple[Assessment, ...]:
+        """Return the risk of approving an access, from its target and from earlier decisions about it.
+
+        With targets that cover it, return the risk of the same about each of them instead.
+        """
         ...
 
     def counts(self, wanted: RequestFilter) -> dict[RequestState, int]:

@@ -14,7 +14,7 @@ from .targets import Reader
 from .values import AuditFilter, DecisionFilter, Effect, Page, Reach, RequestFilter, RequestState, Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from .identity import Caller
     from .interface import Surroundings
@@ -94,7 +94,13 @@ class Reading:
         """Return the risk of approving an access, from its target and from earlier decisions about it."""
         self._authorised(None)
         with self._surroundings.outside():
-            return self._node.store.assessment(access)
+            return self._node.store.assessments(access)[0]
+
+    def risks(self, access: AccessTuple, targets: Sequence[str]) -> tuple[Assessment, ...]:
+        """Return the risk of approving the same about each of some targets, all of which cover what was asked for."""
+        self._authorised(None)
+        with self._surroundings.outside():
+            return self._node.store.assessments(access, targets) if targets else ()
 
     def history_of(self, request_id: str) -> tuple[AuditRecord, ...]:
         """Return what happened to a request, the latest first; the requester may see it too."""

@@ -88,9 +88,15 @@ OPERATIONS: Mapping[Operation, Reason] = MappingProxyType(
 )
 
 
-def assess(access: AccessTuple, history: History = NO_HISTORY) -> Assessment:
-    """Return the risk of approving an access."""
-    reasons = sorted(_reasons(access, history), key=lambda reason: -reason.level.rank)
+def assess(access: AccessTuple, history: History = NO_HISTORY, *, includes: Assessment | None = None) -> Assessment:
+    """Return the risk of approving an access.
+
+    ``includes`` is the risk of something that it covers: a folder is at least as much of a risk as a file in it.
+    """
+    found = list(_reasons(access, history))
+    if includes is not None:
+        found += [reason for reason in includes.reasons if reason not in found]
+    reasons = sorted(found, key=lambda reason: -reason.level.rank)
     return Assessment(reasons[0].level, tuple(reasons))
 
 

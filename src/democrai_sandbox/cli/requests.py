@@ -163,5 +163,7 @@ def _show_choices(output: Output, choices: Sequence[Mapping[str, Any]]) -> None:
     for one in choices:
         output.line(f"  {visible(one['target'])}")
         output.line(f"    {visible(one['words'])}", Mood.FAINT)
+        if one.get("risk"):
+            output.line(f"    risk {_risk(one)}", _MOODS.get(one["risk"]))
         for warning in one["warnings"]:
             output.line(f"    careful: {visible(warning)}", Mood.WARNING)

@@ -103,7 +103,7 @@ def test_an_earlier_denial_or_revocation_raises_the_risk(store):
         ("/srv/a", Risk.MEDIUM, "denied_before"),
         ("/srv/new", Risk.LOW, "operation"),
     ]
-    assert store.assessment(about("/srv/a")).level is Risk.MEDIUM
+    assert store.assessments(about("/srv/a"))[0].level is Risk.MEDIUM
 
 
 def test_requests_of_an_earlier_version_come_first_until_they_are_assessed(url, store):

@@ -36,6 +36,7 @@ def test_request_is_listed(served, admin, ask):
     assert detail["risk"] == "medium"
     assert [reason["code"] for reason in detail["risk_reasons"]] == ["loopback", "operation"]
     assert group[0]["risk_reasons"] == detail["risk_reasons"]
+    assert {(one["risk"], one["risk_reasons"][0]["code"]) for one in detail["choices"]} == {("medium", "loopback")}
     assert detail["request"]["raw_target"] == f"{served.web.url}/test_request_is_listed/a/b"
     targets = [choice["target"] for choice in detail["choices"]]
     assert targets[0] == detail["request"]["access"]["target"]

@@ -286,6 +286,24 @@ def test_more_than_was_asked_is_spelled_out_first(desk, ada):
     assert "https://broad.example " in read(ada, f"/requests/{one}").between("<dt>Holds for", "</section>")
 
 
+def test_every_choice_has_its_risk(desk, ada):
+    """With its reasons: that of its own place, and that of what was asked for, which it covers."""
+    one = desk.ask("/home/uma/app/.env", operation="read")
+    page = read(ada, f"/requests/{one}")
+    exact, folder, *_ = page.parts("risk")
+    assert exact.startswith("high risk holds keys")
+    assert folder == exact
+    assert len(page.parts("risk")) == len(page.parts("choice"))
+
+
+def test_something_broader_than_a_high_risk_takes_the_password(desk, ada):
+    """The folder around a secret file is no way around the password."""
+    one = desk.ask("/srv/around/app/.env", operation="read")
+    answer = decide(ada, one, "permanent", choice="1", password="")
+    assert (answer.status_code, desk.state(one)) == (422, "pending")
+    assert "password" in Page(answer).fields
+
+
 @rows(
     "form",
     [{}, {"act": ""}, {"act": "approve"}, {"act": "deny", "choice": "99"}, {"act": "deny", "choice": "-1"},

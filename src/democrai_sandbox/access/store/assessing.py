@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, bindparam, case, func, select, update
@@ -14,7 +15,7 @@ from .rows import to_access
 from .tables import decisions, is_pending, requests
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from sqlalchemy import BindParameter
 
@@ -48,15 +49,19 @@ def histories(connection: Connection, digests: Collection[str]) -> dict[str, His
     return {row.digest: History(int(row.denials), int(row.revocations)) for row in found}
 
 
-def assessment(connection: Connection, access: AccessTuple) -> Assessment:
-    """Return the risk of one access."""
-    digest = access.digest
-    return assess(access, histories(connection, [digest]).get(digest, NO_HISTORY))
+def assessments(connection: Connection, access: AccessTuple, targets: Sequence[str] = ()) -> tuple[Assessment, ...]:
+    """Return the risk of one access; with targets that cover it, the risk of the same about each of them."""
+    others = [replace(access, target=target) for target in targets]
+    known = histories(connection, {one.digest for one in (access, *others)})
+    own = assess(access, known.get(access.digest, NO_HISTORY))
+    if not others:
+        return (own,)
+    return tuple(assess(one, known.get(one.digest, NO_HISTORY), includes=own) for one in others)
 
 
 def rank_new(connection: Connection, request_id: str, access: AccessTuple) -> None:
     """Store the rank of a request that was registered just now."""
-    connection.execute(_RANK, {"its_id": request_id, "rank": assessment(connection, access).level.rank})
+    connection.execute(_RANK, {"its_id": request_id, "rank": assessments(connection, access)[0].level.rank})
 
 
 def rank_waiting(connection: Connection) -> int:

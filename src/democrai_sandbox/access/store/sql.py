@@ -15,7 +15,7 @@ from .transactions import Database
 from .urls import parse_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from sqlalchemy import Connection
@@ -177,9 +177,9 @@ class SqlStore:
         """List groups of pending requests, by risk and then the newest first."""
         return self._database.read(partial(grouping.list_queue, wanted=wanted, page=page))
 
-    def assessment(self, access: AccessTuple) -> Assessment:
-        """Return the risk of approving an access."""
-        return self._database.ask(partial(assessing.assessment, access=access))
+    def assessments(self, access: AccessTuple, targets: Sequence[str] = ()) -> tuple[Assessment, ...]:
+        """Return the risk of approving an access, or the same about each of some targets that cover it."""
+        return self._database.ask(partial(assessing.assessments, access=access, targets=targets))
 
     def counts(self, wanted: RequestFilter) -> dict[RequestState, int]:
         """Count requests by state."""

@@ -243,7 +243,7 @@ def _asked_for(
     for request_id in request_ids if visitor.identity.scopes is None and visitor.may_decide else ():
         with suppress(SandboxError):  # the decision says what is wrong
             access = administration.request(request_id).access
-            found.append(replace(access, target=target or access.target))
+            found += [access, replace(access, target=target)] if target else [access]
     return found
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.access import values
     from democrai_sandbox.access.administration import Administration
+    from democrai_sandbox.access.risk import Assessment
 
 requests = router("requests")
 Reader = Annotated[Visitor, Depends(holder(Scope.REQUESTS_READ))]
@@ -118,6 +119,10 @@ class Choice(Answer):
     version: int | None
     """Of the decisions about this target and about what was asked for: see `expected_version`. Null for a reader who
     may not decide."""
+    risk: Risk | None
+    """Of approving this target. Null for a reader who may not decide."""
+    risk_reasons: list[RiskReason]
+    """The highest first."""
 
 
 class RequestDetail(Answer):
@@ -210,11 +215,13 @@ def add_note(
 
 
 def _choices(administration: Administration, found: values.Request, visitor: Visitor) -> list[Choice]:
-    """Return what can be decided about a request, with the version of the state of each for those who decide."""
+    """Return what can be decided about a request; for those who decide, with the state and the risk of each."""
     offered = choices(found.access, look=visitor.may_decide)
-    known: Iterable[int | None] = (None,) * len(offered)
+    known: Iterable[tuple[int | None, Assessment | None]] = ((None, None),) * len(offered)
     if visitor.may_decide:
-        known = administration.versions(found.access, [one.target for one in offered])
+        targets = [one.target for one in offered]
+        versions, risks = administration.versions(found.access, targets), administration.risks(found.access, targets)
+        known = zip(versions, risks, strict=True)
     return [
         Choice(
             target=one.target,
@@ -223,6 +230,8 @@ def _choices(administration: Administration, found: values.Request, visitor: Vis
             warnings=list(one.warnings),
             is_exact=one.is_exact,
             version=version,
+            risk=risk.level if risk else None,
+            risk_reasons=[RiskReason.model_validate(reason) for reason in risk.reasons] if risk else [],
         )
-        for one, version in zip(offered, known, strict=True)
+        for one, (version, risk) in zip(offered, known, strict=True)
     ]

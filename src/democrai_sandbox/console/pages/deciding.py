@@ -151,7 +151,8 @@ def read_versions(text: str, count: int) -> tuple[int, ...]:
 def _permanently(request: Request, visitor: Visitor, found: Asked, filled: Filled, sent: Sent) -> Response:
     """Ask for confirmation, and for the password where it takes one; then approve."""
     access = replace(found.access, target=filled.choice.target)
-    takes_password = needs_password(request, visitor, [access])
+    # Something broader covers what was asked for, and is as much of a risk.
+    takes_password = needs_password(request, visitor, [found.access, access])
     if not sent.confirmed:
         return _ask(request, visitor, found, filled, sent, takes_password=takes_password)
     refused = refused_password(request, visitor, sent.password) if takes_password else None
@@ -199,13 +200,16 @@ def _ask(
     access = replace(found.access, target=filled.choice.target)
     span = _LIFETIMES.get(filled.lifetime, "")
     with serving(visitor.caller):
-        (reach,) = sandbox_of(request).access.administration.reach(found.access, [access.target], own=found.id)
+        administration = sandbox_of(request).access.administration
+        (reach,) = administration.reach(found.access, [access.target], own=found.id)
+        (risk,) = administration.risks(found.access, [access.target])
     context: dict[str, Any] = {
         "found": found,
         "filled": filled,
         "effect": effect_words(access, Effect.APPROVAL, Scope.PERMANENT, until=f"for {span}" if span else ""),
         "answers": answers_words(reach, Scope.PERMANENT),
         "asked": decided_words(found.access),
+        "risk": risk,
         "seen": sent.seen,
         "takes_password": takes_password,
         "trouble": refused.text if refused else "",

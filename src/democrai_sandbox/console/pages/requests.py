@@ -34,6 +34,7 @@ from .filters import AGES, STATES, requests_wanted
 
 if TYPE_CHECKING:
     from democrai_sandbox.access.administration import Administration
+    from democrai_sandbox.access.risk import Assessment
     from democrai_sandbox.access.values import Decision, Reach
     from democrai_sandbox.access.values import Request as Asked
     from democrai_sandbox.host.narrowing import Choice
@@ -204,7 +205,7 @@ def detail_page(request: Request, visitor: Visitor, request_id: str, *, status: 
     with serving(visitor.caller):
         holds |= ended_holds(request) if visitor.may_decide else {}
         holds["undone"] = holds.get("undone", False) and found.state is RequestState.PENDING
-        seen, reaches = _state(sandbox, found, offered) if visitor.may_decide else ((), ())
+        seen, reaches, risks = _state(sandbox, found, offered) if visitor.may_decide else ((), (), ())
         after = aftermath_of(request, about_request=found) if visitor.may_decide else {}
     filled = {"chosen": 0, "reason": "", "lifetime": "", "note": "", "errors": {}, "notice": "", **more}
     if filled["chosen"] >= len(offered):
@@ -222,6 +223,7 @@ def detail_page(request: Request, visitor: Visitor, request_id: str, *, status: 
             (answers_words(reach, Scope.PERMANENT), answers_words(reach, Scope.SESSION), reach.requests)
             for reach in reaches
         ],
+        risks=risks,
         lifetimes=LIFETIMES,
         why_no_session=no_session(found),
         why_not=why_not(visitor),
@@ -281,13 +283,15 @@ def no_session(found: Asked) -> str:
     return "Its session has ended." if found.session_ended else ""
 
 
-def _state(sandbox: Sandbox, found: Asked, offered: tuple[Choice, ...]) -> tuple[tuple[int, ...], tuple[Reach, ...]]:
-    """Return, for a decision about each choice, the version of the state that is shown, and what it would answer."""
+def _state(
+    sandbox: Sandbox, found: Asked, offered: tuple[Choice, ...]
+) -> tuple[tuple[int, ...], tuple[Reach, ...], tuple[Assessment, ...]]:
+    """Return, for a decision about each choice, the version of the state, what it would answer, and its risk."""
     if not offered:
-        return (), ()
+        return (), (), ()
     administration, targets = sandbox.access.administration, [choice.target for choice in offered]
     reaches = administration.reach(found.access, targets, own=found.id, session_key=found.origin.session_key)
-    return administration.versions(found.access, targets), reaches
+    return administration.versions(found.access, targets), reaches, administration.risks(found.access, targets)
 
 
 def _for_deciders(sandbox: Sandbox, found: Asked) -> dict[str, Any]:
