@@ -43,17 +43,19 @@ class Parser(argparse.ArgumentParser):
     all of their parsers takes longer than the rest of ``--help``.
     """
 
-    def __init__(self, *, takes: Callable[[Parser], None], **options: Any) -> None:
-        """``takes`` adds what it takes; the rest is as for every parser."""
-        self._later = takes, options
+    def __init__(self, *, takes: Callable[[Parser], None], run: str = "", **options: Any) -> None:
+        """``takes`` adds what it takes, ``run`` names the function to call; the rest is as for every parser."""
+        self._later = takes, run, options
 
     def __getattr__(self, name: str) -> Any:
         """Make it, when it is asked for the first thing that it does not have yet."""
         if "_later" not in self.__dict__:
             raise AttributeError(name)
-        takes, options = self.__dict__.pop("_later")
+        takes, run, options = self.__dict__.pop("_later")
         super().__init__(allow_abbrev=False, formatter_class=Formatter, **options)
         takes(self)
+        if run:
+            self.set_defaults(run=run)
         return getattr(self, name)
 
     def error(self, message: str) -> NoReturn:
@@ -72,5 +74,5 @@ def parser_of(command: Command) -> Parser:
 
 
 def add_verbs(parser: Parser) -> argparse._SubParsersAction[Parser]:
-    """Have a command take verbs; ``.add_parser(name, help=..., description=..., takes=...)`` adds one."""
+    """Have a command take verbs; ``.add_parser(name, help=..., description=..., takes=..., run=...)`` adds one."""
     return parser.add_subparsers(metavar="verb", required=True, parser_class=Parser)

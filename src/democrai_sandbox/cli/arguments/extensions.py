@@ -20,15 +20,16 @@ _SET = "Set and remove settings of an engine or extractor, on all nodes. The nex
 def add_to(parser: Parser) -> None:
     """Add the verbs."""
     verbs = add_verbs(parser)
-    verbs.add_parser("list", help="all extensions", description=_LIST, takes=_list)
+    verbs.add_parser("list", help="all extensions", description=_LIST, takes=add_node, run="extensions:run_list")
     verbs.add_parser("install", help="install an engine or extractor", description=_INSTALL, takes=_install)
-    verbs.add_parser("settings", help="show the settings of one", description=_SETTINGS, takes=_settings)
+    verbs.add_parser(
+        "settings",
+        help="show the settings of one",
+        description=_SETTINGS,
+        takes=_settings,
+        run="extensions:run_settings",
+    )
     verbs.add_parser("set", help="change the settings of one", description=_SET, takes=_set)
-
-
-def _list(parser: Parser) -> None:
-    add_node(parser)
-    parser.set_defaults(run="extensions:run_list")
 
 
 def _install(parser: Parser) -> None:
@@ -42,7 +43,6 @@ def _install(parser: Parser) -> None:
 def _settings(parser: Parser) -> None:
     _add_subject(parser)
     add_node(parser)
-    parser.set_defaults(run="extensions:run_settings")
 
 
 def _set(parser: Parser) -> None:

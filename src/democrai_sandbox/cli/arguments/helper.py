@@ -37,12 +37,13 @@ def add_to(parser: Parser) -> None:
         "packet filter. Applying is the helper's alone, for its application.",
         takes=_apply,
     )
-    for name, program, takes in (("sudoers", "sudo", _sudoers), ("polkit", "pkexec", _polkit)):
+    for name, program in (("sudoers", "sudo"), ("polkit", "pkexec")):
         verbs.add_parser(
             name,
             help=f"print the rule that lets a user start the helper through {program}",
             description=f"Print the rule that lets a user start the helper through {program}. Installs nothing.",
-            takes=takes,
+            takes=_add_user,
+            run=f"helper:run_{name}",
         )
     verbs.add_parser(
         "systemd",
@@ -77,16 +78,6 @@ def _apply(parser: Parser) -> None:
     parser.add_argument("--parent-pid", metavar="PID", default=own, help="for rules named for this process")
     add_json(parser)
     parser.set_defaults(run="helper:run_apply")
-
-
-def _sudoers(parser: Parser) -> None:
-    _add_user(parser)
-    parser.set_defaults(run="helper:run_sudoers")
-
-
-def _polkit(parser: Parser) -> None:
-    _add_user(parser)
-    parser.set_defaults(run="helper:run_polkit")
 
 
 def _add_user(parser: Parser) -> None:

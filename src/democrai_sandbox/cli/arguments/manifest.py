@@ -19,7 +19,8 @@ def add_to(parser: Parser) -> None:
         "check",
         help="say everything that is wrong, with its line",
         description="Read manifests as the sandbox does, and say everything that is wrong with them. Changes nothing.",
-        takes=_check,
+        takes=_add_places,
+        run="manifest:run_check",
     )
     verbs.add_parser(
         "lint",
@@ -39,11 +40,6 @@ def add_to(parser: Parser) -> None:
         description="Print the JSON Schema (draft 2020-12) of a kind of manifest, for editors.",
         takes=_schema,
     )
-
-
-def _check(parser: Parser) -> None:
-    _add_places(parser)
-    parser.set_defaults(run="manifest:run_check")
 
 
 def _lint(parser: Parser) -> None:

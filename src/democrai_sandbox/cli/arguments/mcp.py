@@ -22,15 +22,10 @@ _REMOVE = "Remove an MCP server, on all nodes. Approvals of its endpoint stay."
 def add_to(parser: Parser) -> None:
     """Add the verbs."""
     verbs = add_verbs(parser)
-    verbs.add_parser("list", help="all servers", description=_LIST, takes=_list)
+    verbs.add_parser("list", help="all servers", description=_LIST, takes=add_node, run="mcp:run_list")
     verbs.add_parser("add", help="register a server", description=_ADD, takes=_add)
     verbs.add_parser("change", help="change a server", description=_CHANGE, takes=_change)
     verbs.add_parser("remove", help="remove a server", description=_REMOVE, takes=_remove)
-
-
-def _list(parser: Parser) -> None:
-    add_node(parser)
-    parser.set_defaults(run="mcp:run_list")
 
 
 def _add(parser: Parser) -> None:

@@ -26,15 +26,10 @@ _REMOVE = "Remove a model with its key, on all nodes. Agents that name it fail f
 def add_to(parser: Parser) -> None:
     """Add the verbs."""
     verbs = add_verbs(parser)
-    verbs.add_parser("list", help="all models", description=_LIST, takes=_list)
+    verbs.add_parser("list", help="all models", description=_LIST, takes=add_node, run="models:run_list")
     verbs.add_parser("add", help="add a model", description=_ADD, takes=_add)
     verbs.add_parser("change", help="change a model", description=_CHANGE, takes=_change)
     verbs.add_parser("remove", help="remove a model", description=_REMOVE, takes=_remove)
-
-
-def _list(parser: Parser) -> None:
-    add_node(parser)
-    parser.set_defaults(run="models:run_list")
 
 
 def _add(parser: Parser) -> None:

@@ -21,7 +21,7 @@ def add_to(parser: Parser) -> None:
     """Add the verbs."""
     verbs = add_verbs(parser)
     verbs.add_parser("start", help="try a candidate", description=_START, takes=_start)
-    verbs.add_parser("list", help="all runs", description=_LIST, takes=_list)
+    verbs.add_parser("list", help="all runs", description=_LIST, takes=add_node, run="shadow:run_list")
     verbs.add_parser("show", help="what was found", description=_SHOW, takes=_show)
     verbs.add_parser("stop", help="end a run", description=_STOP, takes=_stop)
 
@@ -33,11 +33,6 @@ def _start(parser: Parser) -> None:
     add_yes(parser)
     add_node(parser)
     parser.set_defaults(run="shadow:run_start")
-
-
-def _list(parser: Parser) -> None:
-    add_node(parser)
-    parser.set_defaults(run="shadow:run_list")
 
 
 def _show(parser: Parser) -> None:
