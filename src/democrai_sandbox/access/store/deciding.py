@@ -87,16 +87,20 @@ def revoke(connection: Connection, decision_id: str, *, actor: str, reason: str,
     generation = ledger.next_generation()
     (ended,) = end_decisions(connection, decisions.c.id == decision_id, by=actor, now=now, generation=generation)
     show_end(connection, [ended], RequestState.REVOKED, by=actor, now=now)
-    entry = Entry(
+    ledger.close([revocation(found, actor=actor, reason=reason)], now=now)
+    return ended
+
+
+def revocation(decision: Decision, *, actor: str, reason: str, **more: Any) -> Entry:
+    """Return the audit entry of a decision that a user ended; ``more`` is what followed from that."""
+    return Entry(
         AuditAction.REVOKED,
         actor,
-        ended.access,
-        ended.request_id,
-        before={"decision": summary(found)},
-        after={"reason": reason},
+        decision.access,
+        decision.request_id,
+        before={"decision": summary(decision)},
+        after={"reason": reason, **more},
     )
-    ledger.close([entry], now=now)
-    return ended
 
 
 def end_session(connection: Connection, session_key: str, *, actor: str, now: datetime) -> int:

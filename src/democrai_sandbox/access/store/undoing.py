@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, and_, delete, exists, or_, select, update
 
-from democrai_sandbox.access.values import Aftermath, AuditAction, RequestState, ResumeState, Undone
+from democrai_sandbox.access.values import Aftermath, RequestState, ResumeState, Undone
 from democrai_sandbox.errors import DecisionConflict
 
-from .deciding import check_live, end_decisions, find_decision, outcome_of, show_end, summary
-from .journal import Entry, Ledger
+from .deciding import check_live, end_decisions, find_decision, outcome_of, revocation, show_end, summary
+from .journal import Ledger
 from .rows import to_audit_record, to_decision
 from .tables import audit, decisions, ended_sessions, is_live, is_pending, requests, resumes
 
@@ -59,18 +59,13 @@ def undo(connection: Connection, decision_id: str, *, actor: str, reason: str, n
     reopened = _reopen(connection, done)
     _give_back(connection, done, restored)
     show_end(connection, [ended], RequestState.REVOKED, by=actor, now=now)
-    entry = Entry(
-        AuditAction.REVOKED,
-        actor,
-        ended.access,
-        ended.request_id,
-        before={"decision": summary(done.decision)},
-        after={
-            "reason": reason,
-            "undone": True,
-            "requests": list(reopened),
-            "decisions": [summary(one) for one in restored],
-        },
+    entry = revocation(
+        done.decision,
+        actor=actor,
+        reason=reason,
+        undone=True,
+        requests=list(reopened),
+        decisions=[summary(one) for one in restored],
     )
     ledger.close([entry], now=now)
     return Undone(ended, reopened, tuple(one for one in done.answered if one not in reopened), tuple(restored))
