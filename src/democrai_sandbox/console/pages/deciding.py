@@ -33,6 +33,7 @@ from .requests import LIFETIMES, Maybe, detail_page, no_session
 if TYPE_CHECKING:
     from democrai_sandbox.access.administration import Administration
     from democrai_sandbox.access.outcomes import Outcome
+    from democrai_sandbox.access.values import AccessTuple
     from democrai_sandbox.access.values import Request as Asked
     from democrai_sandbox.console.confirming import Refused
     from democrai_sandbox.host.narrowing import Choice
@@ -120,13 +121,19 @@ def decide(request: Request, visitor: Maybe, request_id: str, sent: Annotated[Se
     return _decided(request, visitor, found, filled)
 
 
+def reason_problem(reason: str) -> str:
+    """Return what is wrong with a reason, or another text that the audit keeps; empty for one that can be kept."""
+    if len(reason) <= LONGEST_REASON:
+        return ""
+    return f"At most {LONGEST_REASON} characters; this has {len(reason)}."
+
+
 def _wrong(filled: Filled) -> dict[str, Any]:
     """Return what the page says about a form that decides nothing; empty for one that does."""
     if not filled.act:
         return {"status": 422, "notice": "Nothing was decided. One of the buttons below decides."}
-    if len(filled.reason) > LONGEST_REASON:
-        text = f"At most {LONGEST_REASON} characters; this has {len(filled.reason)}."
-        return {"status": 422, "errors": {"reason": text}}
+    if too_long := reason_problem(filled.reason):
+        return {"status": 422, "errors": {"reason": too_long}}
     return {"status": 409, "notice": STATELESS} if filled.seen is None else {}
 
 
@@ -197,24 +204,47 @@ def _ask(
     refused: Refused | None = None,
 ) -> Response:
     """Spell out what a permanent approval would do, and have it confirmed."""
-    access = replace(found.access, target=filled.choice.target)
     span = _LIFETIMES.get(filled.lifetime, "")
-    with serving(visitor.caller):
-        administration = sandbox_of(request).access.administration
-        (reach,) = administration.reach(found.access, [access.target], own=found.id)
-        (risk,) = administration.risks(found.access, [access.target])
+    decision = Spelled(found.access, filled.choice.target, Effect.APPROVAL, f"for {span}" if span else "", found.id)
     context: dict[str, Any] = {
         "found": found,
         "filled": filled,
-        "effect": effect_words(access, Effect.APPROVAL, Scope.PERMANENT, until=f"for {span}" if span else ""),
-        "answers": answers_words(reach, Scope.PERMANENT),
         "asked": decided_words(found.access),
-        "risk": risk,
         "seen": sent.seen,
         "takes_password": takes_password,
+    }
+    return spelled_out(request, visitor, "requests/confirm.html", decision, refused, **context)
+
+
+class Spelled(NamedTuple):
+    """A permanent decision that is about to be confirmed."""
+
+    access: AccessTuple
+    """As it was asked for."""
+    target: str
+    """That of the decision, which covers it."""
+    effect: Effect
+    until: str = ""
+    request_id: str = ""
+    """The request that it answers; empty for none."""
+
+
+def spelled_out(
+    request: Request, visitor: Visitor, template: str, decision: Spelled, refused: Refused | None, **context: Any
+) -> Response:
+    """Return the page that says what a permanent decision does, what it answers and risks, and has it confirmed."""
+    access = replace(decision.access, target=decision.target)
+    administration = sandbox_of(request).access.administration
+    with serving(visitor.caller):
+        (reach,) = administration.reach(decision.access, [access.target], own=decision.request_id)
+        (risk,) = administration.risks(decision.access, [access.target])
+    words: dict[str, Any] = {
+        "words": effect_words(access, decision.effect, Scope.PERMANENT, until=decision.until),
+        "answers": answers_words(reach, Scope.PERMANENT),
+        "risk": risk,
         "trouble": refused.text if refused else "",
     }
-    return confirmation(request, visitor, "requests/confirm.html", refused, **context)
+    return confirmation(request, visitor, template, refused, **words, **context)
 
 
 def confirmation(

@@ -23,7 +23,7 @@ from democrai_sandbox.host.wording import decided_words
 from democrai_sandbox.policy import ResourceType
 from democrai_sandbox.runtime.surroundings import serving
 
-from .deciding import STATELESS, confirmation, read_versions
+from .deciding import STATELESS, confirmation, read_versions, reason_problem
 from .filters import decisions_wanted
 from .requests import ROWS, Maybe, Who, aftermath_of, decision_words, ended_holds
 
@@ -111,8 +111,7 @@ def revoke(request: Request, visitor: Maybe, decision_id: str, reason: Text = ""
     """End a decision."""
     if visitor is None:
         return drafts.keep(request, f"/decisions/{decision_id}/revoke", {"reason": reason})
-    if len(reason) > LONGEST_REASON:
-        error = f"At most {LONGEST_REASON} characters."
+    if error := reason_problem(reason):
         return _page(request, visitor, decision_id, "decisions/revoke.html", status=422, error=error, reason=reason)
     try:
         with serving(visitor.caller):
@@ -200,8 +199,8 @@ def approve(request: Request, visitor: Maybe, decision_id: str, sent: Annotated[
     if visitor is None:
         return drafts.keep(request, f"/decisions/{decision_id}/approve", {"reason": sent.reason})
     again = partial(_page, request, visitor, decision_id, "decisions/approve.html", reason=sent.reason)
-    if len(sent.reason) > LONGEST_REASON:
-        return again(status=422, error=f"At most {LONGEST_REASON} characters.")
+    if error := reason_problem(sent.reason):
+        return again(status=422, error=error)
     versions = read_versions(sent.seen, 1)
     if not versions:
         return _page(request, visitor, decision_id, "decisions/detail.html", status=409, conflict=STATELESS)

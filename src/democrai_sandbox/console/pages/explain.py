@@ -11,7 +11,8 @@ from fastapi.responses import Response  # noqa: TC002 - FastAPI reads the annota
 from pydantic import BaseModel
 from starlette.requests import Request  # noqa: TC002 - the same
 
-from democrai_sandbox.access.values import AccessTuple, Effect, Scope
+from democrai_sandbox.access.administration import LONGEST_REASON
+from democrai_sandbox.access.values import AccessTuple, Effect
 from democrai_sandbox.console import drafts
 from democrai_sandbox.console.confirming import needs_password, refused_password
 from democrai_sandbox.console.rendering import redirect, render
@@ -19,7 +20,6 @@ from democrai_sandbox.console.text import visible_text
 from democrai_sandbox.console.visitors import sandbox_of
 from democrai_sandbox.errors import DecisionConflict, ErrorUnknown
 from democrai_sandbox.errors.catalogue.pages import plain
-from democrai_sandbox.host.effects import answers_words, effect_words
 from democrai_sandbox.host.explaining import Question, explain
 from democrai_sandbox.host.line_answers import explain_line
 from democrai_sandbox.host.surveying import survey
@@ -35,7 +35,7 @@ from democrai_sandbox.policy import (
 from democrai_sandbox.runtime.surroundings import serving
 
 from .admitting import Administrator, administrator, text_of
-from .deciding import STATELESS, confirmation, read_versions
+from .deciding import STATELESS, Spelled, read_versions, reason_problem, spelled_out
 from .requests import Maybe  # noqa: TC001 - FastAPI reads the annotations
 from .sources import code
 
@@ -49,7 +49,6 @@ router = APIRouter()
 
 _MOST_SUGGESTED = 300
 _LONGEST_TARGET = 8000
-_LONGEST_REASON = 2000
 _LINE_ENDS = re.compile(r"[\r\n\t]")
 _BETWEEN = re.compile(r"\s*(?:->|→|,)\s*|\s+")
 
@@ -124,14 +123,14 @@ def decide(request: Request, visitor: Maybe, sent: Annotated[Order, Form()]) -> 
     try:
         rule = read_rule(asked.subject, asked.access, asked.target)
         chosen = _effect(sent.effect)
-        if len(sent.reason) > _LONGEST_REASON:
-            raise InvalidInputError.of(f"longer than {_LONGEST_REASON:,} characters", pointer="/reason")
+        if too_long := reason_problem(sent.reason):
+            raise InvalidInputError.of(too_long, pointer="/reason")
     except InvalidInputError as error:
         return _page(request, visitor, asked, wrong=by_field(error), status=422)
     takes_password = chosen is Effect.APPROVAL and needs_password(request, visitor, [AccessTuple(*rule)])
     if not sent.confirmed:
         draft = drafts.taken(request, "/explain")
-        sent.reason = sent.reason or draft.get("reason", "")[:_LONGEST_REASON]
+        sent.reason = sent.reason or draft.get("reason", "")[:LONGEST_REASON]
         asking = _ask(request, visitor, asked, sent, rule, takes_password=takes_password)
         if draft:
             drafts.forget(request, asking)
@@ -169,21 +168,17 @@ def _ask(
 ) -> Response:
     """Spell out what a decision would do, and have it confirmed."""
     access, effect = AccessTuple(*rule), Effect(sent.effect)
-    with serving(visitor.caller):
-        (reach,) = sandbox_of(request).access.administration.reach(access, [access.target])
     context: dict[str, Any] = {
         "rule": rule,
-        "words": effect_words(access, effect, Scope.PERMANENT),
-        "answers": answers_words(reach, Scope.PERMANENT),
         "asked": asked,
         "effect": effect.value,
         "reason": sent.reason,
-        "longest": _LONGEST_REASON,
+        "longest": LONGEST_REASON,
         "seen": sent.seen if refused else _version(request, visitor, rule),
         "takes_password": takes_password,
-        "trouble": refused.text if refused else "",
     }
-    return confirmation(request, visitor, "explain/confirm.html", refused, **context)
+    decision = Spelled(access, access.target, effect)
+    return spelled_out(request, visitor, "explain/confirm.html", decision, refused, **context)
 
 
 def _version(request: Request, visitor: Visitor, rule: Rule) -> int:
