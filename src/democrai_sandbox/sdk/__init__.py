@@ -1,4 +1,4 @@
-"""What extension code imports: ``from democrai_sandbox import sdk``. It needs nothing but the standard library."""
+"""Package that extension code imports: ``from democrai_sandbox import sdk``. It needs only the standard library."""
 
 from __future__ import annotations
 

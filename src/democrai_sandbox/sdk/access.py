@@ -1,4 +1,4 @@
-"""Asking for access that is not declared: the approval flow for what only turns up while the application runs."""
+"""Requests for undeclared access: the approval flow for access that is only known at run time."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ EXTERNAL_RESOURCE_SYSTEM_DEPENDENCY = "system_dependency"
 def check_external_access(
     *, resource_type: str, operation: str, target: str, register_request: bool = True
 ) -> AccessDecision:
-    """Return whether this subject may do something: declared, approved, denied, or now waiting for an administrator.
+    """Return whether this subject may access something: declared, approved, denied, or now pending.
 
-    Who asks is what the guard says. With ``register_request``, what nobody has decided becomes a pending request.
+    The guard identifies the subject. With ``register_request``, undecided access becomes a pending request.
     """
     return _asked(resource_type, operation, target, register_request=register_request)
 
@@ -29,9 +29,9 @@ def check_external_access(
 def require_external_access(
     *, resource_type: str, operation: str, target: str, resume_action: str, resume_context: Any = None
 ) -> AccessDecision:
-    """Ask, and leave word how to go on: after an approval the action runs as whoever made this request.
+    """Ask for access, and name a resume action, which runs after an approval as the user who made this request.
 
-    ``resume_context`` is JSON data, kept encrypted. The decision is returned, not raised.
+    ``resume_context`` is JSON data, stored encrypted. The decision is returned, not raised.
     """
     context = None if resume_context is None else json.dumps(resume_context)
     return _asked(
@@ -43,28 +43,28 @@ def _asked(resource_type: str, operation: str, target: str, **options: Any) -> A
     decision = ask_external_access(resource_type, operation, target, **options)
     is_program = resource_type == EXTERNAL_RESOURCE_SYSTEM_DEPENDENCY
     if is_program and decision.allowed and doors.is_served(doors.USED_PROGRAM):
-        doors.call(doors.USED_PROGRAM, operation, target)  # a test lists what is used, and the guard tells of the rest
+        doors.call(doors.USED_PROGRAM, operation, target)  # tests list used programs; the guard reports all other uses
     return decision
 
 
 def pending_requests() -> list[dict[str, Any]]:
-    """Return what waits for a decision. Only for modules that the host has made access managers."""
+    """Return the pending requests. Only for modules that are access managers of the host."""
     listed: list[dict[str, Any]] = doors.call("access.manage", "pending", {})
     return listed
 
 
 def approve_for_session(request_id: str, *, reason: str = "") -> dict[str, Any]:
-    """Approve a request until its session ends; skipped, and told so, when it has none. For access managers."""
+    """Approve a request until its session ends; a request without a session is skipped. For access managers."""
     return _manage("approve_for_session", request_id, reason)
 
 
 def approve_permanently(request_id: str, *, reason: str = "") -> dict[str, Any]:
-    """Approve a request from now on. For access managers, and never about themselves."""
+    """Approve a request permanently. For access managers, never for themselves."""
     return _manage("approve_permanently", request_id, reason)
 
 
 def deny_external_access(request_id: str, *, reason: str = "") -> dict[str, Any]:
-    """Deny a request from now on. For access managers."""
+    """Deny a request permanently. For access managers."""
     return _manage("deny_external_access", request_id, reason)
 
 

@@ -1,7 +1,7 @@
-"""Tools, agents and pipelines: decorators that declare them, and calls that run them.
+"""Tools, agents and pipelines: decorators that declare them, and functions that run them.
 
-Each runs as a subject of its own inside whatever calls it. One that is declared with ``access`` may use exactly that,
-whatever is around it; one without may use what its caller may. Arguments and results are plain data.
+Each runs as a separate subject inside its caller. With ``access`` it may use exactly that list; without it, it has the
+rights of its caller. Arguments and results are plain data.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def tool(
 ) -> Callable[[Function], Function]:
     """Declare a tool: a function with a typed signature that agents, pipelines and the module itself can call.
 
-    Its types and the first paragraph of its docstring are what a model is told. Other modules may call it when it is
-    ``shared``. A function that is not async runs in a thread.
+    A model sees its types and the first paragraph of its docstring. Other modules may call it if it is ``shared``. A
+    synchronous function runs in a thread.
     """
     options = _common(access, allowed_imports, description, shared)
     return lambda function: _declare("tool", name, options, function)
@@ -57,10 +57,10 @@ def agent(
     tool_timeout: float | None = None,
     timeout: float | None = None,
 ) -> Callable[[Function], Function]:
-    """Declare an agent: a model of the host's that uses these tools until it has an answer.
+    """Declare an agent: a model of the host that uses these tools until it has an answer.
 
-    The function makes the prompt of its arguments: a text, or messages with ``role`` and ``text``; None stands for the
-    arguments themselves. The model is asked inside the agent's guard, so its address must be among what it may use.
+    The function returns the prompt for its arguments: a text, or messages with ``role`` and ``text``; None stands for
+    the arguments themselves. The model is called inside the agent's guard, so the agent needs access to its address.
     """
     limits = {
         "max_turns": max_turns,
@@ -88,12 +88,12 @@ def pipeline(
     shared: bool = False,
     timeout: float | None = None,
 ) -> Callable[[Function], Function]:
-    """Declare a pipeline: steps in their order, each given what the one before it came to.
+    """Declare a pipeline: steps in order, each with the result of the one before.
 
-    A step is the name of a tool, an agent or a pipeline (``collect``, or ``tool:collect`` where that is not clear), or
-    a function of the module's own, which takes the value as it is. The decorated function makes the first value of
-    the arguments; None stands for the arguments themselves. An object becomes the arguments of the next step by name,
-    any other value that of its only parameter.
+    A step is the name of a tool, an agent or a pipeline (``collect``, or ``tool:collect`` if the name is ambiguous), or
+    a function of the module, which takes the value as it is. The decorated function returns the first value for the
+    arguments; None stands for the arguments themselves. An object becomes the arguments of the next step by name, any
+    other value that of its only parameter.
     """
     options = {**_common(access, allowed_imports, description, shared), "steps": list(steps)}
     if timeout is not None:
@@ -115,12 +115,12 @@ async def run_tool(name: str, arguments: Mapping[str, Any] | None = None) -> Any
 
 
 async def run_agent(name: str, arguments: Mapping[str, Any] | None = None) -> Run:
-    """Run an agent: its text is the ``value``, and ``denials`` tells what its tools were refused."""
+    """Run an agent: its text is the ``value``, and ``denials`` has the denials of its tools."""
     return await _run("agent", name, arguments)
 
 
 async def run_pipeline(name: str, arguments: Mapping[str, Any] | None = None) -> Run:
-    """Run a pipeline: what its last step came to is the ``value``."""
+    """Run a pipeline: the result of its last step is the ``value``."""
     return await _run("pipeline", name, arguments)
 
 
@@ -130,7 +130,7 @@ async def _run(kind: str, name: str, arguments: Mapping[str, Any] | None) -> Run
 
 
 def _common(access: Access | None, imports: Sequence[str], description: str, shared: bool) -> dict[str, Any]:  # noqa: FBT001
-    """Return the options that all have; ``access`` that is not given is not the same as none."""
+    """Return the common options; a missing ``access`` differs from an empty one."""
     options: dict[str, Any] = {"shared": shared}
     if access is not None:
         options["access"] = [dict(entry) for entry in access]

@@ -1,7 +1,7 @@
-"""Decorators by which an extension offers functions. They are read while its file is imported, and only then.
+"""Decorators that declare functions of an extension. They only work while its file is imported.
 
 A function is called with plain data by keyword and returns plain data: None, texts, numbers, bytes, lists and dicts.
-Enums, dataclasses, named tuples, dates, times, UUIDs, decimals and paths that it returns are converted to that.
+Returned enums, dataclasses, named tuples, dates, times, UUIDs, decimals and paths are converted.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ Function = TypeVar("Function", bound="Callable[..., Any]")
 
 
 def render(function: Function) -> Function:
-    """Declare the function that returns what the module shows."""
+    """Declare the function that returns the module's rendered output."""
     return declare("render", "render", {}, function)
 
 
 def action(name: str) -> Callable[[Function], Function]:
-    """Declare an action of the module: something a user does."""
+    """Declare an action of the module, which a user triggers."""
     return lambda function: declare("action", name, {}, function)
 
 
@@ -32,18 +32,18 @@ def command(name: str) -> Callable[[Function], Function]:
 
 
 def task(name: str, *, every: float | None = None, timeout: float | None = None) -> Callable[[Function], Function]:
-    """Declare a background task of the module, to be started by name; with ``every``, also run each so many seconds."""
+    """Declare a background task of the module, started by name; with ``every``, also run at this period in seconds."""
     options = {key: value for key, value in (("every", every), ("timeout", timeout)) if value is not None}
     return lambda function: declare("task", name, options, function)
 
 
 def method(name: str) -> Callable[[Function], Function]:
-    """Declare a method of an engine or extractor. One that yields is a stream."""
+    """Declare a method of an engine or extractor. A generator is a stream."""
     return lambda function: declare("method", name, {}, function)
 
 
 def declare(kind: str, name: str, options: dict[str, Any], function: Function) -> Function:
-    """Tell the runtime about a function, where there is one: a file that is imported by a test just has functions."""
+    """Register a function with the runtime; without a runtime, as in a unit test, do nothing."""
     if doors.is_served("declare"):
         doors.call("declare", kind, name, options, function)
     return function

@@ -1,4 +1,4 @@
-"""Calling engines and extractors, and what an engine finds of its own configuration."""
+"""Calls of engines and extractors, and the configuration of an engine itself."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ async def call(
     params: dict[str, Any] | None = None,
     *,
     kind: Kind = "engine",
-    timeout: float | None = None,  # noqa: ASYNC109 - the engine's process is told of it
+    timeout: float | None = None,  # noqa: ASYNC109 - the engine's process enforces it
 ) -> Any:
-    """Call a method of an engine or extractor; it runs in its own process, under its own declarations.
+    """Call a method of an engine or extractor; it runs in a separate process, under its own declarations.
 
-    In every check there the chain begins with the caller: ``module:demo -> engine:whisper``.
+    Its call chain begins with the caller: ``module:demo -> engine:whisper``.
     """
     return await _here(doors.call("engines.call", [kind, name, method], params or {}, timeout))
 
@@ -36,7 +36,7 @@ def call_blocking(
     kind: Kind = "engine",
     timeout: float | None = None,
 ) -> Any:
-    """Call a method from a function that is not async, and wait for what it returns."""
+    """Call a method from a synchronous function, and wait for the result."""
     result = doors.call("engines.call", [kind, name, method], params or {}, timeout)
     if asyncio.isfuture(result):
         result.cancel()
@@ -52,7 +52,7 @@ async def stream(
     kind: Kind = "engine",
     timeout: float | None = None,  # noqa: ASYNC109 - likewise, for each item
 ) -> AsyncIterator[Any]:
-    """Yield what a method yields, as it comes. Leaving the loop early ends the method."""
+    """Yield the items of a method as they arrive. Leaving the loop early stops the method."""
     token = doors.call("engines.open", [kind, name, method], params or {}, timeout)
     try:
         while items := await _here(doors.call("engines.next", token)):
@@ -62,11 +62,11 @@ async def stream(
 
 
 def settings() -> dict[str, Any]:
-    """Return the stored configuration of the engine or extractor that asks. A change of it starts a new process."""
+    """Return the stored configuration of the calling engine or extractor. A change starts a new process."""
     found: dict[str, Any] = doors.call("engines.settings")
     return found
 
 
 async def _here(result: Any) -> Any:
-    """Wait for a future; on a loop of the extension's own the runtime has waited already."""
+    """Await a future; on a loop of the extension itself the runtime has already waited."""
     return await result if asyncio.isfuture(result) else result

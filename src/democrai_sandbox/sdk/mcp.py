@@ -1,4 +1,4 @@
-"""The tools of registered MCP servers.
+"""Tools of registered MCP servers.
 
 The functions with ``blocking`` in their name are for code in a thread; the others for coroutines.
 """
@@ -41,7 +41,7 @@ __all__ = [
 
 
 async def list_tools(server: str) -> list[dict[str, Any]]:
-    """Return what a server offers: ``name``, ``description`` and ``input_schema`` of each tool."""
+    """Return the tools of a server: ``name``, ``description`` and ``input_schema`` of each."""
     found: list[dict[str, Any]] = await _later(doors.call("mcp.tools", server))
     return found
 
@@ -53,13 +53,13 @@ async def call_tool(server: str, tool: str, arguments: Mapping[str, Any] | None 
 
 
 def list_tools_blocking(server: str) -> list[dict[str, Any]]:
-    """Return what a server offers, in a thread."""
+    """Return the tools of a server, from a thread."""
     found: list[dict[str, Any]] = _now(doors.call("mcp.tools", server))
     return found
 
 
 def call_tool_blocking(server: str, tool: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Call a tool of a server, in a thread."""
+    """Call a tool of a server, from a thread."""
     found: dict[str, Any] = _now(doors.call("mcp.call", server, tool, dict(arguments or {})))
     return found
 
@@ -74,4 +74,4 @@ def _now(answer: Any) -> Any:
     if answer.done():
         return answer.result()
     answer.cancel()
-    raise GuardUsageError("this would hold up the event loop: await the function without blocking in its name")
+    raise GuardUsageError("this would block the event loop: await the function without _blocking in its name")

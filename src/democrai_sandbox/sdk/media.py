@@ -1,7 +1,7 @@
-"""External media for extension code: pictures, sounds, films and files that lie elsewhere.
+"""External media for extension code: images, audio, video and files on other servers.
 
-The runtime fetches them, under the rules and approvals of the subject that asks. ``NetworkDenied`` says that a URL is
-locked, and which request waits for approval; a ``MediaError`` says what else went wrong.
+The runtime fetches them, under the rules and approvals of the calling subject. ``NetworkDenied`` means that a URL is
+locked, and names the pending request; a ``MediaError`` is any other failure.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ __all__ = [
 
 
 class MediaResult(NamedTuple):
-    """An answer as a whole."""
+    """A complete response."""
 
     status: int
     headers: dict[str, str]
-    """Those that describe the content, with names in lower case."""
+    """Headers that describe the content, with names in lower case."""
     body: bytes
     url: str
-    """Where it came from in the end, after redirects."""
+    """Final URL after redirects."""
     from_cache: bool
 
 
@@ -63,12 +63,12 @@ async def fetch(
     method: str = "GET",
     headers: Mapping[str, str] | None = None,
     max_bytes: int | None = None,
-    timeout: float | None = None,  # noqa: ASYNC109 - it is the runtime that keeps to it
+    timeout: float | None = None,  # noqa: ASYNC109 - the runtime enforces it
 ) -> MediaResult:
-    """Return what lies at a URL, as a whole. Statuses of failure are results too.
+    """Return the complete response of a URL, also for error statuses.
 
-    ``headers`` may have Accept, Range, If-Range, If-None-Match and If-Modified-Since. ``max_bytes`` and ``timeout`` ask
-    for less than the host allows.
+    ``headers`` may contain Accept, Range, If-Range, If-None-Match and If-Modified-Since. ``max_bytes`` and ``timeout``
+    can lower the limits of the host.
     """
     return MediaResult(*await _answer(call("media.fetch", url, _options(method, headers, max_bytes, timeout))))
 
@@ -81,7 +81,7 @@ def fetch_blocking(
     max_bytes: int | None = None,
     timeout: float | None = None,
 ) -> MediaResult:
-    """Do the same and wait for it: for functions that are not asynchronous."""
+    """Return the complete response of a URL, and block until it arrives, for synchronous functions."""
     return MediaResult(*_waited(call("media.fetch", url, _options(method, headers, max_bytes, timeout))))
 
 
@@ -94,9 +94,9 @@ async def stream(
     max_bytes: int | None = None,
     timeout: float | None = None,  # noqa: ASYNC109 - likewise
 ) -> MediaStream:
-    """Return what lies at a URL in parts, as they come. The stream is an asynchronous context manager.
+    """Return the response of a URL in parts, as they arrive. The stream is an asynchronous context manager.
 
-    ``range`` is one range, as in ``bytes=0-499``; what a server that knows ranges then answers has the status 206.
+    ``range`` is one range, as in ``bytes=0-499``; a server that supports ranges answers with the status 206.
     """
     asked = dict(headers or {})
     if range is not None:
@@ -106,22 +106,22 @@ async def stream(
 
 
 class MediaStream:
-    """An answer whose body comes in parts."""
+    """A response whose body arrives in parts."""
 
     def __init__(self, token: str, status: int, headers: dict[str, str], url: str) -> None:
-        """Take what the runtime handed out."""
+        """Take the token and the head from the runtime."""
         self._token = token
         self.status = status
         self.headers = headers
         self.url = url
 
     async def read(self) -> bytes:
-        """Return the next part of the body; nothing at its end."""
+        """Return the next part of the body; empty at its end."""
         data: bytes = await _answer(call("media.read", self._token))
         return data
 
     async def aclose(self) -> None:
-        """End it; the connection goes with it."""
+        """End the stream and close its connection."""
         call("media.close", self._token)
 
     def __aiter__(self) -> Self:
@@ -147,12 +147,12 @@ def _options(
 
 
 async def _answer(given: Any) -> Any:
-    """Return what the runtime answered: at once, or as a future."""
+    """Return the runtime's answer, direct or as a future."""
     return _released(await given if asyncio.isfuture(given) else given)
 
 
 def _waited(given: Any) -> Any:
-    """Return what the runtime answered after waiting; a worker process tells of that in a future that is done."""
+    """Return the runtime's answer after waiting; a worker process returns a completed future."""
     if not asyncio.isfuture(given):
         return _released(given)
     if given.done():

@@ -1,4 +1,4 @@
-"""Programs that an extension under test starts, by the one way there is: decided and written down like all else."""
+"""Programs that an extension under test starts through the SDK: decided and recorded like all other access."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ __all__ = ["Programs"]
 
 
 class Programs:
-    """The service behind ``sdk.tasks.run_subprocess`` for one extension."""
+    """Service behind ``sdk.tasks.run_subprocess`` for one extension."""
 
     def __init__(
         self, book: Book, recording: Recording, data_of: Callable[[Subject], str], launcher: Launcher | None
     ) -> None:
-        """Have programs decided by this book; without a launcher, nothing of the kernel's holds them."""
+        """Let this book decide about programs; without a launcher, programs are not confined."""
         rights = Rights(_Told(book, recording), shadows=_Uses(book))
         self._children = Children(rights, home_of=data_of, launcher=launcher)
         self._recording = recording
 
     def services(self) -> dict[str, Callable[..., Any]]:
-        """Return the services; whoever starts a program does so in another process."""
+        """Return the services; the callers are in another process."""
         return {**self._children.services(), "children.start": self._start}
 
     def _start(self, *order: Any) -> Any:
@@ -44,12 +44,12 @@ class Programs:
         self._children.open()
 
     def close(self) -> None:
-        """End all programs."""
+        """Stop all programs."""
         self._children.close()
 
 
 class _Told:
-    """Writes down what is asked here: the guard in the process of the extension knows nothing of it."""
+    """Records questions that are asked here, which the guard in the extension's process does not see."""
 
     def __init__(self, decider: Book, recording: Recording) -> None:
         self._decider = decider
@@ -61,7 +61,7 @@ class _Told:
 
 
 class _Uses:
-    """Writes down what a declaration allows here, in the place where a host compares it with a candidate."""
+    """Records accesses that a declaration allows here, where a host would compare them with a candidate."""
 
     def __init__(self, book: Book) -> None:
         self._book = book

@@ -1,4 +1,4 @@
-"""What a run in observe mode came to: everything that was reached for, and the manifest that it amounts to."""
+"""Result of a run in observe mode: all accesses, and the manifest proposal derived from them."""
 
 from __future__ import annotations
 
@@ -31,32 +31,31 @@ _USUAL = ("", "", "", "own", "", True, False)
 
 
 class Recording:
-    """Everything that was reached for in one or more runs, in the order in which it was first seen."""
+    """All accesses of one or more runs, in the order of their first occurrence."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         self.seen: Counter[Noticed] = Counter()
-        """How often each was asked about: once at most by each call of an extension, whatever it does in a loop."""
+        """Number of questions about each access: at most one per call of an extension, even in a loop."""
         self.denied: dict[str, SandboxDenied] = {}
-        """What was denied all the same, by its text: the host's own limits."""
+        """Denials in spite of observe mode, by text: the host's own limits."""
         self.refused: set[Observed] = set()
-        """What was asked about, and not allowed."""
+        """Accesses that were asked about and refused."""
         self.granted: set[Observed] = set()
-        """What was allowed at least once: a tool may be refused what its module gets."""
+        """Accesses that were allowed at least once: a tool may be refused an access that its module has."""
         self.has_programs = False
-        """Whether programs were started: what they do is not seen."""
+        """Whether programs were started, whose accesses are not recorded."""
         self.is_full = False
-        """Whether there was more than is kept: what it amounts to cannot be told then."""
+        """Whether a limit was exceeded, so that a proposal is not possible."""
         self._room = _MOST_LETTERS
         self._times: Counter[tuple[Observed, bool]] = Counter()
         self._places: dict[Observed, dict[str, None]] = {}
 
     def notice(self, facts: Iterable[Any]) -> None:
-        """Take down what a process tells. It is the subject's, and may tell anything."""
+        """Record a report of a process. The process belongs to the subject, and may report anything."""
         told = tuple(facts)
         given = (*told, *_USUAL[len(told) :])
         if len(given) != len(_TYPES) or any(type(one) is not kind for one, kind in zip(given, _TYPES, strict=True)):
-            raise ValueError("no such observation")
+            raise ValueError("malformed observation")
         noticed = Noticed(*given)
         if noticed in self.seen or (len(self.seen) < _MOST and self._has_room(given[:-2])):
             self._add(noticed, 1)
@@ -76,16 +75,17 @@ class Recording:
         return self._room >= 0
 
     def deny(self, denial: SandboxDenied) -> None:
-        """Take down a denial; those beyond some thousands are like those before."""
+        """Record a denial, up to a limit."""
         text = str(denial)
         if text not in self.denied and len(self.denied) < _MOST_DENIED and self._has_room([text]):
             self.denied[text] = denial
 
-    # ---- what it amounts to ------------------------------------------------------------------------------------------
+    # ---- results
+    # -------------------------------------------------------------------------------------------------------
 
     @property
     def accesses(self) -> tuple[Observed, ...]:
-        """What has to be declared: without what libraries merely look for."""
+        """Accesses to declare, without mere probes by libraries."""
         refused = self.refused - self.granted
         kept = (one for one in needed(self.seen) if one.resource_type != IMPORT)
         return tuple(
@@ -94,19 +94,19 @@ class Recording:
 
     @property
     def looked(self) -> frozenset[Observed]:
-        """Files and folders that were only looked at, as by ``stat``: never opened, listed or changed."""
+        """Files and folders that were only probed, as by ``stat``: never opened, listed or changed."""
         used = {Observed(*one[:3]) for one in self.seen if not one.probe}
         return frozenset(Observed(*one[:3]) for one in self.seen if one.probe) - used
 
     @property
     def looked_by_libraries(self) -> tuple[Observed, ...]:
-        """What libraries only looked at, and was there: whether they could do without is not known."""
+        """Existing paths that libraries only probed: whether they are needed is not known."""
         there = {Observed(*one[:3]) for one in self.seen if one.probe and one.exists}
         return tuple(one for one in self.idle if one in there)
 
     @property
     def idle(self) -> tuple[Observed, ...]:
-        """What was asked about without need: a library is told that a file is not there, and goes on."""
+        """Accesses that need no declaration: libraries continue when such a file looks absent."""
         kept = self.refused.union(self.accesses)
         all_seen = (Observed(*one[:3]) for one in self.seen if one.resource_type != IMPORT)
         return tuple(dict.fromkeys(one for one in all_seen if one not in kept))
@@ -119,11 +119,11 @@ class Recording:
 
     @property
     def imports(self) -> tuple[str, ...]:
-        """The sensitive roots that the subject's own code imported."""
+        """Sensitive roots that the subject's own code imported."""
         return tuple(dict.fromkeys(one.target for one in self.seen if one.resource_type == IMPORT))
 
     def places(self, observed: Observed) -> tuple[str, ...]:
-        """Return the lines of the subject's own code that led there."""
+        """Return the lines of the subject's own code that led to an access."""
         return tuple(self._places.get(observed, ()))
 
     def import_places(self, root: str) -> tuple[str, ...]:
@@ -131,7 +131,7 @@ class Recording:
         return self.places(Observed.of_import(root))
 
     def times(self, observed: Observed) -> int:
-        """Return how often it was asked about: to look at it or to use it, whichever was more often."""
+        """Return the larger of the numbers of probes and uses of an access."""
         return max(self._times[observed, probe] for probe in (False, True))
 
     def suggestion(
@@ -143,13 +143,13 @@ class Recording:
         granted: tuple[AccessRule, ...] = (),
         with_looks: bool = False,
     ) -> Suggestion:
-        """Return the smallest manifest under which it does the same, beside what it is ``granted`` anyway.
+        """Return the smallest manifest with the same behavior, besides rights that are ``granted`` anyway.
 
-        What libraries only looked at is left out unless ``with_looks``: they are told that it is not there.
+        Probes by libraries are omitted unless ``with_looks``: the paths then look absent to them.
         """
         if self.is_full:
-            kept = f"{_MOST:,} different things, with {_MOST_LETTERS:,} letters"
-            raise InvalidInputError.of(f"more was reached for than can be kept ({kept}): record less at a time")
+            kept = f"{_MOST:,} different accesses with {_MOST_LETTERS:,} characters"
+            raise InvalidInputError.of(f"too many accesses to record (limit: {kept}): record less at a time")
         wanted = (*self.accesses, *(self.looked_by_libraries if with_looks else ()))
         files = {one.target for one in wanted if one.resource_type == ResourceType.FILESYSTEM}
         folders = frozenset(filter(os.path.isdir, files))
@@ -164,15 +164,16 @@ class Recording:
             folders=folders,
         )
 
-    # ---- traces ------------------------------------------------------------------------------------------------------
+    # ---- traces
+    # --------------------------------------------------------------------------------------------------------
 
     def lines(self) -> Iterator[str]:
-        """Yield everything as JSON, one observation on a line."""
+        """Yield all observations as JSON, one per line."""
         for one, times in self.seen.items():
             yield json.dumps({**one._asdict(), "times": times}, ensure_ascii=True)
 
     def read(self, lines: Iterable[str]) -> None:
-        """Add what ``lines`` has written."""
+        """Add observations that ``lines`` has written."""
         read = 0
         try:
             for line in lines:
@@ -180,24 +181,24 @@ class Recording:
                 read += 1
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise InvalidInputError.of(
-                "expected an observation as record --trace writes it", pointer=f"/{read + 1}"
+                "expected an observation written by record --trace", pointer=f"/{read + 1}"
             ) from None
 
     def _read(self, value: Any) -> None:
         times = value.pop("times")
-        value.setdefault("probe", False)  # traces of earlier versions do not tell
+        value.setdefault("probe", False)  # earlier versions did not write it
         if type(times) is not int or times < 1 or value.keys() != set(Noticed._fields):
-            raise ValueError("no such observation")
+            raise ValueError("malformed observation")
         noticed = Noticed(**value)
         self.notice(noticed)
         self._add(noticed, times - 1)
 
 
 class Installation:
-    """Decides about an installation that is recorded: its requests are allowed, all else is as the manifest says."""
+    """Decides about a recorded installation: its HTTP requests are allowed, all else follows the manifest."""
 
     def __init__(self, recording: Recording) -> None:
-        """Write down what is requested."""
+        """Record the HTTP requests."""
         self._recording = recording
 
     def decide(self, question: AccessQuestion) -> bool:

@@ -1,4 +1,4 @@
-"""The request that is being served, and the places an extension has."""
+"""The served request, and the folders of an extension."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from democrai_sandbox.runtime import doors
 
 
 class Request(NamedTuple):
-    """For whom the extension is working. Empty texts stand for what is not there: a schedule has no session."""
+    """Caller of the extension. Missing values are empty: a schedule has no session."""
 
     user_id: str = ""
     organization_id: str = ""
@@ -20,12 +20,12 @@ class Request(NamedTuple):
 
 
 def request() -> Request:
-    """Return for whom this call is made, as the runtime knows it."""
+    """Return the caller of the current call, as the runtime knows it."""
     return Request(*doors.call("request"))
 
 
 def data_dir() -> Path:
-    """Return the folder in which this extension keeps its data. It is the only one it can write without declaring."""
+    """Return the data folder of this extension, the only one it can write without a declaration."""
     return Path(doors.call("places")[0])
 
 
@@ -35,8 +35,8 @@ def extension_dir() -> Path:
 
 
 def cancelled() -> bool:
-    """Tell whether this call was cancelled. A coroutine is told by its cancellation; a plain function has to look.
+    """Return whether this call was canceled. A coroutine is canceled directly; a plain function has to check.
 
-    In the host's own process nothing can tell a plain function: it is always False there.
+    In the host's own process it is always False for a plain function.
     """
     return bool(doors.is_served("cancelled") and doors.call("cancelled"))

@@ -1,4 +1,4 @@
-"""The host of an extension under test: what it decides, what it writes down, and the services that it has."""
+"""Host of an extension under test: its decisions, records and services."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _DENIED = AccessDecision(False, DecisionCode.NOT_ENABLED, False, NEEDS_APPROVAL)
 
 
 class Access(NamedTuple):
-    """Something an extension asked for: a file or a folder beyond its own, a host or a URL, a program."""
+    """An access of an extension: a file or folder beyond its own, a host or URL, or a program."""
 
     resource_type: str
     operation: str
@@ -44,10 +44,10 @@ class Access(NamedTuple):
 
 
 class Book:
-    """What was used or asked for, and what of that was denied.
+    """Record of used, requested and denied accesses.
 
-    The guard in the process of the extension allows what is declared, as it does in a host, and tells of it here. The
-    rest is asked for: the policy stands for what was approved.
+    The guard in the extension's process allows declared access, as in a host, and reports it here. Other access is
+    asked about here: the policy stands for approvals.
     """
 
     def __init__(self, policy: CompiledPolicy, recording: Recording, kept: str | None = None) -> None:
@@ -55,14 +55,14 @@ class Book:
         self._policy = policy
         self._recording = recording
         self._kept = kept
-        """Where everything is allowed, the folder that is written to only if the manifest says so: it holds sources."""
+        """Folder with sources that is writable in observe mode only if the manifest declares it."""
         self.asked: set[Access] = set()
         self.denied: set[Access] = set()
         self.narrowed: frozenset[str] = frozenset()
-        """The tools, agents and pipelines that declare ``access``: no manifest allows more to them."""
+        """Tools, agents and pipelines with their own ``access`` list, which no manifest can extend."""
 
     def decide(self, question: AccessQuestion) -> AccessDecision:
-        """Decide, and write it down."""
+        """Decide about a question, and record it."""
         allowed = _allows(self._policy, question) or self._is_observed(question)
         access = Access(question.resource_type, question.operation, question.target)
         self.asked.add(access)
@@ -74,7 +74,7 @@ class Book:
         return _LOCKED if question.resource_type == ResourceType.NETWORK else _DENIED
 
     def used(self, resource_type: str, operation: str, target: str) -> None:
-        """Write down what was allowed by a declaration."""
+        """Record an access that a declaration allowed."""
         self.asked.add(Access(resource_type, operation, target))
 
     def _is_observed(self, question: AccessQuestion) -> bool:
@@ -88,7 +88,7 @@ class Book:
 
 
 def _allows(policy: CompiledPolicy, question: AccessQuestion) -> bool:
-    """Match as the guard itself does with declared rules."""
+    """Match like the guard does with declared rules."""
     operation = Operation(question.operation)
     if question.resource_type == ResourceType.FILESYSTEM:
         return policy.paths.allows(question.target, file_access(operation))
@@ -99,8 +99,8 @@ def _allows(policy: CompiledPolicy, question: AccessQuestion) -> bool:
 
 
 def progress(_view: object, fraction: Any, message: Any) -> Progress:
-    """Check what a task says about its progress, as the service of a host does; return it."""
-    from democrai_sandbox.runtime.store import Progress  # noqa: PLC0415 - takes its time
+    """Validate the progress of a task like the service of a host, and return it."""
+    from democrai_sandbox.runtime.store import Progress  # noqa: PLC0415 - slow import
     from democrai_sandbox.runtime.store.documents import progress_to_json  # noqa: PLC0415
 
     said = Progress(fraction, message)
@@ -123,41 +123,41 @@ class Host:
 
     @property
     def services(self) -> tuple[str, ...]:
-        """The names that ``door`` knows."""
+        """Names that ``door`` accepts."""
         return tuple(self._services)
 
     def offer(self, services: Mapping[str, Callable[..., Any]]) -> None:
-        """Add services; those that the test gave stay."""
+        """Add services; those of the test take precedence."""
         self._services = {**services, **self._services}
 
     def decide(self, question: AccessQuestion) -> AccessDecision:
-        """Answer as the book does."""
+        """Answer with the decision of the book."""
         return self._book.decide(question)
 
     def door(self, name: str, view: tuple[Any, ...], args: Sequence[Any]) -> Any:
-        """Do what the extension asks for."""
+        """Call a service for the extension."""
         return self._services[name](view, *args)
 
     def output(self, label: str, stream: str, text: str) -> None:
-        """Keep what it prints."""
+        """Store its output."""
         del label, stream
         self.printed.append(text)
 
     def denied(self, label: str, denial: SandboxDenied) -> None:
-        """Write a denial down."""
+        """Record a denial."""
         del label
         self.recording.deny(denial)
 
     def noticed(self, facts: list[Any]) -> None:
-        """Write down what it reaches for."""
+        """Record an access."""
         self.recording.notice(facts)
 
     def used(self, question: AccessQuestion) -> None:
-        """Write down what it uses of what is declared."""
+        """Record the use of a declared access."""
         self._book.used(question.resource_type, question.operation, question.target)
 
     def saw(self, label: str, question: AccessQuestion, *, allowed: bool, times: int) -> None:
-        """There are no candidates beside what is tested."""
+        """Do nothing, because a test has no candidates."""
 
     def observe(self, told: Told) -> None:
-        """Nothing below Python has to be opened for a connection."""
+        """Do nothing, because no packet filter has to permit the connection."""

@@ -1,7 +1,7 @@
-"""Background work of a module: tasks that go on after the request, blocking work, and child processes.
+"""Background work of a module: tasks that continue after the request, blocking work, and child processes.
 
-``start`` and its kin are for coroutines. Code in a thread, such as a function that ``run_blocking`` runs, calls the
-same names in ``sdk.tasks.blocking``.
+``start`` and the other functions are for coroutines. Code in a thread, such as a function that ``run_blocking`` runs,
+uses the same names in ``sdk.tasks.blocking``.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ _LONGEST_LINE = 1 << 20
 
 
 class TaskStatus(NamedTuple):
-    """What is known about a task."""
+    """Record of a task."""
 
     id: str
     name: str
     state: str
-    """``queued``, ``running``, ``done``, ``failed``, ``cancelled``, or ``lost`` when its process ended under it."""
+    """``queued``, ``running``, ``done``, ``failed``, ``cancelled``, or ``lost`` if its process ended during the task.
+    """
     fraction: float | None
     message: str
     result: Any
     failure: dict[str, str] | None
-    """``type``, ``message``, ``traceback`` and, if it was a denial, its code as ``denial``."""
+    """``type``, ``message``, ``traceback`` and, for a denial, its code as ``denial``."""
     scheduled: bool
     attempt: int
     created_at: str
@@ -50,14 +51,14 @@ class TaskStatus(NamedTuple):
 async def start(name: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> str:  # noqa: ASYNC109 - the task's, not this call's
     """Start a task that this module declares with ``@sdk.task``; return its id.
 
-    It goes on after the request, for the same user, organization and session.
+    It continues after the request, for the same user, organization and session.
     """
     started: str = await _answer(call("tasks.start", name, dict(params or {}), timeout))
     return started
 
 
 async def status(task_id: str) -> TaskStatus:
-    """Return what is known about a task of this module."""
+    """Return the record of a task of this module."""
     return TaskStatus(**await _answer(call("tasks.status", task_id)))
 
 
@@ -68,12 +69,12 @@ async def listed(*, name: str = "", states: Sequence[str] = (), limit: int = 100
 
 
 async def cancel(task_id: str) -> bool:
-    """Have a task of this module ended; False when it has ended already."""
+    """Cancel a task of this module; False if it has already ended."""
     return bool(await _answer(call("tasks.cancel", task_id)))
 
 
 def progress(fraction: float | None = None, message: str = "") -> None:
-    """Say how far the task is that this is called in: from 0 to 1, or None where that cannot be told."""
+    """Report the progress of the calling task: from 0 to 1, or None if unknown."""
     call("tasks.progress", fraction, message)
 
 
@@ -87,7 +88,7 @@ class _Blocking:
 
     @staticmethod
     def status(task_id: str) -> TaskStatus:
-        """Return what is known about a task of this module."""
+        """Return the record of a task of this module."""
         return TaskStatus(**_settled(call("tasks.status", task_id)))
 
     @staticmethod
@@ -97,7 +98,7 @@ class _Blocking:
 
     @staticmethod
     def cancel(task_id: str) -> bool:
-        """Have a task of this module ended; False when it has ended already."""
+        """Cancel a task of this module; False if it has already ended."""
         return bool(_settled(call("tasks.cancel", task_id)))
 
 
@@ -105,7 +106,7 @@ blocking = _Blocking()
 
 
 async def _answer(given: Any) -> Any:
-    """Return what the runtime answered: at once, or as a future."""
+    """Return the runtime's answer, direct or as a future."""
     return await given if asyncio.isfuture(given) else given
 
 
@@ -122,10 +123,10 @@ def _settled(given: Any) -> Any:
 
 
 async def run_blocking(function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-    """Run a function that blocks in a thread, under the same guard and for the same request; return what it returns.
+    """Run a blocking function in a thread, under the same guard and for the same request; return its result.
 
-    When the waiting task is cancelled the function goes on to its end, still guarded, and what it returns is dropped: a
-    thread cannot be stopped from outside.
+    When the waiting task is canceled, the function continues, still guarded, and its result is dropped: a thread cannot
+    be stopped from outside.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -136,7 +137,7 @@ async def run_blocking(function: Callable[..., T], /, *args: Any, **kwargs: Any)
             return
         if error is None:
             future.set_result(result)
-        elif isinstance(error, StopIteration):  # a future does not take it
+        elif isinstance(error, StopIteration):  # a future refuses it
             future.set_exception(RuntimeError("the function raised StopIteration"))
         else:
             future.set_exception(error)
@@ -145,12 +146,12 @@ async def run_blocking(function: Callable[..., T], /, *args: Any, **kwargs: Any)
         result, failure = None, None
         try:
             result = context.run(function, *args, **kwargs)
-        except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits
+        except BaseException as error:  # noqa: BLE001 - raised in the waiting caller
             failure = error
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed, so no caller waits
             loop.call_soon_threadsafe(settle, result, failure)
 
-    # A thread of its own, not one of the loop's pool: whatever blocks here keeps nobody else waiting.
+    # A separate thread, not one of the loop's pool, so that a blocked function delays no other.
     threading.Thread(target=work, name="run-blocking", daemon=True).start()
     return await future
 
@@ -159,17 +160,17 @@ async def run_blocking(function: Callable[..., T], /, *args: Any, **kwargs: Any)
 
 
 class ChildResult(NamedTuple):
-    """How a child ended."""
+    """Result of a child."""
 
     returncode: int
     """Negative for the signal that ended it."""
     stdout: bytes
     stderr: bytes
     truncated: bool
-    """Whether it wrote more than was kept."""
+    """Whether it wrote more than was stored."""
     timed_out: bool
     unenforced: tuple[str, ...] = ()
-    """What the kernel could not keep of the rules of whoever started it, in words; empty without a kernel layer too."""
+    """Rules of the caller that the kernel could not enforce, in words; also empty without a kernel layer."""
 
     @property
     def text(self) -> str:
@@ -182,15 +183,15 @@ async def run_subprocess(
     *,
     cwd: str | None = None,
     env: Mapping[str, str] | None = None,
-    timeout: float | None = None,  # noqa: ASYNC109 - the child's, which the runtime keeps
+    timeout: float | None = None,  # noqa: ASYNC109 - the child's, which the runtime enforces
     input: str | bytes | None = None,  # noqa: A002 - as subprocess has it
     stdout_limit: int | None = None,
     stderr_limit: int | None = None,
 ) -> ChildResult:
-    """Start a program and return how it ended. The supported way for extensions to start a child.
+    """Start a program and return its result. The supported way for extensions to start a child.
 
-    Programs of the system and of the interpreter may be started; one anywhere else needs an ``execute`` rule or an
-    approval. Nothing that the child started outlives it, or the task that waits for it.
+    Programs of the system and of the interpreter are permitted; all others need an ``execute`` rule or an approval.
+    Processes that the child started end with it, and the child ends with the waiting task.
     """
     options = {"cwd": cwd, "timeout": timeout, "input": input, "env": None if env is None else dict(env)}
     limits = {"stdout_limit": stdout_limit, "stderr_limit": stderr_limit}
@@ -201,7 +202,7 @@ class Subprocess:
     """A child whose output is read while it runs: ``async for line in stream_subprocess([...])``."""
 
     def __init__(self, argv: Sequence[str], options: dict[str, Any]) -> None:
-        """Keep what to start; it is started when its first line is asked for, or by ``async with``."""
+        """Store the command; it starts with the first read, or with ``async with``."""
         self._order = (_words(argv), {**options, "stream": True})
         self._handle = ""
         self._rest = b""
@@ -221,7 +222,7 @@ class Subprocess:
         return self
 
     async def __anext__(self) -> bytes:
-        """Return the next line of standard output, with its end."""
+        """Return the next line of standard output, with its line end."""
         self._start()
         while (cut := self._rest.find(b"\n")) < 0 and len(self._rest) < _LONGEST_LINE and not self._at_end:
             self._rest += await self._read()
@@ -233,7 +234,7 @@ class Subprocess:
         return line
 
     async def wait(self) -> ChildResult:
-        """Return how it ended; what was not read of its output is dropped."""
+        """Return its result; drop the unread output."""
         self._start()
         while not self._at_end:
             await self._read()
@@ -243,19 +244,19 @@ class Subprocess:
         return self._result
 
     def stop(self) -> None:
-        """End it, with all that it started."""
+        """Stop it, with everything it started."""
         if self._handle and self._result is None:
             _stop(self._handle)
 
     def __del__(self) -> None:
-        """End what nobody can read any more: the function that began it has returned."""
+        """Stop a child that can no longer be read, because the function that started it has returned."""
         with suppress(Exception):
             self.stop()
 
     async def _read(self) -> bytes:
         try:
             piece: bytes = await _answer(call("children.read", self._handle))
-        except BaseException:  # cancelled, or given up by the runtime
+        except BaseException:  # canceled, or failed in the runtime
             self.stop()
             raise
         self._at_end = not piece
@@ -275,29 +276,29 @@ def stream_subprocess(
     input: str | bytes | None = None,  # noqa: A002 - as subprocess has it
     stderr_limit: int | None = None,
 ) -> Subprocess:
-    """Return a child like that of ``run_subprocess`` whose output is read line by line; it waits while nobody reads."""
+    """Return a child like ``run_subprocess`` whose output is read line by line; it waits for its reader."""
     options = {"cwd": cwd, "timeout": timeout, "input": input, "stderr_limit": stderr_limit}
     return Subprocess(argv, {**options, "env": None if env is None else dict(env)})
 
 
 def _words(argv: Sequence[str]) -> list[str]:
     if isinstance(argv, str):
-        raise InvalidInputError.of("expected a list of words, not a command line: there is no shell", pointer="/argv")
+        raise InvalidInputError.of("expected a list of words, not a command line: no shell is used", pointer="/argv")
     return list(argv)
 
 
 async def _ended(handle: str) -> ChildResult:
     try:
         *facts, failure = await _answer(call("children.wait", handle))
-    except BaseException:  # cancelled, or given up by the runtime
+    except BaseException:  # canceled, or failed in the runtime
         _stop(handle)
         raise
     if failure:
         raise RuntimeServiceFailed(f"the program could not be run: {failure}")
     result = ChildResult(*facts)
-    return result._replace(unenforced=tuple(result.unenforced))  # a list when it came from another process
+    return result._replace(unenforced=tuple(result.unenforced))  # a list if it came from another process
 
 
 def _stop(handle: str) -> None:
-    with suppress(InvalidInputError):  # it has ended meanwhile
+    with suppress(InvalidInputError):  # it has already ended
         call("children.stop", handle)

@@ -1,14 +1,14 @@
-"""For the tests of an extension: run it under its real guard, and say exactly what it asked for.
+"""Test support for extensions: run one under its real guard, and check exactly which accesses it makes.
 
-The extension runs in a process of its own, so any number of them can be tested in one run of pytest::
+The extension runs in a separate process, so any number of them can be tested in one run of pytest::
 
     with testing.module("modules/reports") as module:
         assert module.action("total", month=5) == 12
         module.assert_accesses([("network", "receive", "https://api.example.com/v1/reports")])
 
-Nothing outside that process is armed or sealed. What the manifest declares is allowed, what ``approve`` names as well,
-and all of it is written down; the rest is denied, as it would be in a host where nobody has decided yet. With
-``observe=True`` all is allowed and written down, and ``proposal()`` is the smallest manifest that would do.
+The test process itself stays unguarded. Access that the manifest declares or ``approve`` names is allowed and recorded;
+all other access is denied, as in a host without decisions. With ``observe=True`` everything is allowed and recorded,
+and ``proposal()`` returns the smallest sufficient manifest.
 """
 
 from __future__ import annotations
@@ -58,22 +58,22 @@ __all__ = ["Access", "Extension", "engine", "extractor", "module"]
 
 
 def module(folder: str | PathLike[str], **options: Any) -> Extension:
-    """Return a module to be tested, as a context manager; see ``Extension`` for the options."""
+    """Return a module for a test, as a context manager; see ``Extension`` for the options."""
     return Extension(ManifestKind.MODULE, folder, **options)
 
 
 def engine(folder: str | PathLike[str], **options: Any) -> Extension:
-    """Return an engine in its runtime phase, on the packages of this interpreter."""
+    """Return an engine in its runtime phase, with the packages of this interpreter."""
     return Extension(ManifestKind.ENGINE, folder, **options)
 
 
 def extractor(folder: str | PathLike[str], **options: Any) -> Extension:
-    """Return an extractor in its runtime phase, on the packages of this interpreter."""
+    """Return an extractor in its runtime phase, with the packages of this interpreter."""
     return Extension(ManifestKind.EXTRACTOR, folder, **options)
 
 
 class Extension:
-    """An extension in a process of its own. Its calls wait for their results, and raise what the host would get."""
+    """An extension in a separate process. Its calls wait for their results, and raise the same errors as in a host."""
 
     def __init__(
         self,
@@ -91,18 +91,18 @@ class Extension:
         env: Iterable[tuple[str, str]] = (),
         protected: Iterable[str] = (),
     ) -> None:
-        """``approve`` are entries as in a manifest, allowed as if an administrator had approved them.
+        """Take ``approve``, entries as in a manifest, which are allowed as if an administrator had approved them.
 
-        ``services`` stand in for what the SDK would ask of a host, such as ``{"engines.call": fake}``; each is called
-        with a view of who asks, and the arguments.
+        ``services`` replace services of a host, such as ``{"engines.call": fake}``; each is called with a view of the
+        caller, and the arguments.
 
-        ``observe`` allows everything but what is ``protected``, for ``proposal``; programs that it starts too, by
-        ``sdk.tasks.run_subprocess``. ``manifest`` stands in for the one in the folder, ``environment`` for the virtual
-        environment of this interpreter; ``env`` are variables that it gets.
+        ``observe`` allows everything that is not ``protected``, for ``proposal``, including programs that
+        ``sdk.tasks.run_subprocess`` starts. ``manifest`` replaces the one in the folder, ``environment`` the virtual
+        environment of this interpreter; ``env`` are additional variables.
         """
         self._folder = Path(folder).resolve()
         if manifest is None:
-            # As a host names it: by the folder that it was pointed to, which may be a link.
+            # As a host names it: by the given path, which may be a link.
             manifest = load_manifest(self._folder / FILE_NAME, kind, name=Path(os.path.abspath(folder)).name)  # noqa: PTH100
         self.manifest = manifest
         self._pointer = "/runtime" if "/runtime" in self.manifest.sections else ""
@@ -116,7 +116,7 @@ class Extension:
         declared = self._section.access if observe else ()
         policy = compile_policy(subject=self.manifest.subject, rules=(*declared, *self._approved))
         self.recording = Recording()
-        """All of it with the lines that led there, and denials: what ``record`` shows, with ``observe``."""
+        """All accesses with the lines that led to them, and denials: the data of ``record``, with ``observe``."""
         self._book = Book(policy, self.recording, kept=str(self._folder) if observe else None)
         self._host = Host(self._book, dict(services or {}), self.recording)
         self._programs: Programs | None = None
@@ -130,7 +130,7 @@ class Extension:
         self._scratch = tempfile.TemporaryDirectory(prefix="extension-test-")
 
     def start_by(self, starter: Starter | None, launcher: Launcher | None) -> None:
-        """Have its process, and the programs that it starts, started by these; None for directly. Before ``with``."""
+        """Set the starters of its process and of its programs; None to start them directly. Call it before ``with``."""
         self._starter = starter
         self._programs = Programs(self._book, self.recording, self._data_of, launcher)
         self._host.offer(self._programs.services())
@@ -164,7 +164,7 @@ class Extension:
     # ---- calls -------------------------------------------------------------------------------------------------------
 
     def render(self, **params: Any) -> Any:
-        """Return what a module shows."""
+        """Return the rendered output of a module."""
         return self.call("render", "render", **params)
 
     def action(self, action: str, /, **params: Any) -> Any:
@@ -180,67 +180,69 @@ class Extension:
         return self.call("task", task, **params)
 
     def tool(self, tool: str, /, **params: Any) -> Any:
-        """Call a tool of a module: under its own ``access``, or under what its module may do if it declares none."""
+        """Call a tool of a module: under its own ``access``, or with the rights of its module if it declares none."""
         return self.call("tool", tool, **params)
 
     def method(self, method: str, /, **params: Any) -> Any:
-        """Call a method of an engine or extractor; one that yields gives a list."""
+        """Call a method of an engine or extractor; a generator returns a list."""
         running = self._running()
         if running.surfaces_of("method").get(method):
             return self._wait(_listed(running.worker.stream("method", method, params, caller=self._identity)))
         return self.call("method", method, **params)
 
     def call(self, kind: str, name: str, /, **params: Any) -> Any:
-        """Call anything that the extension declares. Of an agent or a pipeline you get the ``value`` of its run."""
+        """Call any declared function of the extension. For an agent or a pipeline, return the ``value`` of its run."""
         worker = self._running().worker
         if kind in KINDS:
             run = Far(kind, name, "", worker).run(params, Caller(*self._identity), self._timeout)
             return self._wait(run).value
         return self._wait(worker.call(kind, name, params, caller=self._identity))
 
-    # ---- what it did -------------------------------------------------------------------------------------------------
+    # ---- accesses
+    # ------------------------------------------------------------------------------------------------------
 
     @property
     def accesses(self) -> frozenset[Access]:
-        """All that it asked for so far beyond its own folder and data: declared, approved or denied."""
+        """All accesses so far beyond its own folder and data: declared, approved or denied."""
         return frozenset(self._book.asked)
 
     @property
     def denied(self) -> frozenset[Access]:
-        """What of that was denied."""
+        """The denied accesses."""
         return frozenset(self._book.denied)
 
     def proposal(self, *, most: int | None = None) -> Suggestion:
-        """Return the smallest manifest under which it does what it did so far; see ``manifests.proposing.propose``."""
+        """Return the smallest manifest for its behavior so far; see ``manifests.proposing.propose``."""
         if not self._observe:
-            raise GuardUsageError("a proposal needs all that the extension would do: use observe=True")
+            raise GuardUsageError("a proposal needs all accesses of the extension: use observe=True")
         return self.recording.suggestion(self.manifest, pointer=self._pointer, most=most, granted=self._approved)
 
     @property
     def surfaces(self) -> tuple[tuple[str, str], ...]:
-        """What it declares to be called: kinds and names."""
+        """Declared functions: kinds and names."""
         return tuple(sorted(self._running().surfaces))
 
     @property
     def printed(self) -> str:
-        """What it wrote to its standard output and error."""
+        """Its output on standard output and error."""
         return "".join(self._host.printed)
 
     @property
     def data_dir(self) -> Path:
-        """Its data folder, which is empty at first and goes with the test."""
+        """Its data folder, which is empty at first and removed after the test."""
         return Path(self._scratch.name, "data")
 
     def assert_accesses(self, expected: Iterable[Sequence[str]]) -> None:
-        """Fail unless it asked for exactly these, each as (resource type, operation, target)."""
+        """Fail unless it accessed exactly these, each as (resource type, operation, target)."""
         wanted = {Access(*entry) for entry in expected}
         more, less = sorted(self.accesses - wanted), sorted(wanted - self.accesses)
-        lines = [f"  asked for, but not expected: {' '.join(access)}" for access in more]
-        lines += [f"  expected, but not asked for: {' '.join(access)}" for access in less]
+        lines = [f"  used, but not expected: {' '.join(access)}" for access in more]
+        lines += [f"  expected, but not used: {' '.join(access)}" for access in less]
         if lines:
-            raise AssertionError("\n".join([f"{self.manifest.subject} asked for other things:", *lines]))
+            raise AssertionError("\n".join([f"{self.manifest.subject} used other accesses than expected:", *lines]))
 
-    # ---- inside ------------------------------------------------------------------------------------------------------
+    # ---- internals
+    # -----------------------------------------------------------------------------------------------------
 
     def _spec(self) -> WorkerSpec:
         self.data_dir.mkdir()
@@ -253,7 +255,8 @@ class Extension:
             environment=self._environment,
             entry=getattr(self.manifest, "entry", ""),
             data_dir=str(self.data_dir),
-            # The guard inside decides by what is declared, as in a host. Observed, all is asked for and written down.
+            # The guard inside decides by declarations, as in a host. In observe mode all access is asked about and
+            # recorded.
             access=rules_to_json(() if self._observe else self._section.access),
             allowed_imports=imports,
             candidate_access="" if self._observe else rules_to_json(()),
@@ -261,7 +264,7 @@ class Extension:
             tells_uses=not self._observe,
             own_read=(str(self._folder),),
             own_write=(str(self.data_dir),),
-            # The temp directory, which everybody may use, is where tests keep what an extension must ask for.
+            # Protected, because the temp directory is open to all subjects and tests keep undeclared files there.
             protected=(str(self._scratch.name), *self._protected),
             tells_accesses=self._observe,
             no_exec=self._starter is not None,
@@ -280,12 +283,12 @@ class Extension:
         return _Running(self._worker, self._wait(self._worker.start()))
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        # The worker keeps the time, and needs a little more to end a call that hangs: this is for faults of its own.
+        # The worker enforces the timeout, and needs a little longer to stop a call that hangs: this is only a fallback.
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(self._timeout * 2 + _PATIENCE)
 
 
 async def _rest(patience: float) -> None:
-    """Wait for what is still under way: a process whose start failed is being ended."""
+    """Wait for remaining tasks, such as the end of a process whose start failed."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     if others:
         await asyncio.wait(others, timeout=patience)
@@ -300,5 +303,5 @@ class _Running(NamedTuple):
     surfaces: Mapping[tuple[str, str], Any]
 
     def surfaces_of(self, kind: str) -> dict[str, bool]:
-        """Return by name whether a surface of a kind yields."""
+        """Return whether each surface of a kind is a stream, by name."""
         return {name: info.streams for (of_kind, name), info in self.surfaces.items() if of_kind == kind}
